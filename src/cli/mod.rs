@@ -1,0 +1,1 @@
+//! Arguments to checked settings, to a run, to an exit code.

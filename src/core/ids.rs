@@ -1,0 +1,153 @@
+//! Owns the names of things: executor ids, pod uids, resource versions, groups. No rules about them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// An executor's number, from 1, over all groups; given at most once in the life of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExecutorId(pub u64);
+
+impl fmt::Display for ExecutorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A group of executors that share a template (Spark: a resource profile). `[a-z0-9-]`, at most 40.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupName(pub Arc<str>);
+
+impl GroupName {
+    /// The text of the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for GroupName {
+    fn from(name: &str) -> Self {
+        Self(Arc::from(name))
+    }
+}
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A `metadata.uid`. Every server writes UUIDs, so these take 16 bytes; anything else is kept as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Uid {
+    /// Anything that is not a lower-case hyphenated UUID.
+    Text(Box<str>),
+    /// A lower-case hyphenated UUID.
+    Uuid([u8; 16]),
+}
+
+impl Uid {
+    /// Reads a uid; equal texts give equal uids.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        uuid_bytes(text).map_or_else(|| Self::Text(text.into()), Self::Uuid)
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Uuid(bytes) => {
+                for (i, byte) in bytes.iter().enumerate() {
+                    if matches!(i, 4 | 6 | 8 | 10) {
+                        f.write_str("-")?;
+                    }
+                    write!(f, "{byte:02x}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
+    let text = text.as_bytes();
+    if text.len() != 36 {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    let mut n_digits = 0;
+    for (i, &c) in text.iter().enumerate() {
+        if matches!(i, 8 | 13 | 18 | 23) {
+            if c != b'-' {
+                return None;
+            }
+            continue;
+        }
+        let digit = match c {
+            b'0'..=b'9' => c - b'0',
+            b'a'..=b'f' => c - b'a' + 10,
+            _ => return None,
+        };
+        bytes[n_digits / 2] = bytes[n_digits / 2] << 4 | digit;
+        n_digits += 1;
+    }
+    Some(bytes)
+}
+
+/// A `metadata.resourceVersion` that is a decimal number, and so comparable within one resource
+/// type (KEP-5504). Whatever does not parse is "unknown": an absent `Version`, never compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// Reads a version; none where the text is not a decimal without leading zeros, or "0".
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.starts_with('0') || !text.bytes().all(|c| c.is_ascii_digit()) {
+            return None;
+        }
+        u64::from_str(text).ok().map(Self)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_keep_their_text() {
+        for text in [
+            "3f2504e0-4f89-41d3-9a0c-0305e82c3301",
+            "UPPER",
+            "",
+            "3F2504E0-4F89-41D3-9A0C-0305E82C3301",
+        ] {
+            assert_eq!(Uid::new(text).to_string(), text);
+        }
+        assert!(matches!(Uid::new("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), Uid::Uuid(_)));
+        assert!(matches!(Uid::new("3f2504e0-4f89-41d3-9a0c-0305e82c330g"), Uid::Text(_)));
+    }
+
+    #[test]
+    fn versions_are_plain_decimals() {
+        assert_eq!(Version::parse("42"), Some(Version(42)));
+        for unknown in ["", "0", "042", "-1", "4x", "99999999999999999999999"] {
+            assert_eq!(Version::parse(unknown), None, "{unknown:?}");
+        }
+    }
+}

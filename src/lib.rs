@@ -1,0 +1,21 @@
+//! posse keeps a driver's executors alive on Kubernetes.
+//!
+//! ```text
+//! watch ----\                                            /-- writers -- API server
+//! poll  -----+--> inbox (one channel, one enum) --> reconciler --+-- events out
+//! control ---+                                    owns snapshot, \-- driver child
+//! writers' answers, signals, child exit --/       ledger, plan
+//! ```
+//!
+//! Rooms import to the right only: `cli -> dev -> runtime -> control -> serve -> kube -> wire ->
+//! core`. The crate is a library for its own tests; its outside contract is the binary.
+
+pub mod cli;
+pub mod control;
+pub mod core;
+#[cfg(feature = "dev")]
+pub mod dev;
+pub mod kube;
+pub mod runtime;
+pub mod serve;
+pub mod wire;

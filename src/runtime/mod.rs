@@ -1,0 +1,1 @@
+//! Threads, channels, the one clock, signals, the driver process and the loop.

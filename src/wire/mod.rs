@@ -1,0 +1,1 @@
+//! Bytes to core values and back: serde lives here and nowhere below. No sockets, no clock.
