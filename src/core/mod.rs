@@ -3,8 +3,13 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod backoff;
+pub mod event;
 pub mod ids;
+pub mod input;
+pub mod plan;
 pub mod pod;
+pub mod policy;
 pub mod refusal;
 pub mod rng;
+pub mod status;
 pub mod time;

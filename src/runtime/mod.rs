@@ -1,1 +1,3 @@
 //! Threads, channels, the one clock, signals, the driver process and the loop.
+
+pub mod clock;

@@ -1,0 +1,160 @@
+//! Owns what posse tells the world: the events of the contract, as values. Their JSON is `wire/`'s.
+
+use std::net::IpAddr;
+
+use crate::core::ids::{ExecutorId, GroupName, Uid};
+use crate::core::plan::Waiting;
+use crate::core::time::Millis;
+
+/// Why an executor was lost. The names are the contract's, in snake case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LossReason {
+    /// The deciding container ended with a code other than 0.
+    AppError,
+    /// It ended with 0, unasked.
+    Completed,
+    /// Somebody deleted it, or it vanished.
+    Deleted,
+    /// The cluster made room: node pressure, a drain, the eviction API.
+    Evicted,
+    /// The driver asked for its end.
+    Killed,
+    /// The memory limit was reached.
+    OomKilled,
+    /// None of the others can be read from what the server tells.
+    Unknown,
+}
+
+/// The budget that a loss is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Budget {
+    /// The application's own doing.
+    App,
+    /// The cluster's doing.
+    Cluster,
+    /// It never started properly.
+    Start,
+}
+
+impl LossReason {
+    /// The contract's name of the reason.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AppError => "app_error",
+            Self::Completed => "completed",
+            Self::Deleted => "deleted",
+            Self::Evicted => "evicted",
+            Self::Killed => "killed",
+            Self::OomKilled => "oom_killed",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The budget it is charged to, where it is charged at all.
+    #[must_use]
+    pub fn budget(self) -> Option<Budget> {
+        match self {
+            Self::AppError | Self::OomKilled => Some(Budget::App),
+            Self::Evicted => Some(Budget::Cluster),
+            Self::Completed | Self::Deleted | Self::Killed | Self::Unknown => None,
+        }
+    }
+
+    /// True where the application (or its image, its configuration) is to blame.
+    #[must_use]
+    pub fn caused_by_app(self) -> bool {
+        matches!(self.budget(), Some(Budget::App | Budget::Start))
+    }
+}
+
+impl Budget {
+    /// The contract's name of the budget.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::App => "app",
+            Self::Cluster => "cluster",
+            Self::Start => "start",
+        }
+    }
+}
+
+/// One executor as an event names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its group.
+    pub group: GroupName,
+    /// Its id.
+    pub id: ExecutorId,
+    /// Its pod's uid; none before the server gave one.
+    pub uid: Option<Uid>,
+    /// Its pod's name.
+    pub pod: String,
+}
+
+/// Why posse deleted an executor's pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeleteCause {
+    /// A second pod under an id, a pod behind our labels' back, or one that came after its cancel.
+    Condemned,
+    /// It ended; its record is in the events.
+    Ended,
+    /// The driver or a person asked for it.
+    Killed,
+    /// The target fell.
+    ScaledDown,
+    /// The run ended.
+    Stopped,
+}
+
+impl DeleteCause {
+    /// The name used in events.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Condemned => "condemned",
+            Self::Ended => "ended",
+            Self::Killed => "killed",
+            Self::ScaledDown => "scaled_down",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// One event of the contract; `run`, `seq` and `time` are added where it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A failure budget is spent; the application ends.
+    BudgetExhausted { budget: Budget },
+    /// The server refused an executor, in its own words. Said once per cause, not once per try.
+    CreateRefused { group: GroupName, cause: &'static str, message: String },
+    /// An executor that posse was ending is gone.
+    ExecutorDeleted { subject: Subject, cause: DeleteCause },
+    /// An executor stopped being capacity, and posse was not ending it.
+    ExecutorLost {
+        subject: Subject,
+        node: Option<String>,
+        reason: LossReason,
+        exit_code: Option<i32>,
+        message: String,
+    },
+    /// A create was sent for the first time.
+    ExecutorRequested { subject: Subject },
+    /// Its deciding container runs.
+    ExecutorRunning { subject: Subject, node: Option<String>, ip: Option<IpAddr> },
+    /// Events were dropped for a slow reader.
+    Missed { count: u64 },
+    /// The loop is about to begin.
+    Started,
+    /// The run is over.
+    Stopped,
+    /// The run is ending.
+    Stopping,
+    /// A group's target is another now.
+    TargetChanged { group: GroupName, target: u32 },
+    /// A group waits, and for what; said when the reason changes.
+    Waiting { group: GroupName, waiting: Waiting, until: Option<Millis> },
+    /// The watch was begun anew.
+    WatchRestarted { cause: String },
+}
