@@ -31,6 +31,8 @@ pub enum Waiting {
     StaleSnapshot,
     /// The server is overloaded or out of reach.
     Server,
+    /// `allocation.unschedulable_max` is reached.
+    Unschedulable,
 }
 
 impl Waiting {
@@ -52,6 +54,7 @@ impl Waiting {
             Self::ScaleDownPending => "scale_down_pending",
             Self::Server => "server",
             Self::StaleSnapshot => "stale_snapshot",
+            Self::Unschedulable => "unschedulable",
         }
     }
 }

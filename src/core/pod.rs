@@ -86,6 +86,8 @@ pub struct Pod {
     pub deleting: bool,
     /// The deciding container: the one named by annotation `posse.dev/container`, else the first.
     pub container: ContainerState,
+    /// Condition `PodScheduled` is False with reason `Unschedulable`.
+    pub unschedulable: bool,
     /// Condition `Ready` is True.
     pub ready: bool,
     /// Annotation `posse.dev/draining` is there: chosen to go, before a restart perhaps.

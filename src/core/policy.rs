@@ -53,6 +53,8 @@ pub struct Policy {
     pub in_flight_max: u32,
     /// 0: no limit.
     pub pending_max: u32,
+    /// A group's executors that the scheduler has called Unschedulable for over 2 min; 0: no limit.
+    pub unschedulable_max: u32,
     pub adopt_hold_ms: u64,
     pub failures_app: FailureLimit,
     pub failures_cluster: FailureLimit,
@@ -68,6 +70,7 @@ impl Default for Policy {
         Self {
             in_flight_max: 32,
             pending_max: 0,
+            unschedulable_max: 0,
             adopt_hold_ms: 5 * 60_000,
             failures_app: FailureLimit::Auto,
             failures_cluster: FailureLimit::Off,
