@@ -90,10 +90,10 @@ impl Reconciler {
             .collect();
         let mut all = self.executors.groups.keys();
         match (groups.len(), groups.first(), all.next(), all.next()) {
-            (0, _, Some(&ref only), None) => Ok(Some(only.clone())),
+            (0, _, Some(only), None) => Ok(Some(only.clone())),
             (0, ..) => Ok(None),
             (1, Some(&only), ..) => Ok(Some(only.clone())),
-            (_, ..) => Err(()),
+            _ => Err(()),
         }
     }
 }
