@@ -9,6 +9,7 @@ pub mod budget;
 pub mod command;
 pub mod event;
 pub mod executors;
+pub mod finish;
 pub mod idalloc;
 pub mod ids;
 pub mod idset;
