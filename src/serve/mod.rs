@@ -8,6 +8,8 @@ mod listener;
 mod request;
 mod response;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use listener::{Listen, Server};
 pub use request::Request;
