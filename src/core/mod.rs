@@ -3,6 +3,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod backoff;
+pub mod command;
 pub mod event;
 pub mod ids;
 pub mod input;
