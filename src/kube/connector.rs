@@ -30,10 +30,14 @@ impl fmt::Display for BeforeSend {
 impl std::error::Error for BeforeSend {}
 
 fn before_send(error: Error) -> Error {
-    match error {
-        Error::Other(inner) if inner.is::<BeforeSend>() => Error::Other(inner),
-        other => Error::Other(Box::new(BeforeSend(other))),
-    }
+    // The connection to a proxy passes here on its own, and again as part of the whole.
+    if marked(&error).is_some() { error } else { Error::Other(Box::new(BeforeSend(error))) }
+}
+
+/// The error inside the mark.
+fn marked(error: &Error) -> Option<&Error> {
+    let Error::Other(inner) = error else { return None };
+    inner.downcast_ref::<BeforeSend>().map(|BeforeSend(inner)| inner)
 }
 
 /// What an error says about the request that met it.
@@ -49,40 +53,27 @@ pub(super) struct Verdict {
 
 /// Reads an error of ureq.
 pub(super) fn judge(error: &Error) -> Verdict {
-    if let Error::Other(inner) = error
-        && let Some(BeforeSend(inner)) = inner.downcast_ref::<BeforeSend>()
-    {
+    if let Some(inner) = marked(error) {
         return Verdict { not_sent: true, tls: tls_cause(inner).is_some(), cut: false };
     }
-    match error {
-        // With TLS 1.3 a server that refuses our certificate says so only after the handshake.
-        Error::Io(e) => match tls_cause(error) {
-            Some(cause) => Verdict { not_sent: is_handshake_refusal(cause), tls: true, cut: false },
-            None => Verdict {
-                // How a pool that was shut down answers.
-                not_sent: e.kind() == io::ErrorKind::NotConnected,
-                tls: false,
-                cut: is_cut(e.kind()),
-            },
-        },
-        Error::BadUri(_) | Error::Http(_) | Error::RequireHttpsOnly(_) => {
-            Verdict { not_sent: true, tls: false, cut: false }
-        }
-        // The enum is open: whatever else there is, the server may have seen the request.
-        _ => Verdict { not_sent: false, tls: false, cut: false },
+    // With TLS 1.3 a server that refuses our certificate says so only after the handshake.
+    if let Some(cause) = tls_cause(error) {
+        return Verdict { not_sent: is_handshake_refusal(cause), tls: true, cut: false };
     }
+    if let Error::Io(e) = error {
+        // Not connected is how a pool that was shut down answers.
+        let not_sent = e.kind() == io::ErrorKind::NotConnected;
+        return Verdict { not_sent, tls: false, cut: is_cut(e.kind()) };
+    }
+    // Whatever else there is, the server may have seen the request.
+    let not_sent = matches!(error, Error::BadUri(_) | Error::Http(_) | Error::RequireHttpsOnly(_));
+    Verdict { not_sent, tls: false, cut: false }
 }
 
 /// The error in words, without ureq's prefix for what the system said.
 pub(super) fn words(error: &Error) -> String {
-    match error {
-        Error::Io(e) => e.to_string(),
-        Error::Other(inner) => match inner.downcast_ref::<BeforeSend>() {
-            Some(BeforeSend(inner)) => words(inner),
-            None => inner.to_string(),
-        },
-        other => other.to_string(),
-    }
+    let error = marked(error).unwrap_or(error);
+    if let Error::Io(e) = error { e.to_string() } else { error.to_string() }
 }
 
 fn is_cut(kind: io::ErrorKind) -> bool {
@@ -91,11 +82,11 @@ fn is_cut(kind: io::ErrorKind) -> bool {
 }
 
 fn tls_cause(error: &Error) -> Option<&rustls::Error> {
-    match error {
-        Error::Io(e) => e.get_ref()?.downcast_ref(),
-        Error::Rustls(e) => Some(e),
-        _ => None,
+    if let Error::Rustls(cause) = error {
+        return Some(cause);
     }
+    let Error::Io(e) = error else { return None };
+    e.get_ref()?.downcast_ref()
 }
 
 fn is_handshake_refusal(error: &rustls::Error) -> bool {

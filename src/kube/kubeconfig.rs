@@ -1,22 +1,22 @@
 //! Owns kubeconfig files: which are read, how they are merged, and what one context of them means.
 //! Every mistake is an error that names file and field and shows no secret.
 
-use std::collections::BTreeMap;
+mod user;
+
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
-use ureq::http::{HeaderName, HeaderValue};
 
-use super::config::{
-    Bearer, Blob, BlobSource, ClientCert, Cluster, ConfigError, Identity, Secret, Server, Sources,
-    Trust, header_value, read_file, read_token,
-};
-use super::exec::{ExecPlugin, ExecVersion};
+use self::user::{RawUser, identity};
+use super::config::read_file;
+use super::config::{Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust};
 use super::proxy;
 
 /// How deep a kubeconfig may be nested; real ones need seven levels.
@@ -80,45 +80,6 @@ struct RawContext {
 struct RawNamedUser {
     name: String,
     user: Option<RawUser>,
-}
-
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct RawUser {
-    #[serde(rename = "as")]
-    as_user: Option<String>,
-    as_groups: Option<Vec<String>>,
-    as_uid: Option<String>,
-    as_user_extra: Option<BTreeMap<String, Vec<String>>>,
-    auth_provider: Option<serde::de::IgnoredAny>,
-    client_certificate: Option<String>,
-    client_certificate_data: Option<String>,
-    client_key: Option<String>,
-    client_key_data: Option<String>,
-    exec: Option<RawExec>,
-    password: Option<String>,
-    token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<String>,
-    username: Option<String>,
-}
-
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RawExec {
-    api_version: Option<String>,
-    args: Option<Vec<String>>,
-    command: Option<String>,
-    env: Option<Vec<RawEnv>>,
-    install_hint: Option<String>,
-    interactive_mode: Option<String>,
-    provide_cluster_info: Option<bool>,
-}
-
-#[derive(Clone, Deserialize)]
-struct RawEnv {
-    name: String,
-    value: Option<String>,
 }
 
 /// One file that was read.
@@ -254,12 +215,11 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Loaded, ConfigError> {
 /// Where the YAML is wrong and how, without what stands there: it may be a secret.
 fn syntax_error(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
     let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
-    let problem = match error.without_snippet() {
-        serde_saphyr::Error::Message { msg, .. } => unquoted(msg),
-        other => unquoted(&other.render_with_options(serde_saphyr::render_options! {
-            snippets: serde_saphyr::SnippetMode::Off,
-        })),
-    };
+    let rendered = error.render_with_options(serde_saphyr::render_options! {
+        snippets: serde_saphyr::SnippetMode::Off,
+    });
+    let message = rendered.rsplit_once(" at line ").map_or(rendered.as_str(), |split| split.0);
+    let problem = unquoted(message);
     ConfigError::Syntax { file: path.to_owned(), line, column, problem }
 }
 
@@ -392,122 +352,6 @@ fn trust(
     }
 }
 
-fn identity(
-    place: &Place<'_>,
-    user: RawUser,
-    cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
-) -> Result<Identity, ConfigError> {
-    if user.auth_provider.is_some() {
-        return Err(
-            place.error("auth-provider", "was removed from Kubernetes clients: use an exec plugin")
-        );
-    }
-    let chain = place.blob(
-        ("client-certificate-data", user.client_certificate_data.clone()),
-        ("client-certificate", user.client_certificate.clone()),
-    )?;
-    let key = place.blob(
-        ("client-key-data", user.client_key_data.clone()),
-        ("client-key", user.client_key.clone()),
-    )?;
-    let client_cert = match (chain, key) {
-        (Some(chain), Some(key)) => Some(ClientCert { chain, key }),
-        (None, None) => None,
-        (Some(_), None) => return Err(place.error("client-key", "absent beside a certificate")),
-        (None, Some(_)) => {
-            return Err(place.error("client-certificate", "absent beside a key"));
-        }
-    };
-    let impersonate = impersonation(place, &user)?;
-    Ok(Identity { bearer: bearer(place, user, cluster_info)?, client_cert, impersonate })
-}
-
-fn bearer(
-    place: &Place<'_>,
-    user: RawUser,
-    cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
-) -> Result<Bearer, ConfigError> {
-    let (token, token_file) = (given(user.token), given(user.token_file));
-    let basic = match (given(user.username), given(user.password)) {
-        (None, None) => None,
-        (username, password) => {
-            Some((username.unwrap_or_default(), Secret::new(password.unwrap_or_default())))
-        }
-    };
-    if basic.is_some() && (token.is_some() || token_file.is_some()) {
-        return Err(place.error("username", "beside a token: remove one of the two"));
-    }
-    if let Some(token) = &token {
-        header_value(token).map_err(|e| place.error("token", e))?;
-    }
-    if let Some(path) = token_file {
-        let path = place.path(&path);
-        let first = match (read_token(&path), token) {
-            (Ok(first), _) => first,
-            (Err(_), Some(token)) => Secret::new(token),
-            (Err(e), None) => return Err(place.error("tokenFile", e)),
-        };
-        return Ok(Bearer::TokenFile { path, first });
-    }
-    if let Some(token) = token {
-        return Ok(Bearer::Token(Secret::new(token)));
-    }
-    if let Some((username, password)) = basic {
-        return Ok(Bearer::Basic { username, password });
-    }
-    match user.exec {
-        Some(raw) => Ok(Bearer::Exec(Box::new(exec(place, raw, cluster_info)?))),
-        None => Ok(Bearer::Absent),
-    }
-}
-
-fn exec(
-    place: &Place<'_>,
-    raw: RawExec,
-    cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
-) -> Result<ExecPlugin, ConfigError> {
-    let version = raw.api_version.as_deref().and_then(ExecVersion::parse).ok_or_else(|| {
-        let known = [ExecVersion::V1, ExecVersion::V1beta1].map(ExecVersion::as_str);
-        place.error("exec.apiVersion", format!("must be one of {}", known.join(", ")))
-    })?;
-    match (raw.interactive_mode.as_deref(), version) {
-        (Some("Never" | "IfAvailable"), _) | (None | Some(""), ExecVersion::V1beta1) => {}
-        (Some("Always"), _) => {
-            return Err(place.error(
-                "exec.interactiveMode",
-                "Always: the plugin wants a terminal, and posse gives it none",
-            ));
-        }
-        (_, ExecVersion::V1 | ExecVersion::V1beta1) => {
-            return Err(place.error("exec.interactiveMode", "must be Never or IfAvailable"));
-        }
-    }
-    let command = given(raw.command)
-        .ok_or_else(|| place.error("exec.command", "absent: name the program to run"))?;
-    let command = if command.contains('/') { place.path(&command) } else { PathBuf::from(command) };
-    let mut env = Vec::new();
-    for (i, RawEnv { name, value }) in raw.env.into_iter().flatten().enumerate() {
-        let value = value.unwrap_or_default();
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(place.error(&format!("exec.env[{i}]"), "not a variable"));
-        }
-        env.push((name, value.into()));
-    }
-    let cluster = match raw.provide_cluster_info {
-        Some(true) => Some(cluster_info()?),
-        Some(false) | None => None,
-    };
-    Ok(ExecPlugin {
-        version,
-        command,
-        args: raw.args.unwrap_or_default(),
-        env,
-        install_hint: given(raw.install_hint),
-        cluster,
-        timeout: ExecPlugin::TIMEOUT,
-    })
-}
-
 /// What a plugin is told of the cluster.
 fn exec_cluster(
     place: &Place<'_>,
@@ -540,54 +384,4 @@ fn exec_cluster(
         })?;
     }
     Ok(info)
-}
-
-/// What may stand in a header's name unescaped, other than letters and digits.
-const HEADER_NAME: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'!')
-    .remove(b'#')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'\'')
-    .remove(b'*')
-    .remove(b'+')
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'^')
-    .remove(b'_')
-    .remove(b'`')
-    .remove(b'|')
-    .remove(b'~');
-
-fn impersonation(
-    place: &Place<'_>,
-    user: &RawUser,
-) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigError> {
-    let mut headers = Vec::new();
-    let mut add = |field: &str, name: &str, value: &str| {
-        let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| place.error(field, "makes no HTTP header"))?;
-        headers.push((name, header_value(value).map_err(|e| place.error(field, e))?));
-        Ok(())
-    };
-    let as_user = given(user.as_user.clone());
-    if let Some(name) = &as_user {
-        add("as", "impersonate-user", name)?;
-    }
-    if let Some(uid) = given(user.as_uid.clone()) {
-        add("as-uid", "impersonate-uid", &uid)?;
-    }
-    for group in user.as_groups.iter().flatten() {
-        add("as-groups", "impersonate-group", group)?;
-    }
-    for (key, values) in user.as_user_extra.iter().flatten() {
-        let key = utf8_percent_encode(key, HEADER_NAME);
-        for value in values {
-            add("as-user-extra", &format!("impersonate-extra-{key}"), value)?;
-        }
-    }
-    if as_user.is_none() && !headers.is_empty() {
-        return Err(place.error("as", "absent: who is impersonated beside the rest?"));
-    }
-    Ok(headers)
 }

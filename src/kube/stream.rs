@@ -60,12 +60,13 @@ struct StreamBody {
 
 impl Read for StreamBody {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.body.read(buf).map_err(|e| match ureq::Error::from(e) {
-            ureq::Error::Timeout(Timeout::PerRead) => io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("no byte for {} s", self.idle_timeout.as_secs_f32()),
-            ),
-            other => other.into_io(),
+        self.body.read(buf).map_err(|e| {
+            let error = ureq::Error::from(e);
+            if matches!(error, ureq::Error::Timeout(Timeout::PerRead)) {
+                let problem = format!("no byte for {} s", self.idle_timeout.as_secs_f32());
+                return io::Error::new(io::ErrorKind::TimedOut, problem);
+            }
+            error.into_io()
         })
     }
 }
