@@ -1,3 +1,12 @@
 //! Bytes to core values and back: serde lives here and nowhere below. No sockets, no clock.
 
+pub mod build;
+pub mod config;
+pub mod control_addr;
+pub mod duration;
 pub mod labels;
+pub mod names;
+pub mod placeholders;
+pub mod section;
+pub mod template;
+pub mod yaml;
