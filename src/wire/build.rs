@@ -166,10 +166,10 @@ impl Build<'_> {
         if value.is_null() {
             *value = Value::Object(Map::new());
         }
-        match value {
-            Value::Object(map) => Ok(map),
-            other => Err(self.fail(field, format!("expected a map, found {}", describe(other)))),
-        }
+        let what = describe(value);
+        value
+            .as_object_mut()
+            .ok_or_else(|| self.fail(field, format!("expected a map, found {what}")))
     }
 
     /// The list under `key`, made where it is absent.
@@ -183,10 +183,10 @@ impl Build<'_> {
         if value.is_null() {
             *value = Value::Array(Vec::new());
         }
-        match value {
-            Value::Array(list) => Ok(list),
-            other => Err(self.fail(field, format!("expected a list, found {}", describe(other)))),
-        }
+        let what = describe(value);
+        value
+            .as_array_mut()
+            .ok_or_else(|| self.fail(field, format!("expected a list, found {what}")))
     }
 
     fn add_containers(

@@ -26,6 +26,65 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("metrics", "off"),
 ];
 
+/// Every key, by the section it is in; the entries of `executors` are maps alike.
+pub const KEYS: &[(&str, &[&str])] = &[
+    (
+        "",
+        &[
+            "allocation",
+            "app",
+            "control",
+            "driver",
+            "executors",
+            "failures",
+            "heartbeat",
+            "lease",
+            "metrics",
+            "namespace",
+            "shutdown",
+            "watch",
+        ],
+    ),
+    (
+        "allocation",
+        &[
+            "adopt_hold",
+            "image_timeout",
+            "in_flight_max",
+            "node_loss_after",
+            "pending_max",
+            "poll_interval",
+            "start_timeout",
+            "unschedulable_max",
+            "unschedulable_timeout",
+        ],
+    ),
+    ("driver", &["command", "host", "ready", "silence"]),
+    (
+        "executors",
+        &[
+            "args",
+            "command",
+            "container",
+            "count",
+            "cpu",
+            "env",
+            "group",
+            "image",
+            "max",
+            "memory",
+            "min",
+            "pod",
+            "replace",
+            "scale_down",
+            "template",
+        ],
+    ),
+    ("failures", &["app", "cluster", "keep_failed", "log_lines", "start", "window"]),
+    ("heartbeat", &["reason_wait", "timeout"]),
+    ("shutdown", &["grace", "timeout"]),
+];
+
 /// What posse.yaml says, checked. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -153,23 +212,7 @@ impl Config {
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
         let node = Node::read(text).map_err(|mistake| ConfigError::from_mistake(file, mistake))?;
         let top = Section::new(file, String::new(), &node)?;
-        only(
-            &top,
-            &[
-                "allocation",
-                "app",
-                "control",
-                "driver",
-                "executors",
-                "failures",
-                "heartbeat",
-                "lease",
-                "metrics",
-                "namespace",
-                "shutdown",
-                "watch",
-            ],
-        )?;
+        only(&top, "")?;
         let mut config = Self {
             app: checked(&top, "app", names::app_mistake)?,
             namespace: checked(&top, "namespace", names::namespace_mistake)?,
@@ -191,20 +234,7 @@ impl Config {
     }
 
     fn read_allocation(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
-        only(
-            section,
-            &[
-                "adopt_hold",
-                "image_timeout",
-                "in_flight_max",
-                "node_loss_after",
-                "pending_max",
-                "poll_interval",
-                "start_timeout",
-                "unschedulable_max",
-                "unschedulable_timeout",
-            ],
-        )?;
+        only(section, "allocation")?;
         let policy = &mut self.policy;
         policy.in_flight_max = match section.number("in_flight_max")? {
             None => policy.in_flight_max,
@@ -227,7 +257,7 @@ impl Config {
     }
 
     fn read_failures(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
-        only(section, &["app", "cluster", "keep_failed", "log_lines", "start", "window"])?;
+        only(section, "failures")?;
         let policy = &mut self.policy;
         policy.failures_app = failure_limit(section, "app", policy.failures_app)?;
         policy.failures_cluster = failure_limit(section, "cluster", policy.failures_cluster)?;
@@ -241,13 +271,13 @@ impl Config {
     }
 
     fn read_heartbeat(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
-        only(section, &["reason_wait", "timeout"])?;
+        only(section, "heartbeat")?;
         self.reason_wait_ms = section.duration_ms("reason_wait", self.reason_wait_ms)?;
         Ok(())
     }
 
     fn read_shutdown(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
-        only(section, &["grace", "timeout"])?;
+        only(section, "shutdown")?;
         self.grace_ms = section.duration_ms("grace", self.grace_ms)?;
         self.policy.stop_timeout_ms =
             section.duration_ms("timeout", self.policy.stop_timeout_ms)?;
@@ -260,7 +290,7 @@ pub const WATCH_AND_POLL_OFF: &str =
     "is off, and so is allocation.poll_interval: leave one of the two on";
 
 fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
-    only(section, &["command", "host", "ready", "silence"])?;
+    only(section, "driver")?;
     let ready = match section.text("ready")? {
         None => Ready::None,
         Some(text) => match (text.as_str(), text.strip_prefix("tcp:")) {
@@ -305,26 +335,7 @@ fn groups(top: &Section<'_>) -> Result<Vec<Group>, ConfigError> {
 }
 
 fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
-    only(
-        section,
-        &[
-            "args",
-            "command",
-            "container",
-            "count",
-            "cpu",
-            "env",
-            "group",
-            "image",
-            "max",
-            "memory",
-            "min",
-            "pod",
-            "replace",
-            "scale_down",
-            "template",
-        ],
-    )?;
+    only(section, "executors")?;
     let default = Group::default();
     let name = checked(section, "group", names::group_mistake)?.unwrap_or(default.name);
     let min = section.number("min")?.unwrap_or(default.min);
@@ -491,10 +502,12 @@ fn checked(
     }
 }
 
-/// Refuses unknown keys, and values of keys that are not built yet.
-fn only(section: &Section<'_>, known: &[&str]) -> Result<(), ConfigError> {
+/// Refuses keys that `KEYS` does not have for this section, and values that are not built yet.
+fn only(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {
+    let found = KEYS.iter().find(|(section, _)| *section == name);
+    let (_, known) = found.expect("every section has a line in KEYS");
     section.only(known)?;
-    for key in known {
+    for key in *known {
         let path = section.path_of(key);
         let Some((_, accepted)) = NOT_BUILT.iter().find(|(not_built, _)| *not_built == path) else {
             continue;

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::wire::build::{Identity, Owner};
 use crate::wire::yaml::Node;
 
 /// The container of a pod that is made from an image alone.
@@ -85,13 +86,9 @@ impl Template {
             field: field.to_owned(),
             message,
         };
-        let mut object = match value {
-            Value::Object(object) => object,
-            Value::Null => return Err(fail("", "is empty; a v1 Pod is expected".to_owned())),
-            other => {
-                let what = describe(&other);
-                return Err(fail("", format!("a v1 Pod is expected, found {what}")));
-            }
+        let what = describe(&value);
+        let Value::Object(mut object) = value else {
+            return Err(fail("", format!("a v1 Pod is expected, found {what}")));
         };
         if let Some(version) = object.get("apiVersion").filter(|version| *version != "v1") {
             return Err(fail("apiVersion", format!("expected v1, found {version}")));
@@ -126,27 +123,53 @@ impl Template {
         Ok(template)
     }
 
-    /// A pod with one container, which the shorthands describe.
+    /// A pod with one container of this image.
     ///
     /// # Errors
-    /// Shorthands without an image.
-    pub fn from_shorthands(source: &str, shorthands: Shorthands) -> Result<Self, TemplateError> {
-        if shorthands.image.is_none() {
+    /// No image.
+    pub fn from_image(source: &str, image: Option<&str>) -> Result<Self, TemplateError> {
+        let Some(image) = image else {
             return Err(TemplateError {
                 source: source.to_owned(),
                 field: String::new(),
                 message: "there is no pod: give template, pod or image".to_owned(),
             });
-        }
-        let mut spec = Map::new();
-        spec.insert("containers".to_owned(), json!([{ "name": CONTAINER_NAME }]));
-        Ok(Self { source: source.to_owned(), prefix: "", metadata: Map::new(), spec, shorthands })
+        };
+        let pod = json!({ "spec": { "containers": [{ "name": CONTAINER_NAME, "image": image }] } });
+        Self::from_json(source, pod)
     }
 
     /// The template with these shorthands to be laid over its deciding container.
     #[must_use]
     pub fn with_shorthands(self, shorthands: Shorthands) -> Self {
         Self { shorthands, ..self }
+    }
+
+    /// Finds what `compile` would find, whatever the run turns out to be.
+    ///
+    /// # Errors
+    /// As for `compile`.
+    pub fn check(&self, container: Option<&str>) -> Result<(), TemplateError> {
+        // Whoever is named as the owner may turn out to be the driver pod.
+        let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
+        let owner = uid.and_then(Value::as_str).map(|uid| Owner {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "driver".to_owned(),
+            uid: uid.to_owned(),
+        });
+        let any = || "any".to_owned();
+        self.compile(&Identity {
+            app: any(),
+            instance: any(),
+            namespace: any(),
+            group: any(),
+            owner,
+            driver_host: any(),
+            node_loss_after_s: Some(1),
+            container: container.map(str::to_owned),
+        })?;
+        Ok(())
     }
 
     fn check_containers(&self) -> Result<(), TemplateError> {

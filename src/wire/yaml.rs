@@ -179,11 +179,10 @@ fn position(location: Location) -> Position {
 fn mistake(error: &serde_saphyr::Error) -> Mistake {
     let error = error.without_snippet();
     let at = error.location().map_or_else(Position::default, position);
-    let message = match error {
-        serde_saphyr::Error::MultipleDocuments { .. } => {
-            "holds several documents; one is expected".to_owned()
-        }
-        error => serde_saphyr::UserMessageFormatter.format_message(error).into_owned(),
+    let message = if matches!(error, serde_saphyr::Error::MultipleDocuments { .. }) {
+        "holds several documents; one is expected".to_owned()
+    } else {
+        serde_saphyr::UserMessageFormatter.format_message(error).into_owned()
     };
     Mistake { at, message }
 }
