@@ -60,7 +60,7 @@ fn executor_row(executor: &ExecutorJson) -> [String; 8] {
     [
         executor.id.to_string(),
         executor.group.clone(),
-        executor.slot.to_string(),
+        executor.slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string()),
         executor.state.clone(),
         or_dash(executor.node.clone()),
         or_dash(executor.ip.map(|ip| ip.to_string())),
@@ -112,7 +112,7 @@ big      10      0..    1          2        7        0         1            3   
 
 ID  GROUP    SLOT  STATE      NODE  IP        SINCE                     POD
 1   default  0     running    n1    10.0.0.1  1970-01-01T00:00:01.000Z  w-a1b2c-exec-1
-2   default  1     requested  -     -         1970-01-01T00:00:01.000Z  w-a1b2c-exec-2
+2   default  -     requested  -     -         1970-01-01T00:00:01.000Z  w-a1b2c-exec-2
 ";
         assert_eq!(status_table(&status), want);
     }

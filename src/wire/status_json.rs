@@ -41,6 +41,8 @@ pub struct GroupJson {
     pub failed: u32,
     pub waiting: Option<String>,
     pub until: Option<String>,
+    /// The server's words for the refusal that holds the group back.
+    pub message: Option<String>,
 }
 
 /// One executor.
@@ -48,7 +50,7 @@ pub struct GroupJson {
 pub struct ExecutorJson {
     pub id: u64,
     pub group: String,
-    pub slot: u32,
+    pub slot: Option<u32>,
     pub pod: String,
     pub uid: Option<String>,
     pub state: String,
@@ -97,6 +99,7 @@ fn group_json(group: &GroupStatus, epoch: Epoch) -> GroupJson {
         failed: group.failed,
         waiting: group.waiting.map(|waiting| waiting.as_str().to_owned()),
         until: group.until.map(|at| epoch.rfc3339(at)),
+        message: group.message.clone(),
     }
 }
 
@@ -139,18 +142,20 @@ pub(crate) mod tests {
             failed: 3,
             waiting: Some(Waiting::Quota),
             until: Some(Millis(2_000)),
+            message: Some("exceeded quota".to_owned()),
         };
         let second = GroupStatus {
             group: GroupName::from("big"),
             max: None,
             waiting: None,
             until: None,
+            message: None,
             ..group.clone()
         };
         let running = ExecutorStatus {
             id: ExecutorId(1),
             group: GroupName::from("default"),
-            slot: 0,
+            slot: Some(0),
             pod: "w-a1b2c-exec-1".into(),
             uid: Some(Uid::new("3f2504e0-4f89-41d3-9a0c-0305e82c3301")),
             state: State::Running,
@@ -160,7 +165,7 @@ pub(crate) mod tests {
         };
         let requested = ExecutorStatus {
             id: ExecutorId(2),
-            slot: 1,
+            slot: None,
             pod: "w-a1b2c-exec-2".into(),
             uid: None,
             state: State::Requested,
@@ -183,9 +188,9 @@ pub(crate) mod tests {
         let bytes = json.to_bytes();
         let text = str::from_utf8(&bytes).unwrap();
         for part in [
-            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"draining":0,"terminating":1,"failed":3,"waiting":"quota","until":"1970-01-01T00:00:02.000Z"}"#,
+            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"draining":0,"terminating":1,"failed":3,"waiting":"quota","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota"}"#,
             r#"{"group":"big","target":10,"min":0,"max":null,"#,
-            r#""waiting":null,"until":null}"#,
+            r#""waiting":null,"until":null,"message":null}"#,
             r#""executors":[{"id":1,"group":"default","slot":0,"pod":"w-a1b2c-exec-1","uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301","state":"running","node":"n1","ip":"10.0.0.1","since":"1970-01-01T00:00:01.000Z"}"#,
             r#""uid":null,"state":"requested","node":null,"ip":null,"#,
         ] {
