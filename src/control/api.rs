@@ -19,10 +19,10 @@ use crate::wire::time::Epoch;
 /// The control API, served. Dropped without `stop`, it stops all the same.
 #[derive(Debug)]
 pub struct ControlServer {
+    /// Goes before the server: as long as somebody listens nobody else replaces the file.
+    file: Option<SocketFile>,
     server: Server,
     address: Address,
-    /// Goes after the server: nobody may find the file while nobody listens.
-    file: Option<SocketFile>,
 }
 
 /// What the API tells about.

@@ -7,7 +7,7 @@ pub mod table;
 pub mod token;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
