@@ -52,10 +52,21 @@ pub fn run(
 /// Help and version come as errors from the parser; the others are mistakes.
 fn refused(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
     let text = error.to_string();
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return print(out, &text).map(|()| Code::Clean);
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            return print(out, &text).map(|()| Code::Clean);
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            return Err(Failure::usage("a command is missing; `posse --help` lists them"));
+        }
+        // The others are mistakes, and the enum grows.
+        _ => {}
     }
-    Err(Failure::usage(text.strip_prefix("error: ").unwrap_or(&text).trim_end()))
+    // The mistake comes first; how to use the command is what --help is for.
+    let mistake = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let mistake = mistake.split("\n\nFor more information").next().unwrap_or(mistake);
+    let mistake = mistake.strip_prefix("error: ").unwrap_or(mistake);
+    Err(Failure::usage(format!("{}; see `posse --help`", mistake.trim_end())))
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {

@@ -94,15 +94,7 @@ impl Template {
     /// ours, an unknown placeholder.
     pub fn compile(&self, identity: &Identity) -> Result<Compiled, TemplateError> {
         let mut build = Build { template: self, identity, warnings: Vec::new() };
-        let mut metadata = self.metadata.clone();
-        let mut spec = self.spec.clone();
-        build.add_containers(&mut spec, &mut metadata)?;
-        build.add_restart_policy(&mut spec);
-        build.add_tolerations(&mut spec)?;
-        build.add_metadata(&mut metadata)?;
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec,
-        });
+        let pod = build.pod()?;
         let mut emitter = Emitter { build: &build, parts: Vec::new() };
         emitter.value(&pod, "")?;
         let Emitter { parts, .. } = emitter;
@@ -147,6 +139,17 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
+    /// The pod with placeholders where a text differs from run to run or from pod to pod.
+    fn pod(&mut self) -> Result<Value, TemplateError> {
+        let mut metadata = self.template.metadata.clone();
+        let mut spec = self.template.spec.clone();
+        self.add_containers(&mut spec, &mut metadata)?;
+        self.add_restart_policy(&mut spec);
+        self.add_tolerations(&mut spec)?;
+        self.add_metadata(&mut metadata)?;
+        Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+    }
+
     fn fail(&self, field: &str, message: String) -> TemplateError {
         self.template.fail(field, message)
     }
@@ -218,6 +221,9 @@ impl Build<'_> {
         if deciding > 0 {
             let name = self.identity.container.clone().expect("only a named one is not the first");
             annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
+        }
+        if annotations.is_empty() {
+            metadata.remove("annotations");
         }
         Ok(())
     }
@@ -495,3 +501,6 @@ impl Emitter<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -532,3 +532,6 @@ fn canonical(text: &str) -> String {
         (None, text) => text.to_owned(),
     }
 }
+
+#[cfg(test)]
+pub(in crate::wire) mod tests;
