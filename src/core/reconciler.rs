@@ -242,6 +242,11 @@ impl Reconciler {
         Some(target)
     }
 
+    /// Nothing is created from here on: the end is near.
+    pub fn hold_creates(&mut self) {
+        self.is_driver_ready = false;
+    }
+
     pub(in crate::core) fn note_targets(&mut self, now: Millis) {
         let total = self.executors.groups.values().map(|group| u64::from(group.spec.target)).sum();
         self.budgets.on_target(total, now);
