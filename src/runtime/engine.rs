@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, error, info, warn};
 
 use crate::core::action::{Action, Verdict};
+use crate::core::event::Event;
 use crate::core::finish::{Finish, Order, Outcome};
 use crate::core::ids::{ExecutorId, Version};
 use crate::core::input::{Input, Mark};
@@ -23,7 +24,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::driver::{Driver, DriverEnv, Reaper};
 use crate::runtime::events::EventLog;
 use crate::runtime::inbox::{Message, Pulse, TURN_MESSAGES_MAX};
-use crate::runtime::progress::Progress;
+use crate::runtime::progress::{Facts, Progress};
 use crate::runtime::ready::ReadyProbe;
 use crate::runtime::signals::{Signal, Signals};
 use crate::runtime::writers::Writers;
@@ -103,7 +104,10 @@ pub struct Engine<'a, U> {
     pub mark: Arc<SharedMark>,
     pub pulse: Arc<Pulse>,
     pub log: Arc<EventLog>,
-    pub progress: Progress,
+    /// The live line, on a terminal.
+    pub progress: Option<Progress>,
+    pub redraw_at: Option<Millis>,
+    pub n_lost: u64,
     pub driver_plan: DriverPlan,
     pub driver: Option<Driver>,
     pub reaper: Option<Reaper>,
@@ -164,7 +168,7 @@ impl<U: Upstream> Engine<'_, U> {
             self.reap_at,
             self.hurry_until,
             start.filter(|at| *at > now),
-            self.progress.next_redraw(now),
+            self.redraw_at,
         ]
         .into_iter()
         .flatten()
@@ -202,6 +206,7 @@ impl<U: Upstream> Engine<'_, U> {
             self.act(action);
         }
         while let Some(event) = self.core.poll_event() {
+            self.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
             crate::runtime::narrate::log(&event);
             self.log.push(&event);
         }
@@ -221,7 +226,10 @@ impl<U: Upstream> Engine<'_, U> {
             self.give_up_waiting();
         }
         self.pulse.beat(now.0, self.core.had_first_list());
-        self.progress.update(now, || self.core.status().groups);
+        if let Some(progress) = &self.progress {
+            let facts = Facts::new(&self.core.group_statuses(), self.n_lost);
+            self.redraw_at = Some(progress.show(&facts, now));
+        }
     }
 
     fn act(&mut self, action: Action) {
