@@ -13,3 +13,4 @@ pub mod refusal;
 pub mod rng;
 pub mod status;
 pub mod time;
+pub mod watch;
