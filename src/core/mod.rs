@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod event;
 pub mod ids;
 pub mod input;
+pub mod lease;
 pub mod plan;
 pub mod pod;
 pub mod policy;

@@ -184,7 +184,7 @@ impl WatchMachine {
     }
 }
 
-use End::{Clean, Cut, ErrorEvent, Idle, Overrun, RelistRequested, Refused, Undecodable};
+use End::{Clean, Cut, ErrorEvent, Idle, Overrun, Refused, RelistRequested, Undecodable};
 
 /// Whether what we hold can no longer be carried on by a watch from the last version.
 fn relists(end: &End) -> bool {
@@ -241,7 +241,9 @@ mod tests {
         let mut machine = WatchMachine::new(Rng::new(1));
         assert_eq!(machine.next(LISTED), Step::List);
         machine.on_listed("100", LISTED).unwrap();
-        assert!(matches!(machine.next(LISTED), Step::Watch { version_text, .. } if version_text == "100"));
+        assert!(
+            matches!(machine.next(LISTED), Step::Watch { version_text, .. } if version_text == "100")
+        );
         machine
     }
 

@@ -1,3 +1,6 @@
 //! Threads, channels, the one clock, signals, the driver process and the loop.
 
 pub mod clock;
+pub mod lease;
+pub mod poller;
+pub mod watcher;

@@ -108,7 +108,10 @@ mod tests {
         let answer = br#"{"kind":"SelfSubjectAccessReview","spec":{},"status":{"allowed":true,"reason":"RBAC"}}"#;
         assert_eq!(verdict(answer), Ok(Verdict { allowed: true, reason: "RBAC".to_owned() }));
         assert_eq!(verdict(b"{}"), Err(WireError::Missing("status")));
-        assert_eq!(git_version(br#"{"major":"1","gitVersion":"v1.36.2"}"#), Ok("v1.36.2".to_owned()));
+        assert_eq!(
+            git_version(br#"{"major":"1","gitVersion":"v1.36.2"}"#),
+            Ok("v1.36.2".to_owned())
+        );
         assert!(git_version(b"[]").is_err());
     }
 }
