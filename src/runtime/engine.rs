@@ -17,6 +17,7 @@ use crate::core::event::Event;
 use crate::core::finish::{Finish, Order, Outcome};
 use crate::core::ids::{ExecutorId, Version};
 use crate::core::input::{Input, Mark};
+use crate::core::lease::LeaseUpdate;
 use crate::core::reconciler::Reconciler;
 use crate::core::refusal::{Class, Refusal};
 use crate::core::time::Millis;
@@ -117,7 +118,10 @@ pub struct Engine<'a, U> {
     pub list_refusal: Option<Refusal>,
     pub hurry_until: Option<Millis>,
     pub is_driver_begun: bool,
+    /// Without it nothing is created or deleted.
     pub is_lease_held: bool,
+    /// Another posse holds the instance.
+    pub is_taken_over: bool,
 }
 
 impl<U: Upstream> Engine<'_, U> {
@@ -183,10 +187,8 @@ impl<U: Upstream> Engine<'_, U> {
                 // The caller may have given up meanwhile.
                 let _ = reply.try_send(self.core.command(command, now));
             }
+            Message::Lease(update) => self.on_lease(update, now),
             Message::Input(input) => {
-                if let Input::Lease { held, .. } = input {
-                    self.is_lease_held = held;
-                }
                 let is_last = matches!(input, Input::DeletedAll { .. });
                 self.core.handle(input, now);
                 if is_last && self.hurry_until.is_some() {
@@ -194,6 +196,31 @@ impl<U: Upstream> Engine<'_, U> {
                 }
             }
             Message::ListRefused(refusal) => self.list_refusal = Some(refusal),
+        }
+    }
+
+    fn on_lease(&mut self, update: LeaseUpdate, now: Millis) {
+        match update {
+            LeaseUpdate::Held { id_high_water } => {
+                info!("the instance is held again");
+                self.is_taken_over = false;
+                self.is_lease_held = true;
+                self.core.handle(Input::Lease { held: true, high_water: id_high_water }, now);
+            }
+            LeaseUpdate::IdsReserved { up_to } => {
+                self.core.handle(Input::IdsReserved { up_to }, now);
+            }
+            LeaseUpdate::Lost { holder } => {
+                let by = holder.as_deref().unwrap_or("nobody yet");
+                warn!("the instance's lease is lost (held by {by}): nothing is created or deleted");
+                self.is_taken_over = holder.is_some();
+                self.is_lease_held = false;
+                self.core.handle(Input::Lease { held: false, high_water: None }, now);
+            }
+            // Said at start only, and answered there.
+            LeaseUpdate::HeldBy { .. }
+            | LeaseUpdate::NoRights { .. }
+            | LeaseUpdate::Trouble { .. } => debug!("the lease: {update:?}"),
         }
     }
 
@@ -221,7 +248,7 @@ impl<U: Upstream> Engine<'_, U> {
         if let Some(result) = self.core.stop_result().cloned()
             && self.finish.outcome().is_none()
         {
-            self.finish.on_stopped(result, !self.is_lease_held);
+            self.finish.on_stopped(result, self.is_taken_over);
         } else if self.hurry_until.is_some_and(|at| at <= now) {
             self.give_up_waiting();
         }
@@ -386,6 +413,6 @@ impl<U: Upstream> Engine<'_, U> {
     fn give_up_waiting(&mut self) {
         self.hurry_until = None;
         let remaining = self.core.remaining();
-        self.finish.on_stopped(remaining, !self.is_lease_held);
+        self.finish.on_stopped(remaining, self.is_taken_over);
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::wire::labels::{self, Selection};
@@ -36,7 +37,8 @@ pub struct Identity {
 }
 
 /// The object that executors belong to and go with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Owner {
     pub api_version: String,
     pub kind: String,
