@@ -1,0 +1,206 @@
+//! One test's stage: a namespace, a folder, a node, and the questions that tests ask about pods.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+use super::access::Access;
+use super::audit;
+use super::http::{Client, gone_in};
+use super::posse::Run;
+use super::runner;
+use super::server::{End, Node, Server, Who, items, pods_path};
+use super::wait::{PATIENCE, wait_value};
+
+/// A folder that goes with its owner, unless a test is failing: then its files are evidence.
+#[derive(Debug)]
+pub struct TempDir {
+    path: PathBuf,
+}
+
+impl TempDir {
+    /// Short names: a unix socket's path has 107 bytes at most.
+    pub fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-{}-{n}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("the temporary folder can be written");
+        Self { path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // What is left of it is the machine's own cleaning.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// One test's stage.
+pub struct Scene<'s> {
+    pub server: &'s dyn Server,
+    pub namespace: String,
+    pub admin: Client,
+    // Before the folder, which it may look into.
+    node: Box<dyn Node>,
+    pub dir: TempDir,
+}
+
+/// The application that every test runs; its namespace is its own.
+pub const APP: &str = "shop";
+
+impl<'s> Scene<'s> {
+    pub fn new(server: &'s dyn Server) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("t{n}-{}", runner::test_name().replace('_', "-"));
+        let dir = TempDir::new(&format!("t{n}"));
+        server.open_namespace(&namespace);
+        let node = server.node(&namespace, dir.path());
+        let admin = Client::new(&server.access(Who::Admin), "test-admin");
+        let scene = Self { server, namespace, admin, node, dir };
+        let template = format!("{:#}", scene.template());
+        fs::write(scene.file("pod.json"), template).expect("the folder can be written");
+        scene
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A pod that lives until it is told to end. Where containers really run, a file tells it, and
+    /// another one makes it deaf to TERM; where the test-side node runs, nothing executes it.
+    pub fn template(&self) -> Value {
+        let script = r#"trap 'test -e "$SCENE/deaf" || exit 143' TERM
+            while ! test -e "$SCENE/$POSSE_POD_NAME.end"; do sleep 0.1; done
+            exit "$(cat "$SCENE/$POSSE_POD_NAME.end")""#;
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"team": "till"}},
+        "spec": {"terminationGracePeriodSeconds": 20, "containers": [{
+            "name": "worker", "image": "example.com/worker:1", "command": ["sh", "-c", script],
+            "env": [{"name": "SCENE", "value": self.dir.path().display().to_string()}],
+        }]}})
+    }
+
+    /// A `posse run` to be adjusted and started.
+    pub fn run(&self) -> Run {
+        self.run_with(&self.server.access(Who::Posse))
+    }
+
+    /// The same as somebody else, or by another way.
+    pub fn run_with(&self, access: &Access) -> Run {
+        Run::new(self.dir.path(), &self.namespace, access)
+    }
+
+    /// All pods of the namespace.
+    pub fn pods(&self) -> Vec<Value> {
+        items(&self.admin.get(&pods_path(&self.namespace)).ok())
+    }
+
+    pub fn pod(&self, name: &str) -> Option<Value> {
+        let answer = self.admin.get(&format!("{}/{name}", pods_path(&self.namespace)));
+        (answer.code == 200).then_some(answer.body)
+    }
+
+    /// Executors of posse that run and stay.
+    pub fn running(&self) -> Vec<Value> {
+        let mut pods = self.pods();
+        pods.retain(|pod| is_ours(pod) && is_running(pod));
+        pods.sort_by_key(executor_id);
+        pods
+    }
+
+    /// Waits until exactly `n` executors run and nothing else of ours is there.
+    #[track_caller]
+    pub fn wait_running(&self, n: usize) -> Vec<Value> {
+        wait_value(PATIENCE, &format!("exactly {n} running executors"), || {
+            let ours: Vec<Value> = self.pods().into_iter().filter(is_ours).collect();
+            let running = self.running();
+            if running.len() == n && ours.len() == n {
+                return Ok(running);
+            }
+            Err(format!("{} running of {}", running.len(), describe(&ours)))
+        })
+    }
+
+    /// Waits until no pod of posse is left.
+    #[track_caller]
+    pub fn wait_none(&self) {
+        wait_value(PATIENCE, "no executor to be left", || {
+            let ours: Vec<Value> = self.pods().into_iter().filter(is_ours).collect();
+            if ours.is_empty() { Ok(()) } else { Err(describe(&ours)) }
+        });
+    }
+
+    pub fn end(&self, pod: &Value, end: End) {
+        self.node.end(name_of(pod), end);
+    }
+
+    pub fn hold_deletes(&self, hold: bool) {
+        self.node.hold_deletes(hold);
+    }
+
+    pub fn hold_starts(&self, hold: bool) {
+        self.node.hold_starts(hold);
+    }
+
+    /// Deletes a pod as `kubectl delete` would.
+    pub fn delete(&self, pod: &Value) {
+        let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
+        self.admin.delete(&path, &gone_in(5)).ok();
+    }
+
+    /// The end of a test: nothing is left, and what was written is as it should be.
+    #[track_caller]
+    pub fn finish(self) {
+        self.wait_none();
+        self.finish_with_pods();
+    }
+
+    /// The same where pods are meant to be left.
+    #[track_caller]
+    pub fn finish_with_pods(self) {
+        if let Some(log) = self.server.audit_log() {
+            audit::check(&log, &self.namespace);
+        }
+    }
+}
+
+/// An executor of any posse.
+pub fn is_ours(pod: &Value) -> bool {
+    pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "posse"
+}
+
+pub fn is_running(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+pub fn name_of(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().expect("a pod has a name")
+}
+
+pub fn uid_of(pod: &Value) -> &str {
+    pod["metadata"]["uid"].as_str().expect("a pod has a uid")
+}
+
+/// The executor id that the label tells; 0 where there is none.
+pub fn executor_id(pod: &Value) -> u64 {
+    let label = &pod["metadata"]["labels"]["posse.dev/executor-id"];
+    label.as_str().and_then(|id| id.parse().ok()).unwrap_or(0)
+}
+
+/// Pods in a line, for messages.
+pub fn describe(pods: &[Value]) -> String {
+    let one = |pod: &Value| {
+        let ending = if pod["metadata"]["deletionTimestamp"].is_null() { "" } else { ", ending" };
+        format!("{} ({}{ending})", name_of(pod), pod["status"]["phase"].as_str().unwrap_or("?"))
+    };
+    format!("{} pods: {}", pods.len(), pods.iter().map(one).collect::<Vec<_>>().join(" "))
+}
