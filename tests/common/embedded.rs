@@ -83,10 +83,6 @@ impl Drop for Embedded {
 }
 
 impl Server for Embedded {
-    fn label(&self) -> &'static str {
-        "embedded"
-    }
-
     fn access(&self, who: Who) -> Access {
         match (&self.front, who) {
             (Some(front), Who::Posse) => front.access(),

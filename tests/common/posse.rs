@@ -37,6 +37,7 @@ pub struct Run {
     kubeconfig: PathBuf,
     args: Vec<String>,
     driver: Vec<String>,
+    env: Vec<(String, String)>,
 }
 
 impl Run {
@@ -51,8 +52,8 @@ impl Run {
             "executors": [{"group": "default", "count": 0, "template": "pod.json"}],
             "shutdown": {"grace": "2s", "timeout": "2s"},
         });
-        let (args, driver) = (Vec::new(), Vec::new());
-        Self { dir: dir.to_owned(), number, settings, kubeconfig, args, driver }
+        let (args, driver, env) = (Vec::new(), Vec::new(), Vec::new());
+        Self { dir: dir.to_owned(), number, settings, kubeconfig, args, driver, env }
     }
 
     pub fn executors(mut self, n: u32) -> Self {
@@ -71,7 +72,7 @@ impl Run {
         self
     }
 
-    /// Two flags' worth: whose executors they are stays the same over restarts.
+    /// The instance: whose executors they are stays the same over restarts.
     pub fn instance(self, id: &str) -> Self {
         self.arg("--instance").arg(id)
     }
@@ -81,13 +82,33 @@ impl Run {
         self
     }
 
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Another command of posse with these settings and this way to the server; waits for its end.
+    pub fn once(self, words: &[&str]) -> Output {
+        let config = self.write_settings();
+        let mut command = command(&self.dir);
+        command.args(words).args([Path::new("-f"), &config]);
+        command.args([Path::new("--kubeconfig"), &self.kubeconfig]).args(&self.args);
+        command.stdin(Stdio::null()).output().expect("the binary can be started")
+    }
+
+    fn write_settings(&self) -> PathBuf {
+        let config = self.dir.join(format!("{}.yaml", self.number));
+        fs::write(&config, format!("{:#}\n", self.settings)).expect("the folder can be written");
+        runner::show_on_failure(&config);
+        config
+    }
+
     #[track_caller]
     pub fn start(self) -> Posse {
+        let config = self.write_settings();
         let file = |kind: &str| self.dir.join(format!("{}.{kind}", self.number));
-        let (config, events, control) = (file("yaml"), file("events"), file("sock"));
-        fs::write(&config, format!("{:#}\n", self.settings)).expect("the folder can be written");
+        let (events, control) = (file("events"), file("sock"));
         let (stdout, stderr) = (file("stdout"), file("stderr"));
-        runner::show_on_failure(&config);
         runner::show_on_failure(&stderr);
         runner::show_on_failure(&events);
         let mut command = command(&self.dir);
@@ -97,6 +118,7 @@ impl Run {
             .args([Path::new("--events"), &events])
             .arg(format!("--control=unix:{}", control.display()))
             .args(&self.args)
+            .envs(self.env)
             .stdout(File::create(&stdout).expect("the folder can be written"))
             .stderr(File::create(&stderr).expect("the folder can be written"));
         if !self.driver.is_empty() {

@@ -51,7 +51,7 @@ pub enum Verdict {
     Cut,
     /// It goes on to the server, with whatever the rule changed in it.
     Pass,
-    /// The proxy answers itself.
+    /// The proxy answers itself, in one line.
     Reply(u16, Value),
 }
 
@@ -160,6 +160,11 @@ impl Proxy {
         *self.acceptor.lock().expect("no panic in here") = Some(acceptor);
     }
 
+    /// The way on, for a test that sends something later than posse did.
+    pub fn upstream(&self) -> &Upstream {
+        &self.shared.upstream
+    }
+
     /// `METHOD path` of the requests so far.
     pub fn requests(&self) -> Vec<String> {
         self.shared.log.lock().expect("no panic in here").clone()
@@ -214,7 +219,7 @@ fn serve(shared: &Shared, id: u64, stream: &TcpStream) -> io::Result<()> {
         shared.log.lock().expect("no panic in here").push(line);
         match (shared.rule)(&mut request, &shared.upstream) {
             Verdict::Cut => return Ok(()),
-            Verdict::Reply(code, body) => reply(stream, code, &[], body.to_string().as_bytes())?,
+            Verdict::Reply(code, body) => reply(stream, code, &[], format!("{body}\n").as_bytes())?,
             Verdict::Pass => pass(shared, id, stream, &request)?,
         }
     }

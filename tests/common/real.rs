@@ -209,10 +209,6 @@ impl Real {
 }
 
 impl Server for Real {
-    fn label(&self) -> &'static str {
-        "real"
-    }
-
     fn access(&self, who: Who) -> Access {
         let pair = match who {
             Who::Admin => &self.users.admin,

@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,11 +19,11 @@ done
 for p in $pids; do kill -9 "$p" 2>/dev/null; done
 "#;
 
-static REAPER: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
+static REAPER: OnceLock<Mutex<Child>> = OnceLock::new();
 
 fn tell(word: &str, pid: u32) {
-    let pipe = REAPER.get_or_init(|| {
-        let mut reaper = Command::new("sh")
+    let reaper = REAPER.get_or_init(|| {
+        let reaper = Command::new("sh")
             .args(["-c", SCRIPT])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -32,10 +32,12 @@ fn tell(word: &str, pid: u32) {
             .process_group(0)
             .spawn()
             .expect("sh is there");
-        Mutex::new(reaper.stdin.take().expect("its input is a pipe"))
+        Mutex::new(reaper)
     });
+    let mut reaper = reaper.lock().expect("nobody panics in here");
+    let pipe = reaper.stdin.as_mut().expect("its input is a pipe");
     // Where the reaper is gone there is nobody to tell.
-    let _ = writeln!(pipe.lock().expect("nobody panics in here"), "{word} {pid}");
+    let _ = writeln!(pipe, "{word} {pid}");
 }
 
 /// A child process that does not outlive the test program.

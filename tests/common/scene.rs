@@ -54,6 +54,9 @@ pub struct Scene<'s> {
     pub dir: TempDir,
 }
 
+/// What pods get when a test deletes them, and when nobody says otherwise.
+pub const GRACE_S: u32 = 5;
+
 /// The application that every test runs; its namespace is its own.
 pub const APP: &str = "shop";
 
@@ -83,7 +86,7 @@ impl<'s> Scene<'s> {
             while ! test -e "$SCENE/$POSSE_POD_NAME.end"; do sleep 0.1; done
             exit "$(cat "$SCENE/$POSSE_POD_NAME.end")""#;
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"team": "till"}},
-        "spec": {"terminationGracePeriodSeconds": 20, "containers": [{
+        "spec": {"terminationGracePeriodSeconds": GRACE_S, "containers": [{
             "name": "worker", "image": "example.com/worker:1", "command": ["sh", "-c", script],
             "env": [{"name": "SCENE", "value": self.dir.path().display().to_string()}],
         }]}})
@@ -109,24 +112,33 @@ impl<'s> Scene<'s> {
         (answer.code == 200).then_some(answer.body)
     }
 
-    /// Executors of posse that run and stay.
-    pub fn running(&self) -> Vec<Value> {
+    /// The executors among them, of any posse and in any state.
+    pub fn ours(&self) -> Vec<Value> {
         let mut pods = self.pods();
-        pods.retain(|pod| is_ours(pod) && is_running(pod));
-        pods.sort_by_key(executor_id);
+        pods.retain(is_ours);
         pods
     }
 
-    /// Waits until exactly `n` executors run and nothing else of ours is there.
+    /// A pod of somebody else.
+    pub fn make_foreign(&self, name: &str) -> Value {
+        let mut pod = self.template();
+        pod["metadata"]["name"] = name.into();
+        self.admin.post(&pods_path(&self.namespace), &pod).ok()
+    }
+
+    /// Waits until exactly `n` executors run and none of ours is on its way in or out. What ended
+    /// and is kept does not count.
     #[track_caller]
     pub fn wait_running(&self, n: usize) -> Vec<Value> {
         wait_value(PATIENCE, &format!("exactly {n} running executors"), || {
-            let ours: Vec<Value> = self.pods().into_iter().filter(is_ours).collect();
-            let running = self.running();
-            if running.len() == n && ours.len() == n {
-                return Ok(running);
+            let mut ours = self.ours();
+            ours.retain(|pod| !is_over(pod));
+            ours.sort_by_key(executor_id);
+            if ours.len() == n && ours.iter().all(is_running) {
+                Ok(ours)
+            } else {
+                Err(describe(&ours))
             }
-            Err(format!("{} running of {}", running.len(), describe(&ours)))
         })
     }
 
@@ -134,7 +146,7 @@ impl<'s> Scene<'s> {
     #[track_caller]
     pub fn wait_none(&self) {
         wait_value(PATIENCE, "no executor to be left", || {
-            let ours: Vec<Value> = self.pods().into_iter().filter(is_ours).collect();
+            let ours = self.ours();
             if ours.is_empty() { Ok(()) } else { Err(describe(&ours)) }
         });
     }
@@ -151,10 +163,10 @@ impl<'s> Scene<'s> {
         self.node.hold_starts(hold);
     }
 
-    /// Deletes a pod as `kubectl delete` would.
+    /// Deletes a pod as `kubectl delete` would, with a grace of `GRACE_S`.
     pub fn delete(&self, pod: &Value) {
         let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
-        self.admin.delete(&path, &gone_in(5)).ok();
+        self.admin.delete(&path, &gone_in(GRACE_S)).ok();
     }
 
     /// The end of a test: nothing is left, and what was written is as it should be.
@@ -180,6 +192,11 @@ pub fn is_ours(pod: &Value) -> bool {
 
 pub fn is_running(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// In a phase that no pod leaves.
+pub fn is_over(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Failed" || pod["status"]["phase"] == "Succeeded"
 }
 
 pub fn name_of(pod: &Value) -> &str {

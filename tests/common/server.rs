@@ -47,9 +47,6 @@ pub trait Node {
 
 /// One of the two servers.
 pub trait Server: Send + Sync {
-    /// `embedded` or `real`.
-    fn label(&self) -> &'static str;
-
     fn access(&self, who: Who) -> Access;
 
     /// Makes the namespace and gives `Who::Posse` and `Who::Node` their rights in it.
