@@ -204,7 +204,7 @@ impl Posse {
 
     #[track_caller]
     pub fn scale(&self, group: &str, target: u32) {
-        let output = self.ask(&["scale", group, &target.to_string()]);
+        let output = self.ask(&["scale", "--group", group, &target.to_string()]);
         assert!(output.status.success(), "posse scale failed: {}", said(&output));
     }
 
