@@ -1,7 +1,13 @@
 //! The binary: arguments in, exit code out.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use posse::cli::{self, World};
+
 fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    let env = |name: &str| std::env::var(name).ok();
+    let world = World { env: &env, dir: Path::new("") };
+    cli::logger::init(world.env);
+    cli::run(std::env::args_os(), &world, &mut std::io::stdout(), &mut std::io::stderr()).into()
 }

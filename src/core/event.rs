@@ -98,8 +98,6 @@ pub struct Subject {
 pub enum DeleteCause {
     /// A second pod under an id, a pod behind our labels' back, or one that came after its cancel.
     Condemned,
-    /// It ended; its record is in the events.
-    Ended,
     /// The driver or a person asked for it.
     Killed,
     /// The target fell.
@@ -114,7 +112,6 @@ impl DeleteCause {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Condemned => "condemned",
-            Self::Ended => "ended",
             Self::Killed => "killed",
             Self::ScaledDown => "scaled_down",
             Self::Stopped => "stopped",

@@ -1,7 +1,7 @@
 //! Owns what the core is told: one closed enum. Who tells it, and over which channel, is
 //! `runtime/`'s.
 
-use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
+use crate::core::ids::{ExecutorId, Uid, Version};
 use crate::core::pod::Pod;
 use crate::core::refusal::Refusal;
 
@@ -76,16 +76,19 @@ pub enum Input {
     DeletedAll { answer: Result<(), Refusal> },
     /// The answer to an `Action::Get`.
     Got { id: ExecutorId, asked: Mark, answer: Result<Seen, Refusal> },
+    /// The driver wants its executors now.
+    DriverReady,
     /// The ids up to here (inclusive) are reserved on the server: none of them is lost to a restart.
     IdsReserved { up_to: ExecutorId },
-    /// The instance is ours (again), or is not (any more).
-    Lease { held: bool },
+    /// The instance is ours (again), or is not (any more). `high_water`: what the server keeps, so
+    /// that ids which another holder may have given meanwhile are not given again.
+    Lease { held: bool, high_water: Option<ExecutorId> },
     /// A whole LIST.
     List(List),
-    /// The answer to an `Action::Mark`.
-    Marked { uid: Uid, answer: Result<(), Refusal> },
-    /// Somebody deleted a group: its executors end, it is forgotten.
-    RemoveGroup { group: GroupName },
+    /// The stop's LIST was refused.
+    ListRefused { refusal: Refusal },
+    /// The answer to an `Action::Patch`.
+    Patched { uid: Uid, answer: Result<(), Refusal> },
     /// Lines of the watch in their order; the last word on each uid only.
     Watch { epoch: u32, events: Vec<PodEvent> },
     /// The watch is down or up again; `cause` says why it was begun anew.

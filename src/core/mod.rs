@@ -2,14 +2,36 @@
 //! are arguments, iteration order is fixed, a plan is a value and doing nothing has a reason.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod action;
 pub mod backoff;
+pub mod brake;
+pub mod budget;
+pub mod command;
 pub mod event;
+pub mod executors;
+pub mod finish;
+pub mod idalloc;
 pub mod ids;
+pub mod idset;
 pub mod input;
+pub mod ledger;
+pub mod loss;
+mod on_answer;
+mod on_command;
+mod on_pod;
+mod on_turn;
 pub mod plan;
 pub mod pod;
 pub mod policy;
+pub mod reconciler;
 pub mod refusal;
 pub mod rng;
+pub mod slots;
+pub mod snapshot;
 pub mod status;
+pub mod stop;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod time;
+pub mod victims;
+pub mod window;

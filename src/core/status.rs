@@ -56,6 +56,8 @@ pub struct GroupStatus {
     pub waiting: Option<Waiting>,
     /// When the wait ends by itself.
     pub until: Option<Millis>,
+    /// The server's words for the refusal that holds the group back.
+    pub message: Option<String>,
 }
 
 /// One executor.
@@ -63,7 +65,8 @@ pub struct GroupStatus {
 pub struct ExecutorStatus {
     pub id: ExecutorId,
     pub group: GroupName,
-    pub slot: u32,
+    /// None where an adopted pod does not tell, or another holds the same.
+    pub slot: Option<u32>,
     pub pod: String,
     pub uid: Option<Uid>,
     pub state: State,

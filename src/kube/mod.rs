@@ -1,1 +1,15 @@
 //! The only client sockets: configuration, TLS, tokens, verbs, list pages, the watch line reader.
+
+mod auth;
+pub mod config;
+mod connector;
+mod exec;
+pub mod http;
+mod incluster;
+mod kubeconfig;
+mod proxy;
+mod stream;
+mod tls;
+
+#[cfg(test)]
+mod testing;

@@ -1,1 +1,70 @@
 //! One small HTTP/1.1 server on TCP or a unix socket, with limits, for control, dev and stage.
+//!
+//! One thread per connection, at most `Limits::connections_max` of them. Knows HTTP and nothing of
+//! what is served: a `Handler` gets a whole request and answers through its `Responder`.
+
+mod connection;
+mod listener;
+mod request;
+mod response;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use listener::{Listen, Server};
+pub use request::Request;
+pub use response::{ChunkWriter, Responder};
+
+use std::io;
+use std::time::Duration;
+
+/// What one server gives its clients at most. None of them is ever exceeded on a client's word.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Open connections; one more is answered with 503.
+    pub connections_max: usize,
+    /// Request line and headers together; more is answered with 431.
+    pub header_bytes_max: usize,
+    /// A request's body; more is answered with 413.
+    pub body_bytes_max: usize,
+    /// From the first byte of a request to the end of its headers, in total; then again for the
+    /// body, which gets a second more for each `PACE_BYTES` that arrived.
+    pub read_timeout: Duration,
+    /// For each write of an answer or a chunk, with the same allowance.
+    pub write_timeout: Duration,
+    /// From the end of an answer to the first byte of the next request.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 64,
+            header_bytes_max: 16 << 10,
+            body_bytes_max: 1 << 20,
+            read_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a server serves. Called on the connection's own thread, which has a small stack
+/// (`STACK_BYTES`): no deep recursion in here.
+pub trait Handler: Send + Sync {
+    /// Answers one request through `responder`. An error closes the connection; where nothing has
+    /// been answered yet the client gets a 500.
+    ///
+    /// A handler that waits (for events, say) must look at `ChunkWriter::is_open` at least once a
+    /// second: `Server::stop` and a gone client show there.
+    ///
+    /// # Errors
+    /// Whatever writing to the client gave.
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()>;
+}
+
+/// A slow but honest client gets one second more for each of these many bytes that went through.
+const PACE_BYTES: u64 = 64 << 10;
+
+/// The stack of a connection's thread.
+const STACK_BYTES: usize = 256 << 10;

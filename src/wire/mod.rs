@@ -1,3 +1,16 @@
 //! Bytes to core values and back: serde lives here and nowhere below. No sockets, no clock.
 
+pub mod build;
+pub mod config;
+pub mod control;
+pub mod control_addr;
+pub mod duration;
+pub mod event;
 pub mod labels;
+pub mod names;
+pub mod placeholders;
+pub mod section;
+pub mod status_json;
+pub mod template;
+pub mod time;
+pub mod yaml;

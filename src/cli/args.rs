@@ -1,0 +1,298 @@
+//! Owns the command line as it is typed: commands, flags and their help. Checks nothing that needs
+//! more than one flag.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::wire::duration;
+use crate::wire::names;
+
+/// Keeps a driver's executors alive on Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "posse", version, about, subcommand_required = true, after_help = AFTER_HELP)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Environment:
+  KUBECONFIG               where the API server is, where no flag and no cluster says so
+  POSSE_LOG                what is logged to stderr: error, warn, info (default), debug, trace,
+                           or module=level pairs
+  NO_COLOR                 no colours
+  POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
+                           where status, scale, events and explain find a run";
+
+/// What posse is asked to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Keep one application's executors alive until told to stop, or until the driver ends
+    Run(RunArgs),
+    /// Print the pods that would be created
+    Render(RenderArgs),
+    /// Remove what ended applications left behind
+    Cleanup(CleanupArgs),
+    /// Write a commented posse.yaml
+    Init(InitArgs),
+    /// Serve the embedded cluster until a signal
+    #[cfg(feature = "dev")]
+    Dev(DevArgs),
+    /// Show the groups and executors of a run
+    Status(StatusArgs),
+    /// Set the target of a group in a run
+    Scale(ScaleArgs),
+    /// Print the events of a run, one JSON object a line
+    Events(EventsArgs),
+    /// Say why a run does nothing (more) now
+    Explain(ExplainArgs),
+}
+
+/// What is to be run: the file, and what is laid over it.
+#[derive(Args, Clone, Debug, Default)]
+pub struct FileArgs {
+    /// The configuration, YAML or JSON [default: ./posse.yaml where there is one]
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The application's name: at most 40 of [a-z0-9-], starting with a letter
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
+    pub app: Option<String>,
+    /// The namespace [default: the service account's, or the context's]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    pub namespace: Option<String>,
+    /// The run's part of the pods' names [default: from the driver pod's uid, else random]
+    #[arg(long, value_name = "ID", value_parser = named(names::instance_mistake))]
+    pub instance: Option<String>,
+    /// How many executors there should be (of the only group)
+    #[arg(long, value_name = "N")]
+    pub executors: Option<u32>,
+    /// The executors' image (of the only group)
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// The executors' template, a v1 Pod or PodTemplate (of the only group)
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+}
+
+/// Which API server.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ServerArgs {
+    /// How to reach the API server [default: in a cluster its own, else $KUBECONFIG, else
+    /// ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// `posse run`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Start an embedded cluster in this process and run there
+    #[cfg(feature = "dev")]
+    #[arg(long, conflicts_with_all = ["kubeconfig", "context"])]
+    pub dev: bool,
+    /// Append the events to this file or FIFO; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// Where the control API listens: unix:PATH or a loopback HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    pub control: Option<String>,
+    /// The token that a control API on HOST:PORT asks for
+    #[arg(long, value_name = "FILE")]
+    pub control_token_file: Option<PathBuf>,
+    /// Leave the executors behind at the end
+    #[arg(long)]
+    pub keep: bool,
+    /// The driver and its arguments
+    #[arg(last = true, value_name = "DRIVER COMMAND")]
+    pub driver: Vec<String>,
+}
+
+/// `posse render`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RenderArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Only this group
+    #[arg(long, value_name = "GROUP")]
+    pub group: Option<String>,
+    /// The executor id to fill in
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub id: u64,
+    /// How it is printed
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+    /// Ask the API server whether it would take the pods (dryRun=All); nothing is created
+    #[arg(long)]
+    pub server_check: bool,
+}
+
+/// How manifests are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// One document a pod
+    #[default]
+    Yaml,
+    /// A v1 List
+    Json,
+}
+
+/// `posse cleanup`.
+#[derive(Args, Clone, Debug)]
+pub struct CleanupArgs {
+    /// Whose leftovers: the application's name
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
+    pub app: String,
+    /// The namespace [default: the service account's, or the context's]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    pub namespace: Option<String>,
+    /// Also executors of this instance, whatever became of their owner
+    #[arg(long, value_name = "ID", value_parser = named(names::instance_mistake))]
+    pub instance: Option<String>,
+    /// Also executors of instances whose Lease has not changed for so long
+    #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
+    pub stale: Option<u64>,
+    /// Delete without asking
+    #[arg(long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// `posse init`.
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// The file to write, which must not be there yet; `-` is stdout
+    #[arg(default_value = "posse.yaml")]
+    pub file: PathBuf,
+}
+
+/// `posse dev`.
+#[cfg(feature = "dev")]
+#[derive(Args, Clone, Debug)]
+pub struct DevArgs {
+    /// The loopback address to serve at; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
+    pub listen: SocketAddr,
+    /// Where the kubeconfig is written [default: a private folder]
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Start no process: pods only move through their phases
+    #[arg(long)]
+    pub simulate: bool,
+    /// How many nodes there are
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub nodes: u32,
+    /// How long a pod takes to start
+    #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
+    pub start_delay: Option<u64>,
+    /// A fault to inject; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub fault: Vec<(String, String)>,
+    /// What the random choices follow from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Which run is meant.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ClientArgs {
+    /// The run's control API: unix:PATH or a loopback HOST:PORT [default: $POSSE_CONTROL, else
+    /// the one live socket of --app]
+    #[arg(long, value_name = "ADDRESS")]
+    pub control: Option<String>,
+    /// The token for a control API on HOST:PORT [default: $POSSE_CONTROL_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub control_token_file: Option<PathBuf>,
+    /// The application's name
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
+    pub app: Option<String>,
+}
+
+/// `posse status`.
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Print the answer as it came
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `posse scale`.
+#[derive(Args, Clone, Debug)]
+pub struct ScaleArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// The group [default: the only one]
+    #[arg(long, value_name = "GROUP", value_parser = named(names::group_mistake))]
+    pub group: Option<String>,
+    /// How many executors there should be
+    #[arg(value_name = "TARGET")]
+    pub target: u32,
+}
+
+/// `posse events`.
+#[derive(Args, Clone, Debug)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Only events after this one
+    #[arg(long, value_name = "SEQ")]
+    pub after: Option<u64>,
+    /// The run that SEQ counts in
+    #[arg(long, value_name = "RUN")]
+    pub run: Option<String>,
+    /// Go on until the run ends
+    #[arg(long)]
+    pub follow: bool,
+}
+
+/// `posse explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Only this group
+    #[arg(long, value_name = "GROUP", value_parser = named(names::group_mistake))]
+    pub group: Option<String>,
+}
+
+/// A parser for a name that `mistake` has nothing against.
+fn named(
+    mistake: fn(&str) -> Option<String>,
+) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    move |text| mistake(text).map_or_else(|| Ok(text.to_owned()), Err)
+}
+
+fn duration_ms(text: &str) -> Result<u64, String> {
+    duration::parse_ms(text).ok_or_else(|| format!("expected {}", duration::EXPECTED))
+}
+
+#[cfg(feature = "dev")]
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr =
+        text.parse().map_err(|_| "expected an address like 127.0.0.1:0".to_owned())?;
+    match address.ip().is_loopback() {
+        true => Ok(address),
+        false => Err("the embedded cluster serves loopback addresses only".to_owned()),
+    }
+}
+
+#[cfg(feature = "dev")]
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) | None => Err("expected NAME=VALUE".to_owned()),
+    }
+}

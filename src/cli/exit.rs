@@ -1,0 +1,130 @@
+//! Owns the exit codes of the contract, and the failure that ends a command with one.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::wire::section::ConfigError;
+use crate::wire::template::TemplateError;
+
+/// How posse ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// 0: all went well.
+    Clean,
+    /// 1: a command other than `run` could not do what was asked.
+    Failed,
+    /// 2: a mistake in the arguments, the configuration or a template.
+    Usage,
+    /// 3: the API server was not reachable or did not allow it at start, or another live posse
+    /// holds the instance.
+    Server,
+    /// 4: the server refused a template of the file before any of its executors existed.
+    TemplateRefused,
+    /// 11: the app failure budget is spent.
+    BudgetSpent,
+    /// 12: executors may remain; they are named.
+    Remain,
+    /// 13: another posse of this application took over.
+    TakenOver,
+    /// 14: the driver fell silent.
+    DriverSilent,
+    /// The driver's own code, which is not 0; 128 + the signal where one killed it.
+    Driver(u8),
+}
+
+impl Code {
+    /// The number that the process ends with.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Clean => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Server => 3,
+            Self::TemplateRefused => 4,
+            Self::BudgetSpent => 11,
+            Self::Remain => 12,
+            Self::TakenOver => 13,
+            Self::DriverSilent => 14,
+            Self::Driver(code) => code,
+        }
+    }
+
+    /// The code of the whole run, from how it ended for posse and how it ended for the driver: a
+    /// driver's own failure wins over all but a spent budget.
+    #[must_use]
+    pub fn with_driver(self, driver: u8) -> Self {
+        match (self, driver) {
+            (Self::BudgetSpent, _) | (_, 0) => self,
+            (_, code) => Self::Driver(code),
+        }
+    }
+}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code.number())
+    }
+}
+
+/// Why a command did not end well. Printed once, as `posse: <message>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with this code and message.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// A mistake in what was typed or configured.
+    #[must_use]
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Code::Usage, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<TemplateError> for Failure {
+    fn from(error: TemplateError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_code_wins_but_for_a_spent_budget() {
+        for (own, driver, number) in [
+            (Code::Clean, 0, 0),
+            (Code::Clean, 7, 7),
+            (Code::Remain, 0, 12),
+            (Code::Remain, 137, 137),
+            (Code::BudgetSpent, 0, 11),
+            (Code::BudgetSpent, 143, 11),
+            (Code::DriverSilent, 0, 14),
+            (Code::Server, 1, 1),
+        ] {
+            assert_eq!(own.with_driver(driver).number(), number, "{own:?} {driver}");
+        }
+    }
+}

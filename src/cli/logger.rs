@@ -1,0 +1,46 @@
+//! Owns how log lines look: `2026-01-01T00:00:00Z INFO text`, to stderr.
+
+use std::io::Write as _;
+
+use jiff::Timestamp;
+use log::{Level, Record};
+
+use crate::cli::Env;
+
+/// Begins to log what `POSSE_LOG` asks for. A second call changes nothing.
+pub fn init(env: Env<'_>) {
+    let filters = env("POSSE_LOG").unwrap_or_else(|| "info".to_owned());
+    let mut builder = env_logger::Builder::new();
+    builder.parse_filters(&filters).target(env_logger::Target::Stderr);
+    builder.format(|out, record| writeln!(out, "{}", line(Timestamp::now(), record)));
+    // Fails where a logger is set already, as in tests that share a process.
+    let _ = builder.try_init();
+}
+
+/// One line; the module is only of use to those who look for details.
+fn line(now: Timestamp, record: &Record<'_>) -> String {
+    let (level, text) = (record.level(), record.args());
+    match level {
+        Level::Error | Level::Warn | Level::Info => format!("{now:.0} {level} {text}"),
+        Level::Debug | Level::Trace => format!("{now:.3} {level} {}: {text}", record.target()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_show_from_debug_on() {
+        let now: Timestamp = "2026-01-01T00:00:00.123456Z".parse().unwrap();
+        for (level, want) in [
+            (Level::Error, "2026-01-01T00:00:00Z ERROR text"),
+            (Level::Info, "2026-01-01T00:00:00Z INFO text"),
+            (Level::Debug, "2026-01-01T00:00:00.123Z DEBUG posse::kube: text"),
+        ] {
+            let args = format_args!("text");
+            let record = Record::builder().level(level).target("posse::kube").args(args).build();
+            assert_eq!(line(now, &record), want);
+        }
+    }
+}

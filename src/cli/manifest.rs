@@ -1,0 +1,168 @@
+//! Owns how JSON is printed as YAML: block style, every text quoted unless it cannot be mistaken.
+//! The YAML crate can write too, but its writer would bring crates for these few lines.
+
+use serde_json::Value;
+
+/// Words that YAML of one version or another reads as something else than a text.
+const TAKEN_WORDS: [&str; 10] =
+    ["null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"];
+
+/// One YAML document, with its separator.
+#[must_use]
+pub fn document(value: &Value) -> String {
+    let mut text = "---\n".to_owned();
+    block(value, 0, &mut text);
+    text
+}
+
+/// Writes a value that starts on a line of its own.
+fn block(value: &Value, depth: usize, text: &mut String) {
+    let indent = "  ".repeat(depth);
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (i, (key, item)) in map.iter().enumerate() {
+                // The first key of a map in a list stands behind its dash.
+                if i > 0 || !text.ends_with("- ") {
+                    text.push_str(&indent);
+                }
+                text.push_str(&scalar(key));
+                text.push(':');
+                nested(item, depth, text);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 || !text.ends_with("- ") {
+                    text.push_str(&indent);
+                }
+                text.push_str("- ");
+                block(item, depth + 1, text);
+            }
+        }
+        Value::String(line) => text.push_str(&format!("{}\n", scalar(line))),
+        flat @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::Array(_)
+        | Value::Object(_)) => text.push_str(&format!("{flat}\n")),
+    }
+}
+
+/// Writes the value of a key.
+fn nested(value: &Value, depth: usize, text: &mut String) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            text.push('\n');
+            block(value, depth + 1, text);
+        }
+        Value::Array(items) if !items.is_empty() => {
+            text.push('\n');
+            block(value, depth, text);
+        }
+        Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_) => {
+            text.push(' ');
+            block(value, depth, text);
+        }
+    }
+}
+
+/// A text as YAML has it: plain where that is safe, else as a JSON string, which YAML reads too.
+fn scalar(text: &str) -> String {
+    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_./".contains(&c))
+        && !TAKEN_WORDS.contains(&text.to_ascii_lowercase().as_str());
+    if is_plain {
+        return text.to_owned();
+    }
+    // JSON leaves these as they are; YAML takes them for line ends, or not at all.
+    let mut quoted = String::new();
+    for c in Value::String(text.to_owned()).to_string().chars() {
+        match c {
+            '\u{7f}'..='\u{9f}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{feff}'
+            | '\u{fffe}'
+            | '\u{ffff}' => {
+                quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::yaml::Node;
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        let words = [
+            "",
+            "a",
+            "a b",
+            "yes",
+            "NO",
+            "null",
+            "~",
+            "1",
+            "1.0",
+            "-",
+            "- a",
+            "a: b",
+            "#",
+            "a#",
+            "'",
+            "\"",
+            "\\",
+            "\n",
+            "a\nb\n",
+            "\t",
+            " x ",
+            "é",
+            "😀",
+            "\u{85}",
+            "\u{2028}",
+            "\u{7f}",
+            "{",
+            "[",
+            "*a",
+            "&a",
+            "!x",
+            "%",
+            "@",
+            "`",
+            "0x10",
+            "1e3",
+            "inf",
+            ".inf",
+            "a/b.c-d_e",
+        ];
+        for word in words {
+            let value = serde_json::json!({
+                "list": [word, [word, [word]], { word: word, "b": [{ "c": word }] }, {}, []],
+                "map": { "k": word, "n": null, "t": true, "f": 1.5, "i": -3, "e": {}, "l": [] },
+            });
+            let text = document(&value);
+            let read = Node::read(&text).unwrap_or_else(|e| panic!("{word:?}: {e:?}\n{text}"));
+            assert_eq!(read.to_json(), value, "{word:?}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_document_looks_like_one_written_by_hand() {
+        let value = serde_json::json!({
+            "kind": "Pod",
+            "spec": { "containers": [{ "args": ["-c", "echo 1"], "name": "a" }], "many": 1 },
+        });
+        let want = "---\nkind: Pod\nspec:\n  containers:\n  - args:\n    - \"-c\"\n    - \"echo 1\"\n    name: a\n  many: 1\n";
+        assert_eq!(document(&value), want);
+    }
+}

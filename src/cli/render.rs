@@ -1,0 +1,81 @@
+//! Owns `posse render`: the pods that would be created, as text, and the server's word on them.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::cli::args::{Output, RenderArgs};
+use crate::cli::exit::{Code, Failure};
+use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
+use crate::cli::{manifest, print};
+
+/// The instance that is shown where the real one is not known before the run.
+const INSTANCE_SHOWN: &str = "xxxxx";
+/// The namespace that is shown where it is the service account's or the context's.
+const NAMESPACE_SHOWN: &str = "default";
+/// The driver host that is shown where it depends on the way to the API server.
+const DRIVER_HOST_SHOWN: &str = "127.0.0.1";
+
+/// Asks the server whether it would take a pod: the namespace and the body of the POST.
+/// The answer is the server's own words where it would not.
+pub type ServerCheck<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), String>;
+
+/// Prints one pod of each group, after asking the server about it where `check` is given.
+///
+/// # Errors
+/// A group that there is not, a template that cannot be compiled, a pod that the server would
+/// refuse (exit code 4).
+pub fn render(
+    args: &RenderArgs,
+    settings: &RunSettings,
+    check: Option<ServerCheck<'_>>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let groups = chosen(args, settings)?;
+    let run = RunIdentity {
+        instance: settings.instance.clone().unwrap_or_else(|| INSTANCE_SHOWN.to_owned()),
+        namespace: settings.namespace.clone().unwrap_or_else(|| NAMESPACE_SHOWN.to_owned()),
+        owner: None,
+        driver_host: settings.driver.host.clone().unwrap_or_else(|| DRIVER_HOST_SHOWN.to_owned()),
+    };
+    let mut bodies = Vec::new();
+    for (id, group) in (args.id..).zip(&groups) {
+        let compiled = group.template.compile(&settings.identity(group, &run))?;
+        compiled.warnings().iter().for_each(|warning| log::warn!("{warning}"));
+        bodies.push(compiled.render(id, 0));
+    }
+    if let Some(check) = check {
+        for (body, group) in bodies.iter().zip(&groups) {
+            check(&run.namespace, body).map_err(|words| {
+                let name = &group.spec.name;
+                let message = format!("group {name}: the server would refuse its pods: {words}");
+                Failure::new(Code::TemplateRefused, message)
+            })?;
+        }
+    }
+    let pods = bodies.iter().map(|body| {
+        serde_json::from_slice::<Value>(body).expect("a rendered pod is JSON; build.rs tests it")
+    });
+    let text = match args.output {
+        Output::Yaml => pods.map(|pod| manifest::document(&pod)).collect(),
+        Output::Json => {
+            let items: Value = pods.collect();
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            format!("{list:#}\n")
+        }
+    };
+    print(out, &text).map(|()| Code::Clean)
+}
+
+/// The groups to be shown.
+fn chosen<'a>(
+    args: &RenderArgs,
+    settings: &'a RunSettings,
+) -> Result<Vec<&'a GroupSettings>, Failure> {
+    let Some(wanted) = &args.group else { return Ok(settings.groups.iter().collect()) };
+    let found = settings.groups.iter().find(|group| group.spec.name.as_str() == wanted);
+    found.map(|group| vec![group]).ok_or_else(|| {
+        let names: Vec<&str> = settings.groups.iter().map(|g| g.spec.name.as_str()).collect();
+        Failure::usage(format!("--group: there is no `{wanted}`; there are: {}", names.join(", ")))
+    })
+}

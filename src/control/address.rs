@@ -1,0 +1,468 @@
+//! Owns where the control API listens and how it is found: addresses, private folders, dead and
+//! live sockets. Speaks no HTTP.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::serve::Listen;
+
+/// A control address as it is written: `unix:PATH` or `HOST:PORT` on loopback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = ControlError;
+
+    fn from_str(text: &str) -> Result<Self, ControlError> {
+        let problem = |what: &'static str| ControlError::Address { text: text.to_owned(), what };
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(problem("names no path"));
+            }
+            if path.len() > PATH_BYTES_MAX {
+                return Err(problem(
+                    "the path is longer than the 107 bytes a unix socket may have",
+                ));
+            }
+            return Ok(Self::Unix(PathBuf::from(path)));
+        }
+        let addresses =
+            text.to_socket_addrs().map_err(|_| problem("is neither unix:PATH nor HOST:PORT"))?;
+        let found = addresses.into_iter().find(|address| address.ip().is_loopback());
+        found.map(Self::Tcp).ok_or_else(|| problem("is not a loopback address"))
+    }
+}
+
+/// A socket that is listened on; a unix one is removed from the file system at the end.
+#[derive(Debug)]
+pub struct Bound {
+    /// Where, with the port that the system chose.
+    pub address: Address,
+    /// Taken by the server.
+    pub listen: Listen,
+    /// Removes the file when dropped; none on TCP.
+    pub file: Option<SocketFile>,
+}
+
+/// The file of a unix socket; dropping it removes it, where it is still the same one.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_some_and(|found| found == self.identity) {
+            // Nothing is lost where it stays: the next one replaces a dead socket.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|facts| (facts.dev(), facts.ino()))
+}
+
+/// Listens on an address that was asked for.
+///
+/// # Errors
+/// It is in use by a live process, or the system refuses it.
+pub fn bind(address: &Address) -> Result<Bound, ControlError> {
+    match address {
+        Address::Tcp(wanted) => {
+            let failed = |error| ControlError::Bind { address: address.clone(), error };
+            let listener = TcpListener::bind(wanted).map_err(failed)?;
+            let address = Address::Tcp(listener.local_addr().map_err(failed)?);
+            Ok(Bound { address, listen: Listen::Tcp(listener), file: None })
+        }
+        Address::Unix(path) => bind_unix(path),
+    }
+}
+
+/// Listens on `<folder>/posse-<uid>/<app>.<instance>.sock` in the first of `folders` that can be
+/// written to; `folders` come from `default_folders`.
+///
+/// # Errors
+/// The socket is in use by a live process, or none of the folders will do.
+pub fn bind_default(app: &str, instance: &str, folders: &[PathBuf]) -> Result<Bound, ControlError> {
+    let mut tried = Vec::new();
+    for folder in folders {
+        let private = private_folder(folder);
+        let path = private.join(format!("{app}.{instance}.sock"));
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            tried.push(format!("{}: path too long", path.display()));
+            continue;
+        }
+        if let Err(error) = make_private(&private) {
+            tried.push(format!("{}: {error}", private.display()));
+            continue;
+        }
+        match bind_unix(&path) {
+            Err(ControlError::Bind { error, .. }) => {
+                tried.push(format!("{}: {error}", path.display()));
+            }
+            bound => return bound,
+        }
+    }
+    Err(ControlError::NoFolder { tried })
+}
+
+/// The sockets of `app` that somebody listens on now.
+#[must_use]
+pub fn live_sockets(app: Option<&str>, folders: &[PathBuf]) -> Vec<PathBuf> {
+    let mut live = Vec::new();
+    for folder in folders {
+        let private = private_folder(folder);
+        // What others can write to may hold sockets of theirs.
+        if check_private(&private).is_err() {
+            continue;
+        }
+        let Ok(entries) = fs::read_dir(private) else { continue };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if is_socket_of(&path, app) && is_live(&path) {
+                live.push(path);
+            }
+        }
+    }
+    live.sort();
+    live.dedup();
+    live
+}
+
+/// Where sockets are looked for, in this order, out of two variables of the environment.
+#[must_use]
+pub fn default_folders(xdg_runtime_dir: Option<&str>, tmpdir: Option<&str>) -> Vec<PathBuf> {
+    let candidates = [xdg_runtime_dir, Some("/run/posse"), tmpdir, Some("/tmp"), Some("/dev/shm")];
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for folder in candidates.into_iter().flatten().map(PathBuf::from) {
+        if folder.is_absolute() && !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    folders
+}
+
+fn private_folder(folder: &Path) -> PathBuf {
+    folder.join(format!("posse-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Makes a folder that nobody else can look into, or finds that it is one already.
+fn make_private(folder: &Path) -> Result<(), String> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(folder),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn check_private(folder: &Path) -> Result<(), String> {
+    // Not followed: a link that somebody else laid is not our folder.
+    let facts = fs::symlink_metadata(folder).map_err(|error| error.to_string())?;
+    let ours = facts.uid() == rustix::process::geteuid().as_raw();
+    if facts.is_dir() && ours && facts.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    Err("is not a folder of ours alone (mode 0700)".to_owned())
+}
+
+fn is_socket_of(path: &Path, app: Option<&str>) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    let Some((stem, _)) = name.strip_suffix(".sock").and_then(|name| name.split_once('.')) else {
+        return false;
+    };
+    app.is_none_or(|app| app == stem)
+}
+
+/// Connects to a unix socket, and does not wait longer than `timeout` for a full queue.
+pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = new_socket()?;
+    // On Linux the time-out for sending is the one for connecting too.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// True where somebody accepts on it. A full queue counts: whoever fills it has a server.
+fn is_live(path: &Path) -> bool {
+    match connect_unix(path, PROBE_TIMEOUT) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+fn bind_unix(path: &Path) -> Result<Bound, ControlError> {
+    let address = Address::Unix(path.to_owned());
+    let failed = |error| ControlError::Bind { address: address.clone(), error };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // Held until it is bound: of two that find the same dead socket, only one may replace it.
+    let _lock = lock_folder(folder.unwrap_or_else(|| Path::new("."))).map_err(failed)?;
+    let listener = match listen_private(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let is_socket = fs::symlink_metadata(path).is_ok_and(|facts| is_socket(&facts));
+            if !is_socket {
+                return Err(failed(io::Error::other("there is a file that is not a socket")));
+            }
+            if is_live(path) {
+                return Err(ControlError::InUse { path: path.to_owned() });
+            }
+            fs::remove_file(path).map_err(failed)?;
+            listen_private(path).map_err(failed)?
+        }
+        listener => listener.map_err(failed)?,
+    };
+    let identity = identity(path).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    let file = SocketFile { path: path.to_owned(), identity };
+    Ok(Bound { address, listen: Listen::Unix(listener), file: Some(file) })
+}
+
+fn is_socket(facts: &fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    facts.file_type().is_socket()
+}
+
+/// A socket that is 0600 from its first moment: on Linux the mode of the file is that of the socket.
+fn listen_private(path: &Path) -> io::Result<UnixListener> {
+    let socket = new_socket()?;
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Locks a folder among posse processes; the lock goes with the file.
+fn lock_folder(folder: &Path) -> io::Result<File> {
+    use rustix::fs::{FlockOperation, flock};
+    let file = File::open(folder)?;
+    for _ in 0..LOCK_TRIES_MAX {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::AGAIN) => thread::park_timeout(LOCK_PAUSE),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::other("its folder is locked by another process"))
+}
+
+/// What is wrong with the control address. At start this is a usage error (exit code 2).
+#[derive(Debug)]
+pub enum ControlError {
+    /// It cannot be read as an address.
+    Address { text: String, what: &'static str },
+    /// The system refuses it.
+    Bind { address: Address, error: io::Error },
+    /// Another process listens there.
+    InUse { path: PathBuf },
+    /// No folder will do.
+    NoFolder { tried: Vec<String> },
+    /// A TCP address without a token file.
+    NoToken { address: Address },
+    /// The token file will not do.
+    TokenFile { path: PathBuf, what: String },
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address { text, what } => {
+                write!(f, "control address {text:?} {what}; use unix:PATH or 127.0.0.1:PORT")
+            }
+            Self::Bind { address, error } => {
+                write!(f, "cannot listen on control address {address}: {error}")
+            }
+            Self::InUse { path } => write!(
+                f,
+                "control socket {} is in use by a live process; end that one, or choose another \
+                 socket with --control or another --instance",
+                path.display()
+            ),
+            Self::NoFolder { tried } => write!(
+                f,
+                "no folder for the control socket ({}); name one with --control unix:PATH",
+                tried.join("; ")
+            ),
+            Self::NoToken { address } => write!(
+                f,
+                "control address {address} needs --control-token-file: everybody on this host can \
+                 reach it"
+            ),
+            Self::TokenFile { path, what } => {
+                write!(f, "control token file {}: {what}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for ControlError {}
+
+/// What fits into `sockaddr_un` with its end.
+pub const PATH_BYTES_MAX: usize = 107;
+
+/// How long a socket's full queue is waited for before it is called live.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Together with the pause: one second for others to bind their sockets.
+const LOCK_TRIES_MAX: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::control::tests::Folder;
+
+    #[test]
+    fn addresses_are_unix_or_loopback() {
+        for (text, want) in [
+            ("unix:/a/b", "unix:/a/b"),
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("127.8.8.8:0", "127.8.8.8:0"),
+            ("[::1]:1", "[::1]:1"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), want);
+        }
+        let long = format!("unix:/{}", "a".repeat(PATH_BYTES_MAX));
+        for (text, part) in [
+            ("0.0.0.0:1", "not a loopback"),
+            ("10.0.0.1:1", "not a loopback"),
+            ("[::]:1", "not a loopback"),
+            ("127.0.0.1", "neither"),
+            ("", "neither"),
+            ("127.0.0.1:99999", "neither"),
+            ("unix:", "no path"),
+            (&long, "107"),
+        ] {
+            let error = text.parse::<Address>().expect_err(text).to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_socket_is_private_and_goes_with_its_owner() {
+        let folder = Folder::new();
+        let bound = bind_default("w", "a1b2c", &[folder.path()]).unwrap();
+        let Address::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
+        assert!(path.ends_with("w.a1b2c.sock"), "{path:?}");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+        drop(bound);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_live_socket_is_an_error_and_a_dead_one_is_replaced() {
+        let folder = Folder::new();
+        let folders = [folder.path()];
+        let bound = bind_default("w", "a", &folders).unwrap();
+        let Address::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
+        let error = bind_default("w", "a", &folders).expect_err("it is live");
+        assert!(matches!(error, ControlError::InUse { .. }), "{error}");
+
+        // As kill -9 leaves it: the listener is gone, the file is there.
+        let Bound { listen, file, .. } = bound;
+        drop(listen);
+        std::mem::forget(file);
+        assert!(path.exists());
+        let again = bind_default("w", "a", &folders).unwrap();
+        assert!(is_live(&path));
+        drop(again);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_of_another_is_not_removed() {
+        let folder = Folder::new();
+        let folders = [folder.path()];
+        let first = bind_default("w", "a", &folders).unwrap();
+        let Address::Unix(path) = first.address.clone() else { panic!("a unix socket") };
+        fs::rename(&path, folder.path().join("moved")).unwrap();
+        let second = bind_default("w", "a", &folders).unwrap();
+        drop(first);
+        assert!(is_live(&path));
+        drop(second);
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let folder = Folder::new();
+        let path = folder.path().join("precious");
+        fs::write(&path, "data").unwrap();
+        let error = bind(&Address::Unix(path.clone())).expect_err("it is a file").to_string();
+        assert!(error.contains("not a socket"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+    }
+
+    #[test]
+    fn folders_that_will_not_do_are_passed_over_and_named() {
+        let folder = Folder::new();
+        let missing = folder.path().join("missing");
+        let open = folder.path().join("open");
+        let linked = folder.path().join("linked");
+        for base in [&open, &linked] {
+            fs::create_dir(base).unwrap();
+        }
+        fs::create_dir(private_folder(&open)).unwrap();
+        fs::set_permissions(private_folder(&open), fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(folder.path(), private_folder(&linked)).unwrap();
+        let long = folder.path().join("l".repeat(80));
+        let bad = [missing, open, linked, long];
+
+        let error = bind_default("w", "a", &bad).expect_err("none will do").to_string();
+        for part in ["missing", "open", "linked", "0700", "too long", "--control"] {
+            assert!(error.contains(part), "{part} is not in {error}");
+        }
+        let good = folder.path();
+        let all: Vec<PathBuf> = bad.into_iter().chain([good.clone()]).collect();
+        let bound = bind_default("w", "a", &all).unwrap();
+        let want = private_folder(&good).join("w.a.sock");
+        assert_eq!(bound.address, Address::Unix(want.clone()));
+        assert_eq!(live_sockets(None, &all), live_sockets(Some("w"), &all));
+        assert_eq!(live_sockets(Some("w"), &all), [want]);
+        assert!(live_sockets(Some("other"), &all).is_empty());
+        drop(bound);
+        assert!(live_sockets(Some("w"), &all).is_empty());
+    }
+
+    #[test]
+    fn looks_in_the_contracts_order() {
+        let got = default_folders(Some("/run/user/1"), Some("/var/tmp"));
+        let want = ["/run/user/1", "/run/posse", "/var/tmp", "/tmp", "/dev/shm"];
+        assert_eq!(got, want.map(PathBuf::from));
+        let got = default_folders(Some(""), Some("/tmp"));
+        assert_eq!(got, ["/run/posse", "/tmp", "/dev/shm"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,293 @@
+//! Owns the control API's calls: paths to commands, replies to answers. What they do is the core's.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::control::address::{Address, Bound, ControlError, SocketFile};
+use crate::control::token::Token;
+use crate::control::{Busy, Core, Events, Read};
+use crate::core::command::{Command, Reply};
+use crate::core::ids::GroupName;
+use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
+use crate::wire::control as calls;
+use crate::wire::status_json::{Identity, StatusJson};
+use crate::wire::time::Epoch;
+
+/// The control API, served. Dropped without `stop`, it stops all the same.
+#[derive(Debug)]
+pub struct ControlServer {
+    /// Goes before the server: as long as somebody listens nobody else replaces the file.
+    file: Option<SocketFile>,
+    server: Server,
+    address: Address,
+}
+
+/// What the API tells about.
+#[derive(Clone)]
+pub struct Subject {
+    pub core: Arc<dyn Core>,
+    pub events: Arc<dyn Events>,
+    pub identity: Identity,
+    pub epoch: Epoch,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl ControlServer {
+    /// Serves `bound` on threads of its own.
+    ///
+    /// # Errors
+    /// A TCP address without a token, or no thread is to be had.
+    pub fn start(
+        bound: Bound,
+        token: Option<Token>,
+        subject: Subject,
+    ) -> Result<Self, ControlError> {
+        let Bound { address, listen, file } = bound;
+        let token = match &address {
+            Address::Tcp(_) if token.is_none() => return Err(ControlError::NoToken { address }),
+            Address::Tcp(_) => token,
+            // Who may open the socket is said by its mode.
+            Address::Unix(_) => None,
+        };
+        let api = Arc::new(Api { subject, token, n_followers: AtomicUsize::new(0) });
+        let server = Server::start(listen, Limits::default(), "control", api)
+            .map_err(|error| ControlError::Bind { address: address.clone(), error })?;
+        Ok(Self { server, address, file })
+    }
+
+    /// Where it listens, as clients name it.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Ends it and removes its socket. The events must have ended before, or their followers are cut.
+    pub fn stop(self) {
+        drop(self.file);
+        self.server.stop();
+    }
+}
+
+/// Answers calls.
+struct Api {
+    subject: Subject,
+    token: Option<Token>,
+    n_followers: AtomicUsize,
+}
+
+/// A whole answer.
+struct Answer {
+    status: u16,
+    body: Vec<u8>,
+    /// `Allow`, with a 405.
+    allow: Option<&'static str>,
+}
+
+impl Answer {
+    fn ok(body: Vec<u8>) -> Self {
+        Self { status: 200, body, allow: None }
+    }
+
+    fn error(status: u16, what: &str, field: Option<&str>) -> Self {
+        Self { status, body: calls::error_body(what, field), allow: None }
+    }
+
+    fn send(&self, responder: Responder<'_>) -> io::Result<()> {
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(self.allow.map(|methods| ("allow", methods)));
+        if self.status == 401 {
+            headers.push(("www-authenticate", "Bearer"));
+        }
+        responder.send(self.status, &headers, &self.body)
+    }
+}
+
+impl From<calls::BadCall> for Answer {
+    fn from(bad: calls::BadCall) -> Self {
+        Self::error(400, &bad.error, bad.field.as_deref())
+    }
+}
+
+impl Handler for Api {
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
+        let admitted = |token: &Token| token.admits(request.header("authorization"));
+        if !self.token.as_ref().is_none_or(admitted) {
+            return Answer::error(401, "the token is missing or wrong", None).send(responder);
+        }
+        if request.path == "/v1/events" && matches!(request.method.as_str(), "GET" | "HEAD") {
+            return self.events(&request, responder);
+        }
+        self.answer(&request).unwrap_or_else(|refusal| refusal).send(responder)
+    }
+}
+
+impl Api {
+    fn answer(&self, request: &Request) -> Result<Answer, Answer> {
+        let segments: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
+        // A HEAD is answered like a GET; the server leaves the body out.
+        let method = if request.method == "HEAD" { "GET" } else { request.method.as_str() };
+        match (method, segments.as_slice()) {
+            ("GET", ["healthz"]) => Ok(health(self.subject.core.is_alive())),
+            ("GET", ["readyz"]) => Ok(health(self.subject.core.is_ready())),
+            ("GET", ["v1", "status"]) => self.ask(Command::Status),
+            ("PUT", ["v1", "groups", group]) => {
+                self.ask(calls::parse_set_target(group_name(group)?, &request.body)?)
+            }
+            ("POST", ["v1", "executors", "kill"]) => self.ask(calls::parse_kill(&request.body)?),
+            ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady),
+            (_, segments) => Err(no_such_call(segments)),
+        }
+    }
+
+    fn ask(&self, command: Command) -> Result<Answer, Answer> {
+        let reply = self.subject.core.ask(command).map_err(|busy| match busy {
+            Busy::Full => Answer::error(429, "too many calls are waiting, try again", None),
+            Busy::Stopping => Answer::error(503, "the run is stopping", None),
+        })?;
+        match reply {
+            Reply::Done => Ok(Answer::ok(b"{}".to_vec())),
+            Reply::Killed { killed, busy, unknown, target } => {
+                Ok(Answer::ok(calls::killed_body(&killed, &busy, &unknown, target)))
+            }
+            Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
+            Reply::Status(status) => {
+                let Subject { identity, epoch, .. } = &self.subject;
+                Ok(Answer::ok(StatusJson::new(identity, &status, *epoch).to_bytes()))
+            }
+            Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
+            Reply::UnknownGroup => Err(Answer::error(404, "there is no such group", Some("group"))),
+        }
+    }
+
+    fn events(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
+        let (after, follow) = match self.check_events_query(request) {
+            Ok(query) => query,
+            Err(refusal) => return refusal.send(responder),
+        };
+        let Some(_place) = Place::take(&self.n_followers) else {
+            let what = "too many readers of events, try again";
+            return Answer::error(429, what, None).send(responder);
+        };
+        let head_only = request.method == "HEAD";
+        let writer = responder.stream(200, &[("content-type", "application/x-ndjson")])?;
+        if head_only {
+            return writer.finish();
+        }
+        send_events(self.subject.events.as_ref(), writer, after, follow)
+    }
+
+    /// Where to begin, and whether to go on when there are no more.
+    fn check_events_query(&self, request: &Request) -> Result<(u64, bool), Answer> {
+        let bad = |field: &str, what: &str| Answer::error(400, what, Some(field));
+        let after = match request.query("after") {
+            Some(text) => text.parse().map_err(|_| bad("after", "must be a whole number"))?,
+            None => 0,
+        };
+        let follow = match request.query("follow") {
+            Some("true") => true,
+            Some("false") | None => false,
+            Some(_) => return Err(bad("follow", "must be true or false")),
+        };
+        let run = request.query("run");
+        if run.is_some_and(|run| run != self.subject.identity.run) {
+            let ours = &self.subject.identity.run;
+            let what = format!("this is run {ours}: events before it are gone, begin anew");
+            return Err(Answer::error(409, &what, Some("run")));
+        }
+        let newest = self.subject.events.newest();
+        if after > newest {
+            let what = format!("the newest event is {newest}: begin anew");
+            return Err(Answer::error(409, &what, Some("after")));
+        }
+        Ok((after, follow))
+    }
+}
+
+/// One of the few places for readers of events: they must not take all connections.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(n_taken: &'a AtomicUsize) -> Option<Self> {
+        let place = Self(n_taken);
+        // Given back by the drop where it was one too many.
+        (n_taken.fetch_add(1, Ordering::Relaxed) < FOLLOWERS_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn send_events(
+    events: &dyn Events,
+    mut writer: ChunkWriter<'_>,
+    mut after: u64,
+    follow: bool,
+) -> io::Result<()> {
+    let mut written_at = Instant::now();
+    loop {
+        let wait = if follow { LOOK_INTERVAL } else { Duration::ZERO };
+        match events.read(after, wait) {
+            Read::Ended => return writer.finish(),
+            Read::Lines { lines, last } => {
+                for line in lines {
+                    writer.write_all(line.as_bytes())?;
+                }
+                after = last;
+            }
+            Read::Nothing if !follow => return writer.finish(),
+            Read::Nothing if !writer.is_open() => return Ok(()),
+            Read::Nothing if written_at.elapsed() < HEARTBEAT_INTERVAL => continue,
+            Read::Nothing => writer.write_all(b"\n")?,
+        }
+        // What had come together goes together; nothing waits here for a fuller buffer.
+        writer.flush()?;
+        written_at = Instant::now();
+    }
+}
+
+fn health(good: bool) -> Answer {
+    if good { Answer::ok(b"{}".to_vec()) } else { Answer::error(503, "not now", None) }
+}
+
+fn group_name(segment: &str) -> Result<GroupName, Answer> {
+    let known = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if segment.is_empty() || segment.len() > GROUP_BYTES_MAX || !segment.bytes().all(known) {
+        let what = "a group's name is 1 to 40 of a-z, 0-9 and -";
+        return Err(Answer::error(400, what, Some("group")));
+    }
+    Ok(GroupName::from(segment))
+}
+
+/// 405 where only the method is wrong, else 404.
+fn no_such_call(segments: &[&str]) -> Answer {
+    let allow = match segments {
+        ["healthz" | "readyz"] | ["v1", "status" | "events"] => "GET, HEAD",
+        ["v1", "groups", _] => "PUT",
+        ["v1", "executors", "kill"] | ["v1", "driver", "ready"] => "POST",
+        _ => return Answer::error(404, "there is no such call", None),
+    };
+    Answer { allow: Some(allow), ..Answer::error(405, "the method is wrong here", None) }
+}
+
+/// Who reads events, of the 64 connections there are.
+const FOLLOWERS_MAX: usize = 32;
+
+/// How often a quiet follower's connection is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A quiet follower gets an empty line so often.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The contract's length of a group's name.
+const GROUP_BYTES_MAX: usize = 40;

@@ -1,0 +1,332 @@
+//! Owns the client's side of the control API, for `posse status`, `scale`, `kill` and `events`:
+//! finds the run, asks, reads. Prints nothing.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::control::address::{Address, ControlError, connect_unix, live_sockets};
+use crate::control::token::Token;
+use crate::core::command::AfterKill;
+use crate::core::ids::ExecutorId;
+use crate::wire::control as calls;
+use crate::wire::status_json::StatusJson;
+
+/// What a client command was told about whom to talk to.
+#[derive(Clone, Debug, Default)]
+pub struct Whom {
+    /// `--control`.
+    pub control: Option<String>,
+    /// `$POSSE_CONTROL`.
+    pub control_env: Option<String>,
+    /// `--control-token-file`, else `$POSSE_CONTROL_TOKEN_FILE`.
+    pub token_file: Option<PathBuf>,
+    /// `--app`; without it the only live socket there is.
+    pub app: Option<String>,
+    /// From `default_folders`.
+    pub folders: Vec<PathBuf>,
+}
+
+/// Talks to one run.
+#[derive(Debug)]
+pub struct Client {
+    address: Address,
+    token: Option<Token>,
+}
+
+impl Client {
+    /// Finds the run: `--control`, `$POSSE_CONTROL`, then the one live socket of `--app`.
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub fn find(whom: &Whom) -> Result<Self, ClientError> {
+        let named = whom.control.as_ref().or(whom.control_env.as_ref());
+        let address = match named.filter(|text| !text.is_empty()) {
+            Some(text) => text.parse()?,
+            None => Address::Unix(only_socket(whom)?),
+        };
+        let token = match (&address, &whom.token_file) {
+            (Address::Tcp(_), Some(path)) => Some(Token::read(path)?),
+            (Address::Tcp(_), None) => return Err(ControlError::NoToken { address }.into()),
+            (Address::Unix(_), _) => None,
+        };
+        Ok(Self { address, token })
+    }
+
+    /// `GET /v1/status`.
+    ///
+    /// # Errors
+    /// The run is not there, or answers something else.
+    pub fn status(&self) -> Result<StatusJson, ClientError> {
+        let body = self.call("GET", "/v1/status", None)?;
+        StatusJson::parse(&body).map_err(|_| ClientError::Strange("its status cannot be read"))
+    }
+
+    /// `PUT /v1/groups/{group}`: gives the target now in force.
+    ///
+    /// # Errors
+    /// The run is not there, or refuses.
+    pub fn scale(&self, group: &str, target: u32) -> Result<u32, ClientError> {
+        let path = format!("/v1/groups/{}", encode(group));
+        let body = self.call("PUT", &path, Some(&calls::target_body(target)))?;
+        calls::parse_target(&body).ok_or(ClientError::Strange("no target in its answer"))
+    }
+
+    /// `POST /v1/executors/kill`: gives the answer as it is.
+    ///
+    /// # Errors
+    /// The run is not there, or refuses.
+    pub fn kill(
+        &self,
+        executors: &BTreeSet<ExecutorId>,
+        after: AfterKill,
+        force: bool,
+        reason: Option<&str>,
+    ) -> Result<String, ClientError> {
+        let body = calls::kill_body(executors, after, force, reason);
+        let answer = self.call("POST", "/v1/executors/kill", Some(&body))?;
+        String::from_utf8(answer).map_err(|_| ClientError::Strange("its answer is not text"))
+    }
+
+    /// `GET /v1/events`: hands each line, without its end, to `each` until there are no more, or
+    /// `each` fails.
+    ///
+    /// # Errors
+    /// The run is not there, refuses, or went away without a word: the last event of a stream that
+    /// was followed to its end is `stopped`.
+    pub fn events(
+        &self,
+        after: u64,
+        run: Option<&str>,
+        follow: bool,
+        each: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> Result<(), ClientError> {
+        let run = run.map_or_else(String::new, |run| format!("&run={}", encode(run)));
+        let path = format!("/v1/events?after={after}&follow={follow}{run}");
+        // Twice the interval of empty lines: whoever is silent for longer has gone.
+        let timeout = if follow { FOLLOW_TIMEOUT } else { TIMEOUT };
+        let mut answer = self.request("GET", &path, None, timeout)?;
+        answer.check()?;
+        let mut line = String::new();
+        let mut stopped = false;
+        loop {
+            line.clear();
+            let n_bytes = (&mut answer.body)
+                .take(LINE_BYTES_MAX)
+                .read_line(&mut line)
+                .map_err(|error| self.lost(error))?;
+            match line.strip_suffix('\n') {
+                Some("") => {}
+                Some(event) => {
+                    stopped = event.contains(STOPPED);
+                    each(event).map_err(ClientError::Output)?;
+                }
+                None if n_bytes == 0 && (stopped || !follow) => return Ok(()),
+                None => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+            }
+        }
+    }
+
+    /// One call whose answer is a whole.
+    fn call(&self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, ClientError> {
+        let mut answer = self.request(method, path, body, TIMEOUT)?;
+        answer.check()?;
+        answer.read_body().map_err(|error| self.lost(error))
+    }
+
+    /// Sends a request. HTTP/1.0 on purpose: the server then ends the connection where the answer
+    /// ends, and there are no chunks to take apart.
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&[u8]>,
+        timeout: Duration,
+    ) -> Result<Answer, ClientError> {
+        let mut stream = self.connect(timeout).map_err(|error| self.lost(error))?;
+        let mut head = format!("{method} {path} HTTP/1.0\r\nhost: posse\r\n");
+        if let Some(token) = &self.token {
+            head.push_str(&format!("authorization: {}\r\n", token.header()));
+        }
+        if let Some(body) = body {
+            head.push_str(&format!("content-length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(body.unwrap_or_default());
+        stream.write_all(&bytes).map_err(|error| self.lost(error))?;
+        Answer::read(BufReader::new(stream)).map_err(|error| self.lost(error))
+    }
+
+    fn connect(&self, timeout: Duration) -> io::Result<Box<dyn Stream>> {
+        match &self.address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
+                Ok(Box::new(stream))
+            }
+            Address::Unix(path) => {
+                let stream = connect_unix(path, TIMEOUT)?;
+                stream.set_read_timeout(Some(timeout))?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+
+    fn lost(&self, error: io::Error) -> ClientError {
+        ClientError::Unreachable { address: self.address.clone(), error }
+    }
+}
+
+/// What both kinds of socket are to a client.
+trait Stream: Read + Write + fmt::Debug {}
+
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
+
+/// An answer whose body has not been read yet.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    /// None where the end of the connection is the end.
+    length: Option<u64>,
+    body: BufReader<Box<dyn Stream>>,
+}
+
+impl Answer {
+    fn read(mut stream: BufReader<Box<dyn Stream>>) -> io::Result<Self> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let room = HEAD_BYTES_MAX.saturating_sub(head.len() as u64);
+            if (&mut stream).take(room).read_until(b'\n', &mut head)? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut"));
+            }
+        }
+        let mut headers = [httparse::EMPTY_HEADER; 32];
+        let mut parsed = httparse::Response::new(&mut headers);
+        let strange = || io::Error::new(io::ErrorKind::InvalidData, "what answers is not HTTP");
+        parsed.parse(&head).map_err(|_| strange())?;
+        let status = parsed.code.ok_or_else(strange)?;
+        let length = parsed.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
+        let length = length.and_then(|h| str::from_utf8(h.value).ok()?.parse().ok());
+        Ok(Self { status, length, body: stream })
+    }
+
+    /// Anything but success is an error in the run's own words.
+    fn check(&mut self) -> Result<(), ClientError> {
+        if (200..300).contains(&self.status) {
+            return Ok(());
+        }
+        // Where the words do not come, the number has to do.
+        let body = self.read_body().unwrap_or_default();
+        let said = calls::parse_error(&body);
+        let (what, field) = said.map_or((None, None), |bad| (Some(bad.error), bad.field));
+        Err(ClientError::Refused { status: self.status, what: what.unwrap_or_default(), field })
+    }
+
+    fn read_body(&mut self) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        let n_bytes = (&mut self.body).take(BODY_BYTES_MAX + 1).read_to_end(&mut body)? as u64;
+        if n_bytes > BODY_BYTES_MAX {
+            return Err(io::Error::other("the answer is too large"));
+        }
+        if self.length.is_some_and(|length| length != n_bytes) {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut"));
+        }
+        Ok(body)
+    }
+}
+
+fn only_socket(whom: &Whom) -> Result<PathBuf, ClientError> {
+    let mut live = live_sockets(whom.app.as_deref(), &whom.folders);
+    match live.pop() {
+        Some(socket) if live.is_empty() => Ok(socket),
+        Some(last) => {
+            live.push(last);
+            Err(ClientError::Several { sockets: live })
+        }
+        None => Err(ClientError::None { app: whom.app.clone() }),
+    }
+}
+
+fn encode(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+/// Why a client command has no answer.
+#[derive(Debug)]
+pub enum ClientError {
+    /// The address or the token will not do.
+    Control(ControlError),
+    /// No run was found.
+    None { app: Option<String> },
+    /// What was read could not be written.
+    Output(io::Error),
+    /// The run said no.
+    Refused { status: u16, what: String, field: Option<String> },
+    /// More than one run was found.
+    Several { sockets: Vec<PathBuf> },
+    /// It is not a posse, or another version of it.
+    Strange(&'static str),
+    /// The run is not there, or does not answer.
+    Unreachable { address: Address, error: io::Error },
+}
+
+impl From<ControlError> for ClientError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Control(error) => error.fmt(f),
+            Self::None { app: Some(app) } => {
+                write!(f, "no live run of application {app} on this host; name it with --control")
+            }
+            Self::None { app: None } => {
+                f.write_str("no live run on this host; name one with --control")
+            }
+            Self::Output(error) => write!(f, "cannot write the output: {error}"),
+            Self::Refused { status, what, field } => {
+                let field = field.as_ref().map_or_else(String::new, |field| format!("{field}: "));
+                write!(f, "refused: {field}{what} ({status})")
+            }
+            Self::Several { sockets } => {
+                let sockets: Vec<_> = sockets.iter().map(|path| path.to_string_lossy()).collect();
+                write!(f, "several live runs, choose one with --control unix:PATH: ")?;
+                f.write_str(&sockets.join(", "))
+            }
+            Self::Strange(what) => write!(f, "what answers there is no posse of this kind: {what}"),
+            Self::Unreachable { address, error } => {
+                write!(f, "the run at {address} does not answer: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+/// For connecting, and between two reads of an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same while following events: twice the interval of the empty lines.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Status line and headers of an answer.
+const HEAD_BYTES_MAX: u64 = 16 << 10;
+
+/// A status of 100,000 executors fits.
+const BODY_BYTES_MAX: u64 = 64 << 20;
+
+/// One event.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// What the last event of a run holds, and no other: quotes in texts are escaped.
+const STOPPED: &str = r#""event":"stopped""#;

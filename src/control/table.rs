@@ -1,0 +1,119 @@
+//! Owns the human form of a status: two tables in plain text.
+
+use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
+
+/// The status as people read it.
+#[must_use]
+pub fn status_table(status: &StatusJson) -> String {
+    let identity = &status.identity;
+    let mut text = format!(
+        "app {}  instance {}  namespace {}  run {}\n\n",
+        identity.app, identity.instance, identity.namespace, identity.run
+    );
+    let groups = status.groups.iter().map(group_row);
+    text.push_str(&table(&GROUP_HEADS.map(str::to_owned), groups.collect()));
+    if !status.executors.is_empty() {
+        text.push('\n');
+        let executors = status.executors.iter().map(executor_row);
+        text.push_str(&table(&EXECUTOR_HEADS.map(str::to_owned), executors.collect()));
+    }
+    text
+}
+
+const GROUP_HEADS: [&str; 10] = [
+    "GROUP",
+    "TARGET",
+    "RANGE",
+    "REQUESTED",
+    "PENDING",
+    "RUNNING",
+    "DRAINING",
+    "TERMINATING",
+    "FAILED",
+    "WAITING",
+];
+
+fn group_row(group: &GroupJson) -> [String; 10] {
+    let max = group.max.map_or_else(String::new, |max| max.to_string());
+    let mut waiting = group.waiting.clone().unwrap_or_else(|| "-".to_owned());
+    if let Some(until) = &group.until {
+        waiting.push_str(&format!(" until {until}"));
+    }
+    [
+        group.group.clone(),
+        group.target.to_string(),
+        format!("{}..{max}", group.min),
+        group.requested.to_string(),
+        group.pending.to_string(),
+        group.running.to_string(),
+        group.draining.to_string(),
+        group.terminating.to_string(),
+        group.failed.to_string(),
+        waiting,
+    ]
+}
+
+const EXECUTOR_HEADS: [&str; 8] = ["ID", "GROUP", "SLOT", "STATE", "NODE", "IP", "SINCE", "POD"];
+
+fn executor_row(executor: &ExecutorJson) -> [String; 8] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    [
+        executor.id.to_string(),
+        executor.group.clone(),
+        executor.slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string()),
+        executor.state.clone(),
+        or_dash(executor.node.clone()),
+        or_dash(executor.ip.map(|ip| ip.to_string())),
+        executor.since.clone(),
+        executor.pod.clone(),
+    ]
+}
+
+/// Columns as wide as their widest cell, two spaces apart, nothing after the last one.
+fn table<const N: usize>(heads: &[String; N], rows: Vec<[String; N]>) -> String {
+    let mut widths = [0; N];
+    for row in std::iter::once(heads).chain(&rows) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for row in std::iter::once(heads).chain(&rows) {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::wire::status_json::{Identity, tests::sample};
+    use crate::wire::time::Epoch;
+
+    #[test]
+    fn looks_like_this() {
+        let identity = Identity {
+            run: "k3f9".into(),
+            app: "w".into(),
+            instance: "a1b2c".into(),
+            namespace: "ns".into(),
+        };
+        let status = StatusJson::new(&identity, &sample(), Epoch(SystemTime::UNIX_EPOCH));
+        let want = "\
+app w  instance a1b2c  namespace ns  run k3f9
+
+GROUP    TARGET  RANGE  REQUESTED  PENDING  RUNNING  DRAINING  TERMINATING  FAILED  WAITING
+default  10      0..20  1          2        7        0         1            3       quota until 1970-01-01T00:00:02.000Z
+big      10      0..    1          2        7        0         1            3       -
+
+ID  GROUP    SLOT  STATE      NODE  IP        SINCE                     POD
+1   default  0     running    n1    10.0.0.1  1970-01-01T00:00:01.000Z  w-a1b2c-exec-1
+2   default  -     requested  -     -         1970-01-01T00:00:01.000Z  w-a1b2c-exec-2
+";
+        assert_eq!(status_table(&status), want);
+    }
+}

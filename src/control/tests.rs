@@ -1,0 +1,460 @@
+//! The control API over real sockets, with a core and a log that say what they are told to.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read as _, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::control::address::{Address, ControlError, bind, bind_default};
+use crate::control::api::{ControlServer, Subject};
+use crate::control::client::{Client, ClientError, Whom};
+use crate::control::token::Token;
+use crate::control::{Busy, Core, Events, Read};
+use crate::core::command::{AfterKill, Command, Reply};
+use crate::core::ids::{ExecutorId, GroupName};
+use crate::wire::status_json::{Identity, StatusJson, tests::sample};
+use crate::wire::time::Epoch;
+
+/// A folder of the test's own, gone with it.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static N_MADE: AtomicU64 = AtomicU64::new(0);
+        let n = N_MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-test-{}-{n}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.clone()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Answers as if it held one group, `default`, with executors 1 (free) and 2 (busy).
+#[derive(Default)]
+struct FakeCore {
+    asked: Mutex<Vec<Command>>,
+    full: AtomicBool,
+    ready: AtomicBool,
+}
+
+impl Core for FakeCore {
+    fn ask(&self, command: Command) -> Result<Reply, Busy> {
+        if self.full.load(Ordering::Relaxed) {
+            return Err(Busy::Full);
+        }
+        self.asked.lock().unwrap().push(command.clone());
+        Ok(match command {
+            Command::DriverReady => Reply::Done,
+            Command::Kill { executors, .. } if executors.contains(&ExecutorId(66)) => {
+                Reply::Refused { what: "not these".into(), field: "executors" }
+            }
+            Command::Kill { .. } => Reply::Killed {
+                killed: vec![ExecutorId(1)],
+                busy: vec![ExecutorId(2)],
+                unknown: vec![ExecutorId(9)],
+                target: Some(4),
+            },
+            Command::SetTarget { group, target } if group.as_str() == "default" => {
+                Reply::Target(target.min(20))
+            }
+            Command::SetTarget { .. } => Reply::UnknownGroup,
+            Command::Status => Reply::Status(sample()),
+        })
+    }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default)]
+struct FakeEvents {
+    /// The lines, and whether that is all.
+    log: Mutex<(Vec<Arc<str>>, bool)>,
+    news: Condvar,
+}
+
+impl FakeEvents {
+    fn push(&self, line: &str) {
+        self.log.lock().unwrap().0.push(Arc::from(line));
+        self.news.notify_all();
+    }
+
+    fn end(&self) {
+        self.log.lock().unwrap().1 = true;
+        self.news.notify_all();
+    }
+}
+
+impl Events for FakeEvents {
+    fn newest(&self) -> u64 {
+        self.log.lock().unwrap().0.len() as u64
+    }
+
+    fn read(&self, after: u64, wait: Duration) -> Read {
+        let after = usize::try_from(after).unwrap();
+        let nothing = |log: &mut (Vec<Arc<str>>, bool)| log.0.len() <= after && !log.1;
+        let log = self.log.lock().unwrap();
+        let (log, _) = self.news.wait_timeout_while(log, wait, nothing).unwrap();
+        match (log.0.get(after..).unwrap_or_default(), log.1) {
+            ([], true) => Read::Ended,
+            ([], false) => Read::Nothing,
+            (lines, _) => Read::Lines { lines: lines.to_vec(), last: log.0.len() as u64 },
+        }
+    }
+}
+
+/// One API on a unix socket in a folder of its own.
+struct Fixture {
+    core: Arc<FakeCore>,
+    events: Arc<FakeEvents>,
+    server: Option<ControlServer>,
+    folder: Folder,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let bound = bind_default("w", "a1b2c", &[folder.path()]).unwrap();
+        let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
+        let server = ControlServer::start(bound, None, subject(&core, &events)).unwrap();
+        Self { core, events, server: Some(server), folder }
+    }
+
+    fn client(&self) -> Client {
+        let whom =
+            Whom { app: Some("w".into()), folders: vec![self.folder.path()], ..Whom::default() };
+        Client::find(&whom).unwrap()
+    }
+
+    /// Method, path, body; status and body of the answer.
+    #[track_caller]
+    fn check(&self, table: &[(&str, &str, &str, u16, &str)]) {
+        for (method, path, body, status, want) in table {
+            let got = self.call(method, path, body);
+            assert_eq!(got, (*status, (*want).to_owned()), "{method} {path} {body}");
+        }
+    }
+
+    /// One raw call: status and body.
+    fn call(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let Some(Address::Unix(socket)) = self.server.as_ref().map(|s| s.address().clone()) else {
+            panic!("a unix socket");
+        };
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        write!(stream, "{method} {path} HTTP/1.0\r\ncontent-length: {length}\r\n\r\n{body}")
+            .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+}
+
+fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> Subject {
+    let identity = identity();
+    let epoch = Epoch(SystemTime::UNIX_EPOCH);
+    Subject { core: core.clone(), events: events.clone(), identity, epoch }
+}
+
+fn identity() -> Identity {
+    Identity {
+        run: "k3f9".into(),
+        app: "w".into(),
+        instance: "a1b2c".into(),
+        namespace: "ns".into(),
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn calls_and_their_answers() {
+    let fixture = Fixture::new();
+    let status = StatusJson::new(&identity(), &sample(), Epoch(SystemTime::UNIX_EPOCH)).to_bytes();
+    let status = String::from_utf8(status).unwrap();
+    let killed = r#"{"busy":[2],"killed":[1],"target":4,"unknown":[9]}"#;
+    fixture.check(&[
+        ("GET", "/v1/status", "", 200, status.as_str()),
+        ("PUT", "/v1/groups/default", r#"{"target":7}"#, 200, r#"{"target":7}"#),
+        ("PUT", "/v1/groups/default", r#"{"target":70}"#, 200, r#"{"target":20}"#),
+        (
+            "PUT",
+            "/v1/groups/other",
+            r#"{"target":7}"#,
+            404,
+            r#"{"error":"there is no such group","field":"group"}"#,
+        ),
+        (
+            "PUT",
+            "/v1/groups/No%20such",
+            r#"{"target":7}"#,
+            400,
+            r#"{"error":"a group's name is 1 to 40 of a-z, 0-9 and -","field":"group"}"#,
+        ),
+        (
+            "PUT",
+            "/v1/groups/default",
+            r#"{"target":"7"}"#,
+            400,
+            r#"{"error":"must be a whole number from 0 to 4294967295","field":"target"}"#,
+        ),
+        (
+            "PUT",
+            "/v1/groups/default",
+            r#"{"target":7,"template":{}}"#,
+            400,
+            r#"{"error":"not supported by this version yet","field":"template"}"#,
+        ),
+        ("POST", "/v1/executors/kill", r#"{"executors":[1,2,9],"replace":false}"#, 200, killed),
+        (
+            "POST",
+            "/v1/executors/kill",
+            r#"{"executors":[66]}"#,
+            400,
+            r#"{"error":"not these","field":"executors"}"#,
+        ),
+        ("POST", "/v1/driver/ready", "", 200, "{}"),
+        ("GET", "/healthz", "", 200, "{}"),
+        ("GET", "/readyz", "", 503, r#"{"error":"not now"}"#),
+    ]);
+    fixture.core.ready.store(true, Ordering::Relaxed);
+    assert_eq!(fixture.call("GET", "/readyz", "").0, 200);
+    fixture.core.full.store(true, Ordering::Relaxed);
+    assert_eq!(fixture.call("GET", "/v1/status", "").0, 429);
+}
+
+#[test]
+fn unknown_paths_and_wrong_methods() {
+    let no_call = r#"{"error":"there is no such call"}"#;
+    let no_method = r#"{"error":"the method is wrong here"}"#;
+    Fixture::new().check(&[
+        ("GET", "/", "", 404, no_call),
+        ("GET", "/v1/status/", "", 404, no_call),
+        ("GET", "/v2/status", "", 404, no_call),
+        ("POST", "/v1/status", "", 405, no_method),
+        ("DELETE", "/v1/events", "", 405, no_method),
+        ("GET", "/v1/groups/default", "", 405, no_method),
+        ("GET", "/v1/executors/kill", "", 405, no_method),
+        ("PUT", "/v1/driver/ready", "", 405, no_method),
+    ]);
+}
+
+#[test]
+fn events_are_asked_for_from_a_place_in_a_run() {
+    let fixture = Fixture::new();
+    fixture.events.push("{\"seq\":1}\n");
+    fixture.events.push("{\"seq\":2}\n");
+    fixture.check(&[
+        ("GET", "/v1/events", "", 200, "{\"seq\":1}\n{\"seq\":2}\n"),
+        ("GET", "/v1/events?after=1&run=k3f9&follow=false", "", 200, "{\"seq\":2}\n"),
+        ("GET", "/v1/events?after=2", "", 200, ""),
+        ("HEAD", "/v1/events?follow=true", "", 200, ""),
+        (
+            "GET",
+            "/v1/events?after=3",
+            "",
+            409,
+            r#"{"error":"the newest event is 2: begin anew","field":"after"}"#,
+        ),
+        (
+            "GET",
+            "/v1/events?run=other",
+            "",
+            409,
+            r#"{"error":"this is run k3f9: events before it are gone, begin anew","field":"run"}"#,
+        ),
+        (
+            "GET",
+            "/v1/events?after=-1",
+            "",
+            400,
+            r#"{"error":"must be a whole number","field":"after"}"#,
+        ),
+        (
+            "GET",
+            "/v1/events?follow=yes",
+            "",
+            400,
+            r#"{"error":"must be true or false","field":"follow"}"#,
+        ),
+    ]);
+}
+
+#[test]
+fn the_core_gets_what_was_asked() {
+    let fixture = Fixture::new();
+    let client = fixture.client();
+    let ids: BTreeSet<ExecutorId> = [ExecutorId(1), ExecutorId(2)].into();
+    assert_eq!(client.scale("default", 70).unwrap(), 20);
+    let answer = client.kill(&ids, AfterKill::Target(3), true, Some("slow")).unwrap();
+    assert_eq!(answer, r#"{"busy":[2],"killed":[1],"target":4,"unknown":[9]}"#);
+    assert_eq!(client.status().unwrap().identity, identity());
+    let asked = std::mem::take(&mut *fixture.core.asked.lock().unwrap());
+    let want = [
+        Command::SetTarget { group: GroupName::from("default"), target: 70 },
+        Command::Kill {
+            executors: ids,
+            after: AfterKill::Target(3),
+            force: true,
+            reason: Some("slow".into()),
+        },
+        Command::Status,
+    ];
+    assert_eq!(asked, want);
+
+    let error = client.scale("other", 1).expect_err("no such group");
+    assert_eq!(error.to_string(), "refused: group: there is no such group (404)");
+}
+
+#[test]
+fn events_are_followed_line_by_line_to_their_end() {
+    let fixture = Fixture::new();
+    fixture.events.push("{\"event\":\"started\"}\n");
+    let mut seen = Vec::new();
+    let events = Arc::clone(&fixture.events);
+    fixture
+        .client()
+        .events(0, Some("k3f9"), true, &mut |line| {
+            // Each further line is pushed only when the one before has come through.
+            seen.push(line.to_owned());
+            match seen.len() {
+                1 => events.push("{\"event\":\"stopping\"}\n"),
+                2 => events.push("{\"event\":\"stopped\"}\n"),
+                _ => events.end(),
+            }
+            Ok(())
+        })
+        .unwrap();
+    let want = [r#"{"event":"started"}"#, r#"{"event":"stopping"}"#, r#"{"event":"stopped"}"#];
+    assert_eq!(seen, want);
+}
+
+#[test]
+fn a_follower_learns_that_the_run_was_cut() {
+    let mut fixture = Fixture::new();
+    fixture.events.push("{\"event\":\"started\"}\n");
+    let client = fixture.client();
+    let mut server = fixture.server.take();
+    let begun = Instant::now();
+    let mut failed_stop = None;
+    let followed = client.events(0, None, true, &mut |_| {
+        // Stopped without an end of the events: the follower's connection is cut under it.
+        let server = server.take().expect("there is one line only");
+        failed_stop = Some(std::thread::spawn(move || server.stop()));
+        Ok(())
+    });
+    assert!(matches!(followed, Err(ClientError::Unreachable { .. })), "{followed:?}");
+    failed_stop.unwrap().join().unwrap();
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    let gone = client.status().expect_err("it is gone").to_string();
+    assert!(gone.contains("does not answer"), "{gone}");
+}
+
+#[test]
+fn followers_do_not_take_all_connections() {
+    let fixture = Fixture::new();
+    fixture.events.push("{}\n");
+    let Some(Address::Unix(socket)) = fixture.server.as_ref().map(|s| s.address().clone()) else {
+        panic!("a unix socket");
+    };
+    let followers: Vec<_> = (0..32)
+        .map(|_| {
+            let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(b"GET /v1/events?follow=true HTTP/1.0\r\n\r\n").unwrap();
+            stream.read_exact(&mut [0; 20]).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(fixture.call("GET", "/v1/events", "").0, 429);
+    assert_eq!(fixture.call("GET", "/v1/status", "").0, 200);
+    drop(followers);
+    let deadline = Instant::now() + PATIENCE;
+    while fixture.call("GET", "/v1/events", "").0 != 200 {
+        assert!(Instant::now() < deadline, "the places never came back");
+    }
+}
+
+#[test]
+fn tcp_needs_the_token() {
+    let folder = Folder::new();
+    let file = folder.path().join("token");
+    fs::write(&file, "s3cret\n").unwrap();
+    let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
+    let tcp = || bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+
+    let error = ControlServer::start(tcp(), None, subject(&core, &events)).expect_err("no token");
+    assert!(matches!(error, ControlError::NoToken { .. }), "{error}");
+
+    let token = Token::read(&file).unwrap();
+    let server = ControlServer::start(tcp(), Some(token), subject(&core, &events)).unwrap();
+    let address = server.address().to_string();
+    for path in ["/v1/status", "/healthz", "/v1/events", "/nothing"] {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nauthorization: Bearer wrong\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 401 "), "{path}: {text}");
+    }
+    let whom = Whom {
+        control: Some(address),
+        control_env: Some("unix:/nowhere".into()),
+        token_file: Some(file),
+        ..Whom::default()
+    };
+    assert_eq!(Client::find(&whom).unwrap().status().unwrap().executors.len(), 2);
+    let error = Client::find(&Whom { token_file: None, ..whom }).expect_err("no token");
+    assert!(error.to_string().contains("--control-token-file"), "{error}");
+}
+
+#[test]
+fn token_files_that_will_not_do() {
+    let folder = Folder::new();
+    let path = folder.path().join("token");
+    for (content, part) in
+        [("", "empty"), (" \n", "empty"), ("two words", "one word"), (&"x".repeat(5000), "4096")]
+    {
+        fs::write(&path, content).unwrap();
+        let error = Token::read(&path).expect_err(part).to_string();
+        assert!(error.contains(part) && error.contains("token"), "{error}");
+    }
+    assert!(Token::read(&folder.path().join("missing")).is_err());
+}
+
+#[test]
+fn a_run_is_found_only_where_there_is_one() {
+    let fixture = Fixture::new();
+    let find = |app: Option<&str>, folders: Vec<PathBuf>| {
+        let whom = Whom { app: app.map(str::to_owned), folders, ..Whom::default() };
+        Client::find(&whom).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let here = || vec![fixture.folder.path()];
+    assert_eq!(find(None, here()), Ok(()));
+    let error = find(Some("other"), here()).expect_err("not this one");
+    assert!(error.contains("no live run of application other"), "{error}");
+    let second = bind_default("w", "zzzzz", &[fixture.folder.path()]).unwrap();
+    let error = find(Some("w"), here()).expect_err("two of them");
+    assert!(error.contains("w.a1b2c.sock") && error.contains("w.zzzzz.sock"), "{error}");
+    drop(second);
+    assert_eq!(find(Some("w"), here()), Ok(()));
+}

@@ -1,0 +1,91 @@
+//! Owns the shared secret of a control address on TCP: reads it, compares it, never shows it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::control::address::ControlError;
+
+/// The secret. Its Debug says only that there is one.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl Token {
+    /// Reads it from a file; white space around it does not count.
+    ///
+    /// # Errors
+    /// The file cannot be read, or does not hold one word.
+    pub fn read(path: &Path) -> Result<Self, ControlError> {
+        let problem = |what: String| ControlError::TokenFile { path: path.to_owned(), what };
+        let file = File::open(path).map_err(|error| problem(error.to_string()))?;
+        let mut text = String::new();
+        file.take(TOKEN_BYTES_MAX + 1)
+            .read_to_string(&mut text)
+            .map_err(|error| problem(error.to_string()))?;
+        let token = text.trim();
+        if token.is_empty() {
+            return Err(problem("is empty".to_owned()));
+        }
+        if text.len() as u64 > TOKEN_BYTES_MAX || !token.bytes().all(|c| c.is_ascii_graphic()) {
+            return Err(problem(format!("must hold one word of at most {TOKEN_BYTES_MAX} bytes")));
+        }
+        Ok(Self(token.to_owned()))
+    }
+
+    /// The value of the header that shows it.
+    pub(crate) fn header(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
+    /// True where an `Authorization` header shows it. Takes as long for a near miss as for a far one.
+    #[must_use]
+    pub fn admits(&self, header: Option<&str>) -> bool {
+        let Some((scheme, shown)) = header.and_then(|header| header.split_once(' ')) else {
+            return false;
+        };
+        let (shown, ours) = (shown.trim().as_bytes(), self.0.as_bytes());
+        let mut difference = shown.len() ^ ours.len();
+        for (i, &byte) in shown.iter().enumerate() {
+            difference |= usize::from(byte ^ ours[i % ours.len()]);
+        }
+        scheme.eq_ignore_ascii_case("bearer") && std::hint::black_box(difference) == 0
+    }
+}
+
+/// Longer than any token in use.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admits_the_token_and_nothing_else() {
+        let token = Token("s3cret".to_owned());
+        for yes in ["Bearer s3cret", "bearer s3cret", "Bearer  s3cret "] {
+            assert!(token.admits(Some(yes)), "{yes:?}");
+        }
+        for no in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "s3cret",
+            "Basic s3cret",
+            "Bearer s3cre",
+            "Bearer s3crets",
+            "Bearer s3creT",
+            "Bearer s3crets3cret",
+        ] {
+            assert!(!token.admits(Some(no)), "{no:?}");
+        }
+        assert!(!token.admits(None));
+        assert_eq!(format!("{token:?}"), "Token(..)");
+    }
+}

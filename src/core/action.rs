@@ -1,0 +1,46 @@
+//! Owns what the core wants done: values that `runtime/` carries out without a choice of its own.
+
+use crate::core::event::{Budget, DeleteCause};
+use crate::core::ids::{ExecutorId, GroupName, Uid};
+use crate::core::input::Mark;
+
+/// What is written onto a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// Its loss is reported and has spent its budget.
+    Counted,
+    /// It was chosen to go.
+    Draining(DeleteCause),
+}
+
+/// One thing to do. Every action but `Relist` is answered by exactly one input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// POST the pod of this executor.
+    Create { id: ExecutorId, group: GroupName, slot: u32, asked: Mark },
+    /// DELETE this pod, this uid only; `grace_s` overrides the pod's own grace.
+    Delete { uid: Uid, name: String, grace_s: Option<u32> },
+    /// DELETE every executor pod of the instance; `spare_counted` leaves kept failed pods.
+    DeleteAll { grace_s: u32, spare_counted: bool },
+    /// GET the pod of this executor.
+    Get { id: ExecutorId, asked: Mark },
+    /// LIST, for the stop.
+    List { asked: Mark },
+    /// PATCH this pod, this uid only.
+    Patch { uid: Uid, name: String, patch: Patch },
+    /// The snapshot is wrong: the watch has to LIST again and go on from there.
+    Relist,
+    /// Keep the id high water on the server.
+    ReserveIds { up_to: ExecutorId },
+}
+
+/// A decision that ends the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A failure budget is spent (exit 11).
+    BudgetSpent(Budget),
+    /// Our rights do not suffice, or the namespace is not there, at start (exit 3).
+    NotAllowed { message: String },
+    /// The server refuses the template of a group before any of its executors existed (exit 4).
+    TemplateRefused { group: GroupName, message: String },
+}

@@ -1,0 +1,54 @@
+//! Owns what the driver or a person can ask of the core while it runs, and what it answers. Reading
+//! and printing them is `wire/`'s; who asks, and over what, is `control/`'s.
+
+use std::collections::BTreeSet;
+
+use crate::core::ids::{ExecutorId, GroupName};
+use crate::core::status::Status;
+
+/// What becomes of the target when executors are killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterKill {
+    /// It falls by one for each id that was live and not ending, never below `min`.
+    Lower,
+    /// It stays: they are replaced.
+    Replace,
+    /// It becomes this, in the same step.
+    Target(u32),
+}
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// The driver takes executors now: releases `driver.ready: control`.
+    DriverReady,
+    /// End these executors; without `force` those that the driver calls busy are spared.
+    Kill { executors: BTreeSet<ExecutorId>, after: AfterKill, force: bool, reason: Option<String> },
+    /// A group's new target, before it is brought between `min` and `max`.
+    SetTarget { group: GroupName, target: u32 },
+    /// The whole picture.
+    Status,
+}
+
+/// Its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// There is nothing more to say.
+    Done,
+    /// To `Kill`: each id is in one of the lists, or was ending already.
+    Killed {
+        killed: Vec<ExecutorId>,
+        busy: Vec<ExecutorId>,
+        unknown: Vec<ExecutorId>,
+        /// The target now in force; none where the ids belong to no group that is known.
+        target: Option<u32>,
+    },
+    /// It cannot be done as asked: what is wrong, and with which field of the call.
+    Refused { what: String, field: &'static str },
+    /// To `Status`.
+    Status(Status),
+    /// To `SetTarget`: the target now in force.
+    Target(u32),
+    /// There is no such group.
+    UnknownGroup,
+}

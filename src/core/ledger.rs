@@ -1,0 +1,179 @@
+//! Owns what was asked of the server and is not settled: creates by executor, chores (deletes and
+//! patches) by uid. Entries are written before the request leaves.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::core::ids::Uid;
+use crate::core::input::Mark;
+use crate::core::time::Millis;
+
+/// A create of unknown outcome can still take effect for so long after it was sent: the server's
+/// own limit on a request.
+pub const CREATE_OPEN_MS: u64 = 60_000;
+/// So many deletes and patches are under way at a time.
+pub const CHORES_IN_FLIGHT_MAX: usize = 16;
+
+/// What a create waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateStep {
+    /// The answer to the POST.
+    Answer,
+    /// The answer to the GET that settles an AlreadyExists.
+    Check,
+    /// The time to GET (again) what stands under the name.
+    CheckAt(Millis),
+    /// Nothing any more: given up, but a late pod may still come until then.
+    Linger(Millis),
+    /// The time to send the POST again, under the same name.
+    PostAt(Millis),
+}
+
+/// One create, from before its first POST until it is settled by sight, answer, refusal or time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Create {
+    pub step: CreateStep,
+    /// What had been applied before the last request was sent.
+    pub asked: Mark,
+    /// When the last request was sent.
+    pub sent_at: Millis,
+    /// A POST whose outcome is unknown was last sent then: a pod may exist.
+    pub unknown_since: Option<Millis>,
+    pub n_tries: u32,
+    /// No longer wanted: whatever comes of it is deleted.
+    pub is_cancelled: bool,
+}
+
+impl Create {
+    /// True where a request is under way.
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        match self.step {
+            CreateStep::Answer | CreateStep::Check => true,
+            CreateStep::CheckAt(_) | CreateStep::Linger(_) | CreateStep::PostAt(_) => false,
+        }
+    }
+
+    /// When nothing can come of it any more, as far as it was ever sent.
+    #[must_use]
+    pub fn open_until(&self) -> Option<Millis> {
+        match self.step {
+            CreateStep::Answer | CreateStep::Check => Some(self.sent_at.after(CREATE_OPEN_MS)),
+            CreateStep::CheckAt(_) | CreateStep::Linger(_) | CreateStep::PostAt(_) => {
+                self.unknown_since.map(|at| at.after(CREATE_OPEN_MS))
+            }
+        }
+    }
+}
+
+/// What is to be done to a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChoreKind {
+    /// Label it as counted.
+    Count,
+    /// Delete it.
+    Delete,
+    /// Mark it as draining, then delete it.
+    MarkAndDelete,
+}
+
+/// What a chore waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChoreStep {
+    /// The server took the delete; the pod is on its way out.
+    Accepted,
+    /// The answer to the request under way.
+    Answer,
+    /// Its turn.
+    Queued,
+    /// The time to ask again.
+    RetryAt(Millis),
+}
+
+/// One thing to be done to one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chore {
+    pub kind: ChoreKind,
+    pub step: ChoreStep,
+    pub name: Box<str>,
+    pub n_tries: u32,
+}
+
+/// Chores by the uid of their pod, and the order they were asked for in.
+#[derive(Clone, Debug, Default)]
+pub struct Chores {
+    by_uid: BTreeMap<Uid, Chore>,
+    queue: VecDeque<Uid>,
+    n_in_flight: usize,
+}
+
+impl Chores {
+    /// Asks for `kind` on this pod. A delete replaces a lesser chore; never the other way round.
+    pub fn ask(&mut self, uid: &Uid, name: &str, kind: ChoreKind) {
+        if let Some(chore) = self.by_uid.get_mut(uid) {
+            if chore.kind == ChoreKind::Count {
+                chore.kind = kind;
+            }
+            return;
+        }
+        let chore = Chore { kind, step: ChoreStep::Queued, name: name.into(), n_tries: 0 };
+        self.by_uid.insert(uid.clone(), chore);
+        self.queue.push_back(uid.clone());
+    }
+
+    /// The chore on that pod.
+    #[must_use]
+    pub fn get(&self, uid: &Uid) -> Option<&Chore> {
+        self.by_uid.get(uid)
+    }
+
+    /// True where a request may leave now.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.n_in_flight < CHORES_IN_FLIGHT_MAX
+    }
+
+    /// How many requests are under way.
+    #[must_use]
+    pub fn n_in_flight(&self) -> usize {
+        self.n_in_flight
+    }
+
+    /// The next one in the queue, now under way.
+    pub fn send_next(&mut self) -> Option<(Uid, &Chore)> {
+        while let Some(uid) = self.queue.pop_front() {
+            let Some(chore) = self.by_uid.get_mut(&uid) else { continue };
+            if chore.step == ChoreStep::Queued {
+                (chore.step, chore.n_tries) = (ChoreStep::Answer, chore.n_tries.saturating_add(1));
+                self.n_in_flight += 1;
+                return self.by_uid.get(&uid).map(|chore| (uid, chore));
+            }
+        }
+        None
+    }
+
+    /// The request under way was answered. The chore, to be moved on; none where it is void by now.
+    pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut Chore> {
+        self.n_in_flight = self.n_in_flight.saturating_sub(1);
+        self.by_uid.get_mut(uid)
+    }
+
+    /// Puts a chore (back) into the queue.
+    pub fn queue(&mut self, uid: &Uid) {
+        if let Some(chore) = self.by_uid.get_mut(uid) {
+            chore.step = ChoreStep::Queued;
+            self.queue.push_back(uid.clone());
+        }
+    }
+
+    /// Puts a chore off.
+    pub fn retry_at(&mut self, uid: &Uid, at: Millis) {
+        if let Some(chore) = self.by_uid.get_mut(uid) {
+            chore.step = ChoreStep::RetryAt(at);
+        }
+    }
+
+    /// The pod is gone, or the chore is done.
+    pub fn remove(&mut self, uid: &Uid) {
+        self.by_uid.remove(uid);
+    }
+}

@@ -1,0 +1,243 @@
+//! Owns what a turn of the run does: what is due, the plan, and its carrying out into actions.
+
+use crate::core::action::{Action, Patch};
+use crate::core::brake::Brake;
+use crate::core::event::{DeleteCause, Event};
+use crate::core::executors::Executor;
+use crate::core::ids::{ExecutorId, GroupName};
+use crate::core::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
+use crate::core::plan::{Circumstances, GroupPlan, GroupView, Waiting, plan};
+use crate::core::reconciler::{Reconciler, Timer};
+use crate::core::status::State;
+use crate::core::time::Millis;
+use crate::core::victims::{Candidate, Stage, choose};
+
+impl Reconciler {
+    /// Does what is due at its time. Every timer is checked against what it was set for.
+    pub(in crate::core) fn fire_timers(&mut self, now: Millis) {
+        while let Some((at, _)) = self.timers.first()
+            && *at <= now
+        {
+            let Some((_, timer)) = self.timers.pop_first() else { return };
+            match timer {
+                Timer::Chore(uid) => {
+                    let step = self.chores.get(&uid).map(|chore| chore.step);
+                    if matches!(step, Some(ChoreStep::RetryAt(at)) if at <= now) {
+                        self.chores.queue(&uid);
+                    }
+                }
+                Timer::Create(id) => self.on_create_due(id, now),
+                Timer::Proven(group, id) => self.on_proven(&group, id, now),
+                // Its only purpose is this turn.
+                Timer::Unschedulable => {}
+            }
+        }
+    }
+
+    fn on_create_due(&mut self, id: ExecutorId, now: Millis) {
+        let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else { return };
+        match create.step {
+            CreateStep::PostAt(at) | CreateStep::CheckAt(at) if at <= now => {
+                self.due_creates.insert(id);
+            }
+            CreateStep::Linger(until) if until <= now => self.drop_executor(id),
+            CreateStep::Answer
+            | CreateStep::Check
+            | CreateStep::CheckAt(_)
+            | CreateStep::Linger(_)
+            | CreateStep::PostAt(_) => {}
+        }
+    }
+
+    fn on_proven(&mut self, name: &GroupName, id: ExecutorId, now: Millis) {
+        let lives = self.executors.get(id).is_some_and(|executor| {
+            executor.state == State::Running
+                && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now)
+        });
+        if let Some(group) = self.executors.groups.get_mut(name)
+            && lives
+            && group.brake.young_probe() == Some(id)
+        {
+            group.brake.on_proven();
+        }
+    }
+
+    /// Plans once and carries it out. When a wait ends by itself, where one does.
+    pub(in crate::core) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
+        let gate = self.gate();
+        if gate.is_none_or(|waiting| waiting == Waiting::DriverReady) {
+            self.send_due_creates(now);
+        }
+        if self.hold_until.is_some_and(|until| until <= now) {
+            self.hold_until = None;
+        }
+        let plans = self.make_plan(gate, now);
+        let wait_until = plans.iter().filter_map(|plan| plan.waiting?.1).min();
+        for plan in plans {
+            self.carry_out(plan, now);
+        }
+        let closed = self.window.closed_until(now).filter(|_| !self.due_creates.is_empty());
+        [wait_until, closed].into_iter().flatten().min()
+    }
+
+    /// Why nothing may be created, whatever the groups want.
+    fn gate(&self) -> Option<Waiting> {
+        if !self.is_lease_held {
+            Some(Waiting::Lease)
+        } else if !self.had_first_list {
+            Some(Waiting::FirstList)
+        } else if !self.snapshot.is_synced() {
+            Some(Waiting::StaleSnapshot)
+        } else if !self.is_driver_ready {
+            Some(Waiting::DriverReady)
+        } else {
+            None
+        }
+    }
+
+    fn make_plan(&self, gate: Option<Waiting>, now: Millis) -> Vec<GroupPlan> {
+        let groups = &self.executors.groups;
+        let not_running: u32 = groups.values().map(|group| group.counts.not_running()).sum();
+        let pending_max = self.policy.pending_max;
+        let all = Circumstances {
+            now,
+            gate: gate.map(|waiting| (waiting, None)),
+            room: self.window.room(now),
+            closed_until: self.window.closed_until(now),
+            pending_room: (pending_max > 0).then(|| pending_max.saturating_sub(not_running)),
+            hold_until: self.hold_until,
+        };
+        let max = self.policy.unschedulable_max;
+        let views: Vec<GroupView<'_>> = groups
+            .iter()
+            .map(|(name, group)| GroupView {
+                name,
+                group,
+                is_unschedulable: max > 0
+                    && group.counts.capacity() < group.spec.target
+                    && self.n_unschedulable(group, now) >= max,
+            })
+            .collect();
+        plan(&views, &all)
+    }
+
+    fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
+        let GroupPlan { group, n_creates, n_ends, mut waiting } = plan;
+        if n_ends > 0 {
+            self.end_surplus(&group, n_ends, now);
+        }
+        if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
+            self.actions.push_back(Action::ReserveIds { up_to });
+        }
+        for _ in 0..n_creates {
+            let Some(id) = self.ids.take() else {
+                waiting = Some((Waiting::Ids, None));
+                break;
+            };
+            self.begin_create(id, &group, now);
+        }
+        let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
+        let is_news = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
+        group_state.waiting = waiting;
+        // A full window is the pace itself, not a reason that anybody could act on.
+        if let Some((waiting, until)) = waiting
+            && is_news
+            && waiting != Waiting::InFlight
+        {
+            self.events.push_back(Event::Waiting { group, waiting, until });
+        }
+    }
+
+    fn begin_create(&mut self, id: ExecutorId, name: &GroupName, now: Millis) {
+        let asked = self.mark();
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let slot = group.slots.take();
+        group.brake.on_sent(id);
+        let mut executor = Executor::new(name.clone(), now);
+        executor.slot = Some(slot);
+        executor.create = Some(Box::new(Create {
+            step: CreateStep::Answer,
+            asked,
+            sent_at: now,
+            unknown_since: None,
+            n_tries: 0,
+            is_cancelled: false,
+        }));
+        self.executors.insert(id, executor, None);
+        if let Some(subject) = self.subject(id) {
+            self.events.push_back(Event::ExecutorRequested { subject });
+        }
+        self.send_create(id, now);
+    }
+
+    /// Creates of unknown outcome and throttled ones come before new ones.
+    fn send_due_creates(&mut self, now: Millis) {
+        while self.window.room(now) > 0
+            && let Some(id) = self.due_creates.pop_first()
+        {
+            self.send_create(id, now);
+        }
+    }
+
+    fn send_create(&mut self, id: ExecutorId, now: Millis) {
+        let asked = self.mark();
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
+        let Some(create) = executor.create.as_deref_mut() else { return };
+        (create.asked, create.sent_at) = (asked, now);
+        create.n_tries = create.n_tries.saturating_add(1);
+        let is_check = matches!(create.step, CreateStep::CheckAt(_));
+        create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
+        self.window.on_sent();
+        if let Some(group) = self.executors.group_of(id) {
+            group.n_in_flight += 1;
+        }
+        self.actions.push_back(if is_check {
+            Action::Get { id, asked }
+        } else {
+            Action::Create { id, group, slot, asked }
+        });
+    }
+
+    fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let candidates = group.members.iter().filter_map(|&id| {
+            let executor = self.executors.get(id)?;
+            let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+            let stage = match executor.state {
+                State::Requested => Stage::NotCreated,
+                State::Pending => Stage::Pending,
+                State::Running if pod.is_some_and(|pod| pod.ready) => Stage::Ready,
+                State::Running => Stage::NotReady,
+                State::Draining | State::Terminating | State::Failed => return None,
+            };
+            let deletion_cost = pod.map_or(0, |pod| pod.deletion_cost);
+            Some(Candidate { id, stage, deletion_cost })
+        });
+        for id in choose(candidates.collect(), n as usize) {
+            self.end(id, DeleteCause::ScaledDown, now);
+        }
+    }
+
+    /// Sends deletes and patches, as many as may be under way.
+    pub(in crate::core) fn send_chores(&mut self, _now: Millis) {
+        if !self.is_lease_held || !self.snapshot.is_synced() {
+            return;
+        }
+        while self.chores.has_room()
+            && let Some((uid, chore)) = self.chores.send_next()
+        {
+            let name = chore.name.to_string();
+            self.actions.push_back(match chore.kind {
+                ChoreKind::Count => Action::Patch { uid, name, patch: Patch::Counted },
+                ChoreKind::Delete => {
+                    let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
+                    Action::Delete { uid, name, grace_s }
+                }
+                ChoreKind::MarkAndDelete => {
+                    Action::Patch { uid, name, patch: Patch::Draining(DeleteCause::ScaledDown) }
+                }
+            });
+        }
+    }
+}

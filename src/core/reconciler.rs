@@ -1,0 +1,306 @@
+//! Owns the one state that decisions are made from, and the verbs to drive it: `handle` what
+//! happened, `turn` once, take actions and events, sleep until `next_deadline`. The rules for
+//! pods, answers, turns and the stop stand in files of their own beside this one.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::core::action::{Action, Verdict};
+use crate::core::budget::Budgets;
+use crate::core::event::{Event, Subject};
+use crate::core::executors::{Executors, Group};
+use crate::core::idalloc::IdAllocator;
+use crate::core::ids::{ExecutorId, GroupName, Uid};
+use crate::core::idset::IdSet;
+use crate::core::input::{Input, ListSource, Mark};
+use crate::core::ledger::Chores;
+use crate::core::policy::{GroupSpec, Policy};
+use crate::core::rng::Rng;
+use crate::core::snapshot::Snapshot;
+use crate::core::status::{ExecutorStatus, GroupStatus, Status};
+use crate::core::stop::Stop;
+use crate::core::time::Millis;
+use crate::core::window::Window;
+
+/// Who this run is, as far as decisions care.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// A pod's name is this and its id.
+    pub pod_prefix: String,
+    /// The uid of the driver's pod, which owns the executors; none outside a cluster.
+    pub owner: Option<Uid>,
+    /// The highest id that an earlier run of this instance may have given, as the server kept it.
+    pub id_high_water: u64,
+    /// The server keeps the high water for this run.
+    pub is_id_high_water_kept: bool,
+    /// The instance is held; false: not before `Input::Lease` says so.
+    pub is_lease_held: bool,
+    /// Creates may begin; false: not before `Input::DriverReady`.
+    pub is_driver_ready: bool,
+}
+
+/// Something that is due at a time. Fired late or twice it does no harm: it is checked then.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::core) enum Timer {
+    Chore(Uid),
+    Create(ExecutorId),
+    /// The executor that has to live for its group to go on may have lived long enough.
+    Proven(GroupName, ExecutorId),
+    Unschedulable,
+}
+
+/// The owner of snapshot, ledger and plan.
+#[derive(Debug)]
+pub struct Reconciler {
+    pub(in crate::core) identity: Identity,
+    pub(in crate::core) policy: Policy,
+    pub(in crate::core) snapshot: Snapshot,
+    pub(in crate::core) executors: Executors,
+    pub(in crate::core) ids: IdAllocator,
+    /// Ids whose pod is gone, or that never can have one any more.
+    pub(in crate::core) spent: IdSet,
+    pub(in crate::core) chores: Chores,
+    pub(in crate::core) window: Window,
+    pub(in crate::core) budgets: Budgets,
+    /// Failed pods kept as evidence, oldest first.
+    pub(in crate::core) kept: VecDeque<ExecutorId>,
+    /// Creates whose next request waits for room only.
+    pub(in crate::core) due_creates: BTreeSet<ExecutorId>,
+    pub(in crate::core) timers: BTreeSet<(Millis, Timer)>,
+    pub(in crate::core) had_first_list: bool,
+    pub(in crate::core) hold_until: Option<Millis>,
+    pub(in crate::core) is_lease_held: bool,
+    pub(in crate::core) is_driver_ready: bool,
+    pub(in crate::core) stop: Option<Stop>,
+    pub(in crate::core) verdict: Option<Verdict>,
+    pub(in crate::core) rng: Rng,
+    pub(in crate::core) actions: VecDeque<Action>,
+    pub(in crate::core) events: VecDeque<Event>,
+    wait_until: Option<Millis>,
+}
+
+impl Reconciler {
+    /// A reconciler that knows nothing of the server yet.
+    #[must_use]
+    pub fn new(
+        identity: Identity,
+        policy: Policy,
+        groups: Vec<GroupSpec>,
+        seed: u64,
+        now: Millis,
+    ) -> Self {
+        let mut reconciler = Self {
+            ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_kept),
+            window: Window::new(policy.in_flight_max),
+            budgets: Budgets::new(&policy),
+            is_lease_held: identity.is_lease_held,
+            is_driver_ready: identity.is_driver_ready,
+            identity,
+            policy,
+            snapshot: Snapshot::default(),
+            executors: Executors::default(),
+            spent: IdSet::default(),
+            chores: Chores::default(),
+            kept: VecDeque::new(),
+            due_creates: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            had_first_list: false,
+            hold_until: None,
+            stop: None,
+            verdict: None,
+            rng: Rng::new(seed),
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            wait_until: None,
+        };
+        reconciler.events.push_back(Event::Started);
+        for spec in groups {
+            reconciler.executors.groups.insert(spec.name.clone(), Group::new(spec, true));
+        }
+        reconciler.note_targets(now);
+        reconciler
+    }
+
+    /// Takes in what happened. Decides nothing yet.
+    pub fn handle(&mut self, input: Input, now: Millis) {
+        match input {
+            Input::Created { id, asked, answer } => self.on_created(id, asked, answer, now),
+            Input::Deleted { uid, answer } => self.on_deleted(&uid, answer, now),
+            Input::DeletedAll { answer } => self.on_deleted_all(answer, now),
+            Input::DriverReady => self.is_driver_ready = true,
+            Input::Got { id, asked, answer } => self.on_got(id, asked, answer, now),
+            Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
+            Input::Lease { held, high_water } => {
+                self.is_lease_held = held;
+                self.ids.on_lease(high_water);
+            }
+            Input::List(list) => {
+                if list.source == ListSource::Stop {
+                    self.on_stop_listed(now);
+                }
+                self.on_list(list, now);
+            }
+            Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
+            Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
+            Input::Watch { epoch, events } => {
+                for event in events {
+                    let change = self.snapshot.apply(epoch, event);
+                    self.on_change(change, now);
+                }
+            }
+            Input::WatchRestarted { cause } => {
+                self.events.push_back(Event::WatchRestarted { cause });
+            }
+        }
+    }
+
+    /// Decides once, from all that was taken in.
+    pub fn turn(&mut self, now: Millis) {
+        self.fire_timers(now);
+        self.wait_until =
+            if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        self.send_chores(now);
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next thing to tell.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The decision that ends the run, once.
+    pub fn poll_verdict(&mut self) -> Option<Verdict> {
+        self.verdict.take()
+    }
+
+    /// When the next turn is due even if nothing happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        [timer, self.wait_until].into_iter().flatten().min()
+    }
+
+    /// What has been applied: to be noted before a LIST is sent.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        self.snapshot.mark()
+    }
+
+    /// True once the first LIST was applied.
+    #[must_use]
+    pub fn had_first_list(&self) -> bool {
+        self.had_first_list
+    }
+
+    /// Read access for invariant checks and status.
+    #[must_use]
+    pub fn executors(&self) -> &Executors {
+        &self.executors
+    }
+
+    /// Read access for invariant checks and status.
+    #[must_use]
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The picture of the run.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let groups = self.executors.groups.iter().map(|(name, group)| group_status(name, group));
+        let executors = self.executors.iter().map(|(id, executor)| {
+            let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+            ExecutorStatus {
+                id,
+                group: executor.group.clone(),
+                slot: executor.slot,
+                pod: self.pod_name(id),
+                uid: executor.uid.clone(),
+                state: executor.state,
+                node: pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned),
+                ip: pod.and_then(|pod| pod.ip),
+                since: executor.since,
+            }
+        });
+        Status { groups: groups.collect(), executors: executors.collect() }
+    }
+
+    /// Sets a group's target, within its bounds. The target in force; none: no such group.
+    pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
+        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        let spec = &mut group.spec;
+        let target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
+        group.is_target_set = true;
+        if spec.target != target {
+            spec.target = target;
+            self.events.push_back(Event::TargetChanged { group: name.clone(), target });
+            self.note_targets(now);
+        }
+        Some(target)
+    }
+
+    pub(in crate::core) fn note_targets(&mut self, now: Millis) {
+        let total = self.executors.groups.values().map(|group| u64::from(group.spec.target)).sum();
+        self.budgets.on_target(total, now);
+    }
+
+    pub(in crate::core) fn pod_name(&self, id: ExecutorId) -> String {
+        format!("{}{id}", self.identity.pod_prefix)
+    }
+
+    pub(in crate::core) fn subject(&self, id: ExecutorId) -> Option<Subject> {
+        let executor = self.executors.get(id)?;
+        let uid = executor.uid.clone();
+        Some(Subject { group: executor.group.clone(), id, uid, pod: self.pod_name(id) })
+    }
+
+    /// Brings an executor's state in line with its pod.
+    pub(in crate::core) fn settle(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        self.executors.settle(id, pod, now);
+    }
+
+    /// Takes an executor out for good: its id is spent.
+    pub(in crate::core) fn drop_executor(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.remove(id) else { return };
+        self.spent.insert(id);
+        self.due_creates.remove(&id);
+        self.kept.retain(|kept| *kept != id);
+        if let Some(group) = self.executors.groups.get_mut(&executor.group) {
+            group.brake.on_probe_void(id);
+            if group.is_removed && group.members.is_empty() {
+                self.executors.groups.remove(&executor.group);
+            }
+        }
+    }
+
+    /// History went back: what was known by version is void, and the watch has to begin anew.
+    pub(in crate::core) fn go_back(&mut self) {
+        self.snapshot.go_back();
+        self.actions.push_back(Action::Relist);
+        self.events.push_back(Event::WatchRestarted { cause: "history went back".to_owned() });
+    }
+}
+
+fn group_status(name: &GroupName, group: &Group) -> GroupStatus {
+    use crate::core::status::State;
+    GroupStatus {
+        group: name.clone(),
+        target: group.spec.target,
+        min: group.spec.min,
+        max: group.spec.max,
+        requested: group.counts.of(State::Requested),
+        pending: group.counts.of(State::Pending),
+        running: group.counts.of(State::Running),
+        draining: group.counts.of(State::Draining),
+        terminating: group.counts.of(State::Terminating),
+        failed: group.counts.of(State::Failed),
+        waiting: group.waiting.map(|(waiting, _)| waiting),
+        until: group.waiting.and_then(|(_, until)| until),
+        message: group.refusal.clone(),
+    }
+}

@@ -1,0 +1,28 @@
+//! Owns the plain values that tests in `core/` begin with; compiled for tests alone.
+
+use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
+use crate::core::pod::{ContainerState, Phase, Pod};
+
+/// A running pod of executor `id` in group `default`, at version `version`.
+pub(crate) fn pod(id: u64, version: u64) -> Pod {
+    Pod {
+        uid: Uid::new(&format!("uid-{id}")),
+        name: format!("app-x-exec-{id}").into(),
+        version: Some(Version(version)),
+        id: ExecutorId(id),
+        group: GroupName::from("default"),
+        slot: Some(0),
+        owner: None,
+        phase: Phase::Running,
+        deleting: false,
+        container: ContainerState::Running,
+        unschedulable: false,
+        ready: true,
+        draining: false,
+        counted: false,
+        deletion_cost: 0,
+        node: None,
+        ip: None,
+        end: None,
+    }
+}

@@ -1,0 +1,262 @@
+//! Owns how a connection comes about: name, socket, proxy, TLS; and tells an error that happened
+//! before the request could reach the server from one that leaves its outcome unknown.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConfig, ClientConnection, StreamOwned};
+use ureq::Error;
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    Buffers, ConnectProxyConnector, ConnectionDetails, Connector, LazyBuffers, NextTimeout,
+    SocksConnector, TcpConnector, Transport, TransportAdapter,
+};
+
+/// Wraps an error that happened while there was no connection yet: nothing was sent.
+#[derive(Debug)]
+struct BeforeSend(Error);
+
+impl fmt::Display for BeforeSend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for BeforeSend {}
+
+fn before_send(error: Error) -> Error {
+    // The connection to a proxy passes here on its own, and again as part of the whole.
+    if marked(&error).is_some() { error } else { Error::Other(Box::new(BeforeSend(error))) }
+}
+
+/// The error inside the mark.
+fn marked(error: &Error) -> Option<&Error> {
+    let Error::Other(inner) = error else { return None };
+    inner.downcast_ref::<BeforeSend>().map(|BeforeSend(inner)| inner)
+}
+
+/// What an error says about the request that met it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// The server cannot have seen the request.
+    pub(super) not_sent: bool,
+    /// TLS failed: a certificate may have been exchanged for another.
+    pub(super) tls: bool,
+    /// The connection ended before an answer, as an idle one does that the server closed.
+    pub(super) cut: bool,
+}
+
+/// Reads an error of ureq.
+pub(super) fn judge(error: &Error) -> Verdict {
+    if let Some(inner) = marked(error) {
+        return Verdict { not_sent: true, tls: tls_cause(inner).is_some(), cut: false };
+    }
+    // With TLS 1.3 a server that refuses our certificate says so only after the handshake.
+    if let Some(cause) = tls_cause(error) {
+        return Verdict { not_sent: is_handshake_refusal(cause), tls: true, cut: false };
+    }
+    if let Error::Io(e) = error {
+        // Not connected is how a pool that was shut down answers.
+        let not_sent = e.kind() == io::ErrorKind::NotConnected;
+        return Verdict { not_sent, tls: false, cut: is_cut(e.kind()) };
+    }
+    // Whatever else there is, the server may have seen the request.
+    let not_sent = matches!(error, Error::BadUri(_) | Error::Http(_) | Error::RequireHttpsOnly(_));
+    Verdict { not_sent, tls: false, cut: false }
+}
+
+/// The error in words, without ureq's prefix for what the system said.
+pub(super) fn words(error: &Error) -> String {
+    let error = marked(error).unwrap_or(error);
+    if let Error::Io(e) = error { e.to_string() } else { error.to_string() }
+}
+
+fn is_cut(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&kind)
+}
+
+fn tls_cause(error: &Error) -> Option<&rustls::Error> {
+    if let Error::Rustls(cause) = error {
+        return Some(cause);
+    }
+    let Error::Io(e) = error else { return None };
+    e.get_ref()?.downcast_ref()
+}
+
+fn is_handshake_refusal(error: &rustls::Error) -> bool {
+    let rustls::Error::AlertReceived(alert) = error else { return false };
+    [
+        AlertDescription::AccessDenied,
+        AlertDescription::BadCertificate,
+        AlertDescription::CertificateExpired,
+        AlertDescription::CertificateRequired,
+        AlertDescription::CertificateRevoked,
+        AlertDescription::CertificateUnknown,
+        AlertDescription::DecryptError,
+        AlertDescription::HandshakeFailure,
+        AlertDescription::NoCertificate,
+        AlertDescription::UnknownCA,
+        AlertDescription::UnsupportedCertificate,
+    ]
+    .contains(alert)
+}
+
+/// Finds addresses; an address needs no thread and no resolver.
+#[derive(Debug, Default)]
+pub(super) struct Names(DefaultResolver);
+
+impl Resolver for Names {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, Error> {
+        let ip = uri.host().and_then(|host| {
+            host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok()
+        });
+        if let (Some(ip), Some(port)) = (ip, uri.port_u16()) {
+            let mut addresses = self.empty();
+            addresses.push(SocketAddr::new(ip, port));
+            return Ok(addresses);
+        }
+        self.0.resolve(uri, config, timeout).map_err(before_send)
+    }
+}
+
+/// Makes connections: SOCKS, CONNECT or a plain socket, then TLS where the URL says https.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    chain: Box<dyn Connector<(), Out = Box<dyn Transport>>>,
+}
+
+impl Dialer {
+    /// `server_name` is what the certificate of `server_host` must carry instead of that host.
+    pub(super) fn new(
+        settings: Option<Arc<ClientConfig>>,
+        server_host: &str,
+        server_name: Option<&str>,
+    ) -> Self {
+        let tls = Tls {
+            settings,
+            server_host: server_host.to_owned(),
+            server_name: server_name.map(str::to_owned),
+        };
+        let chain =
+            ().chain(SocksConnector::default())
+                .chain(ConnectProxyConnector::default())
+                .chain(TcpConnector::default())
+                .chain(tls);
+        Self { chain: Box::new(chain) }
+    }
+}
+
+impl Connector<()> for Dialer {
+    type Out = Box<dyn Transport>;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        chained: Option<()>,
+    ) -> Result<Option<Self::Out>, Error> {
+        self.chain.connect(details, chained).map_err(before_send)
+    }
+}
+
+/// The last link of the chain: lays TLS over what the others made.
+struct Tls {
+    settings: Option<Arc<ClientConfig>>,
+    server_host: String,
+    server_name: Option<String>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// The name that the peer's certificate must carry; a proxy is known by its own.
+    fn name(&self, uri: &Uri) -> Result<ServerName<'static>, Error> {
+        let host = uri.host().unwrap_or_default();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = match &self.server_name {
+            Some(name) if host == self.server_host => name.as_str(),
+            Some(_) | None => host,
+        };
+        ServerName::try_from(name.to_owned())
+            .map_err(|_| Error::Tls("the server's name is neither a DNS name nor an address"))
+    }
+}
+
+impl<In: Transport> Connector<In> for Tls {
+    type Out = Box<dyn Transport>;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        chained: Option<In>,
+    ) -> Result<Option<Self::Out>, Error> {
+        let Some(plain) = chained else { return Ok(None) };
+        if !details.needs_tls() || plain.is_tls() {
+            return Ok(Some(Box::new(plain)));
+        }
+        let Some(settings) = &self.settings else { return Err(Error::TlsRequired) };
+        let mut connection = ClientConnection::new(Arc::clone(settings), self.name(details.uri)?)?;
+        let plain: Box<dyn Transport> = Box::new(plain);
+        let mut socket = TransportAdapter::new(plain, Arc::clone(&details.current_time));
+        socket.set_timeout(details.timeout);
+        connection.complete_io(&mut socket)?;
+        let buffers = LazyBuffers::new(
+            details.config.input_buffer_size(),
+            details.config.output_buffer_size(),
+        );
+        Ok(Some(Box::new(TlsTransport { buffers, stream: StreamOwned::new(connection, socket) })))
+    }
+}
+
+/// A connection under TLS.
+struct TlsTransport {
+    buffers: LazyBuffers,
+    stream: StreamOwned<ClientConnection, TransportAdapter>,
+}
+
+impl fmt::Debug for TlsTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsTransport").field("socket", self.stream.sock.inner()).finish()
+    }
+}
+
+impl Transport for TlsTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        self.stream.sock.set_timeout(timeout);
+        self.stream.write_all(&self.buffers.output()[..amount])?;
+        Ok(())
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        self.stream.sock.set_timeout(timeout);
+        let n_read = self.stream.read(self.buffers.input_append_buf())?;
+        self.buffers.input_appended(n_read);
+        Ok(n_read > 0)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.stream.sock.get_mut().is_open()
+    }
+
+    fn is_tls(&self) -> bool {
+        true
+    }
+}

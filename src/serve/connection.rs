@@ -1,0 +1,100 @@
+//! Owns one connection from its first byte to its last: request, answer, request. Does not accept.
+
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::serve::request::{Head, Input, Request, Stop};
+use crate::serve::response::{Answer, Output, Responder};
+use crate::serve::socket::{Pace, Socket};
+use crate::serve::{Handler, Limits};
+
+/// Serves a connection until it ends.
+pub(super) fn serve(socket: &Arc<Socket>, limits: &Limits, handler: &dyn Handler) {
+    if socket.set_write_timeout(limits.write_timeout).is_err() {
+        return;
+    }
+    let mut input = Input::new(socket, limits);
+    let mut output = Output::new(Arc::clone(socket), limits.write_timeout);
+    loop {
+        output.answer = Answer::Owed;
+        match next_request(&mut input, &mut output) {
+            Ok(request) => {
+                let handled = handler.handle(request, Responder::new(&mut output));
+                if output.answer == Answer::Owed {
+                    refuse(&mut output, 500, "the request was not answered");
+                }
+                if handled.is_err() || output.answer != Answer::Sent || !output.keep_alive {
+                    break;
+                }
+            }
+            Err(Stop::Closed) => break,
+            Err(Stop::Refused(status, why)) => {
+                refuse(&mut output, status, why);
+                break;
+            }
+        }
+    }
+    linger(socket, output.answer);
+}
+
+/// The next request with its body; `output` learns how to answer it.
+fn next_request(input: &mut Input<'_>, output: &mut Output) -> Result<Request, Stop> {
+    // Until the request is understood, the end of the connection is all that can be promised.
+    output.keep_alive = false;
+    output.head_only = false;
+    output.old_client = false;
+    let Head { mut request, framing, expects_continue, old_client, keep_alive } =
+        input.read_head()?;
+    output.head_only = request.method == "HEAD";
+    output.old_client = old_client;
+    input.check_length(framing)?;
+    if expects_continue && !input.has_bytes() {
+        output.send_interim().map_err(|_| Stop::Closed)?;
+    }
+    request.body = input.read_body(framing)?;
+    output.keep_alive = keep_alive;
+    Ok(request)
+}
+
+/// Tells the client what is wrong, in the shape of all our errors.
+fn refuse(output: &mut Output, status: u16, why: &'static str) {
+    output.keep_alive = false;
+    let body = refusal(why);
+    // The connection ends either way.
+    let _ = output.send(status, &[("content-type", "application/json")], body.as_bytes());
+}
+
+/// The body of a refusal; `why` is our own text and needs no escapes.
+pub(super) fn refusal(why: &'static str) -> String {
+    format!("{{\"error\":\"{why}\"}}")
+}
+
+/// Ends a connection so that the client can read the last answer: closing with unread bytes would
+/// reset it, and the answer might be lost. An answer that was cut short is reset on purpose.
+fn linger(socket: &Socket, answer: Answer) {
+    if answer != Answer::Sent {
+        socket.shutdown(Shutdown::Both);
+        return;
+    }
+    socket.shutdown(Shutdown::Write);
+    let pace = Pace::start(LINGER);
+    let mut scrap = [0; 4 << 10];
+    let mut n_scrapped = 0;
+    while n_scrapped < LINGER_BYTES_MAX {
+        let Some(left) = pace.left(0) else { return };
+        if socket.set_read_timeout(left).is_err() {
+            return;
+        }
+        match socket.read(&mut scrap) {
+            Ok(0) | Err(_) => return,
+            Ok(n) => n_scrapped += n,
+        }
+    }
+}
+
+/// How long a client gets to read the last answer and hang up.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What is read from it meanwhile.
+const LINGER_BYTES_MAX: usize = 1 << 20;

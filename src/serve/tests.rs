@@ -1,0 +1,478 @@
+//! The server as a client on a raw socket sees it.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::core::rng::Rng;
+use crate::serve::connection;
+use crate::serve::socket::Socket;
+use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
+
+/// Says what it was asked; streams, hangs and fails on request.
+struct Echo;
+
+impl Handler for Echo {
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
+        match request.path.as_str() {
+            "/stream" => {
+                let mut writer = responder.stream(200, &[])?;
+                for line in ["one\n", "two\n"] {
+                    writer.write_all(line.as_bytes())?;
+                    writer.flush()?;
+                }
+                writer.write_all(&vec![b'x'; 100_000])?;
+                writer.finish()
+            }
+            "/cut" => {
+                let mut writer = responder.stream(200, &[])?;
+                writer.write_all(b"half")?;
+                writer.flush()
+            }
+            "/forever" => {
+                let mut writer = responder.stream(200, &[])?;
+                while writer.is_open() {
+                    writer.write_all(b"\n")?;
+                    writer.flush()?;
+                    std::thread::park_timeout(Duration::from_millis(5));
+                }
+                Ok(())
+            }
+            "/silent" => Ok(()),
+            "/split" => responder.send(200, &[("x-echo", "a\r\nx-bad: 1")], b""),
+            "/none" => responder.send(204, &[], b""),
+            _ => {
+                let n_bytes = request.body.len();
+                let text = format!("{} {} {:?}", request.method, request.path, request.query);
+                let body = match n_bytes {
+                    0..100 => format!("{text} {}", String::from_utf8_lossy(&request.body)),
+                    _ => format!("{text} {n_bytes} bytes"),
+                };
+                responder.send(200, &[], body.as_bytes())
+            }
+        }
+    }
+}
+
+const LIMITS: Limits = Limits {
+    connections_max: 4,
+    header_bytes_max: 1024,
+    body_bytes_max: 1000,
+    read_timeout: Duration::from_millis(300),
+    write_timeout: Duration::from_millis(300),
+    idle_timeout: Duration::from_millis(600),
+};
+
+/// A test fails rather than hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn start(limits: Limits) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    Server::start(Listen::Tcp(listener), limits, "test", Arc::new(Echo)).unwrap()
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.local_addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn read_all(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an end, and no reset");
+    String::from_utf8(answer).unwrap()
+}
+
+/// Sends all of it, says that this was all, and reads until the server closes.
+fn exchange(server: &Server, bytes: &[u8]) -> String {
+    let mut stream = connect(server);
+    stream.write_all(bytes).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    read_all(&mut stream)
+}
+
+/// Status codes and bodies of the answers in `text`, as far as they carry a length.
+fn answers(mut text: &str) -> Vec<(u16, &str)> {
+    let mut answers = Vec::new();
+    while let Some((head, rest)) = text.split_once("\r\n\r\n") {
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status line");
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let (body, rest) = rest.split_at(length.map_or(0, |n| n.parse().unwrap()));
+        answers.push((status, body));
+        text = rest;
+    }
+    assert_eq!(text, "", "nothing after the last answer");
+    answers
+}
+
+#[test]
+fn requests_and_their_answers() {
+    let big =
+        format!("PUT /b HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n{}", "b".repeat(999));
+    let table: &[(&str, &[(u16, &str)])] = &[
+        ("GET /a/b HTTP/1.1\r\nhost: x\r\n\r\n", &[(200, "GET /a/b [] ")]),
+        ("\r\nGET / HTTP/1.1\r\nHOST: x\r\n\r\n", &[(200, "GET / [] ")]),
+        ("GET http://x:1/p?q HTTP/1.1\r\nhost: x\r\n\r\n", &[(200, "GET /p [(\"q\", \"\")] ")]),
+        (
+            "GET /p%2F?a=1%262&&b+c=%zz&d=%ff HTTP/1.1\r\nhost: x\r\n\r\n",
+            &[(200, "GET /p%2F [(\"a\", \"1&2\"), (\"b c\", \"%zz\"), (\"d\", \"\u{fffd}\")] ")],
+        ),
+        // Keep-alive, several at once, each answered in its turn.
+        (
+            "PUT /1 HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabcGET /2 HTTP/1.1\r\nhost: x\r\n\r\n",
+            &[(200, "PUT /1 [] abc"), (200, "GET /2 [] ")],
+        ),
+        (
+            "GET /1 HTTP/1.1\r\nhost: x\r\nconnection: a, Close\r\n\r\nGET /2 HTTP/1.1\r\nhost: x\r\n\r\n",
+            &[(200, "GET /1 [] ")],
+        ),
+        ("GET /1 HTTP/1.0\r\n\r\nGET /2 HTTP/1.0\r\n\r\n", &[(200, "GET /1 [] ")]),
+        (
+            "POST /c HTTP/1.1\r\nhost: x\r\ntransfer-encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nt: u\r\n\r\nGET /2 HTTP/1.1\r\nhost: x\r\n\r\n",
+            &[(200, "POST /c [] abc0123456789"), (200, "GET /2 [] ")],
+        ),
+        (&big, &[(200, "PUT /b [] 999 bytes")]),
+        ("GET /none HTTP/1.1\r\nhost: x\r\n\r\n", &[(204, "")]),
+        (
+            "GET /silent HTTP/1.1\r\nhost: x\r\n\r\n",
+            &[(500, r#"{"error":"the request was not answered"}"#)],
+        ),
+    ];
+    check(table);
+}
+
+fn check(table: &[(&str, &[(u16, &str)])]) {
+    let server = start(LIMITS);
+    for (request, want) in table {
+        assert_eq!(answers(&exchange(&server, request.as_bytes())), *want, "{request:?}");
+    }
+    server.stop();
+}
+
+#[test]
+fn what_cannot_be_read_is_refused() {
+    let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n", "a".repeat(1100));
+    let many_headers = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(80));
+    let table: &[(&str, &[(u16, &str)])] = &[
+        ("GET / HTTP/1.1\r\n\r\n", &[(400, r#"{"error":"there must be one host header"}"#)]),
+        (
+            "GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
+            &[(400, r#"{"error":"there must be one host header"}"#)],
+        ),
+        ("GET x HTTP/1.1\r\nhost: x\r\n\r\n", &[(400, r#"{"error":"malformed request target"}"#)]),
+        ("\x16\x03\x01\x02\0\x01", &[(400, r#"{"error":"malformed request"}"#)]),
+        ("GET / HTTP/1.1\r\nhost : x\r\n\r\n", &[(400, r#"{"error":"malformed request"}"#)]),
+        (
+            "GET / HTTP/1.1\r\nhost: x\r\n folded\r\n\r\n",
+            &[(400, r#"{"error":"malformed request"}"#)],
+        ),
+        (
+            "GET / HTTP/2.0\r\nhost: x\r\n\r\n",
+            &[(505, r#"{"error":"only HTTP/1.1 is spoken here"}"#)],
+        ),
+        (&long_header, &[(431, r#"{"error":"the headers are too large"}"#)]),
+        (&many_headers, &[(431, r#"{"error":"the headers are too large"}"#)]),
+        (
+            "PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 1001\r\n\r\n",
+            &[(413, r#"{"error":"the body is too large"}"#)],
+        ),
+        (
+            "PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+            &[(413, r#"{"error":"the body is too large"}"#)],
+        ),
+        (
+            "PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffff\r\n",
+            &[(413, r#"{"error":"the body is too large"}"#)],
+        ),
+        (
+            "PUT / HTTP/1.1\r\nhost: x\r\nexpect: tea\r\n\r\n",
+            &[(417, r#"{"error":"unknown expectation"}"#)],
+        ),
+        // A body that is cut is no request.
+        ("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nab", &[]),
+        ("PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab", &[]),
+        ("GET / HTT", &[]),
+        ("", &[]),
+    ];
+    check(table);
+}
+
+#[test]
+fn lengths_that_could_be_read_in_two_ways_are_refused() {
+    let server = start(LIMITS);
+    let table = [
+        ("content-length: 3\r\ntransfer-encoding: chunked\r\n", 400),
+        ("transfer-encoding: chunked\r\ncontent-length: 3\r\n", 400),
+        ("content-length: 3\r\ncontent-length: 3\r\n", 400),
+        ("content-length: 3, 3\r\n", 400),
+        ("content-length: +3\r\n", 400),
+        ("content-length: -1\r\n", 400),
+        ("content-length: \r\n", 400),
+        ("content-length: 0x3\r\n", 400),
+        ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", 400),
+        ("transfer-encoding: gzip, chunked\r\n", 501),
+        ("transfer-encoding: identity\r\n", 501),
+    ];
+    for (headers, want) in table {
+        let smuggled = "GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n";
+        let request = format!("POST / HTTP/1.1\r\nhost: x\r\n{headers}\r\n{smuggled}");
+        let text = exchange(&server, request.as_bytes());
+        let statuses: Vec<u16> = answers(&text).iter().map(|(status, _)| *status).collect();
+        assert_eq!(statuses, [want], "{headers:?}");
+        assert!(text.contains("connection: close\r\n"), "{headers:?}");
+    }
+    for chunk in
+        ["g\r\n", "+3\r\nabc\r\n0\r\n\r\n", "3\nabc\r\n", "3\r\nabcd\r\n", "\r\n", " 3\r\nabc"]
+    {
+        let request =
+            format!("POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunk}");
+        let text = exchange(&server, request.as_bytes());
+        assert_eq!(answers(&text), [(400, r#"{"error":"malformed chunk"}"#)], "{chunk:?}");
+    }
+}
+
+#[test]
+fn streams_in_chunks_to_the_new_and_plainly_to_the_old() {
+    let server = start(LIMITS);
+    let text = exchange(&server, b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n");
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert_eq!(head, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked");
+    let x = |n: usize| "x".repeat(n);
+    let rest = 100_000 - (64 << 10);
+    let want = format!(
+        "4\r\none\n\r\n4\r\ntwo\n\r\n10000\r\n{}\r\n{rest:x}\r\n{}\r\n0\r\n\r\n",
+        x(64 << 10),
+        x(rest)
+    );
+    assert!(body == want, "{} bytes, not {}", body.len(), want.len());
+
+    let text = exchange(&server, b"GET /stream HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+    assert_eq!(
+        text,
+        format!("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\none\ntwo\n{}", x(100_000))
+    );
+
+    let two = b"HEAD /stream HTTP/1.1\r\nhost: x\r\n\r\nHEAD /a HTTP/1.1\r\nhost: x\r\n\r\n";
+    let want = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n";
+    assert_eq!(exchange(&server, two), want);
+}
+
+#[test]
+fn a_stream_that_was_not_finished_is_cut() {
+    let server = start(LIMITS);
+    let text =
+        exchange(&server, b"GET /cut HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(text.ends_with("4\r\nhalf\r\n"), "{text:?}");
+}
+
+#[test]
+fn a_header_value_cannot_end_its_line() {
+    let server = start(LIMITS);
+    let text = exchange(&server, b"GET /split HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(text.contains("\r\nx-echo: a  x-bad: 1\r\n"), "{text:?}");
+}
+
+#[test]
+fn asks_for_a_body_that_is_small_enough() {
+    let server = start(LIMITS);
+    let mut stream = connect(&server);
+    stream
+        .write_all(
+            b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-Continue\r\ncontent-length: 2\r\n\r\n",
+        )
+        .unwrap();
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"ok").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(answers(&read_all(&mut stream)), [(200, "PUT / [] ok")]);
+
+    let large =
+        b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2000\r\n\r\n";
+    let text = exchange(&server, large);
+    assert_eq!(answers(&text), [(413, r#"{"error":"the body is too large"}"#)]);
+}
+
+#[test]
+fn an_answer_before_the_end_of_a_large_body_is_not_lost() {
+    let server = start(LIMITS);
+    let mut stream = connect(&server);
+    stream.write_all(b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 500000\r\n\r\n").unwrap();
+    stream.write_all(&vec![b'x'; 500_000]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(answers(&read_all(&mut stream)), [(413, r#"{"error":"the body is too large"}"#)]);
+}
+
+#[test]
+fn slow_bytes_do_not_extend_the_time() {
+    let server = start(LIMITS);
+    for (begin, slow) in [
+        ("GET / HTTP/1.1\r\n", "a: b\r\n"),
+        ("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n", "b"),
+        ("PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\na\r\n"),
+    ] {
+        let mut stream = connect(&server);
+        let begun = Instant::now();
+        stream.write_all(begin.as_bytes()).unwrap();
+        let mut dripping = stream.try_clone().unwrap();
+        let dripper = std::thread::spawn(move || {
+            while begun.elapsed() < PATIENCE && dripping.write_all(slow.as_bytes()).is_ok() {
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+        });
+        let mut answer = [0; 20];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 408 Request", "{begin:?}");
+        assert!(begun.elapsed() < PATIENCE / 2, "{begin:?}: {:?}", begun.elapsed());
+        stream.shutdown(Shutdown::Both).unwrap();
+        dripper.join().unwrap();
+    }
+}
+
+#[test]
+fn an_idle_connection_is_closed_without_a_word() {
+    let server = start(LIMITS);
+    let mut stream = connect(&server);
+    assert_eq!(read_all(&mut stream), "");
+}
+
+#[test]
+fn one_connection_too_many_gets_503_and_room_comes_back() {
+    let server = start(Limits { idle_timeout: PATIENCE, ..LIMITS });
+    let held: Vec<TcpStream> = (0..LIMITS.connections_max)
+        .map(|_| {
+            // An answer proves that the connection has been taken in.
+            let mut stream = connect(&server);
+            stream.write_all(b"HEAD /a HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            stream.read_exact(&mut [0; 39]).unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..40 {
+        let mut stream = connect(&server);
+        let text = read_all(&mut stream);
+        assert_eq!(answers(&text), [(503, r#"{"error":"too many connections"}"#)]);
+        assert!(text.contains("connection: close\r\n"), "{text:?}");
+    }
+    drop(held);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // The threads of the closed connections end when they end.
+        let mut stream = connect(&server);
+        let _ = stream.write_all(b"GET /a HTTP/1.0\r\n\r\n");
+        let mut answer = [0; 12];
+        if stream.read_exact(&mut answer).is_ok() && &answer == b"HTTP/1.1 200" {
+            break;
+        }
+        assert!(Instant::now() < deadline, "room never came back");
+    }
+}
+
+#[test]
+fn stop_ends_idle_streaming_and_reading_connections_at_once() {
+    let server = start(Limits { idle_timeout: PATIENCE, read_timeout: PATIENCE, ..LIMITS });
+    let address = server.local_addr().unwrap();
+    let mut idle = connect(&server);
+    idle.write_all(b"HEAD /a HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    idle.read_exact(&mut [0; 39]).unwrap();
+    let mut streaming = connect(&server);
+    streaming.write_all(b"GET /forever HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    streaming.read_exact(&mut [0; 60]).unwrap();
+    let mut half = connect(&server);
+    half.write_all(b"GET / HT").unwrap();
+    let begun = Instant::now();
+    server.stop();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(TcpStream::connect(address).is_err(), "it still listens");
+}
+
+#[test]
+fn a_client_that_goes_away_ends_its_stream() {
+    let server = start(Limits { connections_max: 1, ..LIMITS });
+    for _ in 0..3 {
+        let deadline = Instant::now() + PATIENCE;
+        // With room for one, each round works only when the one before has ended.
+        while !streams_once(&server) {
+            assert!(Instant::now() < deadline, "the stream before never ended");
+        }
+    }
+}
+
+fn streams_once(server: &Server) -> bool {
+    let mut stream = connect(server);
+    let _ = stream.write_all(b"GET /forever HTTP/1.1\r\nhost: x\r\n\r\n");
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).is_ok() && &answer == b"HTTP/1.1 200"
+}
+
+#[test]
+fn serves_unix_sockets_too() {
+    let folder = std::env::temp_dir().join(format!("posse-serve-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = Server::start(Listen::Unix(listener), LIMITS, "test", Arc::new(Echo)).unwrap();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /u HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert_eq!(answers(&text), [(200, "GET /u [] ")]);
+    server.stop();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Valid requests that are then cut, doubled, spliced and flipped. Served on this very thread: a
+/// panic there would be a panic here.
+#[test]
+fn no_bytes_make_it_panic_or_hang() {
+    let seeds: [&[u8]; 4] = [
+        b"PUT /x?a=%41 HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\nhello",
+        b"POST /x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5;e\r\nhello\r\n0\r\nt: v\r\n\r\n",
+        b"HEAD /none HTTP/1.1\r\nhost: x\r\nconnection: keep-alive\r\n\r\n",
+        b"GET http://h/cut HTTP/1.0\r\n\r\n",
+    ];
+    let mut statuses = BTreeSet::new();
+    for seed in 0..5000 {
+        let bytes = mutated(&seeds, &mut Rng::new(seed));
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.write_all(&bytes).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let begun = Instant::now();
+        connection::serve(&Arc::new(Socket::Unix(server)), &LIMITS, &Echo);
+        assert!(begun.elapsed() < PATIENCE, "seed {seed}");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).unwrap();
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "), "seed {seed}");
+        statuses.insert(answer.get(9..12).map(<[u8]>::to_vec));
+    }
+    // Else the mutations would be too wild, or too tame, to prove anything.
+    for status in ["200", "204", "400"] {
+        assert!(statuses.contains(&Some(status.as_bytes().to_vec())), "{status} never came");
+    }
+}
+
+fn mutated(seeds: &[&[u8]], rng: &mut Rng) -> Vec<u8> {
+    let pick = |rng: &mut Rng, n: usize| usize::try_from(rng.below(n as u64)).unwrap();
+    let mut bytes = seeds[pick(rng, seeds.len())].to_vec();
+    for _ in 0..=pick(rng, 4) {
+        let at = pick(rng, bytes.len() + 1);
+        match rng.below(5) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, rng.next_u64().to_le_bytes()[0]),
+            2 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+            3 => bytes.extend_from_slice(seeds[pick(rng, seeds.len())]),
+            _ => {
+                let digits = rng.next_u64().to_string();
+                bytes.splice(at..at, digits.bytes());
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,506 @@
+//! Owns what posse adds to a template and the pods that come of it. All that can be decided once a
+//! run is decided once; per pod only its ids are put between stretches of finished JSON.
+
+use std::net::Ipv6Addr;
+
+use serde_json::{Map, Value, json};
+
+use crate::wire::labels::{self, Selection};
+use crate::wire::placeholders::{self, Piece, Word};
+use crate::wire::template::{Shorthands, Template, TemplateError, describe};
+
+/// What the cluster keeps pods on a dead node for, when nobody says otherwise, are these taints.
+const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+/// Fields of `metadata` that only a server writes; a pod that was fetched has them.
+const SERVER_FIELDS: [&str; 6] =
+    ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
+/// The prefix of labels and annotations that mean something to posse.
+const OUR_PREFIX: &str = "posse.dev/";
+
+/// Whose executors are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub app: String,
+    pub instance: String,
+    pub namespace: String,
+    pub group: String,
+    /// The driver pod, where there is one.
+    pub owner: Option<Owner>,
+    /// What executors dial; an IPv6 address may come without brackets.
+    pub driver_host: String,
+    /// How long a pod stays on a node that is gone; none: no tolerations are added.
+    pub node_loss_after_s: Option<u64>,
+    /// Whose end decides; none: the first container.
+    pub container: Option<String>,
+}
+
+/// The object that executors belong to and go with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub api_version: String,
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// A template with all filled in but the ids of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    parts: Vec<Part>,
+    pod_name_prefix: String,
+    warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    ExecutorId,
+    PodName,
+    Slot,
+    Text(String),
+}
+
+impl Compiled {
+    /// What of the template was replaced or left out, one sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The body of the POST that creates executor `id` in `slot`.
+    #[must_use]
+    pub fn render(&self, id: u64, slot: u32) -> Vec<u8> {
+        let id = id.to_string();
+        let slot = slot.to_string();
+        // Digits and labels need no escapes in JSON.
+        let pieces = || {
+            self.parts.iter().flat_map(|part| match part {
+                Part::ExecutorId => [id.as_str(), ""],
+                Part::PodName => [self.pod_name_prefix.as_str(), id.as_str()],
+                Part::Slot => [slot.as_str(), ""],
+                Part::Text(text) => [text.as_str(), ""],
+            })
+        };
+        let mut body = Vec::with_capacity(pieces().map(str::len).sum());
+        pieces().for_each(|piece| body.extend_from_slice(piece.as_bytes()));
+        body
+    }
+}
+
+impl Template {
+    /// Lays posse's part over the template: name, labels, owner, environment, tolerations.
+    ///
+    /// # Errors
+    /// A field that posse has to change and that is not what it should be, an owner that is not
+    /// ours, an unknown placeholder.
+    pub fn compile(&self, identity: &Identity) -> Result<Compiled, TemplateError> {
+        let mut build = Build { template: self, identity, warnings: Vec::new() };
+        let pod = build.pod()?;
+        let mut emitter = Emitter { build: &build, parts: Vec::new() };
+        emitter.value(&pod, "")?;
+        let Emitter { parts, .. } = emitter;
+        Ok(Compiled {
+            parts,
+            pod_name_prefix: identity.pod_name_prefix(),
+            warnings: build.warnings,
+        })
+    }
+}
+
+impl Identity {
+    /// A pod's name up to its id.
+    fn pod_name_prefix(&self) -> String {
+        let selection = Selection { app: self.app.clone(), instance: self.instance.clone() };
+        let name = selection.pod_name(0);
+        name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
+    }
+
+    /// What a word stands for, unless it differs from pod to pod.
+    fn word(&self, word: Word) -> Result<String, Part> {
+        match word {
+            Word::App => Ok(self.app.clone()),
+            Word::DriverHost => Ok(match self.driver_host.parse::<Ipv6Addr>() {
+                Ok(_) => format!("[{}]", self.driver_host),
+                Err(_) => self.driver_host.clone(),
+            }),
+            Word::ExecutorId => Err(Part::ExecutorId),
+            Word::Group => Ok(self.group.clone()),
+            Word::Instance => Ok(self.instance.clone()),
+            Word::PodName => Err(Part::PodName),
+            Word::Slot => Err(Part::Slot),
+        }
+    }
+}
+
+/// One compilation.
+struct Build<'a> {
+    template: &'a Template,
+    identity: &'a Identity,
+    warnings: Vec<String>,
+}
+
+impl Build<'_> {
+    /// The pod with placeholders where a text differs from run to run or from pod to pod.
+    fn pod(&mut self) -> Result<Value, TemplateError> {
+        let mut metadata = self.template.metadata.clone();
+        let mut spec = self.template.spec.clone();
+        self.add_containers(&mut spec, &mut metadata)?;
+        self.add_restart_policy(&mut spec);
+        self.add_tolerations(&mut spec)?;
+        self.add_metadata(&mut metadata)?;
+        Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+    }
+
+    fn fail(&self, field: &str, message: String) -> TemplateError {
+        self.template.fail(field, message)
+    }
+
+    fn warn(&mut self, field: &str, message: String) {
+        self.warnings.push(self.template.fail(field, message).to_string());
+    }
+
+    /// The map under `key`, made where it is absent.
+    fn map<'m>(
+        &self,
+        parent: &'m mut Map<String, Value>,
+        key: &str,
+        field: &str,
+    ) -> Result<&'m mut Map<String, Value>, TemplateError> {
+        let value = parent.entry(key).or_insert(Value::Null);
+        if value.is_null() {
+            *value = Value::Object(Map::new());
+        }
+        let what = describe(value);
+        value
+            .as_object_mut()
+            .ok_or_else(|| self.fail(field, format!("expected a map, found {what}")))
+    }
+
+    /// The list under `key`, made where it is absent.
+    fn list<'m>(
+        &self,
+        parent: &'m mut Map<String, Value>,
+        key: &str,
+        field: &str,
+    ) -> Result<&'m mut Vec<Value>, TemplateError> {
+        let value = parent.entry(key).or_insert(Value::Null);
+        if value.is_null() {
+            *value = Value::Array(Vec::new());
+        }
+        let what = describe(value);
+        value
+            .as_array_mut()
+            .ok_or_else(|| self.fail(field, format!("expected a list, found {what}")))
+    }
+
+    fn add_containers(
+        &mut self,
+        spec: &mut Map<String, Value>,
+        metadata: &mut Map<String, Value>,
+    ) -> Result<(), TemplateError> {
+        let deciding = self.deciding(spec)?;
+        for list in ["initContainers", "containers"] {
+            let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
+            for (i, container) in containers.iter_mut().enumerate() {
+                let field = format!("spec.{list}[{i}]");
+                let Value::Object(container) = container else {
+                    return Err(self.fail(&field, "expected a map".to_owned()));
+                };
+                if (list, i) == ("containers", deciding) {
+                    self.lay_over(container, &field)?;
+                }
+                self.add_env(container, &field)?;
+            }
+        }
+        let annotations = self.map(metadata, "annotations", "metadata.annotations")?;
+        let theirs = keys_of_ours(annotations);
+        for key in theirs {
+            annotations.remove(&key);
+            let field = format!("metadata.annotations.{key}");
+            self.warn(&field, "is left out: posse keeps its own notes there".to_owned());
+        }
+        if deciding > 0 {
+            let name = self.identity.container.clone().expect("only a named one is not the first");
+            annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
+        }
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
+        Ok(())
+    }
+
+    /// The index of the container whose end decides.
+    fn deciding(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
+        let Some(wanted) = &self.identity.container else { return Ok(0) };
+        let containers = spec.get("containers").and_then(Value::as_array);
+        let names: Vec<&str> = containers
+            .into_iter()
+            .flatten()
+            .filter_map(|container| container.get("name").and_then(Value::as_str))
+            .collect();
+        names.iter().position(|name| name == wanted).ok_or_else(|| {
+            let there = names.join(", ");
+            self.fail("spec.containers", format!("none is named `{wanted}`; there are: {there}"))
+        })
+    }
+
+    /// Lays the shorthands over the deciding container.
+    fn lay_over(
+        &self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let Shorthands { image, command, args, env, cpu, memory } = &self.template.shorthands;
+        let mut set = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                container.insert(key.to_owned(), value);
+            }
+        };
+        set("image", image.as_ref().map(|image| json!(image)));
+        set("command", command.as_ref().map(|command| json!(command)));
+        set("args", args.as_ref().map(|args| json!(args)));
+        if !env.is_empty() {
+            let list = self.list(container, "env", &format!("{field}.env"))?;
+            list.retain(|old| !env.iter().any(|new| new.get("name") == old.get("name")));
+            list.extend(env.iter().cloned());
+        }
+        for (resource, amount) in [("cpu", cpu), ("memory", memory)] {
+            let Some(amount) = amount else { continue };
+            let field = format!("{field}.resources");
+            let resources = self.map(container, "resources", &field)?;
+            for kind in ["requests", "limits"] {
+                let amounts = self.map(resources, kind, &format!("{field}.{kind}"))?;
+                amounts.insert(resource.to_owned(), json!(amount));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts our variables first, so that those of the template may refer to them.
+    fn add_env(
+        &mut self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let field = format!("{field}.env");
+        let ours = our_env();
+        let list = self.list(container, "env", &field)?;
+        let mut theirs = std::mem::take(list);
+        let taken = |entry: &Value| ours.iter().any(|our| our.get("name") == entry.get("name"));
+        for entry in theirs.iter().filter(|entry| taken(entry)) {
+            let name = entry.get("name").and_then(Value::as_str).unwrap_or_default();
+            self.warn(&field, format!("{name} is replaced by posse's own"));
+        }
+        theirs.retain(|entry| !taken(entry));
+        *list = ours;
+        list.append(&mut theirs);
+        Ok(())
+    }
+
+    fn add_restart_policy(&mut self, spec: &mut Map<String, Value>) {
+        let theirs = spec.insert("restartPolicy".to_owned(), json!("Never"));
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && theirs != "Never") {
+            let what = describe(&theirs);
+            let message =
+                format!("{what} is replaced by `Never`: a lost executor gets a successor");
+            self.warn("spec.restartPolicy", message);
+        }
+    }
+
+    /// Shortens the stay of pods on lost nodes, as the server's own admission would lengthen it.
+    fn add_tolerations(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let Some(seconds) = self.identity.node_loss_after_s else { return Ok(()) };
+        let list = self.list(spec, "tolerations", "spec.tolerations")?;
+        for taint in NODE_TAINTS {
+            let covers = |toleration: &Value| {
+                let text = |key| toleration.get(key).and_then(Value::as_str).unwrap_or_default();
+                matches!(text("effect"), "" | "NoExecute")
+                    && (text("key") == taint || text("key").is_empty())
+            };
+            if !list.iter().any(covers) {
+                list.push(json!({
+                    "key": taint,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": seconds,
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_metadata(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        for field in SERVER_FIELDS {
+            metadata.remove(field);
+        }
+        for field in ["name", "generateName"] {
+            if let Some(theirs) = metadata.remove(field).filter(|theirs| !theirs.is_null()) {
+                let prefix = self.identity.pod_name_prefix();
+                let what = describe(&theirs);
+                let message =
+                    format!("{what} is replaced: executors are named {prefix}1 and so on");
+                self.warn(&format!("metadata.{field}"), message);
+            }
+        }
+        metadata.insert("name".to_owned(), json!("{{POD_NAME}}"));
+        let ours = json!(self.identity.namespace);
+        let theirs = metadata.insert("namespace".to_owned(), ours.clone());
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && *theirs != ours) {
+            let what = describe(&theirs);
+            let message = format!("{what} is replaced by the run's namespace, {ours}");
+            self.warn("metadata.namespace", message);
+        }
+        self.add_labels(metadata)?;
+        self.add_owner(metadata)
+    }
+
+    fn add_labels(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let list = self.map(metadata, "labels", "metadata.labels")?;
+        let ours = [
+            (labels::APP, json!(self.identity.app)),
+            (labels::INSTANCE, json!(self.identity.instance)),
+            (labels::GROUP, json!(self.identity.group)),
+            (labels::EXECUTOR_ID, json!("{{EXECUTOR_ID}}")),
+            (labels::SLOT, json!("{{SLOT}}")),
+            (labels::MANAGED_BY.0, json!(labels::MANAGED_BY.1)),
+            (labels::COMPONENT.0, json!(labels::COMPONENT.1)),
+        ];
+        for key in keys_of_ours(list) {
+            list.remove(&key);
+            let field = format!("metadata.labels.{key}");
+            self.warn(&field, "is left out: posse sets the labels of that prefix".to_owned());
+        }
+        for (key, value) in ours {
+            let theirs = list.insert(key.to_owned(), value.clone());
+            if let Some(theirs) = theirs.filter(|theirs| *theirs != value) {
+                let message = format!("{} is replaced by {value}", describe(&theirs));
+                self.warn(&format!("metadata.labels.{key}"), message);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_owner(&self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let field = "metadata.ownerReferences";
+        let list = self.list(metadata, "ownerReferences", field)?;
+        let uid = self.identity.owner.as_ref().map(|owner| owner.uid.as_str());
+        let other =
+            |theirs: &Value| uid.is_none() || theirs.get("uid").and_then(Value::as_str) != uid;
+        if list.iter().any(other) {
+            let message = match &self.identity.owner {
+                Some(owner) => format!(
+                    "names another owner than the driver pod, {}; leave the owner out",
+                    owner.name
+                ),
+                None => "names an owner; leave it out, posse sets the driver pod".to_owned(),
+            };
+            return Err(self.fail(field, message));
+        }
+        list.clear();
+        match &self.identity.owner {
+            None => {
+                metadata.remove("ownerReferences");
+            }
+            Some(owner) => list.push(json!({
+                "apiVersion": owner.api_version,
+                "kind": owner.kind,
+                "name": owner.name,
+                "uid": owner.uid,
+                "controller": true,
+                "blockOwnerDeletion": false,
+            })),
+        }
+        Ok(())
+    }
+}
+
+/// The keys of a map of labels or annotations that only posse may set.
+fn keys_of_ours(map: &Map<String, Value>) -> Vec<String> {
+    map.keys().filter(|key| key.starts_with(OUR_PREFIX)).cloned().collect()
+}
+
+/// The variables that every container gets; what they hold is filled in with the placeholders.
+fn our_env() -> Vec<Value> {
+    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let text = |name: &str, value: &str| json!({ "name": name, "value": value });
+    vec![
+        text("POSSE_APP", "{{APP}}"),
+        text("POSSE_INSTANCE", "{{INSTANCE}}"),
+        text("POSSE_GROUP", "{{GROUP}}"),
+        text("POSSE_EXECUTOR_ID", "{{EXECUTOR_ID}}"),
+        text("POSSE_SLOT", "{{SLOT}}"),
+        text("POSSE_DRIVER_HOST", "{{DRIVER_HOST}}"),
+        field("POSSE_POD_NAME", "metadata.name"),
+        field("POSSE_POD_IP", "status.podIP"),
+    ]
+}
+
+/// Writes JSON, and leaves gaps where a pod's ids go.
+struct Emitter<'a> {
+    build: &'a Build<'a>,
+    parts: Vec<Part>,
+}
+
+impl Emitter<'_> {
+    fn value(&mut self, value: &Value, field: &str) -> Result<(), TemplateError> {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => self.text(&value.to_string()),
+            Value::String(text) => self.string(text, field)?,
+            Value::Array(items) => {
+                self.text("[");
+                for (i, item) in items.iter().enumerate() {
+                    self.text(if i > 0 { "," } else { "" });
+                    self.value(item, &format!("{field}[{i}]"))?;
+                }
+                self.text("]");
+            }
+            Value::Object(map) => {
+                self.text("{");
+                for (i, (key, item)) in map.iter().enumerate() {
+                    let field =
+                        if field.is_empty() { key.clone() } else { format!("{field}.{key}") };
+                    self.text(if i > 0 { "," } else { "" });
+                    self.string(key, &field)?;
+                    self.text(":");
+                    self.value(item, &field)?;
+                }
+                self.text("}");
+            }
+        }
+        Ok(())
+    }
+
+    fn string(&mut self, text: &str, field: &str) -> Result<(), TemplateError> {
+        let pieces = placeholders::split(text)
+            .map_err(|unknown| self.build.fail(field, unknown.to_string()))?;
+        self.text("\"");
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => self.escaped(text),
+                Piece::Word(word) => match self.build.identity.word(word) {
+                    Ok(text) => self.escaped(&text),
+                    Err(gap) => self.parts.push(gap),
+                },
+            }
+        }
+        self.text("\"");
+        Ok(())
+    }
+
+    /// Adds what stands between the quotes of a JSON string.
+    fn escaped(&mut self, text: &str) {
+        let quoted = Value::String(text.to_owned()).to_string();
+        self.text(&quoted[1..quoted.len() - 1]);
+    }
+
+    fn text(&mut self, text: &str) {
+        match self.parts.last_mut() {
+            Some(Part::Text(last)) => last.push_str(text),
+            Some(Part::ExecutorId | Part::PodName | Part::Slot) | None => {
+                self.parts.push(Part::Text(text.to_owned()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

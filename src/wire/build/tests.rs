@@ -1,0 +1,261 @@
+//! The pods that come of templates, against goldens, and what is said about wrong templates.
+//! `UPDATE_GOLDEN=1` rewrites the goldens.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::wire::config::tests::mangled;
+
+const EVERYTHING: &str = include_str!("../../../fixtures/template/everything.yaml");
+
+fn identity() -> Identity {
+    Identity {
+        app: "wordcount".to_owned(),
+        instance: "k3f9x".to_owned(),
+        namespace: "analytics".to_owned(),
+        group: "default".to_owned(),
+        owner: None,
+        driver_host: "10.1.2.3".to_owned(),
+        node_loss_after_s: Some(60),
+        container: None,
+    }
+}
+
+fn driver_pod() -> Owner {
+    Owner {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: "driver".to_owned(),
+        uid: "3f2504e0-4f89-41d3-9a0c-0305e82c3301".to_owned(),
+    }
+}
+
+/// Compares what comes of `fixtures/template/{name}.yaml` with `{golden}.json` beside it.
+#[track_caller]
+fn check(name: &str, golden: &str, shorthands: Shorthands, identity: &Identity) {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/template");
+    let text = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
+    let template = Template::parse(&format!("{name}.yaml"), &text).unwrap();
+    let template = template.with_shorthands(shorthands);
+    template.check(identity.container.as_deref()).unwrap();
+    let compiled = template.compile(identity).unwrap();
+    let pod: Value = serde_json::from_slice(&compiled.render(37, 4)).unwrap();
+    let got = format!("{:#}\n", json!({ "pod": pod, "warnings": compiled.warnings() }));
+    let path = folder.join(format!("{golden}.json"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &got).unwrap();
+    }
+    let want = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(got, want, "{}: UPDATE_GOLDEN=1 rewrites it", path.display());
+}
+
+fn all_shorthands() -> Shorthands {
+    let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    Shorthands {
+        image: Some("worker:{{GROUP}}".to_owned()),
+        command: words(&["run"]),
+        args: words(&["--driver={{DRIVER_HOST}}:7077", "--id=$(POSSE_EXECUTOR_ID)"]),
+        env: vec![
+            json!({ "name": "LOG_LEVEL", "value": "info" }),
+            json!({ "name": "RANK", "value": "{{SLOT}}" }),
+        ],
+        cpu: Some("500m".to_owned()),
+        memory: Some("256Mi".to_owned()),
+    }
+}
+
+#[test]
+fn pods_are_as_in_the_goldens() {
+    check("image", "image", Shorthands::default(), &identity());
+    let owned = Identity { owner: Some(driver_pod()), node_loss_after_s: None, ..identity() };
+    check("image", "image-owned", all_shorthands(), &owned);
+    let deciding = Identity {
+        container: Some("worker".to_owned()),
+        driver_host: "fd00::1".to_owned(),
+        ..identity()
+    };
+    check("everything", "everything", all_shorthands(), &deciding);
+    let owned = Identity { owner: Some(driver_pod()), ..identity() };
+    check("pod-template", "pod-template", Shorthands::default(), &owned);
+}
+
+/// `render` the slow way: every text of the tree is filled in, then the tree is written.
+fn fill_in(value: &Value, identity: &Identity, id: u64, slot: u32) -> Value {
+    let text = |text: &str| -> String {
+        let pieces = placeholders::split(text).unwrap();
+        let fill = |piece: &Piece<'_>| match piece {
+            Piece::Text(text) => (*text).to_owned(),
+            Piece::Word(Word::ExecutorId) => id.to_string(),
+            Piece::Word(Word::Slot) => slot.to_string(),
+            Piece::Word(Word::PodName) => {
+                format!("{}-{}-exec-{id}", identity.app, identity.instance)
+            }
+            Piece::Word(word) => identity.word(*word).unwrap(),
+        };
+        pieces.iter().map(fill).collect()
+    };
+    match value {
+        Value::String(value) => Value::String(text(value)),
+        Value::Array(items) => items.iter().map(|item| fill_in(item, identity, id, slot)).collect(),
+        Value::Object(map) => Value::Object(
+            map.iter().map(|(key, item)| (text(key), fill_in(item, identity, id, slot))).collect(),
+        ),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+#[test]
+fn rendering_equals_the_slow_way() {
+    let identity =
+        Identity { container: Some("worker".to_owned()), owner: Some(driver_pod()), ..identity() };
+    let template = Template::parse("t.yaml", EVERYTHING).unwrap().with_shorthands(all_shorthands());
+    let compiled = template.compile(&identity).unwrap();
+    let mut build = Build { template: &template, identity: &identity, warnings: Vec::new() };
+    let pod = build.pod().unwrap();
+    for (id, slot) in [(1, 0), (2, 1), (1_234_567_890, 99), (u64::MAX, u32::MAX)] {
+        let fast: Value = serde_json::from_slice(&compiled.render(id, slot)).unwrap();
+        assert_eq!(fast, fill_in(&pod, &identity, id, slot), "id {id}, slot {slot}");
+    }
+}
+
+/// One mistake: a template, and what is said about it.
+#[track_caller]
+fn mistake(text: &str, want: &str) {
+    let got = Template::parse("t.yaml", text).and_then(|template| template.check(Some("b")));
+    let got = got.expect_err(text).to_string();
+    assert!(got.starts_with(want), "{text:?}\n got: {got}\nwant: {want}");
+}
+
+#[test]
+fn mistakes_name_file_and_field() {
+    mistake("", "t.yaml: a v1 Pod is expected, found nothing");
+    mistake("[]", "t.yaml: a v1 Pod is expected, found a list");
+    mistake("a: [", "t.yaml:1:4: unclosed bracket");
+    mistake("kind: Pod\n---\nkind: Pod", "t.yaml:3:1: holds several documents; one is expected");
+    mistake(
+        "{apiVersion: apps/v1, kind: Deployment}",
+        "t.yaml: apiVersion: expected v1, found \"apps/v1\"",
+    );
+    mistake(
+        "{apiVersion: v1, kind: Job}",
+        "t.yaml: kind: expected Pod or PodTemplate, found \"Job\"",
+    );
+    mistake("{kind: Pod}", "t.yaml: spec: is missing; expected a map");
+    mistake("{kind: Pod, spec: []}", "t.yaml: spec: expected a map, found a list");
+    mistake("{kind: Pod, metadata: x, spec: {}}", "t.yaml: metadata: expected a map, found `x`");
+    mistake("{kind: PodTemplate}", "t.yaml: template: is missing; expected a map");
+    mistake("{kind: PodTemplate, template: {}}", "t.yaml: template.spec: is missing");
+    mistake("spec: {}", "t.yaml: spec.containers: is missing; a pod needs at least one container");
+    mistake("spec: {containers: []}", "t.yaml: spec.containers: is empty; a pod needs");
+    mistake("spec: {containers: {}}", "t.yaml: spec.containers: expected a list, found a map");
+    mistake("spec: {containers: [x]}", "t.yaml: spec.containers[0]: expected a map, found `x`");
+    mistake("spec: {containers: [{image: x}]}", "t.yaml: spec.containers[0].name: is missing");
+    mistake(
+        "spec: {containers: [{name: b}], initContainers: {}}",
+        "t.yaml: spec.initContainers: expected a list, found a map",
+    );
+    mistake(
+        "spec: {containers: [{name: b}], initContainers: [{}]}",
+        "t.yaml: spec.initContainers[0].name: is missing; every container needs a name",
+    );
+    mistake(
+        "spec: {containers: [{name: a}, {name: c}]}",
+        "t.yaml: spec.containers: none is named `b`; there are: a, c",
+    );
+    mistake(
+        "spec: {containers: [{name: b, env: {A: 1}}]}",
+        "t.yaml: spec.containers[0].env: expected a list, found a map",
+    );
+    mistake(
+        "spec: {containers: [{name: a}, {name: b, args: [x, '{{FOO}}']}]}",
+        "t.yaml: spec.containers[1].args[1]: unknown placeholder {{FOO}}; known: {{APP}}, ",
+    );
+    mistake(
+        "{metadata: {labels: {'{{X}}': a}}, spec: {containers: [{name: b}]}}",
+        "t.yaml: metadata.labels.{{X}}: unknown placeholder {{X}}",
+    );
+    mistake(
+        "{kind: PodTemplate, template: {spec: {containers: [{name: b}], hostname: '{{X}}'}}}",
+        "t.yaml: template.spec.hostname: unknown placeholder {{X}}",
+    );
+    for (field, value) in [
+        ("metadata.labels", "{metadata: {labels: []}, "),
+        ("metadata.annotations", "{metadata: {annotations: x}, "),
+    ] {
+        let text = format!("{value}spec: {{containers: [{{name: b}}]}}}}");
+        mistake(&text, &format!("t.yaml: {field}: expected a map, found"));
+    }
+    mistake(
+        "{metadata: {ownerReferences: {}}, spec: {containers: [{name: b}]}}",
+        "t.yaml: metadata.ownerReferences: expected a list, found a map",
+    );
+    mistake(
+        "spec: {containers: [{name: b}], tolerations: x}",
+        "t.yaml: spec.tolerations: expected a list, found `x`",
+    );
+    mistake(
+        "{metadata: {ownerReferences: [{uid: a}, {uid: b}]}, spec: {containers: [{name: b}]}}",
+        "t.yaml: metadata.ownerReferences: names another owner than the driver pod",
+    );
+}
+
+#[test]
+fn an_owner_has_to_be_the_driver_pod() {
+    let text = "{metadata: {ownerReferences: [{uid: a}]}, spec: {containers: [{name: b}]}}";
+    let template = Template::parse("t.yaml", text).unwrap();
+    template.check(None).unwrap();
+    let error = template.compile(&identity()).unwrap_err().to_string();
+    assert!(error.starts_with("t.yaml: metadata.ownerReferences: names an owner"), "{error}");
+    let owned = Identity { owner: Some(driver_pod()), ..identity() };
+    let error = template.compile(&owned).unwrap_err().to_string();
+    assert!(error.contains("names another owner than the driver pod, driver;"), "{error}");
+    let owned =
+        Identity { owner: Some(Owner { uid: "a".to_owned(), ..driver_pod() }), ..identity() };
+    template.compile(&owned).unwrap();
+}
+
+#[test]
+fn resources_that_are_no_maps_are_named() {
+    let text = "spec: {containers: [{name: b, resources: {limits: 5}}]}";
+    let shorthands = Shorthands { cpu: Some("1".to_owned()), ..Shorthands::default() };
+    let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands);
+    let error = template.compile(&identity()).unwrap_err().to_string();
+    assert_eq!(error, "t.yaml: spec.containers[0].resources.limits: expected a map, found `5`");
+}
+
+#[test]
+fn a_pod_by_image_alone_has_one_container() {
+    let template = Template::from_image("posse.yaml: executors[0]", Some("x:1")).unwrap();
+    let pod: Value =
+        serde_json::from_slice(&template.compile(&identity()).unwrap().render(1, 0)).unwrap();
+    assert_eq!(pod["spec"]["containers"][0]["name"], "executor");
+    assert_eq!(pod["spec"]["containers"][0]["image"], "x:1");
+    let error = Template::from_image("posse.yaml: executors[0]", None).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "posse.yaml: executors[0]: there is no pod: give template, pod or image"
+    );
+}
+
+#[test]
+fn json_is_a_template_too() {
+    let yaml = Template::parse("t", EVERYTHING).unwrap();
+    let node = crate::wire::yaml::Node::read(EVERYTHING).unwrap();
+    assert_eq!(Template::parse("t", &format!("{:#}", node.to_json())).unwrap(), yaml);
+    assert_eq!(Template::from_json("t", node.to_json()).unwrap(), yaml);
+}
+
+#[test]
+fn no_template_makes_it_panic() {
+    const ROUNDS: u64 = 4_000;
+    let mut taken = 0;
+    for seed in 0..ROUNDS {
+        let Ok(template) = Template::parse("t.yaml", &mangled(EVERYTHING, seed)) else { continue };
+        let template = template.with_shorthands(all_shorthands());
+        let Ok(compiled) = template.compile(&identity()) else { continue };
+        taken += 1;
+        let pod: Result<Value, _> = serde_json::from_slice(&compiled.render(seed, 1));
+        assert!(pod.is_ok(), "seed {seed} renders no JSON");
+    }
+    assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
+}

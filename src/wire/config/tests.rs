@@ -1,0 +1,328 @@
+//! What posse.yaml may say, and what is said about each mistake in it.
+
+use super::*;
+use crate::core::rng::Rng;
+
+const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
+const FULL_JSON: &str = include_str!("../../../fixtures/config/full.json");
+
+#[test]
+fn the_contracts_example_is_read_and_says_the_defaults() {
+    let config = Config::parse("posse.yaml", FULL).unwrap();
+    let want = Config {
+        app: Some("wordcount".to_owned()),
+        namespace: Some("analytics".to_owned()),
+        driver: Driver {
+            command: vec!["python".to_owned(), "driver.py".to_owned()],
+            host: Some("10.1.2.3".to_owned()),
+            ready: Ready::None,
+        },
+        executors: vec![Group {
+            count: 10,
+            source: PodSource::File("executor.yaml".to_owned()),
+            container: Some("worker".to_owned()),
+            shorthands: Shorthands { image: Some("...".to_owned()), ..Shorthands::default() },
+            ..Group::default()
+        }],
+        control: Control::At(ControlAddr::Unix("PATH".into())),
+        ..Config::default()
+    };
+    assert_eq!(config, want);
+    assert_eq!(Config::parse("posse.json", FULL_JSON).unwrap(), want);
+}
+
+#[test]
+fn an_empty_file_says_the_defaults() {
+    for text in ["", "# nothing", "{}", "executors: []", "executors:", "allocation:\nwatch:"] {
+        assert_eq!(Config::parse("posse.yaml", text).unwrap(), Config::default(), "{text:?}");
+    }
+}
+
+#[test]
+fn every_value_arrives() {
+    let text = "
+driver: {ready: 'tcp:7077'}
+executors:
+  - {group: a, image: x, min: 3}
+  - group: b
+    count: 4
+    min: 1
+    max: 9
+    scale_down: pending
+    replace: gone
+    pod: {spec: {containers: [{name: c}]}}
+    command: [run, 1, 1.10, on]
+    args: []
+    env: {A: 1.10, B: '', C: off}
+    cpu: 1.50
+    memory: 512Mi
+  - group: c
+    image: x
+    env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
+allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0, adopt_hold: 1s,
+  node_loss_after: 1500ms}
+failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
+heartbeat: {reason_wait: 1s}
+lease: false
+shutdown: {grace: 1s, timeout: 2s}
+control: off
+";
+    let config = Config::parse("posse.yaml", text).unwrap();
+    let [a, b, c] = config.executors.as_slice() else { panic!("three groups") };
+    assert_eq!((a.count, a.min, a.max), (3, 3, None), "no count: at least min");
+    assert_eq!((b.count, b.min, b.max), (4, 1, Some(9)));
+    assert_eq!((b.scale_down, b.replace), (ScaleDown::Pending, Replace::Gone));
+    assert_eq!(b.source, PodSource::Inline(json!({ "spec": { "containers": [{ "name": "c" }] } })));
+    let want = Shorthands {
+        image: None,
+        command: Some(["run", "1", "1.10", "on"].map(str::to_owned).to_vec()),
+        args: Some(Vec::new()),
+        env: vec![
+            json!({ "name": "A", "value": "1.10" }),
+            json!({ "name": "B", "value": "" }),
+            json!({ "name": "C", "value": "off" }),
+        ],
+        cpu: Some("1.50".to_owned()),
+        memory: Some("512Mi".to_owned()),
+    };
+    assert_eq!(b.shorthands, want);
+    assert_eq!(
+        c.shorthands.env,
+        [
+            json!({ "name": "A", "value": "1" }),
+            json!({ "name": "B", "value": "" }),
+            json!({ "name": "C", "valueFrom": { "fieldRef": { "fieldPath": "x" } } }),
+        ]
+    );
+    let policy = Policy {
+        in_flight_max: IN_FLIGHT_LIMIT,
+        pending_max: 1,
+        unschedulable_max: 2,
+        adopt_hold_ms: 1_000,
+        failures_app: FailureLimit::Max(7),
+        failures_cluster: FailureLimit::Auto,
+        failures_start: FailureLimit::Max(0),
+        failures_window_ms: 120_000,
+        keep_failed: 0,
+        stop_timeout_ms: 2_000,
+    };
+    assert_eq!(config.policy, policy);
+    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
+    assert_eq!((config.reason_wait_ms, config.grace_ms, config.lease), (1_000, 1_000, false));
+    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+}
+
+/// One mistake: the text, and the beginning of what is said about it.
+#[track_caller]
+fn mistake(text: &str, want: &str) {
+    match Config::parse("posse.yaml", text) {
+        Ok(config) => panic!("{text:?} was taken: {config:?}"),
+        Err(error) => {
+            let got = error.to_string();
+            let want = format!("posse.yaml:{want}");
+            assert!(got.starts_with(&want), "{text:?}\n got: {got}\nwant: {want}");
+        }
+    }
+}
+
+#[test]
+fn unknown_keys_name_their_place_and_the_known_ones() {
+    mistake("app: a\nexecuters: []", "2:1: executers: unknown key; known here: allocation, app, ");
+    mistake(
+        "driver:\n  cmd: x",
+        "2:3: driver.cmd: unknown key; known here: command, host, ready, silence",
+    );
+    mistake(
+        "executors:\n- group: a\n  cuont: 1",
+        "3:3: executors[0].cuont: unknown key; known here: args, ",
+    );
+    mistake("executors: [{sidecar_failure: x}]", "1:14: executors[0].sidecar_failure: unknown key");
+    mistake("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
+    mistake("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
+    mistake(
+        "heartbeat: {x: 1}",
+        "1:13: heartbeat.x: unknown key; known here: reason_wait, timeout",
+    );
+    mistake("shutdown: {x: 1}", "1:12: shutdown.x: unknown key; known here: grace, timeout");
+    mistake(
+        "executors: [{image: x, env: [{name: A, vlaue: x}]}]",
+        "1:40: executors[0].env[0].vlaue: unknown key; known here: name, value, valueFrom",
+    );
+}
+
+#[test]
+fn wrong_types_say_what_is_expected() {
+    mistake("[]", "1:1: the file: expected a map, found a list");
+    mistake("text", "1:1: the file: expected a map, found `text`");
+    mistake("app: [a]", "1:6: app: expected a text, found a list");
+    mistake("app: ''", "1:6: app: is empty; leave the key out instead");
+    mistake("driver: x", "1:9: driver: expected a map, found `x`");
+    mistake("driver: {command: run it}", "1:19: driver.command: expected a list, found `run it`");
+    mistake("driver: {command: [a, {}]}", "1:23: driver.command[1]: expected a text, found a map");
+    mistake("driver: {command: [a, ~]}", "1:23: driver.command[1]: expected a text, found nothing");
+    mistake("executors: {}", "1:12: executors: expected a list, found a map");
+    mistake("executors: [x]", "1:13: executors[0]: expected a map, found `x`");
+    for wrong in ["ten", "-1", "1.5", "4294967296", "'1'", "[1]"] {
+        let text = format!("executors: [{{count: {wrong}}}]");
+        mistake(
+            &text,
+            "1:21: executors[0].count: expected a whole number from 0 to 4294967295, found ",
+        );
+    }
+    mistake("executors: [{pod: x}]", "1:19: executors[0].pod: expected a map, found `x`");
+    mistake(
+        "executors: [{env: x}]",
+        "1:19: executors[0].env: expected a map of NAME: value, or a list",
+    );
+    mistake(
+        "executors: [{env: {A: ~}}]",
+        "1:20: executors[0].env.A: expected a text (\"\" for none), found nothing",
+    );
+    mistake("executors: [{env: [{value: x}]}]", "1:20: executors[0].env[0].name: is missing");
+    mistake(
+        "executors: [{env: [{name: A, value: x, valueFrom: {}}]}]",
+        "1:37: executors[0].env[0].value: give either value or valueFrom",
+    );
+    mistake("watch: 1", "1:8: watch: expected true or false, found `1`");
+    mistake("lease: maybe", "1:8: lease: expected true or false, found `maybe`");
+    mistake("shutdown: {grace: 5}", "1:19: shutdown.grace: expected a duration like `90s`, ");
+    mistake("a: [", "1:4: unclosed bracket");
+    mistake("app: a\napp: b", "2:1: duplicate mapping key: app");
+    mistake("app: a\n---\napp: b", "3:1: holds several documents; one is expected");
+}
+
+#[test]
+fn wrong_values_say_what_is_right() {
+    mistake(
+        "app: Foo",
+        "1:6: app: `Foo` is not a name for an application: it has at most 40 of [a-z0-9-]",
+    );
+    mistake("app: 1a", "1:6: app: `1a` is not a name for an application");
+    mistake("namespace: a.b", "1:12: namespace: `a.b` is not a namespace");
+    mistake("driver: {host: 'a b'}", "1:16: driver.host: `a b` is not a host name or an address");
+    mistake(
+        "driver: {ready: tcp}",
+        "1:17: driver.ready: expected none, tcp:PORT or control, found `tcp`",
+    );
+    mistake("driver: {ready: 'tcp:0'}", "1:17: driver.ready: expected none, tcp:PORT or control");
+    mistake("executors: [{group: A}]", "1:21: executors[0].group: `A` is not a name for a group");
+    mistake(
+        "executors:\n- group: a\n- group: a",
+        "3:10: executors[1].group: `a` is already the name of executors[0]; each group needs its own",
+    );
+    mistake(
+        "executors: [{}, {}]",
+        "1:17: executors[1].group: `default` is already the name of executors[0]",
+    );
+    mistake(
+        "executors: [{count: 1, min: 2}]",
+        "1:21: executors[0].count: 1 is below min, which is 2",
+    );
+    mistake(
+        "executors: [{count: 3, max: 2}]",
+        "1:21: executors[0].count: 3 is above max, which is 2",
+    );
+    mistake(
+        "executors: [{min: 3, max: 2}]",
+        "1:13: executors[0].count: 3 is above max, which is 2",
+    );
+    mistake(
+        "executors: [{template: x, pod: {}}]",
+        "1:32: executors[0].pod: give either pod or template",
+    );
+    mistake(
+        "executors: [{scale_down: all}]",
+        "1:26: executors[0].scale_down: expected any or pending, found `all`",
+    );
+    mistake(
+        "executors: [{replace: now}]",
+        "1:23: executors[0].replace: expected terminating or gone, found `now`",
+    );
+    mistake(
+        "executors: [{cpu: 2x}]",
+        "1:19: executors[0].cpu: expected a number of CPUs like 2, 0.5 or 500m, found `2x`",
+    );
+    mistake(
+        "executors: [{memory: 512m}]",
+        "1:22: executors[0].memory: expected an amount of memory like 512Mi or 2Gi, found `512m`; did you mean 512Mi",
+    );
+    mistake(
+        "executors: [{memory: lots}]",
+        "1:22: executors[0].memory: expected an amount of memory",
+    );
+    mistake(
+        "allocation: {in_flight_max: 257}",
+        "1:29: allocation.in_flight_max: 257 is above 256, the most",
+    );
+    mistake(
+        "failures: {app: some}",
+        "1:17: failures.app: expected auto, off or a whole number, found `some`",
+    );
+    mistake(
+        "failures: {app: true}",
+        "1:17: failures.app: expected auto, off or a whole number, found `true`",
+    );
+    mistake("failures: {window: 0s}", "1:20: failures.window: has to be longer than 0s");
+    mistake("control: 0.0.0.0:80", "1:10: control: `0.0.0.0:80` is not a loopback address");
+    mistake("control: on", "1:10: control: expected unix:PATH or a loopback HOST:PORT, found `on`");
+    mistake(
+        "watch: false\nallocation: {poll_interval: 0s}",
+        "1:8: watch: is off, and so is allocation.poll_interval: leave one of the two on",
+    );
+}
+
+#[test]
+fn what_is_not_built_is_refused_but_for_its_default() {
+    for (path, accepted) in NOT_BUILT {
+        let (section, key) = path.split_once('.').unwrap_or(("", path));
+        let text = |value: &str| match section {
+            "" => format!("{key}: {value}"),
+            section => format!("{section}: {{{key}: {value}}}"),
+        };
+        Config::parse("posse.yaml", &text(accepted)).unwrap();
+        let error = Config::parse("posse.yaml", &text("7h")).unwrap_err();
+        let want =
+            format!("{path}: `7h` is not supported by this version yet; leave the key out or");
+        assert!(error.message.starts_with(&want), "{error}");
+        assert!(Config::parse("posse.yaml", &text("[]")).is_err());
+    }
+    Config::parse("posse.yaml", "heartbeat: {timeout: 0}\nallocation: {start_timeout: 600s}")
+        .unwrap();
+}
+
+#[test]
+fn no_text_makes_it_panic() {
+    const ROUNDS: u64 = 4_000;
+    let mut taken = 0;
+    for seed in 0..ROUNDS {
+        let text = mangled(FULL, seed);
+        match Config::parse("posse.yaml", &text) {
+            Ok(_) => taken += 1,
+            Err(error) => assert!(error.to_string().starts_with("posse.yaml"), "seed {seed}"),
+        }
+    }
+    assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
+}
+
+/// The text with a few bytes or stretches changed.
+pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
+    const SPICES: &[u8] = b"{}[]:,-#&*!|>'\"%@`\n\t \\\0?<=~019ae\xff\xc3";
+    let mut rng = Rng::new(seed);
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..=rng.below(4) {
+        let below = |rng: &mut Rng, n: usize| usize::try_from(rng.below(n as u64)).unwrap();
+        let at = below(&mut rng, bytes.len().max(1));
+        let end = (at + below(&mut rng, 40)).min(bytes.len());
+        match rng.below(4) {
+            0 => bytes.insert(at, SPICES[below(&mut rng, SPICES.len())]),
+            1 => drop(bytes.drain(at..end)),
+            2 => {
+                let stretch = bytes[at..end].to_vec();
+                let to = below(&mut rng, bytes.len());
+                bytes.splice(to..to, stretch);
+            }
+            _ => bytes[at] = SPICES[below(&mut rng, SPICES.len())],
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,262 @@
+//! Owns the JSON of control calls: bodies to commands, replies and errors to bodies. What a call
+//! does is the core's.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::core::command::{AfterKill, Command};
+use crate::core::ids::{ExecutorId, GroupName};
+
+/// What is wrong with a call, and which of its fields it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadCall {
+    pub error: String,
+    /// None where the whole body is at fault.
+    pub field: Option<String>,
+}
+
+impl BadCall {
+    fn new(field: &str, error: impl Into<String>) -> Self {
+        Self { error: error.into(), field: Some(field.to_owned()) }
+    }
+}
+
+/// Reads the body of `PUT /v1/groups/{group}`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_set_target(group: GroupName, body: &[u8]) -> Result<Command, BadCall> {
+    let fields = parse_object(body)?;
+    for name in ["template", "min", "max", "container", "scale_down"] {
+        if fields.contains_key(name) {
+            return Err(BadCall::new(name, "not supported by this version yet"));
+        }
+    }
+    check_names(&fields, &["target"])?;
+    let target = fields.get("target").ok_or_else(|| BadCall::new("target", "is missing"))?;
+    Ok(Command::SetTarget { group, target: count("target", target)? })
+}
+
+/// Reads the body of `POST /v1/executors/kill`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_kill(body: &[u8]) -> Result<Command, BadCall> {
+    let fields = parse_object(body)?;
+    check_names(&fields, &["executors", "replace", "force", "reason", "target"])?;
+    let after = match (optional(&fields, "replace"), optional(&fields, "target")) {
+        (Some(_), Some(_)) => {
+            return Err(BadCall::new("target", "goes instead of replace, not with it"));
+        }
+        (Some(replace), None) if !flag("replace", replace)? => AfterKill::Lower,
+        (None, Some(target)) => AfterKill::Target(count("target", target)?),
+        (Some(_) | None, None) => AfterKill::Replace,
+    };
+    let force = optional(&fields, "force").map(|value| flag("force", value)).transpose()?;
+    let reason = optional(&fields, "reason").map(|value| text("reason", value)).transpose()?;
+    Ok(Command::Kill { executors: ids(&fields)?, after, force: force.unwrap_or(false), reason })
+}
+
+/// The body of an error.
+#[must_use]
+pub fn error_body(error: &str, field: Option<&str>) -> Vec<u8> {
+    let body = match field {
+        Some(field) => json!({"error": error, "field": field}),
+        None => json!({"error": error}),
+    };
+    body.to_string().into_bytes()
+}
+
+/// The error in a body that somebody else's server may have written; none where it is not ours.
+#[must_use]
+pub fn parse_error(body: &[u8]) -> Option<BadCall> {
+    let fields = parse_object(body).ok()?;
+    let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
+    Some(BadCall { error: text("error")?, field: text("field") })
+}
+
+/// The body of a call that sets a target, and of its answer.
+#[must_use]
+pub fn target_body(target: u32) -> Vec<u8> {
+    json!({"target": target}).to_string().into_bytes()
+}
+
+/// Reads the answer to a call that sets a target; none where it is not one.
+#[must_use]
+pub fn parse_target(body: &[u8]) -> Option<u32> {
+    let fields = parse_object(body).ok()?;
+    fields.get("target").and_then(|target| count("target", target).ok())
+}
+
+/// The body of a kill call.
+#[must_use]
+pub fn kill_body(
+    executors: &BTreeSet<ExecutorId>,
+    after: AfterKill,
+    force: bool,
+    reason: Option<&str>,
+) -> Vec<u8> {
+    let executors: Vec<u64> = executors.iter().map(|id| id.0).collect();
+    let mut body = json!({"executors": executors, "force": force, "reason": reason});
+    match after {
+        AfterKill::Lower => body["replace"] = json!(false),
+        AfterKill::Replace => body["replace"] = json!(true),
+        AfterKill::Target(target) => body["target"] = json!(target),
+    }
+    body.to_string().into_bytes()
+}
+
+/// The body of the answer to a kill call.
+#[must_use]
+pub fn killed_body(
+    killed: &[ExecutorId],
+    busy: &[ExecutorId],
+    unknown: &[ExecutorId],
+    target: Option<u32>,
+) -> Vec<u8> {
+    let list = |ids: &[ExecutorId]| ids.iter().map(|id| id.0).collect::<Vec<u64>>();
+    let (killed, busy, unknown) = (list(killed), list(busy), list(unknown));
+    let body = json!({"killed": killed, "busy": busy, "unknown": unknown, "target": target});
+    body.to_string().into_bytes()
+}
+
+fn parse_object(body: &[u8]) -> Result<Map<String, Value>, BadCall> {
+    let value: Value = serde_json::from_slice(body).map_err(|error| BadCall {
+        error: format!("the body is not JSON: {error}"),
+        field: None,
+    })?;
+    match value {
+        Value::Object(fields) => Ok(fields),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(BadCall { error: "the body must be a JSON object".to_owned(), field: None })
+        }
+    }
+}
+
+/// A misspelt field would otherwise be a call that does something else than was meant.
+fn check_names(fields: &Map<String, Value>, known: &[&str]) -> Result<(), BadCall> {
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => {
+            Err(BadCall::new(name, format!("unknown field, expected one of {}", known.join(", "))))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Null is as good as absent.
+fn optional<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+fn count(field: &str, value: &Value) -> Result<u32, BadCall> {
+    let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
+    number.ok_or_else(|| BadCall::new(field, "must be a whole number from 0 to 4294967295"))
+}
+
+fn flag(field: &str, value: &Value) -> Result<bool, BadCall> {
+    value.as_bool().ok_or_else(|| BadCall::new(field, "must be true or false"))
+}
+
+fn text(field: &str, value: &Value) -> Result<String, BadCall> {
+    let text = value.as_str().filter(|text| text.len() <= REASON_BYTES_MAX);
+    text.map(str::to_owned).ok_or_else(|| {
+        BadCall::new(field, format!("must be a text of at most {REASON_BYTES_MAX} bytes"))
+    })
+}
+
+fn ids(fields: &Map<String, Value>) -> Result<BTreeSet<ExecutorId>, BadCall> {
+    const FIELD: &str = "executors";
+    let list = fields.get(FIELD).ok_or_else(|| BadCall::new(FIELD, "is missing"))?;
+    let list = list.as_array().ok_or_else(|| BadCall::new(FIELD, "must be a list of numbers"))?;
+    let ids = list.iter().map(|id| id.as_u64().filter(|&id| id > 0).map(ExecutorId));
+    ids.collect::<Option<_>>()
+        .ok_or_else(|| BadCall::new(FIELD, "must hold executor ids: whole numbers from 1"))
+}
+
+/// A reason goes into events and logs: a line, not a book.
+const REASON_BYTES_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kill(ids: &[u64], after: AfterKill, force: bool, reason: Option<&str>) -> Command {
+        let executors = ids.iter().copied().map(ExecutorId).collect();
+        Command::Kill { executors, after, force, reason: reason.map(str::to_owned) }
+    }
+
+    #[test]
+    fn reads_kill_calls() {
+        let table = [
+            (r#"{"executors":[2,1,2]}"#, kill(&[1, 2], AfterKill::Replace, false, None)),
+            (r#"{"executors":[],"replace":true}"#, kill(&[], AfterKill::Replace, false, None)),
+            (
+                r#"{"executors":[1],"replace":false,"force":true,"reason":"slow"}"#,
+                kill(&[1], AfterKill::Lower, true, Some("slow")),
+            ),
+            (
+                r#" {"target":0,"executors":[1],"reason":null} "#,
+                kill(&[1], AfterKill::Target(0), false, None),
+            ),
+        ];
+        for (body, want) in table {
+            assert_eq!(parse_kill(body.as_bytes()), Ok(want), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_it_writes_it_reads() {
+        let executors: BTreeSet<ExecutorId> = [ExecutorId(7), ExecutorId(9)].into();
+        for after in [AfterKill::Lower, AfterKill::Replace, AfterKill::Target(3)] {
+            for (force, reason) in [(true, Some("why \"so\"")), (false, None)] {
+                let want = kill(&[7, 9], after, force, reason);
+                assert_eq!(parse_kill(&kill_body(&executors, after, force, reason)), Ok(want));
+            }
+        }
+        let group = GroupName::from("g");
+        let want = Command::SetTarget { group: group.clone(), target: 5 };
+        assert_eq!(parse_set_target(group, &target_body(5)), Ok(want));
+        assert_eq!(parse_target(&target_body(5)), Some(5));
+        let want = BadCall::new("target", "is missing");
+        assert_eq!(parse_error(&error_body("is missing", Some("target"))), Some(want));
+        assert_eq!(
+            killed_body(&[ExecutorId(1)], &[], &[ExecutorId(4)], None),
+            br#"{"busy":[],"killed":[1],"target":null,"unknown":[4]}"#
+        );
+    }
+
+    #[test]
+    fn names_the_field_that_is_wrong() {
+        #[track_caller]
+        fn check(got: Result<Command, BadCall>, field: Option<&str>, part: &str) {
+            let bad = got.expect_err("it must be refused");
+            assert_eq!(bad.field.as_deref(), field, "{bad:?}");
+            assert!(bad.error.contains(part), "{bad:?}");
+        }
+        let put = |body: &str| parse_set_target(GroupName::from("g"), body.as_bytes());
+        check(put(""), None, "not JSON");
+        check(put("{\"target\":1"), None, "line 1");
+        check(put("[1]"), None, "object");
+        check(put(&"[".repeat(100_000)), None, "recursion");
+        check(put("{}"), Some("target"), "missing");
+        check(put(r#"{"target":null}"#), Some("target"), "whole number");
+        check(put(r#"{"target":-1}"#), Some("target"), "whole number");
+        check(put(r#"{"target":1.5}"#), Some("target"), "whole number");
+        check(put(r#"{"target":"3"}"#), Some("target"), "whole number");
+        check(put(r#"{"target":4294967296}"#), Some("target"), "whole number");
+        check(put(r#"{"target":1,"tarjet":1}"#), Some("tarjet"), "unknown field");
+        check(put(r#"{"target":1,"template":{}}"#), Some("template"), "not supported");
+
+        let kill = |body: &str| parse_kill(body.as_bytes());
+        check(kill("{}"), Some("executors"), "missing");
+        check(kill(r#"{"executors":1}"#), Some("executors"), "list");
+        check(kill(r#"{"executors":[0]}"#), Some("executors"), "from 1");
+        check(kill(r#"{"executors":["1"]}"#), Some("executors"), "from 1");
+        check(kill(r#"{"executors":[1],"force":1}"#), Some("force"), "true or false");
+        check(kill(r#"{"executors":[1],"replace":"no"}"#), Some("replace"), "true or false");
+        check(kill(r#"{"executors":[1],"reason":[]}"#), Some("reason"), "text");
+        check(kill(r#"{"executors":[1],"replace":true,"target":1}"#), Some("target"), "instead");
+        check(kill(r#"{"executor":[1]}"#), Some("executor"), "unknown field");
+    }
+}

@@ -1,0 +1,187 @@
+//! Owns the JSON of events: one object a line, as the contract has it. Decides nothing.
+
+use serde::ser::{SerializeMap, Serializer};
+
+use crate::core::event::{Event, Subject};
+use crate::core::time::Millis;
+use crate::wire::time::Epoch;
+
+/// The line of one event, with its line end. Absent facts are null.
+#[must_use]
+pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> String {
+    let mut bytes = Vec::with_capacity(LINE_BYTES_USUAL);
+    let mut serializer = serde_json::Serializer::new(&mut bytes);
+    serializer
+        .serialize_map(None)
+        .and_then(|mut map| {
+            map.serialize_entry("run", run)?;
+            map.serialize_entry("seq", &seq)?;
+            map.serialize_entry("time", &epoch.rfc3339(at))?;
+            map.serialize_entry("event", name(event))?;
+            write_facts(&mut map, event, epoch)?;
+            map.end()
+        })
+        .expect("strings and numbers can be written to memory");
+    bytes.push(b'\n');
+    String::from_utf8(bytes).expect("JSON is written as UTF-8")
+}
+
+/// The contract's name of an event.
+fn name(event: &Event) -> &'static str {
+    match event {
+        Event::BudgetExhausted { .. } => "budget_exhausted",
+        Event::CreateRefused { .. } => "create_refused",
+        Event::ExecutorDeleted { .. } => "executor_deleted",
+        Event::ExecutorLost { .. } => "executor_lost",
+        Event::ExecutorRequested { .. } => "executor_requested",
+        Event::ExecutorRunning { .. } => "executor_running",
+        Event::Missed { .. } => "missed",
+        Event::Started => "started",
+        Event::Stopped => "stopped",
+        Event::Stopping => "stopping",
+        Event::TargetChanged { .. } => "target_changed",
+        Event::Waiting { .. } => "waiting",
+        Event::WatchRestarted { .. } => "watch_restarted",
+    }
+}
+
+fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Result<(), M::Error> {
+    match event {
+        Event::BudgetExhausted { budget } => map.serialize_entry("budget", budget.as_str()),
+        Event::CreateRefused { group, cause, message } => {
+            map.serialize_entry("group", group.as_str())?;
+            map.serialize_entry("cause", cause)?;
+            map.serialize_entry("message", message)
+        }
+        Event::ExecutorDeleted { subject, cause } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("cause", cause.as_str())
+        }
+        Event::ExecutorLost { subject, node, reason, exit_code, message } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("node", node)?;
+            map.serialize_entry("reason", reason.as_str())?;
+            map.serialize_entry("caused_by_app", &reason.caused_by_app())?;
+            map.serialize_entry("exit_code", exit_code)?;
+            map.serialize_entry("message", message)?;
+            map.serialize_entry("budget", &reason.budget().map(|budget| budget.as_str()))
+        }
+        Event::ExecutorRequested { subject } => write_subject(map, subject),
+        Event::ExecutorRunning { subject, node, ip } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("node", node)?;
+            map.serialize_entry("ip", ip)
+        }
+        Event::Missed { count } => map.serialize_entry("count", count),
+        Event::Started | Event::Stopped | Event::Stopping => Ok(()),
+        Event::TargetChanged { group, target } => {
+            map.serialize_entry("group", group.as_str())?;
+            map.serialize_entry("target", target)
+        }
+        Event::Waiting { group, waiting, until } => {
+            map.serialize_entry("group", group.as_str())?;
+            map.serialize_entry("for", waiting.as_str())?;
+            map.serialize_entry("until", &until.map(|at| epoch.rfc3339(at)))
+        }
+        Event::WatchRestarted { cause } => map.serialize_entry("cause", cause),
+    }
+}
+
+fn write_subject<M: SerializeMap>(map: &mut M, subject: &Subject) -> Result<(), M::Error> {
+    map.serialize_entry("group", subject.group.as_str())?;
+    map.serialize_entry("executor", &subject.id.0)?;
+    map.serialize_entry("uid", &subject.uid.as_ref().map(ToString::to_string))?;
+    map.serialize_entry("pod", &subject.pod)
+}
+
+/// Most lines fit without the buffer growing.
+const LINE_BYTES_USUAL: usize = 320;
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::core::event::{Budget, DeleteCause, LossReason};
+    use crate::core::ids::{ExecutorId, GroupName, Uid};
+    use crate::core::plan::Waiting;
+
+    #[track_caller]
+    fn check(event: Event, facts: &str) {
+        let epoch = Epoch(SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600));
+        let got = line("k3f9", 7, Millis(1500), &event, epoch);
+        let head = r#"{"run":"k3f9","seq":7,"time":"2026-01-01T00:00:01.500Z","event":"#;
+        assert_eq!(got, format!("{head}{facts}}}\n"));
+    }
+
+    #[test]
+    fn every_event_as_the_contract_has_it() {
+        let group = GroupName::from("default");
+        let nameless = Subject {
+            group: group.clone(),
+            id: ExecutorId(3),
+            uid: None,
+            pod: "w-a-exec-3".into(),
+        };
+        let subject = Subject { uid: Some(Uid::new("u1")), ..nameless.clone() };
+        let who = r#""group":"default","executor":3,"uid":"u1","pod":"w-a-exec-3""#;
+
+        check(Event::Started, r#""started""#);
+        check(Event::Stopping, r#""stopping""#);
+        check(Event::Stopped, r#""stopped""#);
+        check(Event::Missed { count: 5 }, r#""missed","count":5"#);
+        check(
+            Event::BudgetExhausted { budget: Budget::App },
+            r#""budget_exhausted","budget":"app""#,
+        );
+        check(
+            Event::TargetChanged { group: group.clone(), target: 4 },
+            r#""target_changed","group":"default","target":4"#,
+        );
+        check(
+            Event::ExecutorRequested { subject: nameless },
+            r#""executor_requested","group":"default","executor":3,"uid":null,"pod":"w-a-exec-3""#,
+        );
+        check(
+            Event::ExecutorRunning {
+                subject: subject.clone(),
+                node: Some("n1".into()),
+                ip: Some([10, 0, 0, 1].into()),
+            },
+            &format!(r#""executor_running",{who},"node":"n1","ip":"10.0.0.1""#),
+        );
+        check(
+            Event::ExecutorLost {
+                subject: subject.clone(),
+                node: None,
+                reason: LossReason::OomKilled,
+                exit_code: Some(137),
+                message: "a \"b\"\n".into(),
+            },
+            &format!(
+                r#""executor_lost",{who},"node":null,"reason":"oom_killed","caused_by_app":true,"exit_code":137,"message":"a \"b\"\n","budget":"app""#
+            ),
+        );
+        check(
+            Event::ExecutorDeleted { subject, cause: DeleteCause::ScaledDown },
+            &format!(r#""executor_deleted",{who},"cause":"scaled_down""#),
+        );
+        check(
+            Event::CreateRefused { group: group.clone(), cause: "quota", message: "no".into() },
+            r#""create_refused","group":"default","cause":"quota","message":"no""#,
+        );
+        check(
+            Event::Waiting {
+                group: group.clone(),
+                waiting: Waiting::Quota,
+                until: Some(Millis(0)),
+            },
+            r#""waiting","group":"default","for":"quota","until":"2026-01-01T00:00:00.000Z""#,
+        );
+        check(
+            Event::Waiting { group, waiting: Waiting::FirstList, until: None },
+            r#""waiting","group":"default","for":"first_list","until":null"#,
+        );
+        check(Event::WatchRestarted { cause: "410".into() }, r#""watch_restarted","cause":"410""#);
+    }
+}

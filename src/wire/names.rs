@@ -1,0 +1,162 @@
+//! Owns which texts may be names of applications, instances and groups, and how an instance's name
+//! is made from a uid.
+
+/// The longest name of an application.
+pub const APP_LEN_MAX: usize = 40;
+/// The longest name of a group.
+pub const GROUP_LEN_MAX: usize = 40;
+/// The longest name of an instance.
+pub const INSTANCE_LEN_MAX: usize = 20;
+/// The longest pod name: it becomes the host name in the pod.
+pub const POD_NAME_LEN_MAX: usize = 63;
+/// Ids are allowed for up to ten digits.
+const ID_DIGITS_MAX: usize = 10;
+/// The letters of a made instance name.
+const INSTANCE_LEN: usize = 5;
+
+/// What is wrong with the name of an application.
+#[must_use]
+pub fn app_mistake(name: &str) -> Option<String> {
+    let sound = is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase());
+    (!sound || name.len() > APP_LEN_MAX).then(|| {
+        format!(
+            "`{name}` is not a name for an application: it has at most {APP_LEN_MAX} of [a-z0-9-], \
+             starts with a letter and does not end with `-`"
+        )
+    })
+}
+
+/// What is wrong with the name of a group.
+#[must_use]
+pub fn group_mistake(name: &str) -> Option<String> {
+    // It is a label's value, which begins and ends with a letter or digit.
+    (!is_label(name) || name.len() > GROUP_LEN_MAX).then(|| {
+        format!(
+            "`{name}` is not a name for a group: it has at most {GROUP_LEN_MAX} of [a-z0-9-] and \
+             neither begins nor ends with `-`"
+        )
+    })
+}
+
+/// What is wrong with the name of an instance.
+#[must_use]
+pub fn instance_mistake(name: &str) -> Option<String> {
+    (!is_label(name) || name.len() > INSTANCE_LEN_MAX).then(|| {
+        format!(
+            "`{name}` is not a name for an instance: it has at most {INSTANCE_LEN_MAX} of \
+             [a-z0-9-] and neither begins nor ends with `-`"
+        )
+    })
+}
+
+/// What is wrong with a namespace's name.
+#[must_use]
+pub fn namespace_mistake(name: &str) -> Option<String> {
+    (!is_label(name)).then(|| {
+        format!(
+            "`{name}` is not a namespace: it has at most 63 of [a-z0-9-] and no `-` at its ends"
+        )
+    })
+}
+
+/// What is wrong with the pod names that follow from an application and an instance.
+#[must_use]
+pub fn pod_name_mistake(app: &str, instance: &str) -> Option<String> {
+    let n_chars = app.len() + "-".len() + instance.len() + "-exec-".len() + ID_DIGITS_MAX;
+    (n_chars > POD_NAME_LEN_MAX).then(|| {
+        format!(
+            "pods would be named `{app}-{instance}-exec-N`, up to {n_chars} characters with a \
+             ten-digit id, and Kubernetes takes {POD_NAME_LEN_MAX}: shorten the application's name \
+             or --instance by {}",
+            n_chars - POD_NAME_LEN_MAX
+        )
+    })
+}
+
+/// The instance of a driver pod: five of [a-z0-9] that follow from its uid, so that a restarted
+/// container finds its own executors and a new driver pod gets new names.
+#[must_use]
+pub fn instance_from_uid(uid: &str) -> String {
+    // FNV-1a: the same on every machine and in every version.
+    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    instance_from_bits(hash)
+}
+
+/// The instance that stands for 64 (random) bits.
+#[must_use]
+pub fn instance_from_bits(bits: u64) -> String {
+    const DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    // The high bits mix best.
+    let mut rest = bits ^ bits >> 32;
+    (0..INSTANCE_LEN)
+        .map(|_| {
+            let digit = usize::try_from(rest % 36).expect("a number below 36 fits");
+            rest /= 36;
+            char::from(DIGITS[digit])
+        })
+        .collect()
+}
+
+/// True for an RFC 1123 label.
+fn is_label(name: &str) -> bool {
+    let is_inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(is_inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_labels_of_a_length() {
+        let forty = "a".repeat(40);
+        let forty_one = "a".repeat(41);
+        for (name, app, group, instance) in [
+            ("wordcount", true, true, true),
+            ("a", true, true, true),
+            ("9a", false, true, true),
+            ("a-b", true, true, true),
+            ("a-", false, false, false),
+            ("-a", false, false, false),
+            ("A", false, false, false),
+            ("a_b", false, false, false),
+            ("a.b", false, false, false),
+            ("", false, false, false),
+            ("é", false, false, false),
+            (&forty, true, true, false),
+            (&forty_one, false, false, false),
+        ] {
+            assert_eq!(app_mistake(name).is_none(), app, "app {name:?}");
+            assert_eq!(group_mistake(name).is_none(), group, "group {name:?}");
+            assert_eq!(instance_mistake(name).is_none(), instance, "instance {name:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_name_has_room_for_a_ten_digit_id() {
+        assert_eq!(pod_name_mistake(&"a".repeat(40), "abcde"), None);
+        assert_eq!(pod_name_mistake(&"a".repeat(26), &"b".repeat(20)), None);
+        let mistake = pod_name_mistake(&"a".repeat(30), &"b".repeat(20)).unwrap();
+        assert!(mistake.contains("up to 67 characters"), "{mistake}");
+        assert!(mistake.ends_with("by 4"), "{mistake}");
+    }
+
+    #[test]
+    fn instances_follow_from_the_uid_alone() {
+        let uid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
+        assert_eq!(instance_from_uid(uid), instance_from_uid(uid));
+        let made: BTreeSet<String> =
+            (0..1_000).map(|n| instance_from_uid(&format!("{uid}{n}"))).collect();
+        assert!(made.len() > 990, "{} of 1000 differ", made.len());
+        for name in &made {
+            assert_eq!((name.len(), instance_mistake(name)), (5, None), "{name}");
+        }
+    }
+}

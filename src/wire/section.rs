@@ -1,0 +1,242 @@
+//! Owns the typed look into one map of a configuration: each getter either gives a checked value
+//! or says which key of which line is wrong and what would be right.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::wire::duration;
+use crate::wire::yaml::{Entry, Kind, Mistake, Node, Position};
+
+/// What is wrong with a configuration, and where. Printed as `posse.yaml:12:5: ...`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub file: String,
+    pub at: Position,
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, at: Position { line, column }, message } = self;
+        match line {
+            0 => write!(f, "{file}: {message}"),
+            line => write!(f, "{file}:{line}:{column}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl ConfigError {
+    /// A mistake of the document as a whole.
+    #[must_use]
+    pub fn from_mistake(file: &str, mistake: Mistake) -> Self {
+        Self { file: file.to_owned(), at: mistake.at, message: mistake.message }
+    }
+}
+
+/// One map of the configuration.
+#[derive(Debug)]
+pub struct Section<'a> {
+    pub file: &'a str,
+    /// The way here, like `executors[0]`; empty at the top.
+    path: String,
+    at: Position,
+    entries: &'a [Entry],
+}
+
+impl<'a> Section<'a> {
+    /// Looks into `node`, which is found under `path`.
+    ///
+    /// # Errors
+    /// A node that is not a map.
+    pub fn new(file: &'a str, path: String, node: &'a Node) -> Result<Self, ConfigError> {
+        let entries = match &node.kind {
+            Kind::Map(entries) => entries.as_slice(),
+            Kind::Null => &[],
+            Kind::Bool(_) | Kind::List(_) | Kind::Number(_) | Kind::Text(_) => {
+                let what = if path.is_empty() { "the file" } else { &path };
+                let message = format!("{what}: expected a map, found {}", node.describe());
+                return Err(ConfigError { file: file.to_owned(), at: node.at, message });
+            }
+        };
+        Ok(Self { file, path, at: node.at, entries })
+    }
+
+    /// All keys and their values, as they stand.
+    #[must_use]
+    pub fn entries(&self) -> &'a [Entry] {
+        self.entries
+    }
+
+    /// The full path of one of its keys.
+    #[must_use]
+    pub fn path_of(&self, key: &str) -> String {
+        match self.path.as_str() {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        }
+    }
+
+    /// An error about a key: at its value where there is one, else at the map.
+    #[must_use]
+    pub fn error(&self, key: &str, message: impl fmt::Display) -> ConfigError {
+        let at = self.get(key).map_or(self.at, |node| node.at);
+        let message = format!("{}: {message}", self.path_of(key));
+        ConfigError { file: self.file.to_owned(), at, message }
+    }
+
+    /// Refuses every key that is not in `known`.
+    ///
+    /// # Errors
+    /// The first such key.
+    pub fn only(&self, known: &[&str]) -> Result<(), ConfigError> {
+        for Entry { at, key, value: _ } in self.entries {
+            if !known.contains(&key.as_str()) {
+                let path = self.path_of(key);
+                let message = format!("{path}: unknown key; known here: {}", known.join(", "));
+                return Err(ConfigError { file: self.file.to_owned(), at: *at, message });
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a key; an empty one (null) counts as absent.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&'a Node> {
+        let entry = self.entries.iter().find(|entry| entry.key == key)?;
+        (!matches!(entry.value.kind, Kind::Null)).then_some(&entry.value)
+    }
+
+    /// A text; numbers and the like are taken as they were written.
+    ///
+    /// # Errors
+    /// A list or a map.
+    pub fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
+        let Some(node) = self.get(key) else { return Ok(None) };
+        match node.scalar() {
+            Some(text) if !text.is_empty() => Ok(Some(text)),
+            Some(_) => Err(self.error(key, "is empty; leave the key out instead")),
+            None => Err(self.expected(key, node, "a text")),
+        }
+    }
+
+    /// One of a few words.
+    ///
+    /// # Errors
+    /// Any other value.
+    pub fn word<T: Copy>(
+        &self,
+        key: &str,
+        words: &[(&str, T)],
+        default: T,
+    ) -> Result<T, ConfigError> {
+        let Some(node) = self.get(key) else { return Ok(default) };
+        let text = node.scalar();
+        let found = words.iter().find(|(word, _)| Some(*word) == text.as_deref());
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.expected(key, node, &known.join(" or "))
+        })
+    }
+
+    /// A whole number from 0 up.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn number(&self, key: &str) -> Result<Option<u32>, ConfigError> {
+        let Some(node) = self.get(key) else { return Ok(None) };
+        match &node.kind {
+            Kind::Number(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()),
+            Kind::Bool(_) | Kind::List(_) | Kind::Map(_) | Kind::Null | Kind::Text(_) => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.expected(key, node, &format!("a whole number from 0 to {}", u32::MAX)))
+    }
+
+    /// A duration, in milliseconds.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn duration_ms(&self, key: &str, default: u64) -> Result<u64, ConfigError> {
+        let Some(node) = self.get(key) else { return Ok(default) };
+        node.scalar()
+            .and_then(|text| duration::parse_ms(&text))
+            .ok_or_else(|| self.expected(key, node, duration::EXPECTED))
+    }
+
+    /// true or false.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(Node { kind: Kind::Bool(value), .. }) => Ok(*value),
+            Some(node) => Err(self.expected(key, node, "true or false")),
+        }
+    }
+
+    /// A list.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn list(&self, key: &str) -> Result<Option<&'a [Node]>, ConfigError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Node { kind: Kind::List(items), .. }) => Ok(Some(items)),
+            Some(node) => Err(self.expected(key, node, "a list")),
+        }
+    }
+
+    /// A list of texts.
+    ///
+    /// # Errors
+    /// Anything else, or an item that is not a scalar.
+    pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
+        let Some(items) = self.list(key)? else { return Ok(None) };
+        let text = |(i, item): (usize, &Node)| {
+            item.scalar().ok_or_else(|| {
+                let message = format!(
+                    "{}[{i}]: expected a text, found {}",
+                    self.path_of(key),
+                    item.describe()
+                );
+                ConfigError { file: self.file.to_owned(), at: item.at, message }
+            })
+        };
+        items.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The map under a key; an absent one is an empty map.
+    ///
+    /// # Errors
+    /// Anything that is not a map.
+    pub fn section(&self, key: &str) -> Result<Self, ConfigError> {
+        match self.get(key) {
+            Some(node) => Self::new(self.file, self.path_of(key), node),
+            None => {
+                Ok(Self { file: self.file, path: self.path_of(key), at: self.at, entries: &[] })
+            }
+        }
+    }
+
+    /// The value of a key as JSON, which has to be a map.
+    ///
+    /// # Errors
+    /// Anything that is not a map.
+    pub fn json_map(&self, key: &str) -> Result<Option<Value>, ConfigError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(node @ Node { kind: Kind::Map(_), .. }) => Ok(Some(node.to_json())),
+            Some(node) => Err(self.expected(key, node, "a map")),
+        }
+    }
+
+    /// An error about a value of the wrong kind.
+    #[must_use]
+    pub fn expected(&self, key: &str, node: &Node, what: &str) -> ConfigError {
+        self.error(key, format_args!("expected {what}, found {}", node.describe()))
+    }
+}

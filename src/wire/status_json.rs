@@ -1,0 +1,201 @@
+//! Owns the JSON of `GET /v1/status`, as it is written by a run and read by `posse status`.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::status::{ExecutorStatus, GroupStatus, Status};
+use crate::wire::time::Epoch;
+
+/// Which run it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Random per process.
+    pub run: String,
+    pub app: String,
+    pub instance: String,
+    pub namespace: String,
+}
+
+/// The whole answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusJson {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub groups: Vec<GroupJson>,
+    pub executors: Vec<ExecutorJson>,
+}
+
+/// One group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupJson {
+    pub group: String,
+    pub target: u32,
+    pub min: u32,
+    pub max: Option<u32>,
+    pub requested: u32,
+    pub pending: u32,
+    pub running: u32,
+    pub draining: u32,
+    pub terminating: u32,
+    pub failed: u32,
+    pub waiting: Option<String>,
+    pub until: Option<String>,
+    /// The server's words for the refusal that holds the group back.
+    pub message: Option<String>,
+}
+
+/// One executor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorJson {
+    pub id: u64,
+    pub group: String,
+    pub slot: Option<u32>,
+    pub pod: String,
+    pub uid: Option<String>,
+    pub state: String,
+    pub node: Option<String>,
+    pub ip: Option<IpAddr>,
+    pub since: String,
+}
+
+impl StatusJson {
+    /// The answer that tells `status`.
+    #[must_use]
+    pub fn new(identity: &Identity, status: &Status, epoch: Epoch) -> Self {
+        Self {
+            identity: identity.clone(),
+            groups: status.groups.iter().map(|group| group_json(group, epoch)).collect(),
+            executors: status.executors.iter().map(|one| executor_json(one, epoch)).collect(),
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and numbers can be written to memory")
+    }
+
+    /// Reads an answer. Fields that a newer posse adds are passed over.
+    ///
+    /// # Errors
+    /// It is not such an answer.
+    pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+fn group_json(group: &GroupStatus, epoch: Epoch) -> GroupJson {
+    GroupJson {
+        group: group.group.to_string(),
+        target: group.target,
+        min: group.min,
+        max: group.max,
+        requested: group.requested,
+        pending: group.pending,
+        running: group.running,
+        draining: group.draining,
+        terminating: group.terminating,
+        failed: group.failed,
+        waiting: group.waiting.map(|waiting| waiting.as_str().to_owned()),
+        until: group.until.map(|at| epoch.rfc3339(at)),
+        message: group.message.clone(),
+    }
+}
+
+fn executor_json(executor: &ExecutorStatus, epoch: Epoch) -> ExecutorJson {
+    ExecutorJson {
+        id: executor.id.0,
+        group: executor.group.to_string(),
+        slot: executor.slot,
+        pod: executor.pod.clone(),
+        uid: executor.uid.as_ref().map(ToString::to_string),
+        state: executor.state.as_str().to_owned(),
+        node: executor.node.clone(),
+        ip: executor.ip,
+        since: epoch.rfc3339(executor.since),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::core::ids::{ExecutorId, GroupName, Uid};
+    use crate::core::plan::Waiting;
+    use crate::core::status::State;
+    use crate::core::time::Millis;
+
+    /// Two groups and two executors in the most different states.
+    pub(crate) fn sample() -> Status {
+        let group = GroupStatus {
+            group: GroupName::from("default"),
+            target: 10,
+            min: 0,
+            max: Some(20),
+            requested: 1,
+            pending: 2,
+            running: 7,
+            draining: 0,
+            terminating: 1,
+            failed: 3,
+            waiting: Some(Waiting::Quota),
+            until: Some(Millis(2_000)),
+            message: Some("exceeded quota".to_owned()),
+        };
+        let second = GroupStatus {
+            group: GroupName::from("big"),
+            max: None,
+            waiting: None,
+            until: None,
+            message: None,
+            ..group.clone()
+        };
+        let running = ExecutorStatus {
+            id: ExecutorId(1),
+            group: GroupName::from("default"),
+            slot: Some(0),
+            pod: "w-a1b2c-exec-1".into(),
+            uid: Some(Uid::new("3f2504e0-4f89-41d3-9a0c-0305e82c3301")),
+            state: State::Running,
+            node: Some("n1".into()),
+            ip: Some([10, 0, 0, 1].into()),
+            since: Millis(1_000),
+        };
+        let requested = ExecutorStatus {
+            id: ExecutorId(2),
+            slot: None,
+            pod: "w-a1b2c-exec-2".into(),
+            uid: None,
+            state: State::Requested,
+            node: None,
+            ip: None,
+            ..running.clone()
+        };
+        Status { groups: vec![group, second], executors: vec![running, requested] }
+    }
+
+    #[test]
+    fn writes_the_contracts_fields_and_reads_them_back() {
+        let identity = Identity {
+            run: "k3f9".into(),
+            app: "w".into(),
+            instance: "a1b2c".into(),
+            namespace: "ns".into(),
+        };
+        let json = StatusJson::new(&identity, &sample(), Epoch(SystemTime::UNIX_EPOCH));
+        let bytes = json.to_bytes();
+        let text = str::from_utf8(&bytes).unwrap();
+        for part in [
+            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"draining":0,"terminating":1,"failed":3,"waiting":"quota","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota"}"#,
+            r#"{"group":"big","target":10,"min":0,"max":null,"#,
+            r#""waiting":null,"until":null,"message":null}"#,
+            r#""executors":[{"id":1,"group":"default","slot":0,"pod":"w-a1b2c-exec-1","uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301","state":"running","node":"n1","ip":"10.0.0.1","since":"1970-01-01T00:00:01.000Z"}"#,
+            r#""uid":null,"state":"requested","node":null,"ip":null,"#,
+        ] {
+            assert!(text.contains(part), "{part}\nis not in\n{text}");
+        }
+        assert_eq!(StatusJson::parse(&bytes).unwrap(), json);
+    }
+}
