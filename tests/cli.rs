@@ -64,24 +64,28 @@ fn refused(files: &[(&str, &str)], args: &[&str], words: &[&str]) {
         assert!(said.contains(word), "{args:?} does not say {word:?} but:\n{said}");
     }
     assert!(!said.contains("panicked"), "{said}");
-    assert_eq!(
-        said.lines().filter(|line| line.contains("rror")).count(),
-        1,
-        "one message:\n{said}"
-    );
+    let n_messages = said.lines().filter(|line| line.starts_with("posse: ")).count();
+    assert_eq!(n_messages, 1, "{args:?} says one thing, in one way:\n{said}");
 }
 
-/// The same for one `posse.yaml` under `posse run`.
+/// The commands that read a configuration.
+const READERS: [&str; 2] = ["render", "run"];
+
+/// The same for one `posse.yaml`, under every command that reads one.
 #[track_caller]
 fn config_refused(config: &str, words: &[&str]) {
-    refused(&[("posse.yaml", config), ("pod.yaml", GOOD_TEMPLATE)], &["run"], words);
+    for command in READERS {
+        refused(&[("posse.yaml", config), ("pod.yaml", GOOD_TEMPLATE)], &[command], words);
+    }
 }
 
 /// The same for a template.
 #[track_caller]
 fn template_refused(template: &str, words: &[&str]) {
     let config = "{app: a, executors: [{group: g, count: 1, template: pod.yaml}]}";
-    refused(&[("posse.yaml", config), ("pod.yaml", template)], &["run"], words);
+    for command in READERS {
+        refused(&[("posse.yaml", config), ("pod.yaml", template)], &[command], words);
+    }
 }
 
 /// The long flags in a text.
