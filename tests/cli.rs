@@ -160,6 +160,46 @@ fn missing_files() {
     );
 }
 
+/// A kubeconfig (JSON is YAML) whose cluster and user are these.
+fn kubeconfig(cluster: &str, user: &str) -> String {
+    format!(
+        r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "clusters": [{{"name": "c", "cluster": {cluster}}}],
+            "users": [{{"name": "u", "user": {user}}}],
+            "contexts": [{{"name": "here", "context": {{"cluster": "c", "user": "u"}}}}]}}"#
+    )
+}
+
+#[test]
+fn mistakes_in_a_kubeconfig_name_file_and_field() {
+    let check = |cluster: &str, user: &str, more: &[&str], word: &str| {
+        let config = kubeconfig(cluster, user);
+        let files = [("pod.yaml", GOOD_TEMPLATE), ("k", &*config)];
+        let run = ["run", "--app", "a", "--template", "pod.yaml", "--kubeconfig", "k"];
+        refused(&files, &[&run, more].concat(), &["k", word]);
+    };
+    let good = r#"{"server": "http://127.0.0.1:1"}"#;
+    check(good, "{}", &["--context", "elsewhere"], "elsewhere");
+    check("{}", "{}", &[], "server");
+    let bad_ca = r#"{"server": "https://127.0.0.1:1", "certificate-authority-data": "?"}"#;
+    check(bad_ca, "{}", &[], "certificate-authority-data");
+    check(good, r#"{"tokenFile": "nowhere"}"#, &[], "nowhere");
+    check(good, r#"{"client-certificate": "nowhere.crt"}"#, &[], "client-");
+    check(r#"{"server": "http://10.0.0.1:80"}"#, r#"{"token": "hush-hush"}"#, &[], "http");
+}
+
+/// Tried for half a minute, because a server may be starting too; then it is named.
+#[test]
+fn nobody_listens() {
+    let config = kubeconfig(r#"{"server": "http://127.0.0.1:1"}"#, "{}");
+    let folder = Folder::new(&[("pod.yaml", GOOD_TEMPLATE), ("k", &config)]);
+    let run = ["run", "--app", "a", "--template", "pod.yaml", "--kubeconfig", "k"];
+    let output = posse(&folder.path, &run);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("127.0.0.1:1"), "{said}");
+}
+
 #[test]
 fn mistakes_in_the_configuration_name_file_line_and_column() {
     let group = "executors:\n- group: g\n  count: 1\n  template: pod.yaml\n";

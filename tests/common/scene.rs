@@ -79,12 +79,15 @@ impl<'s> Scene<'s> {
         self.dir.path().join(name)
     }
 
-    /// A pod that lives until it is told to end. Where containers really run, a file tells it, and
+    /// A pod that lives until it is told to end, or its test is long over. Where containers really run, a file tells it, and
     /// another one makes it deaf to TERM; where the test-side node runs, nothing executes it.
     pub fn template(&self) -> Value {
         let script = r#"trap 'test -e "$SCENE/deaf" || exit 143' TERM
-            while ! test -e "$SCENE/$POSSE_POD_NAME.end"; do sleep 0.1; done
-            exit "$(cat "$SCENE/$POSSE_POD_NAME.end")""#;
+            end=$SCENE/$POSSE_POD_NAME.end; turns=0
+            while test -d "$SCENE" && test $turns -lt 3000 && ! test -e "$end"; do
+                sleep 0.1; turns=$((turns + 1))
+            done
+            exit "$(cat "$end")""#;
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"team": "till"}},
         "spec": {"terminationGracePeriodSeconds": GRACE_S, "containers": [{
             "name": "worker", "image": "example.com/worker:1", "command": ["sh", "-c", script],

@@ -181,7 +181,7 @@ pub fn driver_decides_the_exit_code(server: &dyn Server) {
 pub fn second_signal_ends_it_at_once(server: &dyn Server) {
     let scene = Scene::new(server);
     let trapped = scene.file("trapped");
-    let script = format!("trap '' TERM; touch {}; sleep 600 & wait; sleep 600", trapped.display());
+    let script = format!("trap '' TERM; touch {}; sleep 100 & wait; sleep 100", trapped.display());
     let settings = json!({"shutdown": {"grace": "10m"}});
     let mut posse =
         scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]).start();
