@@ -1,6 +1,7 @@
 //! Owns the command line as it is typed: commands, flags and their help. Checks nothing that needs
 //! more than one flag.
 
+#[cfg(feature = "dev")]
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

@@ -162,7 +162,8 @@ mod tests {
             "kind": "Pod",
             "spec": { "containers": [{ "args": ["-c", "echo 1"], "name": "a" }], "many": 1 },
         });
-        let want = "---\nkind: Pod\nspec:\n  containers:\n  - args:\n    - \"-c\"\n    - \"echo 1\"\n    name: a\n  many: 1\n";
+        let want = "---\nkind: Pod\nspec:\n  containers:\n  - args:\n    - \"-c\"\n    \
+                    - \"echo 1\"\n    name: a\n  many: 1\n";
         assert_eq!(document(&value), want);
     }
 }

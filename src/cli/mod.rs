@@ -52,26 +52,25 @@ pub fn run(
 /// Help and version come as errors from the parser; the others are mistakes.
 fn refused(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
     let text = error.to_string();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            return print(out, &text).map(|()| Code::Clean);
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            return Err(Failure::usage("a command is missing; `posse --help` lists them"));
-        }
-        // The others are mistakes, and the enum grows.
-        _ => {}
+    let kind = error.kind();
+    if matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return print(out, &text).map(|()| Code::Clean);
+    }
+    if kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Err(Failure::usage("a command is missing; `posse --help` lists them"));
     }
     // The mistake comes first; how to use the command is what --help is for.
     let mistake = text.split("\n\nUsage:").next().unwrap_or(&text);
     let mistake = mistake.split("\n\nFor more information").next().unwrap_or(mistake);
     let mistake = mistake.strip_prefix("error: ").unwrap_or(mistake);
-    Err(Failure::usage(format!("{}; see `posse --help`", mistake.trim_end())))
+    let words: Vec<&str> = mistake.split_whitespace().collect();
+    Err(Failure::usage(format!("{}; see `posse --help`", words.join(" "))))
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     match command {
         Command::Init(args) => init::init(&args, world, out),
+        Command::Render(args) if args.server_check => Err(not_built("render --server-check")),
         Command::Render(args) => {
             let run = RunArgs {
                 file: args.file.clone(),
@@ -102,3 +101,8 @@ fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))
 }
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Owns the way from what was typed, and what the file says, to settings that are checked and
 //! whole. Starts nothing.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -180,6 +181,12 @@ impl ClientSettings {
         }
         Ok(Self { control, token_file, app: args.app.clone() })
     }
+}
+
+/// The name of an instance that nothing else names: random, from the system's own source.
+#[must_use]
+pub fn random_instance() -> String {
+    names::instance_from_bits(RandomState::new().build_hasher().finish())
 }
 
 /// Reads the configuration, and says under which name.
@@ -362,3 +369,6 @@ fn server(args: &RunArgs) -> Server {
         context: args.server.context.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

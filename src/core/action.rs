@@ -37,10 +37,14 @@ pub enum Action {
 /// A decision that ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// The driver cannot be started (exit 2).
+    DriverNotStarted { message: String },
     /// A failure budget is spent (exit 11).
     BudgetSpent(Budget),
     /// Our rights do not suffice, or the namespace is not there, at start (exit 3).
     NotAllowed { message: String },
+    /// The API server did not answer at start (exit 3).
+    NotReachable { message: String },
     /// The server refuses the template of a group before any of its executors existed (exit 4).
     TemplateRefused { group: GroupName, message: String },
 }

@@ -28,6 +28,8 @@ pub struct Outcome {
     pub verdict: Option<Verdict>,
     /// Another posse holds the instance.
     pub is_taken_over: bool,
+    /// There was no time to see the executors go.
+    pub is_hurried: bool,
     pub stop: StopResult,
 }
 
@@ -133,7 +135,8 @@ impl Finish {
     pub fn on_stopped(&mut self, stop: StopResult, is_taken_over: bool) {
         let driver = self.driver_code.filter(|_| !self.is_driver_ended_by_us);
         let verdict = self.verdict.clone();
-        self.outcome = Some(Outcome { driver, verdict, is_taken_over, stop });
+        let is_hurried = self.is_hurrying();
+        self.outcome = Some(Outcome { driver, verdict, is_taken_over, is_hurried, stop });
         self.phase = Phase::Over;
     }
 

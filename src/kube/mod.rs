@@ -7,6 +7,7 @@ mod exec;
 pub mod http;
 mod incluster;
 mod kubeconfig;
+pub mod owner;
 mod proxy;
 mod stream;
 mod tls;

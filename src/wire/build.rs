@@ -1,6 +1,7 @@
 //! Owns what posse adds to a template and the pods that come of it. All that can be decided once a
 //! run is decided once; per pod only its ids are put between stretches of finished JSON.
 
+use std::fmt;
 use std::net::Ipv6Addr;
 
 use serde_json::{Map, Value, json};
@@ -44,19 +45,30 @@ pub struct Owner {
 }
 
 /// A template with all filled in but the ids of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Compiled {
     parts: Vec<Part>,
     pod_name_prefix: String,
     warnings: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Part {
     ExecutorId,
     PodName,
     Slot,
     Text(String),
+}
+
+impl fmt::Debug for Compiled {
+    /// Without the pod: its environment may hold what is nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { parts: _, pod_name_prefix, warnings } = self;
+        f.debug_struct("Compiled")
+            .field("pod_name_prefix", pod_name_prefix)
+            .field("warnings", warnings)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Compiled {
@@ -114,19 +126,19 @@ impl Identity {
         name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
     }
 
-    /// What a word stands for, unless it differs from pod to pod.
-    fn word(&self, word: Word) -> Result<String, Part> {
+    /// What a word stands for; a gap where that differs from pod to pod.
+    fn word(&self, word: Word) -> Part {
         match word {
-            Word::App => Ok(self.app.clone()),
-            Word::DriverHost => Ok(match self.driver_host.parse::<Ipv6Addr>() {
+            Word::App => Part::Text(self.app.clone()),
+            Word::DriverHost => Part::Text(match self.driver_host.parse::<Ipv6Addr>() {
                 Ok(_) => format!("[{}]", self.driver_host),
                 Err(_) => self.driver_host.clone(),
             }),
-            Word::ExecutorId => Err(Part::ExecutorId),
-            Word::Group => Ok(self.group.clone()),
-            Word::Instance => Ok(self.instance.clone()),
-            Word::PodName => Err(Part::PodName),
-            Word::Slot => Err(Part::Slot),
+            Word::ExecutorId => Part::ExecutorId,
+            Word::Group => Part::Text(self.group.clone()),
+            Word::Instance => Part::Text(self.instance.clone()),
+            Word::PodName => Part::PodName,
+            Word::Slot => Part::Slot,
         }
     }
 }
@@ -420,7 +432,10 @@ fn keys_of_ours(map: &Map<String, Value>) -> Vec<String> {
 
 /// The variables that every container gets; what they hold is filled in with the placeholders.
 fn our_env() -> Vec<Value> {
-    let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let field = |name: &str, path: &str| {
+        let from = json!({ "fieldRef": { "fieldPath": path } });
+        json!({ "name": name, "valueFrom": from })
+    };
     let text = |name: &str, value: &str| json!({ "name": name, "value": value });
     vec![
         text("POSSE_APP", "{{APP}}"),
@@ -477,8 +492,8 @@ impl Emitter<'_> {
             match piece {
                 Piece::Text(text) => self.escaped(text),
                 Piece::Word(word) => match self.build.identity.word(word) {
-                    Ok(text) => self.escaped(&text),
-                    Err(gap) => self.parts.push(gap),
+                    Part::Text(text) => self.escaped(&text),
+                    gap @ (Part::ExecutorId | Part::PodName | Part::Slot) => self.parts.push(gap),
                 },
             }
         }

@@ -1,6 +1,8 @@
 //! Owns the format of posse.yaml: its keys, their defaults and what is wrong with a value. Reads
 //! no file itself, and knows no flags: `cli/` lays those over what comes from here.
 
+use std::fmt;
+
 use serde_json::{Value, json};
 
 use crate::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
@@ -159,7 +161,7 @@ pub struct Group {
 }
 
 /// Where a group's pod comes from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum PodSource {
     /// A file, relative to the configuration's folder.
     File(String),
@@ -167,6 +169,17 @@ pub enum PodSource {
     Inline(Value),
     /// Made from the shorthands alone.
     Shorthands,
+}
+
+impl fmt::Debug for PodSource {
+    /// Without the pod: its environment may hold what is nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Inline(_) => f.write_str("Inline(..)"),
+            Self::Shorthands => f.write_str("Shorthands"),
+        }
+    }
 }
 
 impl Default for Config {

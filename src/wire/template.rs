@@ -12,7 +12,7 @@ use crate::wire::yaml::Node;
 const CONTAINER_NAME: &str = "executor";
 
 /// A template, sound as far as posse looks into it; the rest is the server's to judge.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Template {
     /// Where it is from, as errors name it.
     pub(super) source: String,
@@ -24,7 +24,7 @@ pub struct Template {
 }
 
 /// What is laid over the deciding container.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct Shorthands {
     pub image: Option<String>,
     pub command: Option<Vec<String>>,
@@ -45,6 +45,27 @@ pub struct TemplateError {
     /// The field, like `spec.containers[0].env`; empty where the whole is meant.
     pub field: String,
     pub message: String,
+}
+
+impl fmt::Debug for Template {
+    /// Without the pod: its environment may hold what is nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Template").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Shorthands {
+    /// Without the environment, as above.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { image, command, args, env: _, cpu, memory } = self;
+        f.debug_struct("Shorthands")
+            .field("image", image)
+            .field("command", command)
+            .field("args", args)
+            .field("cpu", cpu)
+            .field("memory", memory)
+            .finish_non_exhaustive()
+    }
 }
 
 impl fmt::Display for TemplateError {

@@ -85,12 +85,12 @@ fn fill_in(value: &Value, identity: &Identity, id: u64, slot: u32) -> Value {
         let pieces = placeholders::split(text).unwrap();
         let fill = |piece: &Piece<'_>| match piece {
             Piece::Text(text) => (*text).to_owned(),
-            Piece::Word(Word::ExecutorId) => id.to_string(),
-            Piece::Word(Word::Slot) => slot.to_string(),
-            Piece::Word(Word::PodName) => {
-                format!("{}-{}-exec-{id}", identity.app, identity.instance)
-            }
-            Piece::Word(word) => identity.word(*word).unwrap(),
+            Piece::Word(word) => match identity.word(*word) {
+                Part::ExecutorId => id.to_string(),
+                Part::PodName => format!("{}-{}-exec-{id}", identity.app, identity.instance),
+                Part::Slot => slot.to_string(),
+                Part::Text(text) => text,
+            },
         };
         pieces.iter().map(fill).collect()
     };
@@ -258,4 +258,18 @@ fn no_template_makes_it_panic() {
         assert!(pod.is_ok(), "seed {seed} renders no JSON");
     }
     assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
+}
+
+#[test]
+fn debug_prints_no_environment() {
+    let shorthands = Shorthands {
+        env: vec![json!({ "name": "TOKEN", "value": "hunter2" })],
+        ..Shorthands::default()
+    };
+    let text = "spec: {containers: [{name: b, env: [{name: OTHER, value: hunter2}]}]}";
+    let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands.clone());
+    let compiled = template.compile(&identity()).unwrap();
+    assert!(String::from_utf8(compiled.render(1, 0)).unwrap().matches("hunter2").count() == 2);
+    let shown = format!("{template:?}{compiled:?}{shorthands:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
 }

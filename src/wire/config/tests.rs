@@ -59,8 +59,8 @@ executors:
   - group: c
     image: x
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
-allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0, adopt_hold: 1s,
-  node_loss_after: 1500ms}
+allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
+  adopt_hold: 1s, node_loss_after: 1500ms}
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
 heartbeat: {reason_wait: 1s}
 lease: false
@@ -208,7 +208,7 @@ fn wrong_values_say_what_is_right() {
     mistake("executors: [{group: A}]", "1:21: executors[0].group: `A` is not a name for a group");
     mistake(
         "executors:\n- group: a\n- group: a",
-        "3:10: executors[1].group: `a` is already the name of executors[0]; each group needs its own",
+        "3:10: executors[1].group: `a` is already the name of executors[0]; each group needs",
     );
     mistake(
         "executors: [{}, {}]",
@@ -230,6 +230,10 @@ fn wrong_values_say_what_is_right() {
         "executors: [{template: x, pod: {}}]",
         "1:32: executors[0].pod: give either pod or template",
     );
+}
+
+#[test]
+fn wrong_words_and_amounts_say_what_is_right() {
     mistake(
         "executors: [{scale_down: all}]",
         "1:26: executors[0].scale_down: expected any or pending, found `all`",
@@ -244,7 +248,8 @@ fn wrong_values_say_what_is_right() {
     );
     mistake(
         "executors: [{memory: 512m}]",
-        "1:22: executors[0].memory: expected an amount of memory like 512Mi or 2Gi, found `512m`; did you mean 512Mi",
+        "1:22: executors[0].memory: expected an amount of memory like 512Mi or 2Gi, found \
+         `512m`; did you mean 512Mi",
     );
     mistake(
         "executors: [{memory: lots}]",

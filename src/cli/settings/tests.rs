@@ -1,0 +1,255 @@
+//! What flags and file come to together, and what is said about each mistake in them.
+
+use std::collections::BTreeMap;
+
+use clap::Parser as _;
+
+use super::*;
+use crate::cli::args::{Command, CommandLine};
+use crate::cli::testing::Folder;
+use crate::core::policy::{FailureLimit, Replace, ScaleDown};
+
+const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
+const EXECUTOR: &str = include_str!("../../../fixtures/config/executor.yaml");
+const TWO: &str = "app: a\nexecutors: [{group: x, image: i}, {group: y, image: i}]";
+
+/// The settings of `posse run ARGS` in a folder with these files.
+fn settings(
+    files: &[(&str, &str)],
+    args: &str,
+    env: &[(&str, &str)],
+) -> Result<RunSettings, Failure> {
+    let folder = Folder::new(files);
+    let line = ["posse", "run"].into_iter().chain(args.split_whitespace());
+    let Command::Run(args) = CommandLine::try_parse_from(line).unwrap().command else {
+        panic!("run was asked for")
+    };
+    let env: BTreeMap<&str, &str> = env.iter().copied().collect();
+    let lookup = |name: &str| env.get(name).map(|value| (*value).to_owned());
+    RunSettings::new(&args, &World { env: &lookup, dir: folder.path() })
+}
+
+fn identity() -> RunIdentity {
+    RunIdentity {
+        instance: "k3f9x".to_owned(),
+        namespace: "n".to_owned(),
+        owner: None,
+        driver_host: "h".to_owned(),
+    }
+}
+
+/// The pod of a group, as JSON.
+fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
+    let group = &settings.groups[group];
+    let compiled = group.template.compile(&settings.identity(group, &identity())).unwrap();
+    serde_json::from_slice(&compiled.render(1, 0)).unwrap()
+}
+
+#[test]
+fn the_contracts_example_becomes_settings() {
+    let files = [("posse.yaml", FULL), ("executor.yaml", EXECUTOR)];
+    let got = settings(&files, "", &[]).unwrap();
+    assert_eq!((got.app.as_str(), got.namespace.as_deref()), ("wordcount", Some("analytics")));
+    assert_eq!(got.policy, Policy::default());
+    assert_eq!((got.watch, got.poll_interval_ms, got.lease), (true, 300_000, true));
+    assert_eq!(
+        (got.node_loss_after_s, got.reason_wait_ms, got.grace_ms),
+        (Some(60), 30_000, 15_000)
+    );
+    assert_eq!(got.server, Server::Kube { kubeconfig: None, context: None });
+    assert_eq!((got.instance.clone(), got.events.clone(), got.keep), (None, None, false));
+    let [group] = got.groups.as_slice() else { panic!("one group") };
+    let want = GroupSpec {
+        name: GroupName::from("default"),
+        target: 10,
+        min: 0,
+        max: None,
+        scale_down: ScaleDown::Any,
+        replace: Replace::Terminating,
+        from_file: true,
+    };
+    assert_eq!(group.spec, want);
+    let pod = pod(&got, 0);
+    assert_eq!(pod["spec"]["containers"][0]["image"], "proxy:1");
+    assert_eq!(pod["spec"]["containers"][1]["image"], "...");
+    assert_eq!(pod["metadata"]["annotations"]["posse.dev/container"], "worker");
+    assert_eq!(pod["metadata"]["name"], "wordcount-k3f9x-exec-1");
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let file = "app: a\nnamespace: n\ndriver: {command: [old], host: h}\n\
+                failures: {app: 3}\nexecutors: [{count: 1, max: 9, image: i}]";
+    let files = [("etc/p.yaml", file), ("t.yaml", EXECUTOR), ("token", "x")];
+    let args = "-f etc/p.yaml --app b --namespace m --instance k --executors 7 --image new \
+                --template t.yaml --kubeconfig k.conf --context c --events e.jsonl \
+                --control 127.0.0.1:0 --control-token-file token --keep -- run --me -x";
+    let got = settings(&files, args, &[("POD_IP", "10.0.0.9")]).unwrap();
+    assert_eq!((got.app.as_str(), got.namespace.as_deref()), ("b", Some("m")));
+    assert_eq!(got.instance.as_deref(), Some("k"));
+    assert_eq!(got.driver.command, ["run", "--me", "-x"]);
+    assert_eq!(got.driver.host.as_deref(), Some("h"), "the file's host wins over $POD_IP");
+    assert_eq!(got.groups[0].spec.target, 7);
+    assert_eq!(pod(&got, 0)["spec"]["containers"][0]["image"], "new");
+    let context = Some("c".to_owned());
+    assert_eq!(got.server, Server::Kube { kubeconfig: Some("k.conf".into()), context });
+    assert_eq!(got.events, Some(EventsTo::File("e.jsonl".into())));
+    assert_eq!(got.control, Control::At(ControlAddr::parse("127.0.0.1:0").unwrap()));
+    assert_eq!(got.control_token_file, Some("token".into()));
+    assert_eq!(got.policy.failures_app, FailureLimit::Max(3));
+    assert!(got.keep);
+}
+
+#[test]
+fn a_file_is_not_needed() {
+    let got = settings(&[], "--app a --image x:1 --executors 3 --events -", &[]).unwrap();
+    assert_eq!((got.groups.len(), got.groups[0].spec.target), (1, 3));
+    assert_eq!(got.events, Some(EventsTo::Stdout));
+    let got = settings(&[("t.yaml", EXECUTOR)], "--app a --template t.yaml", &[]).unwrap();
+    assert_eq!(got.groups[0].spec.target, 1);
+    assert_eq!(pod(&got, 0)["metadata"]["labels"]["team"], "words");
+    // Without groups too: they can come by the control API.
+    assert!(settings(&[("posse.yaml", "app: a")], "", &[]).unwrap().groups.is_empty());
+}
+
+#[test]
+fn template_paths_start_at_the_file_that_names_them() {
+    let files =
+        [("etc/p.yaml", "app: a\nexecutors: [{template: t.yaml}]"), ("etc/t.yaml", EXECUTOR)];
+    settings(&files, "-f etc/p.yaml", &[]).unwrap();
+    let files = [("etc/p.yaml", "app: a\nexecutors: [{template: t.yaml}]"), ("t.yaml", EXECUTOR)];
+    assert!(settings(&files, "-f etc/p.yaml", &[]).is_err());
+    settings(&files, "-f etc/p.yaml --template t.yaml", &[]).unwrap();
+}
+
+#[test]
+fn the_driver_host_may_be_the_pods_own() {
+    let host =
+        |env: &[(&str, &str)]| settings(&[], "--app a --image i", env).map(|s| s.driver.host);
+    assert_eq!(host(&[]).unwrap(), None);
+    assert_eq!(host(&[("POD_IP", "fd00::1")]).unwrap().as_deref(), Some("fd00::1"));
+    assert_eq!(host(&[("POD_IP", "")]).unwrap(), None);
+    assert!(host(&[("POD_IP", "a b")]).unwrap_err().message.starts_with("POD_IP: `a b` is not"));
+}
+
+#[test]
+fn short_node_loss_is_rounded_up_and_zero_is_off() {
+    for (written, want) in [("0s", None), ("250ms", Some(1)), ("61s", Some(61))] {
+        let file = format!("app: a\nallocation: {{node_loss_after: {written}}}");
+        let got = settings(&[("posse.yaml", &file)], "", &[]).unwrap();
+        assert_eq!(got.node_loss_after_s, want, "{written}");
+    }
+}
+
+/// One mistake: posse.yaml, the arguments, and what is said about it (exit code 2).
+#[track_caller]
+fn mistake(file: Option<&str>, args: &str, want: &str) {
+    let files: Vec<(&str, &str)> = file.iter().map(|text| ("posse.yaml", *text)).collect();
+    let failure = settings(&files, args, &[]).expect_err(want);
+    assert_eq!(failure.code, crate::cli::exit::Code::Usage);
+    assert!(failure.message.contains(want), "\n got: {}\nwant: {want}", failure.message);
+}
+
+#[test]
+fn mistakes_are_told_with_their_remedy() {
+    mistake(
+        None,
+        "",
+        "there is no ./posse.yaml: give -f FILE, or --app with --image or --template",
+    );
+    mistake(None, "--app a", "there is no ./posse.yaml");
+    mistake(None, "--image i", "there is no ./posse.yaml");
+    mistake(None, "-f no.yaml", "no.yaml: cannot be read: No such file");
+    mistake(None, "-f .", ".: cannot be read: Is a directory");
+    mistake(Some("{}"), "", "posse.yaml: the application has no name; set app, or --app NAME");
+    mistake(Some("app: a\nx: 1"), "", "posse.yaml:2:1: x: unknown key");
+    mistake(Some("app: a\nexecutors: [{}]"), "", "posse.yaml: executors[0]: there is no pod: give");
+    mistake(Some("app: a\nexecutors: [{template: t.yaml}]"), "", "t.yaml: cannot be read: No such");
+    mistake(
+        Some("app: a\nexecutors: [{pod: {spec: {}}}]"),
+        "",
+        "posse.yaml: executors[0].pod: spec.containers: is missing",
+    );
+    mistake(
+        Some("app: a\nexecutors: [{image: i, container: w}]"),
+        "",
+        "posse.yaml: executors[0]: spec.containers: none is named `w`; there are: executor",
+    );
+    mistake(
+        Some("app: a\nexecutors: [{image: i, args: ['{{NOPE}}']}]"),
+        "",
+        "posse.yaml: executors[0]: spec.containers[0].args[0]: unknown placeholder {{NOPE}}",
+    );
+    for flag in ["--executors 1", "--image i", "--template t"] {
+        let name = flag.split(' ').next().unwrap();
+        mistake(
+            Some(TWO),
+            flag,
+            &format!("{name} acts on the only group, and posse.yaml has several: x, y"),
+        );
+    }
+    mistake(Some("app: a"), "--executors 1", "--executors: posse.yaml has no group; give --image");
+    mistake(
+        Some("app: a\nexecutors: [{image: i, max: 2}]"),
+        "--executors 3",
+        "--executors: 3 is not within min 0 and max 2",
+    );
+    let app = "a".repeat(40);
+    mistake(None, &format!("--image i --app {app} --instance abcdefghij"), "up to 67 characters");
+    mistake(Some(TWO), "--events - -- driver", "--events - would mix the events with the driver's");
+    mistake(Some(TWO), "--control 127.0.0.1:1", "needs --control-token-file FILE");
+    mistake(Some(TWO), "--control 1.2.3.4:1", "--control: `1.2.3.4:1` is not a loopback address");
+    mistake(
+        Some(TWO),
+        "--control-token-file t",
+        "--control-token-file is for a control API on HOST:PORT",
+    );
+    mistake(Some("app: a\ncontrol: 127.0.0.1:1"), "", "needs --control-token-file FILE");
+    mistake(
+        Some("app: a\ncontrol: off\ndriver: {ready: control}"),
+        "",
+        "driver.ready: control needs the control API, and it is off",
+    );
+    mistake(
+        Some("app: a\ndriver: {command: ['']}"),
+        "",
+        "the driver command begins with an empty word",
+    );
+    mistake(
+        Some("app: a\nwatch: false\nallocation: {poll_interval: 0}"),
+        "",
+        "posse.yaml:2:8: watch: is off, and so is allocation.poll_interval",
+    );
+}
+
+#[test]
+fn clients_look_at_flags_then_the_environment() {
+    let client = |args: &str, env: &[(&str, &str)]| {
+        let line = ["posse", "status"].into_iter().chain(args.split_whitespace());
+        let Command::Status(args) = CommandLine::try_parse_from(line).unwrap().command else {
+            panic!("status was asked for")
+        };
+        let env: BTreeMap<&str, &str> = env.iter().copied().collect();
+        let lookup = |name: &str| env.get(name).map(|value| (*value).to_owned());
+        ClientSettings::new(&args.client, &lookup)
+    };
+    let env = [("POSSE_CONTROL", "unix:/e"), ("POSSE_CONTROL_TOKEN_FILE", "/t")];
+    let got = client("--control unix:/f", &env).unwrap();
+    assert_eq!(got.control, Some(ControlAddr::Unix("/f".into())));
+    assert_eq!(got.token_file, Some("/t".into()));
+    let got = client("--app a --control-token-file /u", &env).unwrap();
+    assert_eq!(got.control, Some(ControlAddr::Unix("/e".into())));
+    assert_eq!(got.token_file, Some("/u".into()));
+    let got = client("--app a", &[("POSSE_CONTROL", "")]).unwrap();
+    assert_eq!((got.control, got.app.as_deref()), (None, Some("a")));
+    assert!(client("", &[]).unwrap_err().message.starts_with("which run? give --app"));
+    let bad = client("", &[("POSSE_CONTROL", "here")]).unwrap_err();
+    assert!(bad.message.starts_with("POSSE_CONTROL: expected unix:PATH"), "{bad}");
+}
+
+#[test]
+fn random_instances_are_names_that_differ() {
+    let made: std::collections::BTreeSet<String> = (0..50).map(|_| random_instance()).collect();
+    assert!(made.len() > 45, "{made:?}");
+    assert!(made.iter().all(|name| names::instance_mistake(name).is_none() && name.len() == 5));
+}

@@ -1,0 +1,47 @@
+//! What the tests of this room share: a folder of their own, and the command line run inside it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cli::{World, run};
+
+/// A folder that goes when the test ends.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// A new folder with these files.
+    pub(super) fn new(files: &[(&str, &str)]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-cli-{}-{n}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let folder = Self(path);
+        for (name, text) in files {
+            let file = folder.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+        folder
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Runs posse in this folder: its exit code, stdout and stderr.
+    pub(super) fn posse(&self, args: &str) -> (u8, String, String) {
+        let args = std::iter::once("posse").chain(args.split_whitespace()).map(OsString::from);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let world = World { env: &|_| None, dir: self.path() };
+        let code = run(args, &world, &mut out, &mut err).number();
+        (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left in the temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

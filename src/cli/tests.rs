@@ -1,0 +1,122 @@
+//! The command line as a whole: exit codes, and where its words go.
+
+use std::path::Path;
+
+use clap::CommandFactory as _;
+
+use crate::cli::World;
+use crate::cli::args::{CommandLine, FileArgs, RenderArgs, RunArgs};
+use crate::cli::exit::Code;
+use crate::cli::init::SAMPLE;
+use crate::cli::render;
+use crate::cli::settings::RunSettings;
+use crate::cli::testing::Folder;
+
+#[test]
+fn the_arguments_are_consistent() {
+    CommandLine::command().debug_assert();
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    let folder = Folder::new(&[]);
+    for args in ["--help", "-h", "run --help", "help render", "dev --help"] {
+        let (code, out, err) = folder.posse(args);
+        assert_eq!((code, err.as_str()), (0, ""), "{args}");
+        assert!(out.contains("Usage: posse"), "{args}: {out}");
+    }
+    let (code, out, _) = folder.posse("--version");
+    assert_eq!((code, out), (0, format!("posse {}\n", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn mistakes_are_one_line_on_stderr() {
+    let folder = Folder::new(&[("posse.yaml", "app: a\nexecutors: [{image: i}]")]);
+    for (args, want) in [
+        ("", "posse: a command is missing; `posse --help` lists them\n"),
+        ("fly", "posse: unrecognized subcommand 'fly'; see `posse --help`\n"),
+        ("kill", "posse: unrecognized subcommand 'kill'; see `posse --help`\n"),
+        ("run --fast", "posse: unexpected argument '--fast' found"),
+        ("run --executors ten", "posse: invalid value 'ten' for '--executors <N>': invalid digit"),
+        (
+            "run --app A",
+            "posse: invalid value 'A' for '--app <NAME>': `A` is not a name for an app",
+        ),
+        ("cleanup", "posse: the following required arguments were not provided: --app <NAME>; see"),
+        (
+            "cleanup --app a --stale soon",
+            "posse: invalid value 'soon' for '--stale <DURATION>': expected a dur",
+        ),
+        ("render --group z", "posse: --group: there is no `z`; there are: default\n"),
+        ("render -f no.yaml", "posse: no.yaml: cannot be read: No such file"),
+    ] {
+        let (code, out, err) = folder.posse(args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args}: {err}");
+        assert!(err.starts_with(want), "{args}: {err}");
+        assert!(err.ends_with('\n') && err.lines().count() == 1, "{args}: {err}");
+    }
+}
+
+#[test]
+fn init_writes_a_file_that_render_takes_and_never_overwrites() {
+    let folder = Folder::new(&[]);
+    let (code, out, err) = folder.posse("init -");
+    assert_eq!((code, out.as_str(), err.as_str()), (0, SAMPLE, ""));
+    let (code, _, err) = folder.posse("init");
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(std::fs::read_to_string(folder.path().join("posse.yaml")).unwrap(), SAMPLE);
+    let (code, out, err) = folder.posse("render");
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("  name: my-app-xxxxx-exec-1\n"), "{out}");
+    std::fs::write(folder.path().join("posse.yaml"), "mine").unwrap();
+    let (code, _, err) = folder.posse("init");
+    assert_eq!(code, 2);
+    assert_eq!(err, "posse: posse.yaml is there already; name another file, or `-` for stdout\n");
+    assert_eq!(std::fs::read_to_string(folder.path().join("posse.yaml")).unwrap(), "mine");
+    assert_eq!(folder.posse("init no/such/folder.yaml").0, 2);
+}
+
+#[test]
+fn render_prints_each_group_with_its_ids() {
+    let two =
+        "app: a\nnamespace: n\nexecutors: [{group: x, image: 'i:1'}, {group: y, image: 'i:2'}]";
+    let folder = Folder::new(&[("posse.yaml", two)]);
+    let (code, out, _) = folder.posse("render --id 41 --instance k");
+    assert_eq!((code, out.matches("---\n").count()), (0, 2));
+    assert!(out.contains("name: a-k-exec-41\n") && out.contains("name: a-k-exec-42\n"), "{out}");
+    let (_, out, _) = folder.posse("render --group y -o json");
+    let list: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(list["kind"], "List");
+    assert_eq!(list["items"][0]["spec"]["containers"][0]["image"], "i:2");
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn render_tells_what_the_server_says() {
+    let world = World { env: &|_| None, dir: Path::new("") };
+    let file = FileArgs {
+        app: Some("a".to_owned()),
+        namespace: Some("n".to_owned()),
+        image: Some("i".to_owned()),
+        ..FileArgs::default()
+    };
+    let settings =
+        RunSettings::new(&RunArgs { file, ..RunArgs::default() }, &world).expect("they are whole");
+    let args = RenderArgs { id: 7, ..RenderArgs::default() };
+    let mut out = Vec::new();
+    let mut asked = Vec::new();
+    let mut check = |namespace: &str, body: &[u8]| {
+        let pod: serde_json::Value = serde_json::from_slice(body).unwrap();
+        asked.push(format!("{namespace}/{}", pod["metadata"]["name"].as_str().unwrap()));
+        Ok(())
+    };
+    assert_eq!(render::render(&args, &settings, Some(&mut check), &mut out), Ok(Code::Clean));
+    assert_eq!(asked, ["n/a-xxxxx-exec-7"]);
+    assert!(!out.is_empty());
+    out.clear();
+    let mut check = |_: &str, _: &[u8]| Err("quota".to_owned());
+    let failure = render::render(&args, &settings, Some(&mut check), &mut out).unwrap_err();
+    assert_eq!(failure.code, Code::TemplateRefused);
+    assert_eq!(failure.message, "group default: the server would refuse its pods: quota");
+    assert!(out.is_empty(), "what the server refuses is not printed as if it were good");
+}

@@ -1,0 +1,391 @@
+//! Owns the loop: takes what came, lets the core decide once, hands actions and events out, and
+//! runs the driver's life beside it. Never blocks on anything but its channels.
+//!
+//! The order of a stop: no creates; the driver, with its grace; the executors, until a LIST shows
+//! none; then the watch and the poll, the lease, the writers (by their channel's end), and last the
+//! events and the control API, so that everything that happened has been told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, select_biased};
+use log::{debug, error, info, warn};
+
+use crate::core::action::{Action, Verdict};
+use crate::core::event::Event;
+use crate::core::finish::{Finish, Order, Outcome};
+use crate::core::ids::{ExecutorId, Version};
+use crate::core::input::{Input, Mark};
+use crate::core::reconciler::Reconciler;
+use crate::core::refusal::{Class, Refusal};
+use crate::core::time::Millis;
+use crate::runtime::clock::Clock;
+use crate::runtime::driver::{Driver, DriverEnv, Reaper};
+use crate::runtime::events::EventLog;
+use crate::runtime::inbox::{Message, Pulse, TURN_MESSAGES_MAX};
+use crate::runtime::progress::{Facts, Progress};
+use crate::runtime::ready::ReadyProbe;
+use crate::runtime::signals::{Signal, Signals};
+use crate::runtime::writers::Writers;
+
+/// How long the first LIST may fail before the API server counts as not reachable.
+pub const START_TIMEOUT_MS: u64 = 30_000;
+/// How long the answer to the last delete is waited for when somebody is in a hurry.
+const HURRY_MS: u64 = 5_000;
+/// The loop turns at least so often, so that its pulse tells that it lives.
+const PULSE_MS: u64 = 15_000;
+/// A turn longer than this is worth a line in the log.
+const TURN_SLOW: Duration = Duration::from_millis(100);
+
+/// What the reconciler has applied, for the threads that send LISTs: read before a request leaves.
+#[derive(Debug, Default)]
+pub struct SharedMark {
+    epoch: AtomicU32,
+    position: AtomicU64,
+}
+
+impl SharedMark {
+    /// Written by the reconciler alone, after each turn.
+    pub fn publish(&self, mark: Mark) {
+        // A reader between the two sees the old epoch (whose answers are no longer believed) or
+        // the new one without a position: never a position of another epoch.
+        if self.epoch.load(Ordering::Acquire) != mark.epoch {
+            self.position.store(0, Ordering::Release);
+            self.epoch.store(mark.epoch, Ordering::Release);
+        }
+        self.position.store(mark.position.map_or(0, |version| version.0), Ordering::Release);
+    }
+
+    /// What was applied by now.
+    #[must_use]
+    pub fn read(&self) -> Mark {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let position = self.position.load(Ordering::Acquire);
+        if self.epoch.load(Ordering::Acquire) != epoch {
+            return Mark { epoch, position: None };
+        }
+        Mark { epoch, position: (position > 0).then_some(Version(position)) }
+    }
+}
+
+/// What the loop asks of the threads that look at the server.
+pub trait Upstream {
+    /// The snapshot is wrong: LIST again under the new epoch.
+    fn relist(&self);
+
+    /// Keep this id high water on the server; `Input::IdsReserved` answers.
+    fn reserve_ids(&self, up_to: ExecutorId);
+}
+
+/// How the driver is started and when its executors are asked for.
+#[derive(Clone, Debug)]
+pub struct DriverPlan {
+    /// Empty: somebody else runs the driver.
+    pub command: Vec<String>,
+    pub env: DriverEnv,
+    /// `host:port` that has to accept a connection; none: nothing is probed.
+    pub probe: Option<String>,
+    /// The driver says by the control API when it is ready.
+    pub is_ready_by_call: bool,
+}
+
+/// All that a loop needs.
+#[derive(Debug)]
+pub struct Engine<'a, U> {
+    pub core: Reconciler,
+    pub finish: Finish,
+    pub clock: Clock,
+    pub inbox: Receiver<Message>,
+    pub sender: Sender<Message>,
+    pub signals: &'a Signals,
+    pub writers: Writers,
+    pub upstream: &'a U,
+    pub mark: Arc<SharedMark>,
+    pub pulse: Arc<Pulse>,
+    pub log: Arc<EventLog>,
+    /// The live line, on a terminal.
+    pub progress: Option<Progress>,
+    pub redraw_at: Option<Millis>,
+    pub n_lost: u64,
+    pub driver_plan: DriverPlan,
+    pub driver: Option<Driver>,
+    pub reaper: Option<Reaper>,
+    pub reap_at: Option<Millis>,
+    pub probe: Option<ReadyProbe>,
+    /// The last refusal of a LIST before the first one succeeded.
+    pub list_refusal: Option<Refusal>,
+    pub hurry_until: Option<Millis>,
+    pub is_driver_begun: bool,
+    pub is_lease_held: bool,
+}
+
+impl<U: Upstream> Engine<'_, U> {
+    /// Runs until the end has come out one way or another.
+    pub fn run(mut self) -> Outcome {
+        loop {
+            let began = Instant::now();
+            self.turn();
+            let took = began.elapsed();
+            if took > TURN_SLOW {
+                debug!("a turn took {} ms", took.as_millis());
+            }
+            if let Some(outcome) = self.finish.outcome() {
+                return outcome.clone();
+            }
+            self.wait();
+        }
+    }
+
+    /// Waits for something to happen, and takes in all that has, up to a limit.
+    fn wait(&mut self) {
+        let now = self.clock.now();
+        let timeout = Duration::from_millis(self.next_deadline(now).since(now));
+        let (signals, inbox) = (self.signals.wake().clone(), self.inbox.clone());
+        // Signals and the driver's end come first, however much else there is.
+        select_biased! {
+            recv(signals) -> _ => {},
+            recv(inbox) -> message => {
+                if let Ok(message) = message {
+                    self.take(message);
+                }
+            },
+            default(timeout) => {},
+        }
+        for message in inbox.try_iter().take(TURN_MESSAGES_MAX) {
+            self.take(message);
+        }
+        for signal in self.signals.take() {
+            self.on_signal(signal);
+        }
+    }
+
+    fn next_deadline(&self, now: Millis) -> Millis {
+        let start = (!self.core.had_first_list()).then_some(Millis(START_TIMEOUT_MS));
+        [
+            self.core.next_deadline(),
+            self.finish.next_deadline(),
+            self.reap_at,
+            self.hurry_until,
+            start.filter(|at| *at > now),
+            self.redraw_at,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(now.after(PULSE_MS), Millis::min)
+    }
+
+    fn take(&mut self, message: Message) {
+        let now = self.clock.now();
+        match message {
+            Message::Command { command, reply } => {
+                debug!("call: {command:?}");
+                // The caller may have given up meanwhile.
+                let _ = reply.try_send(self.core.command(command, now));
+            }
+            Message::Input(input) => {
+                if let Input::Lease { held, .. } = input {
+                    self.is_lease_held = held;
+                }
+                let is_last = matches!(input, Input::DeletedAll { .. });
+                self.core.handle(input, now);
+                if is_last && self.hurry_until.is_some() {
+                    self.give_up_waiting();
+                }
+            }
+            Message::ListRefused(refusal) => self.list_refusal = Some(refusal),
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = self.clock.now();
+        self.check_start(now);
+        self.core.turn(now);
+        self.mark.publish(self.core.mark());
+        while let Some(action) = self.core.poll_action() {
+            self.act(action);
+        }
+        while let Some(event) = self.core.poll_event() {
+            self.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
+            crate::runtime::narrate::log(&event);
+            self.log.push(&event);
+        }
+        if let Some(verdict) = self.core.poll_verdict() {
+            self.on_verdict(verdict, now);
+        }
+        let orders = self.finish.on_time(now);
+        self.obey(orders, now);
+        if self.reap_at.is_some_and(|at| at <= now) {
+            self.reap(now);
+        }
+        if let Some(result) = self.core.stop_result().cloned()
+            && self.finish.outcome().is_none()
+        {
+            self.finish.on_stopped(result, !self.is_lease_held);
+        } else if self.hurry_until.is_some_and(|at| at <= now) {
+            self.give_up_waiting();
+        }
+        self.pulse.beat(now.0, self.core.had_first_list());
+        if let Some(progress) = &self.progress {
+            let facts = Facts::new(&self.core.group_statuses(), self.n_lost);
+            self.redraw_at = Some(progress.show(&facts, now));
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        debug!("do: {action:?}");
+        match action {
+            Action::Relist => self.upstream.relist(),
+            Action::ReserveIds { up_to } => self.upstream.reserve_ids(up_to),
+            action @ (Action::Create { .. }
+            | Action::Delete { .. }
+            | Action::DeleteAll { .. }
+            | Action::Get { .. }
+            | Action::List { .. }
+            | Action::Patch { .. }) => self.writers.send(action),
+        }
+    }
+
+    /// Before the first LIST a refusal ends the run; after it, the driver begins.
+    fn check_start(&mut self, now: Millis) {
+        if self.is_driver_begun || !self.finish.is_running() {
+            return;
+        }
+        if self.core.had_first_list() {
+            self.is_driver_begun = true;
+            self.begin_driver(now);
+            return;
+        }
+        let Some(refusal) = &self.list_refusal else { return };
+        let message = refusal.to_string();
+        let verdict = match refusal.class {
+            Class::Rights | Class::Unauthorized | Class::NotFound => {
+                Verdict::NotAllowed { message }
+            }
+            Class::Capacity
+            | Class::Conflict
+            | Class::Exists
+            | Class::Expired
+            | Class::NamespaceGone
+            | Class::Template
+            | Class::Throttled
+            | Class::Transient
+            | Class::Unknown => {
+                if now.0 < START_TIMEOUT_MS {
+                    return;
+                }
+                Verdict::NotReachable { message }
+            }
+        };
+        self.on_verdict(verdict, now);
+    }
+
+    fn begin_driver(&mut self, now: Millis) {
+        let plan = &self.driver_plan;
+        if !plan.command.is_empty() {
+            match Driver::start(&plan.command, &plan.env) {
+                Ok(driver) => {
+                    info!("driver started, process {}", driver.pid().as_raw_nonzero());
+                    self.driver = Some(driver);
+                    self.finish.on_driver_started();
+                }
+                Err(error) => {
+                    self.on_verdict(Verdict::DriverNotStarted { message: error.to_string() }, now);
+                    return;
+                }
+            }
+        }
+        match &plan.probe {
+            Some(address) => match ReadyProbe::start(address.clone(), self.sender.clone()) {
+                Ok(probe) => self.probe = Some(probe),
+                Err(error) => warn!("{address} cannot be probed, not waiting for it: {error}"),
+            },
+            None if plan.is_ready_by_call => {}
+            None => self.core.handle(Input::DriverReady, now),
+        }
+    }
+
+    fn on_signal(&mut self, signal: Signal) {
+        let now = self.clock.now();
+        if signal == Signal::Chld {
+            self.on_child_ended(now);
+            return;
+        }
+        if let Some(driver) = &self.driver {
+            driver.pass(signal);
+        }
+        // Without a driver of ours there is nobody whom a hang-up could concern but us.
+        let is_ours = self.driver.is_none() && matches!(signal, Signal::Hup | Signal::Quit);
+        if signal.is_stop() || is_ours {
+            info!("{signal:?}: stopping");
+            let orders = self.finish.on_signal(now);
+            self.obey(orders, now);
+        }
+    }
+
+    fn on_child_ended(&mut self, now: Millis) {
+        if let Some(driver) = &mut self.driver
+            && let Some(end) = driver.poll()
+        {
+            info!("driver ended: {end}");
+            driver.terminate_group();
+            let orders = self.finish.on_driver_ended(end.code);
+            self.driver = None;
+            self.obey(orders, now);
+        }
+        self.reap(now);
+    }
+
+    fn reap(&mut self, now: Millis) {
+        let driver = self.driver.as_ref().map(Driver::pid);
+        self.reap_at = self.reaper.as_mut().and_then(|reaper| reaper.reap(now, driver));
+    }
+
+    fn on_verdict(&mut self, verdict: Verdict, now: Millis) {
+        error!("{}", crate::runtime::narrate::verdict(&verdict));
+        let orders = self.finish.on_verdict(verdict, now);
+        self.obey(orders, now);
+    }
+
+    fn obey(&mut self, orders: Vec<Order>, now: Millis) {
+        for order in orders {
+            debug!("order: {order:?}");
+            match order {
+                Order::HoldCreates => self.core.hold_creates(),
+                Order::KillDriver => {
+                    if let Some(driver) = &self.driver {
+                        warn!("the driver did not end in its time: killing it");
+                        driver.kill_group_now();
+                    }
+                }
+                Order::LastDelete => {
+                    self.hurry_until = Some(now.after(HURRY_MS));
+                    if self.is_lease_held {
+                        self.writers.send(Action::DeleteAll { grace_s: 0, spare_counted: false });
+                    }
+                }
+                Order::Stop(order) => {
+                    self.probe = None;
+                    self.core.begin_stop(order, now);
+                    // What the stop asks for leaves in this turn.
+                    self.core.turn(now);
+                    while let Some(action) = self.core.poll_action() {
+                        self.act(action);
+                    }
+                }
+                Order::TermDriver => {
+                    if let Some(driver) = &self.driver {
+                        driver.terminate_group();
+                    }
+                }
+            }
+        }
+    }
+
+    /// In a hurry: what may remain is named, not waited for.
+    fn give_up_waiting(&mut self) {
+        self.hurry_until = None;
+        let remaining = self.core.remaining();
+        self.finish.on_stopped(remaining, !self.is_lease_held);
+    }
+}

@@ -1,0 +1,204 @@
+//! Owns the threads that carry actions out: one request each, answered by one input. They choose
+//! nothing, and they alone wait for the server.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use log::{debug, warn};
+
+use crate::core::action::{Action, Patch};
+use crate::core::ids::{GroupName, Uid};
+use crate::core::input::{Input, List, ListSource};
+use crate::core::ledger::CHORES_IN_FLIGHT_MAX;
+use crate::core::refusal::{Class, Refusal};
+use crate::kube::api::Pods;
+use crate::runtime::inbox::Message;
+use crate::wire::build::Compiled;
+use crate::wire::labels;
+
+/// Deletes, patches and lists are carried out by so many threads.
+const CHORE_WRITERS_MAX: usize = 8;
+/// A writer's stack, bytes: requests are shallow.
+const STACK_BYTES: usize = 256 << 10;
+/// Lists and deletes of everything that a stop may have under way beside the chores.
+const STOP_REQUESTS_MAX: usize = 2;
+
+/// What writers work with.
+#[derive(Debug)]
+pub struct Effects {
+    pub pods: Pods,
+    pub templates: BTreeMap<GroupName, Compiled>,
+}
+
+/// The way to the writers. They are not joined: one that waits for a server which never answers
+/// must not hold the end of the run up, and by then nobody takes its answer.
+#[derive(Debug)]
+pub struct Writers {
+    effects: Arc<Effects>,
+    inbox: Sender<Message>,
+    creates: Pool,
+    chores: Pool,
+}
+
+#[derive(Debug)]
+struct Pool {
+    jobs: Sender<Action>,
+    queue: Receiver<Action>,
+    n_threads: usize,
+    n_threads_max: usize,
+    name: &'static str,
+}
+
+impl Pool {
+    fn new(name: &'static str, n_threads_max: usize, capacity: usize) -> Self {
+        let (jobs, queue) = bounded(capacity);
+        Self { jobs, queue, n_threads: 0, n_threads_max, name }
+    }
+}
+
+impl Writers {
+    /// No thread yet: they come with the work. `in_flight_max`: creates under way at a time.
+    #[must_use]
+    pub fn new(effects: Arc<Effects>, inbox: Sender<Message>, in_flight_max: usize) -> Self {
+        let n_chores = CHORES_IN_FLIGHT_MAX + STOP_REQUESTS_MAX;
+        Self {
+            effects,
+            inbox,
+            creates: Pool::new("create", in_flight_max, in_flight_max),
+            chores: Pool::new("chore", CHORE_WRITERS_MAX, n_chores),
+        }
+    }
+
+    /// Hands an action over. Never waits: the core has no more under way than fit.
+    pub fn send(&mut self, action: Action) {
+        let pool = match action {
+            Action::Create { .. } | Action::Get { .. } => &mut self.creates,
+            Action::Delete { .. }
+            | Action::DeleteAll { .. }
+            | Action::List { .. }
+            | Action::Patch { .. }
+            | Action::Relist
+            | Action::ReserveIds { .. } => &mut self.chores,
+        };
+        match pool.jobs.try_send(action) {
+            Ok(()) => {}
+            Err(TrySendError::Full(action) | TrySendError::Disconnected(action)) => {
+                debug_assert!(false, "more actions under way than fit: {action:?}");
+                warn!("dropped {action:?}: more requests under way than there is room for");
+            }
+        }
+        // A thread takes a job at once or is busy; another helps where jobs are left.
+        if !pool.jobs.is_empty() && pool.n_threads < pool.n_threads_max {
+            let (queue, inbox) = (pool.queue.clone(), self.inbox.clone());
+            let effects = Arc::clone(&self.effects);
+            let spawned = thread::Builder::new()
+                .name(format!("{}-{}", pool.name, pool.n_threads))
+                .stack_size(STACK_BYTES)
+                .spawn(move || write(&effects, &queue, &inbox));
+            match spawned {
+                Ok(_) => pool.n_threads += 1,
+                Err(error) if pool.n_threads > 0 => debug!("no further writer: {error}"),
+                Err(error) => warn!("no writer can be started: {error}"),
+            }
+        }
+    }
+}
+
+/// Ends when the jobs' channel is closed, or nobody takes answers any more.
+fn write(effects: &Effects, queue: &Receiver<Action>, inbox: &Sender<Message>) {
+    for action in queue {
+        if let Some(input) = perform(effects, action)
+            && inbox.send(Message::Input(input)).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Carries out one action. None: it is not a request to the server.
+pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
+    let pods = &effects.pods;
+    let input = match action {
+        Action::Create { id, group, slot, asked } => {
+            let answer = effects.templates.get(&group).map_or_else(
+                || Err(no_template(&group)),
+                |template| pods.create(&template.render(id.0, slot), false),
+            );
+            log_answer("create", &id, answer.as_ref().err());
+            Input::Created { id, asked, answer }
+        }
+        Action::Delete { uid, name, grace_s } => {
+            let answer = pods.delete(&name, Some(&uid), grace_s);
+            log_answer("delete", &name, answer.as_ref().err());
+            Input::Deleted { uid, answer }
+        }
+        Action::DeleteAll { grace_s, spare_counted } => {
+            let extra = spare_counted.then(|| format!("!{}", labels::COUNTED));
+            let answer = pods.delete_collection(Some(grace_s), extra.as_deref());
+            log_answer("delete all", &pods.selection().selector(), answer.as_ref().err());
+            Input::DeletedAll { answer }
+        }
+        Action::Get { id, asked } => {
+            let answer = pods.get(&pods.selection().pod_name(id.0));
+            log_answer("get", &id, answer.as_ref().err());
+            Input::Got { id, asked, answer }
+        }
+        Action::List { asked } => match pods.list() {
+            Ok(listed) => Input::List(List {
+                source: ListSource::Stop,
+                pods: listed.pods,
+                version: listed.version,
+                asked,
+            }),
+            Err(refusal) => {
+                log_answer("list", &"for the stop", Some(&refusal));
+                Input::ListRefused { refusal }
+            }
+        },
+        Action::Patch { uid, name, patch } => {
+            let answer = pods.patch(&name, patch_body(&uid, patch).as_bytes());
+            log_answer("patch", &name, answer.as_ref().err());
+            Input::Patched { uid, answer }
+        }
+        // Others carry these out: the watcher, and the keeper of ids.
+        Action::Relist | Action::ReserveIds { .. } => return None,
+    };
+    Some(input)
+}
+
+/// A merge patch for this uid and no other: the server refuses another with 409.
+fn patch_body(uid: &Uid, patch: Patch) -> String {
+    let metadata = match patch {
+        Patch::Counted => serde_json::json!({"uid": uid.to_string(), "labels": {labels::COUNTED: unix_time()}}),
+        Patch::Draining(cause) => serde_json::json!({
+            "uid": uid.to_string(), "annotations": {labels::DRAINING: cause.as_str()},
+        }),
+    };
+    serde_json::json!({ "metadata": metadata }).to_string()
+}
+
+/// Seconds since 1970: which of the kept pods is the oldest can be read off the label.
+fn unix_time() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs()).to_string()
+}
+
+fn no_template(group: &GroupName) -> Refusal {
+    Refusal {
+        class: Class::Template,
+        code: 0,
+        reason: String::new(),
+        message: format!("group {group} has no template in this run"),
+        retry_after_ms: None,
+    }
+}
+
+fn log_answer(verb: &str, what: &dyn std::fmt::Display, refusal: Option<&Refusal>) {
+    match refusal {
+        None => debug!("{verb} {what}: done"),
+        Some(refusal) => debug!("{verb} {what}: {:?}: {refusal}", refusal.class),
+    }
+}
