@@ -1,8 +1,10 @@
 //! The binary under test: its settings file, its life, its events, its exit code.
 
+use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -125,13 +127,43 @@ impl Run {
             command.arg("--").args(&self.driver);
         }
         let child = Guarded::spawn(&mut command).expect("the binary can be started");
-        Posse { child, dir: self.dir, events, stderr, stdout, control }
+        let life = Rc::new(Life { child: RefCell::new(child), may_end: Cell::new(false) });
+        LIVES.with_borrow_mut(|lives| lives.push(Rc::downgrade(&life)));
+        Posse { life, dir: self.dir, events, stderr, stdout, control }
+    }
+}
+
+/// The process, and whether its end is awaited.
+struct Life {
+    child: RefCell<Guarded>,
+    may_end: Cell<bool>,
+}
+
+impl Life {
+    fn status(&self) -> Option<ExitStatus> {
+        self.child.borrow_mut().status()
+    }
+}
+
+thread_local! {
+    static LIVES: RefCell<Vec<Weak<Life>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Fails where a posse of this thread ended that was meant to go on: nothing that a test waits for
+/// will happen then.
+#[track_caller]
+pub fn assert_all_live() {
+    let lives = LIVES.with_borrow(Clone::clone);
+    for life in lives.iter().filter_map(Weak::upgrade).filter(|life| !life.may_end.get()) {
+        if let Some(status) = life.status() {
+            panic!("posse ended ({status}) while the test needed it");
+        }
     }
 }
 
 /// A started `posse run`. Killed when dropped.
 pub struct Posse {
-    child: Guarded,
+    life: Rc<Life>,
     dir: PathBuf,
     events: PathBuf,
     stderr: PathBuf,
@@ -141,7 +173,7 @@ pub struct Posse {
 
 impl Posse {
     pub fn pid(&self) -> u32 {
-        self.child.pid()
+        self.life.child.borrow().pid()
     }
 
     pub fn stderr(&self) -> String {
@@ -168,25 +200,18 @@ impl Posse {
 
     /// Waits for an event of this kind for which `fits` holds.
     #[track_caller]
-    pub fn wait_event(&mut self, kind: &str, fits: impl Fn(&Value) -> bool) -> Value {
-        let found = wait_value(PATIENCE, &format!("a fitting event {kind}"), || {
+    pub fn wait_event(&self, kind: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        wait_value(PATIENCE, &format!("a fitting event {kind}"), || {
             let events = self.events_of(kind);
-            if let Some(event) = events.iter().find(|event| fits(event)) {
-                return Ok(Ok(event.clone()));
-            }
-            match self.child.status() {
-                Some(status) => Ok(Err(status)),
-                None => Err(format!("{} of that kind: {events:?}", events.len())),
-            }
-        });
-        found.unwrap_or_else(|status| panic!("posse ended ({status}) before an event {kind}"))
+            let found = events.iter().find(|event| fits(event)).cloned();
+            found.ok_or_else(|| format!("{} of that kind: {events:?}", events.len()))
+        })
     }
 
     /// Waits until the first LIST was applied: what exists is known, what is missing is asked for.
     #[track_caller]
-    pub fn wait_ready(&mut self) {
+    pub fn wait_ready(&self) {
         wait_value(PATIENCE, "posse to answer a status call", || {
-            assert!(!self.child.is_over(), "posse ended at its start:\n{}", self.stderr());
             let output = self.ask(&["status", "--json"]);
             if output.status.success() { Ok(()) } else { Err(said(&output)) }
         });
@@ -215,37 +240,46 @@ impl Posse {
         serde_json::from_slice(&output.stdout).expect("the status is JSON")
     }
 
-    pub fn signal(&mut self, signal: Signal) {
-        self.child.signal(signal);
+    /// Sends it a signal; from then on it may end.
+    pub fn signal(&self, signal: Signal) {
+        self.may_end();
+        self.life.child.borrow_mut().signal(signal);
     }
 
-    pub fn is_over(&mut self) -> bool {
-        self.child.is_over()
+    /// Its end, whenever it comes, is part of the test.
+    pub fn may_end(&self) {
+        self.life.may_end.set(true);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.life.status().is_some()
     }
 
     /// Its exit code, once it is over; what it said is in the panic where it never is.
     #[track_caller]
-    pub fn wait_exit(&mut self, limit: Duration) -> i32 {
-        let status = wait_value(limit, "posse to end", || self.child.status().ok_or("it runs"));
+    pub fn wait_exit(&self, limit: Duration) -> i32 {
+        self.may_end();
+        let status = wait_value(limit, "posse to end", || self.life.status().ok_or("it runs"));
         status.code().unwrap_or_else(|| panic!("posse was ended by a signal: {status}"))
     }
 
     #[track_caller]
-    pub fn expect_exit(&mut self, code: i32) {
+    pub fn expect_exit(&self, code: i32) {
         let got = self.wait_exit(PATIENCE);
         assert_eq!(got, code, "exit code; it said:\n{}", self.stderr());
     }
 
     /// Tells it to stop and expects a clean end.
     #[track_caller]
-    pub fn stop(mut self) {
+    pub fn stop(self) {
         self.signal(Signal::TERM);
         self.expect_exit(0);
     }
 
     /// `kill -9`, as an OOM killer would.
-    pub fn kill(mut self) {
-        self.child.kill();
+    pub fn kill(self) {
+        self.may_end();
+        self.life.child.borrow_mut().kill();
     }
 }
 

@@ -69,10 +69,14 @@ impl Guarded {
     }
 
     /// Sends a signal to the process alone.
-    pub fn signal(&self, signal: Signal) {
+    pub fn signal(&mut self, signal: Signal) {
+        // Once it is over and known to be, its pid may be somebody else's.
+        if self.is_over() {
+            return;
+        }
         let pid = i32::try_from(self.child.id()).expect("pids are small");
         if let Some(pid) = Pid::from_raw(pid) {
-            // Over already: then there is nothing to signal.
+            // Over just now: then there is nothing to signal.
             let _ = kill_process(pid, signal);
         }
     }

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::posse::assert_all_live;
+
 /// What an ordinary step may take, on a machine that is busy with everything else.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -19,6 +21,7 @@ pub fn wait_value<T, E: Display>(
 ) -> T {
     let started = Instant::now();
     loop {
+        assert_all_live();
         match look() {
             Ok(value) => return value,
             Err(stand) if started.elapsed() >= limit => {
@@ -40,6 +43,7 @@ pub fn wait_for(limit: Duration, what: &str, mut look: impl FnMut() -> bool) {
 pub fn stays_true(span: Duration, what: &str, mut look: impl FnMut() -> bool) {
     let started = Instant::now();
     while started.elapsed() < span {
+        assert_all_live();
         assert!(look(), "{what}: no longer so after {} ms", started.elapsed().as_millis());
         thread::sleep(STEP * 5);
     }

@@ -12,7 +12,7 @@ use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// The loss of this pod; reported with these words, and once.
 #[track_caller]
-fn check_loss(posse: &mut Posse, pod: &Value, reason: &str, budget: &Value, code: &Value) {
+fn check_loss(posse: &Posse, pod: &Value, reason: &str, budget: &Value, code: &Value) {
     let uid = uid_of(pod);
     let lost = posse.wait_event("executor_lost", |event| event["uid"] == uid);
     assert_eq!(lost["reason"], reason, "{lost}");
@@ -26,11 +26,11 @@ fn check_loss(posse: &mut Posse, pod: &Value, reason: &str, budget: &Value, code
 
 pub fn replaced_after_failure(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run().executors(2).start();
+    let posse = scene.run().executors(2).start();
     let before = scene.wait_running(2);
     posse.wait_event("executor_running", |event| event["executor"] == 2);
     scene.end(&before[0], End::Exit(7));
-    check_loss(&mut posse, &before[0], "app_error", &json!("app"), &json!(7));
+    check_loss(&posse, &before[0], "app_error", &json!("app"), &json!(7));
     let after = scene.wait_running(2);
     assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [2, 3]);
     posse.stop();
@@ -39,11 +39,11 @@ pub fn replaced_after_failure(server: &dyn Server) {
 
 pub fn replaced_after_a_clean_end(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run().executors(1).start();
+    let posse = scene.run().executors(1).start();
     let before = scene.wait_running(1);
     posse.wait_event("executor_running", |event| event["executor"] == 1);
     scene.end(&before[0], End::Exit(0));
-    check_loss(&mut posse, &before[0], "completed", &Value::Null, &json!(0));
+    check_loss(&posse, &before[0], "completed", &Value::Null, &json!(0));
     assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
     posse.stop();
     scene.finish();
@@ -51,7 +51,7 @@ pub fn replaced_after_a_clean_end(server: &dyn Server) {
 
 pub fn replaced_after_deletion(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run().executors(2).start();
+    let posse = scene.run().executors(2).start();
     let before = scene.wait_running(2);
     posse.wait_event("executor_running", |event| event["executor"] == 2);
     scene.delete(&before[1]);
@@ -67,7 +67,7 @@ pub fn replaced_after_deletion(server: &dyn Server) {
 pub fn replaced_while_terminating(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_deletes(true);
-    let mut posse = scene.run().executors(1).start();
+    let posse = scene.run().executors(1).start();
     let before = scene.wait_running(1);
     posse.wait_event("executor_running", |event| event["executor"] == 1);
     scene.delete(&before[0]);
@@ -87,7 +87,7 @@ pub fn replaced_when_gone(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_deletes(true);
     let group = json!({"group": "default", "count": 1, "template": "pod.json", "replace": "gone"});
-    let mut posse = scene.run().settings(json!({"executors": [group]})).start();
+    let posse = scene.run().settings(json!({"executors": [group]})).start();
     let before = scene.wait_running(1);
     posse.wait_event("executor_running", |event| event["executor"] == 1);
     scene.delete(&before[0]);
@@ -103,12 +103,12 @@ pub fn replaced_when_gone(server: &dyn Server) {
 /// Reasons that only a kubelet gives.
 pub fn reasons_of_the_cluster(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run().executors(2).start();
+    let posse = scene.run().executors(2).start();
     let before = scene.wait_running(2);
     posse.wait_event("executor_running", |event| event["executor"] == 2);
     scene.end(&before[0], End::OomKilled);
     scene.end(&before[1], End::Evicted);
-    check_loss(&mut posse, &before[0], "oom_killed", &json!("app"), &json!(137));
+    check_loss(&posse, &before[0], "oom_killed", &json!("app"), &json!(137));
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
     assert_eq!(
         (&lost["reason"], &lost["budget"]),
@@ -123,7 +123,7 @@ pub fn reasons_of_the_cluster(server: &dyn Server) {
 /// Pods that wait for their start are waited for, and are the first to go.
 pub fn pending_goes_before_running(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run().executors(1).start();
+    let posse = scene.run().executors(1).start();
     let running = scene.wait_running(1);
     posse.wait_event("executor_running", |_| true);
     scene.hold_starts(true);
@@ -140,7 +140,7 @@ pub fn pending_goes_before_running(server: &dyn Server) {
 pub fn poll_alone_suffices(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"watch": false, "allocation": {"poll_interval": "1s"}});
-    let mut posse = scene.run().executors(2).settings(settings).start();
+    let posse = scene.run().executors(2).settings(settings).start();
     let before = scene.wait_running(2);
     posse.wait_event("executor_running", |event| event["executor"] == 2);
     scene.delete(&before[0]);

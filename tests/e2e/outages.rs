@@ -24,7 +24,7 @@ fn ids(pods: &[Value]) -> BTreeSet<u64> {
 pub fn server_stopped_and_back(server: &dyn Server) {
     let own = server.fresh();
     let scene = Scene::new(&*own);
-    let mut posse = scene.run().executors(2).start();
+    let posse = scene.run().executors(2).start();
     let before = scene.wait_running(2);
     posse.wait_ready();
     own.down();
@@ -44,7 +44,7 @@ pub fn server_stopped_and_back(server: &dyn Server) {
 pub fn frozen_server(server: &dyn Server) {
     let own = server.fresh();
     let scene = Scene::new(&*own);
-    let mut posse = scene.run().executors(2).start();
+    let posse = scene.run().executors(2).start();
     scene.wait_running(2);
     posse.wait_ready();
     own.freeze();
@@ -76,7 +76,7 @@ pub fn watch_cut_and_410(server: &dyn Server) {
             code => Verdict::Reply(code, gone),
         }
     });
-    let mut posse = scene.run_with(&proxy.access()).executors(2).start();
+    let posse = scene.run_with(&proxy.access()).executors(2).start();
     scene.wait_running(2);
     wait_for(PATIENCE, "both to be known", || posse.events_of("executor_running").len() == 2);
     for code in [0, 200, 410] {
@@ -103,7 +103,7 @@ pub fn silent_watch(server: &dyn Server) {
     let scene = Scene::new(server);
     let proxy = Proxy::start(&server.access(Who::Posse), |_, _| Verdict::Pass);
     proxy.silence_watches(true);
-    let mut posse = scene.run_with(&proxy.access()).executors(3).start();
+    let posse = scene.run_with(&proxy.access()).executors(3).start();
     assert_eq!(ids(&scene.wait_running(3)), [1, 2, 3].into());
     stays_true(Duration::from_secs(1), "no more than three", || scene.ours().len() == 3);
     assert_eq!(proxy.n_creates(), 3);
@@ -149,7 +149,7 @@ pub fn answers_after_the_watch(server: &dyn Server) {
         std::thread::sleep(Duration::from_millis(700));
         Verdict::Reply(answer.code, answer.body)
     });
-    let mut posse = scene.run_with(&proxy.access()).executors(6).start();
+    let posse = scene.run_with(&proxy.access()).executors(6).start();
     assert_eq!(ids(&scene.wait_running(6)), (1..=6).collect());
     wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() == 6);
     assert!(!posse.is_over());
@@ -171,7 +171,7 @@ pub fn stop_while_a_create_hangs(server: &dyn Server) {
         }
         Verdict::Pass
     });
-    let mut posse = scene.run_with(&proxy.access()).executors(3).start();
+    let posse = scene.run_with(&proxy.access()).executors(3).start();
     scene.wait_running(2);
     wait_for(PATIENCE, "the third to hang", || hanging.load(Ordering::SeqCst));
     posse.signal(Signal::TERM);
@@ -194,7 +194,7 @@ pub fn late_comer_at_stop(server: &dyn Server) {
         keep.lock().expect("nobody panics in here").get_or_insert_with(|| request.clone());
         Verdict::Cut
     });
-    let mut posse = scene.run_with(&proxy.access()).executors(1).start();
+    let posse = scene.run_with(&proxy.access()).executors(1).start();
     wait_for(PATIENCE, "a create to be cut off", || kept.lock().unwrap().is_some());
     posse.signal(Signal::TERM);
     posse.wait_event("stopping", |_| true);

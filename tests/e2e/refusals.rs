@@ -13,6 +13,7 @@ use crate::common::audit;
 use crate::common::certs::Authority;
 use crate::common::http::{Client, gone_in};
 use crate::common::node::wait_bound;
+use crate::common::posse::Posse;
 use crate::common::proxy::{Proxy, Request, Verdict, status};
 use crate::common::real::Account;
 use crate::common::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of};
@@ -100,7 +101,7 @@ impl Quota {
 pub fn quota_then_room(server: &dyn Server) {
     let scene = Scene::new(server);
     let quota = Quota::new(&scene, 2);
-    let mut posse = scene.run_with(&quota.access(&scene)).executors(5).start();
+    let posse = scene.run_with(&quota.access(&scene)).executors(5).start();
     posse.wait_event("waiting", |event| event["for"] == "quota");
     scene.wait_running(2);
     let refused = posse.wait_event("create_refused", |_| true);
@@ -124,7 +125,7 @@ pub fn quota_wakes_when_a_pod_goes(server: &dyn Server) {
     let scene = Scene::new(server);
     let quota = Quota::new(&scene, 3);
     let foreign = scene.make_foreign("squatter");
-    let mut posse = scene.run_with(&quota.access(&scene)).executors(3).start();
+    let posse = scene.run_with(&quota.access(&scene)).executors(3).start();
     posse.wait_event("waiting", |event| event["for"] == "quota");
     let before = scene.wait_running(2);
     scene.end(&before[0], End::Exit(1));
@@ -175,7 +176,7 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
         Verdict::Reply(500, status(500, "InternalError", "the answer of the first one is lost"))
     });
     proxy.silence_watches(true);
-    let mut posse = scene.run_with(&proxy.access()).executors(1).start();
+    let posse = scene.run_with(&proxy.access()).executors(1).start();
     wait_for(PATIENCE, "the create to be sent again", || asked_again.load(Ordering::SeqCst));
     posse.wait_event("executor_requested", |event| event["executor"] == 2);
     proxy.silence_watches(false);
@@ -200,7 +201,7 @@ pub fn label_stripper(server: &dyn Server) {
         }
         Verdict::Pass
     });
-    let mut posse = scene.run_with(&proxy.access()).executors(20).start();
+    let posse = scene.run_with(&proxy.access()).executors(20).start();
     posse.expect_exit(4);
     assert!(!posse.events_of("create_refused").is_empty(), "it says why");
     assert!(proxy.n_creates() <= 8, "{} creates for a bad template", proxy.n_creates());
@@ -217,7 +218,7 @@ pub fn bad_template(server: &dyn Server) {
     let mut template = scene.template();
     template["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
     fs::write(scene.file("pod.json"), template.to_string()).expect("writable");
-    let mut posse = scene.run().executors(50).start();
+    let posse = scene.run().executors(50).start();
     posse.expect_exit(4);
     let words = posse.stderr();
     assert!(words.contains("imagePullPolicy"), "the server's words are missing:\n{words}");
@@ -234,7 +235,7 @@ pub fn bad_template(server: &dyn Server) {
 /// No right on pods: said before anything is done, with the right that is missing.
 pub fn wrong_rights(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run_with(&server.access(Who::Stranger)).executors(1).start();
+    let posse = scene.run_with(&server.access(Who::Stranger)).executors(1).start();
     posse.expect_exit(3);
     let words = posse.stderr();
     for word in ["pods", scene.namespace.as_str()] {
@@ -258,9 +259,10 @@ pub fn wrong_certificate(server: &dyn Server) {
         ("an expired token", account.access(-120)),
     ];
     // At once: each may try for half a minute.
-    let mut runs: Vec<_> =
+    let runs: Vec<_> =
         ways.iter().map(|(_, access)| scene.run_with(access).executors(1).start()).collect();
-    for ((what, _), posse) in ways.iter().zip(&mut runs) {
+    runs.iter().for_each(Posse::may_end);
+    for ((what, _), posse) in ways.iter().zip(&runs) {
         let code = posse.wait_exit(PATIENCE + Duration::from_secs(10));
         assert_eq!(code, 3, "{what}; it said:\n{}", posse.stderr());
     }
@@ -279,7 +281,7 @@ pub fn expired_token(server: &dyn Server) {
     fs::write(&file, &old).expect("writable");
     let token_file = Some(file.display().to_string());
     let access = Access { token_file, ..real.access_without_user() };
-    let mut posse = scene.run_with(&access).executors(1).start();
+    let posse = scene.run_with(&access).executors(1).start();
     let before = scene.wait_running(1);
     fs::write(&file, account.token(600)).expect("writable");
     let old = Access { token: Some(old), ..real.access_without_user() };

@@ -77,7 +77,7 @@ fn group(posse: &Posse) -> Value {
 
 pub fn scale_up_and_down(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run().executors(2).start();
+    let posse = scene.run().executors(2).start();
     let first = scene.wait_running(2);
     first.iter().for_each(check_pod);
     posse.wait_ready();
@@ -107,7 +107,7 @@ pub fn groups_have_their_own_targets(server: &dyn Server) {
     let group =
         |name: &str, count: u32| json!({"group": name, "count": count, "template": "pod.json"});
     let settings = json!({"executors": [group("small", 2), group("big", 1)]});
-    let mut posse = scene.run().settings(settings).start();
+    let posse = scene.run().settings(settings).start();
     scene.wait_running(3);
     posse.wait_ready();
     posse.scale("big", 3);
@@ -127,14 +127,14 @@ pub fn groups_have_their_own_targets(server: &dyn Server) {
 pub fn kill_9_and_adoption(server: &dyn Server) {
     let scene = Scene::new(server);
     let run = || scene.run().executors(3).instance("adopt");
-    let mut first = run().start();
+    let first = run().start();
     let before = scene.wait_running(3);
     // Seen running: what is killed next knows of all three.
     wait_for(PATIENCE, "three to be known", || first.events_of("executor_running").len() == 3);
     assert!(!first.is_over());
     first.kill();
     scene.end(&before[0], End::Exit(9));
-    let mut second = run().start();
+    let second = run().start();
     let lost = second.wait_event("executor_lost", |_| true);
     assert_eq!((&lost["executor"], &lost["exit_code"]), (&json!(1), &json!(9)));
     let after = scene.wait_running(3);
@@ -152,7 +152,7 @@ pub fn two_posse_of_one_instance(server: &dyn Server) {
     let run = || scene.run().executors(1).instance("twins");
     let first = run().start();
     let pods = scene.wait_running(1);
-    let mut second = run().start();
+    let second = run().start();
     second.expect_exit(3);
     let words = second.stderr();
     assert!(words.contains(&first.pid().to_string()), "the holder is not named:\n{words}");
@@ -169,7 +169,7 @@ pub fn driver_decides_the_exit_code(server: &dyn Server) {
         "echo $POSSE_APP $POSSE_NAMESPACE; until test -e {}; do sleep 0.1; done; exit 5",
         go.display()
     );
-    let mut posse = scene.run().executors(2).driver(&["sh", "-c", &script]).start();
+    let posse = scene.run().executors(2).driver(&["sh", "-c", &script]).start();
     scene.wait_running(2);
     std::fs::write(go, "").expect("the folder can be written");
     posse.expect_exit(5);
@@ -183,8 +183,7 @@ pub fn second_signal_ends_it_at_once(server: &dyn Server) {
     let trapped = scene.file("trapped");
     let script = format!("trap '' TERM; touch {}; sleep 100 & wait; sleep 100", trapped.display());
     let settings = json!({"shutdown": {"grace": "10m"}});
-    let mut posse =
-        scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]).start();
+    let posse = scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]).start();
     scene.wait_running(1);
     wait_for(PATIENCE, "the driver to be deaf", || trapped.exists());
     posse.signal(Signal::TERM);
@@ -198,7 +197,7 @@ pub fn second_signal_ends_it_at_once(server: &dyn Server) {
 /// `--keep` leaves them; `posse cleanup` takes them away.
 pub fn keep_then_cleanup(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut posse = scene.run().executors(2).instance("kept1").arg("--keep").start();
+    let posse = scene.run().executors(2).instance("kept1").arg("--keep").start();
     let before = scene.wait_running(2);
     wait_for(PATIENCE, "both to be known", || posse.events_of("executor_running").len() == 2);
     posse.signal(Signal::INT);
