@@ -2,6 +2,10 @@
 
 pub mod clock;
 pub mod driver;
+pub mod engine;
 pub mod events;
+pub mod inbox;
+pub mod narrate;
 pub mod progress;
+pub mod ready;
 pub mod signals;
