@@ -3,9 +3,9 @@
 
 use std::io;
 use std::thread::{Builder, Scope};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, select};
 use log::{debug, info, warn};
 
 use crate::core::ids::ExecutorId;
@@ -20,6 +20,7 @@ use crate::runtime::inbox::Message;
 use crate::runtime::lease::{LeaseCommand, LeaseKeeper, keep};
 use crate::runtime::poller::{Schedule, poll};
 use crate::runtime::watcher::{Control, Lister, watch};
+use crate::runtime::signals::{Signal, Signals};
 use crate::wire::build::Owner;
 use crate::wire::labels::Selection;
 
@@ -41,6 +42,15 @@ pub enum IdKeeper {
     Lease(LeaseHandle),
     /// Nowhere: a restart goes on at the next multiple of 1,000.
     Nobody,
+}
+
+impl IdKeeper {
+    /// Gives the instance back, where it is held.
+    pub fn release(self, release: Release) {
+        if let Self::Lease(lease) = self {
+            lease.stop(release);
+        }
+    }
 }
 
 /// What the rest of the program holds of the Lease's keeper.
@@ -110,6 +120,8 @@ pub struct LeaseSettings {
 pub enum Acquired {
     /// It is ours, and ids up to here may have been given before.
     Held { id_high_water: u64 },
+    /// Somebody asked for the end meanwhile.
+    Interrupted,
     /// Another live posse holds the instance.
     HeldBy { holder: String },
     /// Our rights do not suffice.
@@ -120,10 +132,25 @@ pub enum Acquired {
 
 /// Waits for the Lease to be ours, or not. Nothing else arrives in the inbox before.
 #[must_use]
-pub fn await_lease(inbox: &Receiver<Message>, timeout: Duration) -> Acquired {
-    let deadline = std::time::Instant::now() + timeout;
+pub fn await_lease(
+    inbox: &Receiver<Message>,
+    signals: &Signals,
+    timeout: Duration,
+) -> Acquired {
+    let deadline = Instant::now() + timeout;
     let mut last = "no answer".to_owned();
-    while let Ok(message) = inbox.recv_deadline(deadline) {
+    loop {
+        let message = select! {
+            recv(inbox) -> message => message,
+            recv(signals.wake()) -> _ => {
+                if signals.take().any(Signal::is_stop) {
+                    return Acquired::Interrupted;
+                }
+                continue;
+            }
+            default(deadline.saturating_duration_since(Instant::now())) => break,
+        };
+        let Ok(message) = message else { break };
         match message {
             Message::Lease(LeaseUpdate::Held { id_high_water }) => {
                 return Acquired::Held { id_high_water: id_high_water.map_or(0, |id| id.0) };
@@ -147,9 +174,11 @@ pub fn await_lease(inbox: &Receiver<Message>, timeout: Duration) -> Acquired {
     Acquired::TimedOut { message: last }
 }
 
-/// How the server is looked at.
+/// How the server is looked at, and by what clock.
 #[derive(Clone, Copy, Debug)]
 pub struct LookSettings {
+    pub clock: Clock,
+    pub seed: u64,
     pub watch: bool,
     /// 0: no poll.
     pub poll_interval_ms: u64,
@@ -175,15 +204,14 @@ impl<'a> Threads<'a> {
         look: LookSettings,
         inbox: &'a Sender<Message>,
         mark: &'scope SharedMark,
-        clock: Clock,
-        rng: &mut Rng,
         ids: IdKeeper,
     ) -> io::Result<Self> {
+        let mut rng = Rng::new(look.seed);
         let lister = |control: &Control, rng: &mut Rng| Lister {
             pods: pods.clone(),
             inbox: inbox.clone(),
             mark: move || mark.read(),
-            clock,
+            clock: look.clock,
             rng: Rng::new(rng.next_u64()),
             control: control.clone(),
         };
@@ -193,13 +221,13 @@ impl<'a> Threads<'a> {
         };
         let watch_control = look.watch.then(Control::new);
         if let Some(control) = &watch_control {
-            let lister = lister(control, rng);
+            let lister = lister(control, &mut rng);
             spawn("watch", Box::new(move || watch(&lister)))?;
         }
         let has_poll = look.poll_interval_ms > 0 || !look.watch;
         let poll_control = has_poll.then(Control::new);
         if let Some(control) = &poll_control {
-            let lister = lister(control, rng);
+            let lister = lister(control, &mut rng);
             let interval = Duration::from_millis(look.poll_interval_ms);
             let schedule = Schedule { interval: Some(interval), at_once: !look.watch };
             spawn("poll", Box::new(move || poll(&lister, schedule)))?;
@@ -212,9 +240,7 @@ impl<'a> Threads<'a> {
         for control in [&self.watch, &self.poll].into_iter().flatten() {
             control.stop();
         }
-        if let IdKeeper::Lease(lease) = self.ids {
-            lease.stop(release);
-        }
+        self.ids.release(release);
     }
 }
 
