@@ -1,6 +1,9 @@
 //! Owns the transport: one request and its answer, one stream, and what becomes of both when the
 //! connection, the credentials or the certificates change. Knows no Kubernetes object.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -270,16 +273,11 @@ impl Http {
         };
         let response = self.shared.exchange(&outgoing, &|link| Ok(link.unary.clone()))?;
         let (head, body) = response.into_parts();
-        let body = body
-            .into_with_config()
-            .limit(request.body_bytes_max)
-            .read_to_vec()
-            .map_err(|e| self.shared.failed(&e).0)?;
         Ok(Response {
             status: head.status.as_u16(),
             retry_after: retry_after(&head.headers),
             json: is_json(&head.headers),
-            body,
+            body: self.shared.read_whole(body, request.body_bytes_max)?,
         })
     }
 
@@ -383,6 +381,19 @@ impl Shared {
             Some(body) => run(agent, builder.body(body), outgoing.limit),
             None => run(agent, builder.body(()), outgoing.limit),
         }
+    }
+
+    /// Reads a body to its end. ureq's own limit counts what is on the wire, packed.
+    fn read_whole(&self, body: Body, bytes_max: u64) -> Result<Vec<u8>, TransportError> {
+        let expected = body.content_length().unwrap_or(0).min(bytes_max);
+        let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+        let mut reader = body.into_reader().take(bytes_max.saturating_add(1));
+        reader.read_to_end(&mut bytes).map_err(|e| self.failed(&e.into()).0)?;
+        if bytes.len() as u64 > bytes_max {
+            let problem = format!("{}: the answer is larger than {bytes_max} bytes", self.base);
+            return Err(TransportError::Unknown(problem));
+        }
+        Ok(bytes)
     }
 
     /// What the next request works with; the files are looked at when it is time to.

@@ -65,3 +65,92 @@ fn namespace(dir: &Path) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::kube::http::Http;
+    use crate::kube::testing::{Authority, Folder, sources};
+
+    const VARIABLES: [(&str, &str); 2] = [(HOST, "10.96.0.1"), (PORT, "443")];
+
+    fn resolve(
+        folder: &Folder,
+        variables: &[(&str, &str)],
+        context: Option<&str>,
+    ) -> Result<Cluster, String> {
+        let env = |name: &str| {
+            variables.iter().find(|(given, _)| *given == name).map(|(_, v)| OsString::from(v))
+        };
+        let sources =
+            Sources { context, service_account_dir: folder.path(), ..sources(None, &env) };
+        let dir = format!("{}/", folder.path().display());
+        sources.resolve().map_err(|e| e.to_string().replace(&dir, ""))
+    }
+
+    fn account() -> Folder {
+        let folder = Folder::new();
+        folder.write("token", "abc\n");
+        folder.write("ca.crt", Authority::new().pem);
+        folder.write("namespace", "analytics\n");
+        folder
+    }
+
+    #[test]
+    fn a_pod_knows_its_cluster() {
+        let folder = account();
+        let cluster = resolve(&folder, &VARIABLES, None).unwrap();
+        assert_eq!(cluster.server.to_string(), "https://10.96.0.1");
+        assert_eq!(cluster.namespace, "analytics");
+        assert!(matches!(
+            &cluster.identity.bearer,
+            Bearer::TokenFile { path, first }
+                if *path == folder.path().join("token") && first.reveal() == "abc"
+        ));
+        assert_eq!(cluster.proxy, None);
+        assert!(Http::connect(cluster).is_ok());
+
+        let six = [(HOST, "fd00::1"), (PORT, "6443")];
+        let cluster = resolve(&folder, &six, None).unwrap();
+        assert_eq!(cluster.server.to_string(), "https://[fd00::1]:6443");
+    }
+
+    #[test]
+    fn a_pods_proxy_is_respected() {
+        let folder = account();
+        let with = |more: &[(&'static str, &'static str)]| {
+            let variables = [&VARIABLES[..], more].concat();
+            resolve(&folder, &variables, None).unwrap().proxy
+        };
+        assert!(with(&[("HTTPS_PROXY", "p:3128")]).is_some());
+        assert!(with(&[("HTTPS_PROXY", "p:3128"), ("NO_PROXY", "10.96.0.0/12")]).is_none());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let folder = account();
+        let absent = "no Kubernetes configuration";
+        for variables in [&VARIABLES[..1], &VARIABLES[1..], &[(HOST, ""), (PORT, "443")]] {
+            let error = resolve(&folder, variables, None).expect_err("no pod");
+            assert!(error.starts_with(absent), "{error}");
+        }
+        let error = resolve(&folder, &VARIABLES, Some("c")).expect_err("a context is asked for");
+        assert!(error.starts_with(absent), "{error}");
+        let error = resolve(&folder, &[(HOST, "10.96.0.1"), (PORT, "x")], None).expect_err("port");
+        assert_eq!(error, "KUBERNETES_SERVICE_HOST/KUBERNETES_SERVICE_PORT: \"x\" is not a port");
+
+        std::fs::remove_file(folder.path().join("namespace")).unwrap();
+        assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().namespace, "default");
+        std::fs::remove_file(folder.path().join("ca.crt")).unwrap();
+        let error = resolve(&folder, &VARIABLES, None).expect_err("no ca.crt");
+        assert_eq!(error, "service account ca.crt: ca.crt: No such file or directory (os error 2)");
+        folder.write("token", " \n");
+        let error = resolve(&folder, &VARIABLES, None).expect_err("an empty token");
+        assert!(error.starts_with("service account token: token: empty; "), "{error}");
+        std::fs::remove_file(folder.path().join("token")).unwrap();
+        let error = resolve(&folder, &VARIABLES, None).expect_err("no token");
+        assert!(error.contains("No such file") && error.contains("--kubeconfig"), "{error}");
+    }
+}
