@@ -369,15 +369,18 @@ fn what_never_left_is_told_from_what_may_have_arrived() {
     nowhere.server.host = "x".repeat(64);
     assert_not_sent(http_post(&Http::connect(nowhere).unwrap()), "lookup");
 
-    // Whoever listens does not speak TLS, or hangs up in the middle of it.
-    let folder = Folder::new();
+    // Whoever listens hangs up before TLS is agreed on.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (folder, address) = (Folder::new(), listener.local_addr().unwrap());
     folder.write("ca", Authority::new().pem);
-    let not_tls = Http::connect(cluster(&server, &folder)).unwrap();
-    assert_not_sent(http_post(&not_tls), "https://127.0.0.1");
+    let mut hung_up = cluster(&server, &folder);
+    hung_up.server.port = address.port();
+    let hanging_up = thread::spawn(move || drop(listener.accept().unwrap()));
+    assert_not_sent(http_post(&Http::connect(hung_up).unwrap()), "https://127.0.0.1");
+    hanging_up.join().unwrap();
 
     // The request arrived and the answer did not.
     let http = Http::connect(plain(&server)).unwrap();
-    server.seen();
     assert_unknown(http_post(&http), "http://127.0.0.1");
     assert_eq!(server.seen().len(), 1, "a POST is sent once");
     assert_unknown(get(&http), "http://127.0.0.1");
