@@ -115,12 +115,23 @@ pub struct Cluster {
     pub server: Server,
     /// The service account's namespace, or the context's.
     pub namespace: String,
+    /// The pod that the service account's token was made for: the one we run in.
+    pub pod: Option<BoundPod>,
     pub(crate) trust: Trust,
     /// The name in the server's certificate, where it is not the host of the URL.
     pub(crate) tls_server_name: Option<String>,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) identity: Identity,
     pub(crate) compression: bool,
+}
+
+/// A pod that a token is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundPod {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// A parsed server URL.

@@ -30,11 +30,15 @@ const POOLED_MAX: usize = 32;
 /// A pooled connection unused for so long is closed; servers close theirs at 90 s.
 const POOLED_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Each buffer of a connection for single requests, in bytes; there are four.
-const UNARY_BUFFER_BYTES: usize = 16 << 10;
+/// What a connection for single requests reads at once, in bytes; TLS and socket each have such a
+/// buffer, and there can be as many connections as are pooled.
+const UNARY_INPUT_BYTES: usize = 16 << 10;
 
-/// Each buffer of a stream's connection, in bytes.
-const STREAM_BUFFER_BYTES: usize = 64 << 10;
+/// What a stream's connection reads at once, in bytes.
+const STREAM_INPUT_BYTES: usize = 64 << 10;
+
+/// What any connection writes at once, in bytes: a pod fits.
+const OUTPUT_BYTES: usize = 8 << 10;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -516,8 +520,8 @@ fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent 
         .max_idle_connections(POOLED_MAX)
         .max_idle_connections_per_host(POOLED_MAX)
         .max_idle_age(POOLED_AGE_MAX)
-        .input_buffer_size(UNARY_BUFFER_BYTES)
-        .output_buffer_size(UNARY_BUFFER_BYTES)
+        .input_buffer_size(UNARY_INPUT_BYTES)
+        .output_buffer_size(OUTPUT_BYTES)
         .build();
     agent(cluster, config, settings)
 }
@@ -526,8 +530,8 @@ fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent 
 pub(super) fn stream_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
     let config = agent_config(cluster)
         .max_idle_connections(0)
-        .input_buffer_size(STREAM_BUFFER_BYTES)
-        .output_buffer_size(UNARY_BUFFER_BYTES)
+        .input_buffer_size(STREAM_INPUT_BYTES)
+        .output_buffer_size(OUTPUT_BYTES)
         .build();
     agent(cluster, config, settings)
 }

@@ -2,9 +2,13 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde::Deserialize;
+
 use super::config::{
-    Bearer, Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, bracketed,
-    read_file, read_token,
+    Bearer, Blob, BlobSource, BoundPod, Cluster, ConfigError, Identity, Server, Sources, Trust,
+    bracketed, read_file, read_token,
 };
 use super::proxy;
 
@@ -43,6 +47,7 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
     Ok(Cluster {
         proxy: proxy::from_env(sources, &server)?,
         namespace: namespace(dir),
+        pod: bound_pod(first.reveal()),
         server,
         trust: Trust::Roots(roots),
         tls_server_name: None,
@@ -52,6 +57,32 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
         },
         compression: true,
     })
+}
+
+/// The claims of a service account token that are ours to know.
+#[derive(Deserialize)]
+struct RawClaims {
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: RawBinding,
+}
+
+#[derive(Deserialize)]
+struct RawBinding {
+    pod: Option<RawPod>,
+}
+
+#[derive(Deserialize)]
+struct RawPod {
+    name: String,
+    uid: String,
+}
+
+/// The pod in a token's claims. The signature is the API server's business: the kubelet put the
+/// token where only this pod reads it.
+fn bound_pod(token: &str) -> Option<BoundPod> {
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: RawClaims = serde_json::from_slice(&claims).ok()?;
+    claims.kubernetes.pod.map(|RawPod { name, uid }| BoundPod { name, uid })
 }
 
 fn namespace(dir: &Path) -> String {
@@ -115,6 +146,24 @@ mod tests {
         let six = [(HOST, "fd00::1"), (PORT, "6443")];
         let cluster = resolve(&folder, &six, None).unwrap();
         assert_eq!(cluster.server.to_string(), "https://[fd00::1]:6443");
+    }
+
+    #[test]
+    fn a_token_may_tell_which_pod_this_is() {
+        let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
+        let bound = r#"{"aud":["a"],"kubernetes.io":{"namespace":"n","node":{"name":"m"},
+            "pod":{"name":"driver","uid":"3f25"},"serviceaccount":{"name":"s","uid":"1"}}}"#;
+        let pod = BoundPod { name: "driver".to_owned(), uid: "3f25".to_owned() };
+        assert_eq!(bound_pod(&token(bound)), Some(pod.clone()));
+        for unbound in ["{}", r#"{"kubernetes.io":{}}"#, r#"{"kubernetes.io":{"pod":7}}"#, "x"] {
+            assert_eq!(bound_pod(&token(unbound)), None, "{unbound}");
+        }
+        for other in ["", "abc", "a.b.c", "..", "a.!.c"] {
+            assert_eq!(bound_pod(other), None, "{other}");
+        }
+        let folder = account();
+        folder.write("token", token(bound));
+        assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().pod, Some(pod));
     }
 
     #[test]

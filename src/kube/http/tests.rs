@@ -2,13 +2,14 @@
 //! each way to fail says about the request.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
@@ -29,6 +30,7 @@ fn cluster(server: &TestServer, folder: &Folder) -> Cluster {
     Cluster {
         server: Server::parse(&format!("https://{}/prefix", server.address)).unwrap(),
         namespace: "default".to_owned(),
+        pod: None,
         trust: Trust::Roots(file("ca", folder.path().join("ca"))),
         tls_server_name: None,
         proxy: None,
@@ -355,12 +357,12 @@ fn a_plugins_certificate_is_shown() {
 
 #[test]
 fn what_never_left_is_told_from_what_may_have_arrived() {
-    // Nobody listens.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Nobody listens: the port is taken all the same, so that no other test gets it.
+    let taken = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&taken, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let server = TestServer::start(None, |_| Answer::Cut);
     let mut nobody = plain(&server);
-    nobody.server.port = listener.local_addr().unwrap().port();
-    drop(listener);
+    nobody.server.port = SocketAddr::try_from(getsockname(&taken).unwrap()).unwrap().port();
     assert_not_sent(http_post(&Http::connect(nobody).unwrap()), "Connection refused");
 
     // The name has no address.
