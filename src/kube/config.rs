@@ -164,7 +164,7 @@ impl Server {
         if uri.query().is_some() {
             return Err(format!("{url:?} has a query"));
         }
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let host = unbracketed(authority.host()).to_owned();
         let port = port(authority)?.unwrap_or_else(|| default_port(tls));
         if host.is_empty() || (host.contains(':') && host.parse::<Ipv6Addr>().is_err()) {
             return Err(format!("{url:?} has no valid host"));
@@ -217,6 +217,11 @@ fn default_port(tls: bool) -> u16 {
 /// A host as it stands in a URL: IPv6 in brackets.
 pub(crate) fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// A host as names and addresses are parsed: IPv6 without brackets.
+pub(crate) fn unbracketed(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// Which certificates of the server are believed.

@@ -17,6 +17,8 @@ use ureq::unversioned::transport::{
     SocksConnector, TcpConnector, Transport, TransportAdapter,
 };
 
+use super::config::unbracketed;
+
 /// How often a connection that failed is read once more for the peer's reason.
 const FAREWELL_READS_MAX: usize = 4;
 
@@ -124,10 +126,13 @@ impl Resolver for Names {
         config: &Config,
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, Error> {
-        let ip = uri.host().and_then(|host| {
-            host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok()
+        let ip = uri.host().and_then(|host| unbracketed(host).parse::<IpAddr>().ok());
+        let port = uri.port_u16().or_else(|| match uri.scheme_str() {
+            Some("https") => Some(443),
+            Some("http") => Some(80),
+            Some(_) | None => None,
         });
-        if let (Some(ip), Some(port)) = (ip, uri.port_u16()) {
+        if let (Some(ip), Some(port)) = (ip, port) {
             let mut addresses = self.empty();
             addresses.push(SocketAddr::new(ip, port));
             return Ok(addresses);
@@ -191,8 +196,7 @@ impl fmt::Debug for Tls {
 impl Tls {
     /// The name that the peer's certificate must carry; a proxy is known by its own.
     fn name(&self, uri: &Uri) -> Result<ServerName<'static>, Error> {
-        let host = uri.host().unwrap_or_default();
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = unbracketed(uri.host().unwrap_or_default());
         let name = match &self.server_name {
             Some(name) if host == self.server_host => name.as_str(),
             Some(_) | None => host,

@@ -91,7 +91,7 @@ pub struct Request<'a> {
     pub content_type: &'static str,
     /// What is sent.
     pub body: Option<&'a [u8]>,
-    /// For all of it, repetitions and the answer's body included.
+    /// For all of it, repetitions and the answer's body included, but not a credential plugin.
     pub timeout: Duration,
     /// The largest answer that is taken.
     pub body_bytes_max: u64,
@@ -268,6 +268,8 @@ impl Http {
     /// # Errors
     /// When there is no whole answer; the error says whether the server can have seen the request.
     pub fn call(&self, request: &Request<'_>) -> Result<Response, TransportError> {
+        // A plugin may have to run, which has a time of its own.
+        self.shared.grant()?;
         let outgoing = Outgoing {
             method: request.method,
             path: &request.path,
@@ -331,7 +333,7 @@ impl Shared {
     ) -> Result<http::Response<Body>, TransportError> {
         let mut repeats = Repeats::default();
         loop {
-            let grant = self.auth.grant(Instant::now()).map_err(TransportError::Credentials)?;
+            let grant = self.grant()?;
             let linked = self.linked(&grant);
             let error = match self.send(&agent(&linked)?, &grant, outgoing) {
                 Ok(response) => {
@@ -355,6 +357,10 @@ impl Shared {
                 return Err(failure);
             }
         }
+    }
+
+    fn grant(&self) -> Result<Grant, TransportError> {
+        self.auth.grant(Instant::now()).map_err(TransportError::Credentials)
     }
 
     fn send(

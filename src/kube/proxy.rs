@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ureq::Proxy;
 
-use super::config::{ConfigError, Server, Sources, port};
+use super::config::{ConfigError, Server, Sources, port, unbracketed};
 
 const SCHEMES: [&str; 4] = ["http", "https", "socks5", "socks5h"];
 
@@ -66,7 +66,7 @@ fn matches(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if port_wanted.is_some_and(|wanted| wanted != port) {
         return false;
     }
-    if let Ok(wanted) = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+    if let Ok(wanted) = unbracketed(name).parse::<IpAddr>() {
         return ip.is_some_and(|ip| ip.to_canonical() == wanted.to_canonical());
     }
     match name.strip_prefix("*.").or_else(|| name.strip_prefix('.')) {
