@@ -21,7 +21,13 @@ mod selector;
 mod server;
 mod state;
 mod store;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod time;
+#[cfg(test)]
+mod transcript;
 mod validate;
 mod watch;
 mod write;
