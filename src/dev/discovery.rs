@@ -60,6 +60,15 @@ pub(crate) fn is_group(name: &str) -> bool {
     [AUTHORIZATION, Kind::Lease.group()].contains(&name)
 }
 
+/// The machine's architecture as Kubernetes names it.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 /// The version of the API that is imitated; clients read major and minor.
 fn version() -> Value {
     json!({
@@ -71,7 +80,7 @@ fn version() -> Value {
         "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "",
         "compiler": "rustc",
-        "platform": concat!("linux/", "amd64"),
+        "platform": format!("linux/{}", architecture()),
     })
 }
 
