@@ -117,7 +117,10 @@ impl Api {
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
         match route::parse(&request.path)? {
-            Route::AccessReview if request.method == "POST" => access_review(&request.body),
+            Route::AccessReview if request.method == "POST" => {
+                write::check_media_type(request)?;
+                access_review(&request.body)
+            }
             Route::AccessReview => Err(Refused::method_not_allowed()),
             Route::Document if request.method == "GET" => {
                 discovery::document(&request.path, address)

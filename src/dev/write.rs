@@ -66,7 +66,8 @@ fn whole(code: u16, object: &Object) -> Answer {
     Answer::body(code, body)
 }
 
-fn check_media_type(request: &Request) -> Result<(), Refused> {
+/// Bodies are JSON.
+pub(crate) fn check_media_type(request: &Request) -> Result<(), Refused> {
     let given = request.header("content-type").unwrap_or_default();
     match given.split(';').next().unwrap_or_default().trim() {
         "" | "application/json" => Ok(()),
