@@ -1,7 +1,9 @@
 //! Arguments to checked settings, to a run, to an exit code.
 
 pub mod args;
+pub mod client;
 pub mod exit;
+pub mod explain;
 pub mod init;
 pub mod logger;
 pub mod manifest;
@@ -84,10 +86,11 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Dev(_) => Err(not_built("dev")),
         Command::Run(_) => Err(not_built("run")),
         Command::Cleanup(_) => Err(not_built("cleanup")),
-        Command::Status(_) => Err(not_built("status")),
-        Command::Scale(_) => Err(not_built("scale")),
-        Command::Events(_) => Err(not_built("events")),
-        Command::Explain(_) => Err(not_built("explain")),
+        Command::Status(args) => client::status(&args, world, out),
+        Command::Scale(args) => client::scale(&args, world, out),
+        Command::Kill(args) => client::kill(&args, world, out),
+        Command::Events(args) => client::events(&args, world, out),
+        Command::Explain(args) => client::explain(&args, world, out),
     }
 }
 

@@ -35,7 +35,6 @@ fn mistakes_are_one_line_on_stderr() {
     for (args, want) in [
         ("", "posse: a command is missing; `posse --help` lists them\n"),
         ("fly", "posse: unrecognized subcommand 'fly'; see `posse --help`\n"),
-        ("kill", "posse: unrecognized subcommand 'kill'; see `posse --help`\n"),
         ("run --fast", "posse: unexpected argument '--fast' found"),
         ("run --executors ten", "posse: invalid value 'ten' for '--executors <N>': invalid digit"),
         (
