@@ -2,6 +2,14 @@
 
 pub mod clock;
 pub mod driver;
+pub mod engine;
 pub mod events;
+pub mod inbox;
+pub mod lease;
+pub mod narrate;
+pub mod poller;
 pub mod progress;
+pub mod ready;
 pub mod signals;
+pub mod watcher;
+pub mod writers;
