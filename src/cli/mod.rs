@@ -2,12 +2,15 @@
 
 pub mod args;
 pub mod client;
+#[cfg(feature = "dev")]
+pub mod dev;
 pub mod exit;
 pub mod explain;
 pub mod init;
 pub mod logger;
 pub mod manifest;
 pub mod render;
+pub mod server;
 pub mod settings;
 
 use std::ffi::OsString;
@@ -17,9 +20,8 @@ use std::path::Path;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
-use crate::cli::args::{Command, CommandLine, RunArgs};
+use crate::cli::args::{Command, CommandLine};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::settings::RunSettings;
 
 /// The lookup of an environment variable; none where it is absent or not UTF-8.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -70,20 +72,15 @@ fn refused(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    // A run knows only later whether a live line shares the terminal with its log.
+    if !matches!(command, Command::Run(_)) {
+        logger::init(world.env, None);
+    }
     match command {
         Command::Init(args) => init::init(&args, world, out),
-        Command::Render(args) if args.server_check => Err(not_built("render --server-check")),
-        Command::Render(args) => {
-            let run = RunArgs {
-                file: args.file.clone(),
-                server: args.server.clone(),
-                ..RunArgs::default()
-            };
-            let settings = RunSettings::new(&run, world)?;
-            render::render(&args, &settings, None, out)
-        }
+        Command::Render(args) => render::command(&args, world, out),
         #[cfg(feature = "dev")]
-        Command::Dev(_) => Err(not_built("dev")),
+        Command::Dev(args) => dev::dev(&args, world, out),
         Command::Run(_) => Err(not_built("run")),
         Command::Cleanup(_) => Err(not_built("cleanup")),
         Command::Status(args) => client::status(&args, world, out),
