@@ -10,6 +10,7 @@ pub mod init;
 pub mod logger;
 pub mod manifest;
 pub mod render;
+pub mod run;
 pub mod server;
 pub mod settings;
 
@@ -81,7 +82,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Render(args) => render::command(&args, world, out),
         #[cfg(feature = "dev")]
         Command::Dev(args) => dev::dev(&args, world, out),
-        Command::Run(_) => Err(not_built("run")),
+        Command::Run(args) => run::run(&args, world),
         Command::Cleanup(_) => Err(not_built("cleanup")),
         Command::Status(args) => client::status(&args, world, out),
         Command::Scale(args) => client::scale(&args, world, out),

@@ -12,8 +12,9 @@ use crate::core::refusal::Refusal;
 use crate::core::rng::Rng;
 use crate::kube::api::Leases;
 use crate::runtime::clock::Clock;
+use crate::wire::build::Owner;
 use crate::wire::labels::Selection;
-use crate::wire::lease::{LeaseObject, Owner, name_of};
+use crate::wire::lease::{LeaseObject, name_of};
 
 /// How often an update that found no room is tried again.
 const ROOM_LOOK: Duration = Duration::from_millis(100);

@@ -11,5 +11,6 @@ pub mod poller;
 pub mod progress;
 pub mod ready;
 pub mod signals;
+pub mod upstream;
 pub mod watcher;
 pub mod writers;

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::core::backoff::delay_ms;
-use crate::core::input::{Input, ListSource};
+use crate::core::input::{Input, ListSource, Mark};
+use crate::core::refusal::Refusal;
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
 use crate::core::watch::{BACKOFF_MS, BACKOFF_MS_MAX, RETRY_AFTER_MS_MAX};
@@ -20,7 +21,11 @@ pub struct Schedule {
 }
 
 /// The body of the poller's thread; returns when it is stopped or nobody listens any more.
-pub fn poll<M: From<Input>>(lister: &Lister<'_, M>, schedule: Schedule) {
+pub fn poll<M, F>(lister: &Lister<M, F>, schedule: Schedule)
+where
+    M: From<Input> + From<Refusal>,
+    F: Fn() -> Mark,
+{
     let mut rng = lister.rng.clone();
     let mut n_failures = 0_u32;
     let now = lister.clock.now();

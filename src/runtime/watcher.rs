@@ -146,24 +146,24 @@ impl Control {
 }
 
 /// What a lister works with, be it the watcher or the poller.
-pub struct Lister<'a, M> {
+pub struct Lister<M, F> {
     pub pods: Pods,
     /// Takes what is read.
     pub inbox: Sender<M>,
     /// What the reconciler has applied so far.
-    pub mark: &'a (dyn Fn() -> Mark + Sync),
+    pub mark: F,
     pub clock: Clock,
     pub rng: Rng,
     pub control: Control,
 }
 
-impl<M> std::fmt::Debug for Lister<'_, M> {
+impl<M, F> std::fmt::Debug for Lister<M, F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lister").field("pods", &self.pods).finish_non_exhaustive()
     }
 }
 
-impl<M: From<Input>> Lister<'_, M> {
+impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Lister<M, F> {
     /// Lists and delivers: the list's version as text, or none where a stop came between.
     pub(super) fn list(&self, source: ListSource) -> Option<Result<(String, Mark), Refusal>> {
         let asked = (self.mark)();
@@ -178,7 +178,11 @@ impl<M: From<Input>> Lister<'_, M> {
         }
         let Listed { pods, version, version_text } = match listed {
             Ok(listed) => listed,
-            Err(refusal) => return Some(Err(refusal)),
+            Err(refusal) => {
+                // It only informs: without room it is lost, and the log has it.
+                let _ = self.inbox.try_send(M::from(refusal.clone()));
+                return Some(Err(refusal));
+            }
         };
         log::debug!("listed {} pods at version {version_text:?} ({source:?})", pods.len());
         let list = List { source, pods, version, asked };
@@ -200,7 +204,7 @@ impl<M: From<Input>> Lister<'_, M> {
 }
 
 /// The body of the watcher's thread; returns when it is stopped or nobody listens any more.
-pub fn watch<M: From<Input>>(lister: &Lister<'_, M>) {
+pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Mark>(lister: &Lister<M, F>) {
     let mut watcher =
         Watcher { lister, machine: WatchMachine::new(lister.rng.clone()), epoch: 0, gone: false };
     while !lister.control.is_stopped() && !watcher.gone {
@@ -209,8 +213,8 @@ pub fn watch<M: From<Input>>(lister: &Lister<'_, M>) {
     log::debug!("the watcher ends");
 }
 
-struct Watcher<'a, M> {
-    lister: &'a Lister<'a, M>,
+struct Watcher<'a, M, F> {
+    lister: &'a Lister<M, F>,
     machine: WatchMachine,
     /// Of the LIST that the watch goes on from.
     epoch: u32,
@@ -218,7 +222,7 @@ struct Watcher<'a, M> {
     gone: bool,
 }
 
-impl<M: From<Input>> Watcher<'_, M> {
+impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
     fn turn(&mut self) {
         if self.lister.control.take_asked().is_some() {
             self.machine.relist(self.now());

@@ -7,21 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::lease::Record;
+use crate::wire::build::Owner;
 use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
 use crate::wire::pod::{Text, WireError};
 
 /// The part of a Lease in an application: never an executor's, so no selection finds it as one.
 const COMPONENT_VALUE: &str = "instance";
-
-/// The object that owns a Lease: it goes when its owner goes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Owner {
-    pub api_version: String,
-    pub kind: String,
-    pub name: String,
-    pub uid: String,
-}
 
 /// All of a Lease of ours, as it is to be.
 #[derive(Clone, Debug)]
