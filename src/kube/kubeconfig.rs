@@ -319,6 +319,7 @@ fn endpoint(
         trust: trust(sources, place, raw, &server)?,
         server,
         namespace: NAMESPACE_DEFAULT.to_owned(),
+        pod: None,
         tls_server_name,
         proxy,
         identity: Identity::default(),
