@@ -256,91 +256,87 @@ mod tests {
     }
 
     /// As the server's source words them; our old server cannot be made to say them.
+    const HARD_TO_PROVOKE: &[(u16, &str, &str, Class)] = &[
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: status unknown for quota: compute, resources: pods",
+            Class::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: insufficient quota to consume: pods",
+            Class::Capacity,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
+            Class::Template,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
+            Class::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
+            Class::Template,
+        ),
+        (
+            403,
+            "Forbidden",
+            "admission webhook \"w.example.com\" denied the request: no",
+            Class::Template,
+        ),
+        (
+            409,
+            "Conflict",
+            "Operation cannot be fulfilled on resourcequotas \"compute\": the object has been modified; please apply your changes to the latest version and try again",
+            Class::Transient,
+        ),
+        (
+            429,
+            "TooManyRequests",
+            "the server has received too many requests and has asked us to try again later",
+            Class::Throttled,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: failed calling webhook \"w\": timeout",
+            Class::Unknown,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: resource quota evaluation timed out",
+            Class::Unknown,
+        ),
+        (
+            500,
+            "ServerTimeout",
+            "the server cannot complete the requested operation at this time",
+            Class::Unknown,
+        ),
+        (
+            503,
+            "ServiceUnavailable",
+            "the server is currently unable to handle the request",
+            Class::Transient,
+        ),
+        (504, "Timeout", "request did not complete within the allotted timeout", Class::Unknown),
+        (418, "Teapot", "no", Class::Template),
+        (408, "Timeout", "no", Class::Unknown),
+    ];
+
     #[test]
     fn answers_that_are_hard_to_provoke() {
-        let table = [
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: status unknown for quota: compute, resources: pods",
-                Class::Transient,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: insufficient quota to consume: pods",
-                Class::Capacity,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
-                Class::Template,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
-                Class::Transient,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
-                Class::Template,
-            ),
-            (
-                403,
-                "Forbidden",
-                "admission webhook \"w.example.com\" denied the request: no",
-                Class::Template,
-            ),
-            (
-                409,
-                "Conflict",
-                "Operation cannot be fulfilled on resourcequotas \"compute\": the object has been modified; please apply your changes to the latest version and try again",
-                Class::Transient,
-            ),
-            (
-                429,
-                "TooManyRequests",
-                "the server has received too many requests and has asked us to try again later",
-                Class::Throttled,
-            ),
-            (
-                500,
-                "InternalError",
-                "Internal error occurred: failed calling webhook \"w\": timeout",
-                Class::Unknown,
-            ),
-            (
-                500,
-                "InternalError",
-                "Internal error occurred: resource quota evaluation timed out",
-                Class::Unknown,
-            ),
-            (
-                500,
-                "ServerTimeout",
-                "the server cannot complete the requested operation at this time",
-                Class::Unknown,
-            ),
-            (
-                503,
-                "ServiceUnavailable",
-                "the server is currently unable to handle the request",
-                Class::Transient,
-            ),
-            (
-                504,
-                "Timeout",
-                "request did not complete within the allotted timeout",
-                Class::Unknown,
-            ),
-            (418, "Teapot", "no", Class::Template),
-            (408, "Timeout", "no", Class::Unknown),
-        ];
-        for (code, reason, message, wanted) in table {
+        for &(code, reason, message, wanted) in HARD_TO_PROVOKE {
             let body = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
                 "message": message, "reason": reason, "code": code});
             let body = body.to_string();
