@@ -152,7 +152,6 @@ const TABLE: &[Row] = &[
     on_create(403, "", Class::Template),
     row(403, "", "", Class::Rights),
     row(404, "", "", Class::NotFound),
-    // An older name of "not now": 405 to those who may, where the server cannot.
     on_create(405, "", Class::Template),
     row(405, "", "", Class::Rights),
     row(409, "AlreadyExists", "", Class::Exists),
@@ -166,9 +165,9 @@ const TABLE: &[Row] = &[
     row(429, "", "", Class::Throttled),
     // Refused before it was looked at. All other 5xx may come after the deed.
     row(503, "", "", Class::Transient),
-    // A version that the server has not reached, told as a code of its own by older ones.
-    row(500, "Expired", "", Class::Expired),
-    row(500, "Gone", "", Class::Expired),
+    // An ERROR event may leave its code out.
+    row(0, "Expired", "", Class::Expired),
+    row(0, "Gone", "", Class::Expired),
 ];
 
 fn class(code: u16, reason: &str, message: &str, verb: Verb) -> Class {
@@ -370,6 +369,16 @@ mod tests {
         }
         let got = refusal(404, None, true, br#"{"kind":"Pod"}"#, Verb::Get);
         assert_eq!(got.class, Class::Transient);
+    }
+
+    #[test]
+    fn an_event_without_a_code_is_sorted_by_its_reason() {
+        let table = [("Expired", Class::Expired), ("Gone", Class::Expired), ("", Class::Unknown)];
+        for (reason, wanted) in table {
+            let body = format!(r#"{{"kind":"Status","reason":"{reason}"}}"#);
+            let status: RawApiStatus<'_> = serde_json::from_str(&body).unwrap();
+            assert_eq!(status.of_event().class, wanted, "{reason}");
+        }
     }
 
     #[test]
