@@ -16,8 +16,8 @@ use crate::core::time::Millis;
 
 const RETRY_INITIAL_MS: u64 = 500;
 const RETRY_MAX_MS: u64 = 30_000;
-/// How often a request that our rights forbid is tried all the same: they may have been mended.
-const NO_RIGHTS_RETRY_MS: u64 = 300_000;
+/// A request that our rights forbid is tried again ever more rarely: they may have been mended.
+const NO_RIGHTS_RETRY_MAX_MS: u64 = 300_000;
 /// A label that cannot be written costs one repeated report after a restart, no more.
 const COUNT_TRIES_MAX: u32 = 5;
 
@@ -151,7 +151,8 @@ impl Reconciler {
             }
             Class::Capacity => self.give_up(id, Cause::Capacity, sent_at, refusal, now),
             Class::Unauthorized => self.give_up(id, Cause::Server, sent_at, refusal, now),
-            Class::NamespaceGone | Class::NotFound | Class::Rights | Class::Template => {
+            Class::Rights => self.give_up(id, Cause::Rights, sent_at, refusal, now),
+            Class::NamespaceGone | Class::NotFound | Class::Template => {
                 self.give_up(id, Cause::Permanent, sent_at, refusal, now);
             }
             // Handled above; to ask again is the safe reading.
@@ -266,10 +267,10 @@ impl Reconciler {
 
     fn retry_chore(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
         let Some(chore) = self.chores.get(uid) else { return };
-        let delay = delay_ms(chore.n_tries, RETRY_INITIAL_MS, RETRY_MAX_MS, &mut self.rng);
-        let delay = delay.max(refusal.retry_after_ms.unwrap_or(0));
-        let delay = if refusal.class == Class::Rights { NO_RIGHTS_RETRY_MS } else { delay };
-        let at = now.after(delay);
+        let max =
+            if refusal.class == Class::Rights { NO_RIGHTS_RETRY_MAX_MS } else { RETRY_MAX_MS };
+        let delay = delay_ms(chore.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
+        let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
         self.chores.retry_at(uid, at);
         self.timers.insert((at, Timer::Chore(uid.clone())));
     }

@@ -71,6 +71,7 @@ pub struct Reconciler {
     pub(in crate::core) is_lease_held: bool,
     pub(in crate::core) is_driver_ready: bool,
     pub(in crate::core) stop: Option<Stop>,
+    pub(in crate::core) has_told_stopping: bool,
     pub(in crate::core) verdict: Option<Verdict>,
     pub(in crate::core) rng: Rng,
     pub(in crate::core) actions: VecDeque<Action>,
@@ -106,6 +107,7 @@ impl Reconciler {
             had_first_list: false,
             hold_until: None,
             stop: None,
+            has_told_stopping: false,
             verdict: None,
             rng: Rng::new(seed),
             actions: VecDeque::new(),
@@ -250,6 +252,14 @@ impl Reconciler {
     /// Nothing is created from here on: the end is near.
     pub fn hold_creates(&mut self) {
         self.is_driver_ready = false;
+        self.tell_stopping();
+    }
+
+    pub(in crate::core) fn tell_stopping(&mut self) {
+        if !self.has_told_stopping {
+            self.has_told_stopping = true;
+            self.events.push_back(Event::Stopping);
+        }
     }
 
     pub(in crate::core) fn note_targets(&mut self, now: Millis) {

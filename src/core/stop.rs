@@ -67,7 +67,7 @@ impl Reconciler {
         if self.stop.is_some() {
             return;
         }
-        self.events.push_back(Event::Stopping);
+        self.tell_stopping();
         let timeout_ms = self.policy.stop_timeout_ms;
         let had_any = !self.executors.is_empty() || !self.snapshot.is_empty();
         self.stop = Some(Stop {
