@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::core::ids::Uid;
+use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::Mark;
 use crate::core::time::Millis;
 
@@ -38,6 +38,8 @@ pub struct Create {
     pub sent_at: Millis,
     /// A POST whose outcome is unknown was last sent then: a pod may exist.
     pub unknown_since: Option<Millis>,
+    /// So many POSTs have an unknown outcome.
+    pub n_unknown: u32,
     pub n_tries: u32,
     /// No longer wanted: whatever comes of it is deleted.
     pub is_cancelled: bool,
@@ -62,6 +64,42 @@ impl Create {
                 self.unknown_since.map(|at| at.after(CREATE_OPEN_MS))
             }
         }
+    }
+}
+
+/// POSTs that nobody waits for any more, and that may still come to a second pod under their name:
+/// several had an unknown outcome, and only one of them made the pod that was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Strays {
+    open_until: BTreeMap<ExecutorId, Millis>,
+}
+
+impl Strays {
+    /// The create of `id` is settled. `is_acknowledged`: by the answer to its last POST, which
+    /// leaves every one of unknown outcome open.
+    pub fn note(&mut self, id: ExecutorId, create: &Create, is_acknowledged: bool) {
+        let n_open = create.n_unknown.saturating_sub(u32::from(!is_acknowledged));
+        if n_open > 0
+            && let Some(at) = create.unknown_since
+        {
+            self.open_until.insert(id, at.after(CREATE_OPEN_MS));
+        }
+    }
+
+    /// Until when something may still come of one of them.
+    #[must_use]
+    pub fn open_until(&self) -> Option<Millis> {
+        self.open_until.values().copied().max()
+    }
+
+    /// The ones that are open, and nothing else.
+    pub fn forget_past(&mut self, now: Millis) {
+        self.open_until.retain(|_, until| *until > now);
+    }
+
+    /// Whose they are.
+    pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
+        self.open_until.keys().copied()
     }
 }
 
@@ -120,6 +158,12 @@ impl Chores {
         self.queue.push_back(uid.clone());
     }
 
+    /// True where nothing is to be done.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_uid.is_empty()
+    }
+
     /// The chore on that pod.
     #[must_use]
     pub fn get(&self, uid: &Uid) -> Option<&Chore> {
@@ -169,6 +213,16 @@ impl Chores {
     pub fn retry_at(&mut self, uid: &Uid, at: Millis) {
         if let Some(chore) = self.by_uid.get_mut(uid) {
             chore.step = ChoreStep::RetryAt(at);
+        }
+    }
+
+    /// History went back: a delete that the server took may be undone, so it is asked for again.
+    pub fn go_back(&mut self) {
+        for (uid, chore) in &mut self.by_uid {
+            if chore.step == ChoreStep::Accepted {
+                chore.step = ChoreStep::Queued;
+                self.queue.push_back(uid.clone());
+            }
         }
     }
 

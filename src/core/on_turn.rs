@@ -160,6 +160,7 @@ impl Reconciler {
             asked,
             sent_at: now,
             unknown_since: None,
+            n_unknown: 0,
             n_tries: 0,
             is_cancelled: false,
         }));

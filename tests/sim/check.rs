@@ -42,7 +42,7 @@ pub struct Check {
     owned: BTreeSet<Uid>,
     going: BTreeSet<Uid>,
     posted: BTreeMap<u64, u64>,
-    unknown: BTreeSet<u64>,
+    unknown: BTreeMap<u64, u64>,
     /// A restore that the core has not noticed: the epoch it was in.
     doubt: Option<u32>,
 }
@@ -92,7 +92,8 @@ impl Check {
                 }
             }
             Input::Created { id, answer: Err(refusal), .. } if refusal.class == Class::Unknown => {
-                self.unknown.insert(id.0);
+                let sent_at = self.posted.get(&id.0).copied().unwrap_or(0);
+                self.unknown.insert(id.0, sent_at);
             }
             _ => {}
         }
@@ -124,7 +125,7 @@ impl Check {
         // Only a POST of unknown outcome may come to a second pod; that one has to go.
         let is_excused = was_late
             || world.cluster.n_restores > 0
-            || world.check.unknown.contains(&id)
+            || world.check.unknown.contains_key(&id)
             || (!world.check.is_kept && id > world.check.unknowable_above);
         if others.count() > 0 && !is_excused {
             return fail(format!("a second pod {uid} was made for executor {id}"));
@@ -337,7 +338,7 @@ impl Check {
         for pod in core.snapshot().pods() {
             self.told_ids.insert(pod.id.0, self.n_restores);
         }
-        let position = core.mark().position.map_or(0, |version| version.0);
+        let position = core.snapshot().position().map_or(0, |version| version.0);
         if self.doubt.is_some() || !core.snapshot().is_synced() {
             return Ok(());
         }
@@ -360,8 +361,8 @@ impl Check {
 
     /// A POST of unknown outcome is not forgotten while it can still take effect.
     fn ledger_is_kept(&self, core: &Reconciler, now: u64) -> Verdict {
-        for id in &self.unknown {
-            let is_open = self.posted.get(id).is_some_and(|&at| now < at + OPEN_MS);
+        for (id, at) in &self.unknown {
+            let is_open = now < at + OPEN_MS;
             let is_settled = self.told_ids.contains_key(id);
             if is_open && !is_settled && core.executors().get(ExecutorId(*id)).is_none() {
                 return fail(format!("executor {id} is forgotten, its create may still come"));

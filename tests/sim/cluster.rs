@@ -32,7 +32,6 @@ pub struct Life {
     pub is_erased: bool,
     /// Its loss was marked as told.
     pub was_counted: bool,
-    pub is_labelled: bool,
     pub is_foreign: bool,
 }
 
@@ -114,7 +113,6 @@ impl Cluster {
                 removed: None,
                 is_erased: false,
                 was_counted: false,
-                is_labelled,
                 is_foreign,
             },
         );
