@@ -96,6 +96,9 @@ impl Reconciler {
         executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
         // Its loss was told, and counted, before posse was started again.
         executor.is_lost = pod.counted;
+        if !executor.is_lost && self.stop.as_ref().is_some_and(|stop| !stop.order.keep) {
+            executor.ending = Some(DeleteCause::Stopped);
+        }
         executor.is_kept = pod.counted && pod.phase == Phase::Failed && !pod.deleting;
         if executor.is_kept {
             self.kept.push_back(id);

@@ -289,6 +289,10 @@ impl Reconciler {
         self.snapshot.go_back();
         self.chores.go_back();
         self.actions.push_back(Action::Relist);
+        if let Some(up_to) = self.ids.reserved() {
+            // The server may have forgotten it.
+            self.actions.push_back(Action::ReserveIds { up_to });
+        }
         self.events.push_back(Event::WatchRestarted { cause: "history went back".to_owned() });
     }
 }

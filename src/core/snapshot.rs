@@ -168,7 +168,7 @@ impl Snapshot {
         if asked.epoch != self.epoch {
             return Believed::OtherEpoch;
         }
-        if is_new && is_before(pod.version, asked.position) {
+        if is_new && !is_after(pod.version, asked.position) {
             return Believed::WentBack;
         }
         if self.tombstones.contains(&pod.uid) {
@@ -238,6 +238,11 @@ impl Snapshot {
         self.position = self.position.max(version);
         self.highest = self.highest.max(version);
     }
+}
+
+/// False where both are comparable and `a` does not lie after `b`.
+fn is_after(a: Option<Version>, b: Option<Version>) -> bool {
+    !matches!((a, b), (Some(a), Some(b)) if a <= b)
 }
 
 /// True where both are comparable and `a` lies before `b`.

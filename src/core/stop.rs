@@ -47,7 +47,7 @@ enum Step {
 /// A stop under way.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    order: StopOrder,
+    pub(in crate::core) order: StopOrder,
     step: Step,
     pub(in crate::core) grace_s: u32,
     gone_by: Millis,

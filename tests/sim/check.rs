@@ -32,6 +32,7 @@ pub struct Check {
     told_ids: BTreeMap<u64, u32>,
     /// Ids below this may be given again: nothing was left to tell of them.
     unknowable_above: u64,
+    unkept_ids: BTreeSet<u64>,
     n_restores: u32,
     // Of this process.
     is_held: bool,
@@ -60,6 +61,7 @@ impl Check {
         *self = Self {
             is_kept: self.is_kept,
             told_ids: std::mem::take(&mut self.told_ids),
+            unkept_ids: std::mem::take(&mut self.unkept_ids),
             n_restores,
             is_held,
             ..Self::default()
@@ -221,6 +223,10 @@ impl Check {
         }
         match action {
             Action::Create { id, group, .. } => {
+                if id.0 > cluster.high_water {
+                    // A restore took the reservation back: a later process cannot know of it.
+                    self.unkept_ids.insert(id.0);
+                }
                 if !self.had_list || !core.snapshot().is_synced() {
                     return fail(format!("{action:?} before a LIST"));
                 }
@@ -229,6 +235,7 @@ impl Check {
                 }
                 if let Some(&at) = self.told_ids.get(&id.0)
                     && at == cluster.n_restores
+                    && !(self.is_kept && self.unkept_ids.contains(&id.0))
                     && (self.is_kept || id.0 <= self.unknowable_above)
                 {
                     return fail(format!("{action:?}, but a pod of that id was seen before"));
