@@ -10,6 +10,8 @@ use crate::core::time::Millis;
 /// A create of unknown outcome can still take effect for so long after it was sent: the server's
 /// own limit on a request.
 pub const CREATE_OPEN_MS: u64 = 60_000;
+/// A pod whose delete the server took is seen to be on its way out within so long.
+pub const DELETE_SEEN_MS: u64 = 60_000;
 /// So many deletes and patches are under way at a time.
 pub const CHORES_IN_FLIGHT_MAX: usize = 16;
 
@@ -117,8 +119,9 @@ pub enum ChoreKind {
 /// What a chore waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoreStep {
-    /// The server took the delete; the pod is on its way out.
-    Accepted,
+    /// The server took the delete. Where the pod is not on its way out by then, it is asked again:
+    /// history may have gone back over it.
+    Accepted(Millis),
     /// The answer to the request under way.
     Answer,
     /// Its turn.
@@ -134,6 +137,8 @@ pub struct Chore {
     pub step: ChoreStep,
     pub name: Box<str>,
     pub n_tries: u32,
+    /// Sent before history went back: the answer tells nothing.
+    pub is_void: bool,
 }
 
 /// Chores by the uid of their pod, and the order they were asked for in.
@@ -153,7 +158,8 @@ impl Chores {
             }
             return;
         }
-        let chore = Chore { kind, step: ChoreStep::Queued, name: name.into(), n_tries: 0 };
+        let chore =
+            Chore { kind, step: ChoreStep::Queued, name: name.into(), n_tries: 0, is_void: false };
         self.by_uid.insert(uid.clone(), chore);
         self.queue.push_back(uid.clone());
     }
@@ -195,10 +201,32 @@ impl Chores {
         None
     }
 
-    /// The request under way was answered. The chore, to be moved on; none where it is void by now.
+    /// The request under way was answered. The chore, to be moved on; none where there is none any
+    /// more, or where it has to be asked again because the answer is void.
     pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut Chore> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
-        self.by_uid.get_mut(uid)
+        let chore = self.by_uid.get_mut(uid)?;
+        if chore.is_void {
+            (chore.is_void, chore.step) = (false, ChoreStep::Queued);
+            self.queue.push_back(uid.clone());
+            return None;
+        }
+        Some(chore)
+    }
+
+    /// History went back: what is under way will be answered out of a time that never was, and
+    /// what was done may be undone.
+    pub fn go_back(&mut self) {
+        for (uid, chore) in &mut self.by_uid {
+            match chore.step {
+                ChoreStep::Answer => chore.is_void = true,
+                ChoreStep::Accepted(_) => {
+                    chore.step = ChoreStep::Queued;
+                    self.queue.push_back(uid.clone());
+                }
+                ChoreStep::Queued | ChoreStep::RetryAt(_) => {}
+            }
+        }
     }
 
     /// Puts a chore (back) into the queue.
@@ -213,16 +241,6 @@ impl Chores {
     pub fn retry_at(&mut self, uid: &Uid, at: Millis) {
         if let Some(chore) = self.by_uid.get_mut(uid) {
             chore.step = ChoreStep::RetryAt(at);
-        }
-    }
-
-    /// History went back: a delete that the server took may be undone, so it is asked for again.
-    pub fn go_back(&mut self) {
-        for (uid, chore) in &mut self.by_uid {
-            if chore.step == ChoreStep::Accepted {
-                chore.step = ChoreStep::Queued;
-                self.queue.push_back(uid.clone());
-            }
         }
     }
 

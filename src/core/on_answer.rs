@@ -7,7 +7,7 @@ use crate::core::brake::Cause;
 use crate::core::event::Event;
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::{Mark, Seen};
-use crate::core::ledger::{ChoreKind, ChoreStep, CreateStep};
+use crate::core::ledger::{ChoreKind, ChoreStep, CreateStep, DELETE_SEEN_MS};
 use crate::core::pod::Pod;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::refusal::{Class, Refusal};
@@ -218,7 +218,9 @@ impl Reconciler {
         let Some(chore) = self.chores.on_answered(uid) else { return };
         match answer {
             Ok(pod) => {
-                chore.step = ChoreStep::Accepted;
+                let at = now.after(DELETE_SEEN_MS);
+                chore.step = ChoreStep::Accepted(at);
+                self.timers.insert((at, Timer::Chore(uid.clone())));
                 if self.snapshot.get(uid).is_none() {
                     // Behind our labels' back, or gone: nothing will tell of its end.
                     self.chores.remove(uid);

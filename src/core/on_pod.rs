@@ -157,14 +157,18 @@ impl Reconciler {
             self.settle(id, now);
             self.clear_away(id, now);
         } else {
-            self.bury_risen(id);
+            self.insist(id);
             self.settle(id, now);
         }
     }
 
-    /// A pod that was lost lives: history went back. Its loss was told, so it goes.
-    fn bury_risen(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get_mut(id).filter(|e| e.is_lost) else { return };
+    /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
+    /// gone back over its end), it is deleted.
+    fn insist(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if !executor.is_lost && executor.ending.is_none() {
+            return;
+        }
         executor.is_kept = false;
         self.kept.retain(|kept| *kept != id);
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
@@ -252,8 +256,7 @@ impl Reconciler {
             self.chores.ask(&uid, &name, ChoreKind::Delete);
             return;
         }
-        let is_going =
-            self.chores.get(&uid).is_some_and(|chore| chore.kind != ChoreKind::Count);
+        let is_going = self.chores.get(&uid).is_some_and(|chore| chore.kind != ChoreKind::Count);
         if executor.is_kept || is_going {
             return;
         }

@@ -4,7 +4,7 @@ use crate::core::action::{Action, Patch};
 use crate::core::brake::Brake;
 use crate::core::event::{DeleteCause, Event};
 use crate::core::executors::Executor;
-use crate::core::ids::{ExecutorId, GroupName};
+use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
 use crate::core::plan::{Circumstances, GroupPlan, GroupView, Waiting, plan};
 use crate::core::reconciler::{Reconciler, Timer};
@@ -20,17 +20,26 @@ impl Reconciler {
         {
             let Some((_, timer)) = self.timers.pop_first() else { return };
             match timer {
-                Timer::Chore(uid) => {
-                    let step = self.chores.get(&uid).map(|chore| chore.step);
-                    if matches!(step, Some(ChoreStep::RetryAt(at)) if at <= now) {
-                        self.chores.queue(&uid);
-                    }
-                }
+                Timer::Chore(uid) => self.on_chore_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
                 Timer::Proven(group, id) => self.on_proven(&group, id, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
             }
+        }
+    }
+
+    fn on_chore_due(&mut self, uid: &Uid, now: Millis) {
+        let Some(chore) = self.chores.get(uid) else { return };
+        let is_due = match chore.step {
+            ChoreStep::RetryAt(at) => at <= now,
+            ChoreStep::Accepted(at) => {
+                at <= now && self.snapshot.get(uid).is_some_and(|pod| !pod.deleting)
+            }
+            ChoreStep::Answer | ChoreStep::Queued => false,
+        };
+        if is_due {
+            self.chores.queue(uid);
         }
     }
 

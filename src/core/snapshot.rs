@@ -45,9 +45,10 @@ pub struct Snapshot {
     highest: Option<Version>,
     synced: bool,
     pods: BTreeMap<Uid, Pod>,
-    /// Uids whose end has no version to compare the position with: a 404 told of it, or the server
-    /// writes versions that are no numbers. Kept until a LIST no longer holds the pod.
-    tombstones: BTreeSet<Uid>,
+    /// Uids whose end has no version to compare the position with (a 404 told of it, or the server
+    /// writes versions that are no numbers), with the last version known of the pod. Kept until a
+    /// LIST from later than that no longer holds the pod.
+    tombstones: BTreeMap<Uid, Option<Version>>,
 }
 
 impl Snapshot {
@@ -107,9 +108,9 @@ impl Snapshot {
                 if self.pods.remove(&pod.uid).is_none() && told_before {
                     return None;
                 }
-                let told_now = !self.tombstones.remove(&pod.uid);
+                let told_now = self.tombstones.remove(&pod.uid).is_none();
                 if pod.version.is_none() {
-                    self.tombstones.insert(pod.uid.clone());
+                    self.tombstones.insert(pod.uid.clone(), None);
                 }
                 told_now.then(|| Change::Gone(Box::new(pod)))
             }
@@ -141,9 +142,7 @@ impl Snapshot {
         changes.extend(
             gone.iter().filter_map(|uid| self.pods.remove(uid)).map(|pod| Change::Gone(pod.into())),
         );
-        if !is_old {
-            self.tombstones.retain(|uid| listed.contains(uid));
-        }
+        self.tombstones.retain(|uid, last| listed.contains(uid) || is_before(list.version, *last));
         changes.extend(list.pods.into_iter().filter_map(|pod| self.put(pod, is_old)));
         self.advance(list.version);
         self.synced = true;
@@ -171,7 +170,7 @@ impl Snapshot {
         if is_new && !is_after(pod.version, asked.position) {
             return Believed::WentBack;
         }
-        if self.tombstones.contains(&pod.uid) {
+        if self.tombstones.contains_key(&pod.uid) {
             return Believed::KnownGone;
         }
         let is_known = self.pods.contains_key(&pod.uid);
@@ -190,7 +189,7 @@ impl Snapshot {
     /// The server says that there is no such pod (any more).
     pub fn forget(&mut self, uid: &Uid) -> Option<Change> {
         let pod = self.pods.remove(uid)?;
-        self.tombstones.insert(uid.clone());
+        self.tombstones.insert(uid.clone(), pod.version);
         Some(Change::Gone(Box::new(pod)))
     }
 
@@ -221,7 +220,7 @@ impl Snapshot {
                 Some(Change::Seen(uid))
             }
             // What the position has passed, and is not here, has gone since.
-            None if told_before || self.tombstones.contains(&pod.uid) => None,
+            None if told_before || self.tombstones.contains_key(&pod.uid) => None,
             None => {
                 let uid = pod.uid.clone();
                 self.pods.insert(uid.clone(), pod);

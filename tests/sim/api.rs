@@ -38,7 +38,9 @@ impl World {
         let refused = |class, code| refusal(class, code, "simulated");
         match fault {
             None => self.after(ms, Happening::Execute(request)),
-            Some(Fault::LoseBefore) => self.answer(request, timeout, Err(refused(Class::Unknown, 0))),
+            Some(Fault::LoseBefore) => {
+                self.answer(request, timeout, Err(refused(Class::Unknown, 0)))
+            }
             Some(Fault::LoseAfter | Fault::LateCommit) => {
                 let late = if fault == Some(Fault::LateCommit) { 50_000 } else { 1 };
                 let commit = ms.min(5_000) + self.rng.below(late);
@@ -199,11 +201,7 @@ impl World {
         }
     }
 
-    fn delete(
-        &mut self,
-        uid: &Uid,
-        name: &str,
-    ) -> Result<Option<posse::core::pod::Pod>, Refusal> {
+    fn delete(&mut self, uid: &Uid, name: &str) -> Result<Option<posse::core::pod::Pod>, Refusal> {
         let found = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
         match found {
             None => Err(refusal(Class::NotFound, 404, "not found")),

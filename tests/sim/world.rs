@@ -277,7 +277,7 @@ impl World {
             Happening::BackUp => self.cluster.back_up(),
             Happening::Restore => {
                 if self.cluster.restore() {
-                    self.check.on_restore(self.core.as_ref());
+                    self.check.on_restore(self.core.as_ref(), self.cluster.high_water);
                     self.revive_after_restore();
                 }
             }
@@ -733,7 +733,13 @@ fn short(input: &Input) -> String {
         }
         Input::List(list) => {
             let pods: Vec<String> = list.pods.iter().map(pod).collect();
-            format!("list {:?} @{:?} {:?} {}", list.source, list.version, list.asked, pods.join(" "))
+            format!(
+                "list {:?} @{:?} {:?} {}",
+                list.source,
+                list.version,
+                list.asked,
+                pods.join(" ")
+            )
         }
         other => format!("{other:?}"),
     }
