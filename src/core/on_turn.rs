@@ -59,10 +59,13 @@ impl Reconciler {
     }
 
     fn on_proven(&mut self, name: &GroupName, id: ExecutorId, now: Millis) {
-        let lives = self.executors.get(id).is_some_and(|executor| {
-            executor.state == State::Running
-                && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now)
-        });
+        let Some(executor) = self.executors.get(id) else { return };
+        let lives = executor.state == State::Running
+            && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now);
+        if executor.state == State::Pending {
+            // History went back over its start.
+            self.timers.insert((Brake::proven_at(now), Timer::Proven(name.clone(), id)));
+        }
         if let Some(group) = self.executors.groups.get_mut(name)
             && lives
             && group.brake.young_probe() == Some(id)

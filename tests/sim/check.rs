@@ -25,6 +25,7 @@ const OPEN_MS: u64 = 60_000;
 pub struct Check {
     is_kept: bool,
     pub n_actions: u64,
+    pub n_posts: u64,
     /// The process that ended in order, and the names it told of.
     pub ended_gen: Option<u32>,
     named: BTreeSet<String>,
@@ -106,6 +107,7 @@ impl Check {
         self.had_list |= core.had_first_list();
         if let Input::Deleted { uid, answer: Err(refusal) } = input
             && matches!(refusal.class, Class::NotFound | Class::Conflict)
+            && self.n_restores == 0
         {
             self.told_gone.insert(uid.clone());
             if core.snapshot().get(uid).is_some() {
@@ -228,6 +230,7 @@ impl Check {
         }
         match action {
             Action::Create { id, group, .. } => {
+                self.n_posts += 1;
                 if id.0 > cluster.high_water {
                     // A restore took the reservation back: a later process cannot know of it.
                     self.unkept_ids.insert(id.0);

@@ -164,7 +164,7 @@ impl World {
             let turn_at = self.turn_at.filter(|_| self.core.is_some());
             let next = queued.into_iter().chain(turn_at).min();
             let Some(next) = next.filter(|&next| next <= end) else {
-                self.now = self.now.max(end.min(self.now + 1_000_000));
+                self.now = if end == u64::MAX { self.now } else { self.now.max(end) };
                 return Ok(());
             };
             self.now = self.now.max(next);
@@ -185,6 +185,11 @@ impl World {
 
     pub fn after(&mut self, ms: u64, happening: Happening) {
         self.at(self.now + ms, happening);
+    }
+
+    /// A turn is due now: the test changed something.
+    pub fn wake(&mut self) {
+        self.turn_at = Some(self.now);
     }
 
     fn schedule_faults(&mut self) {
@@ -595,7 +600,7 @@ impl World {
     fn live(&mut self, uid: &Uid, step: Step) {
         let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
         let pod = stored.pod.clone();
-        if self.stuck.contains(uid) && (pod.deleting || !matches!(step, Step::Run | Step::Ready)) {
+        if self.stuck.contains(uid) && (pod.deleting || matches!(step, Step::Die | Step::Gone)) {
             return;
         }
         let ms = 1 + self.rng.below(1_500);
