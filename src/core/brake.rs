@@ -123,11 +123,15 @@ impl Brake {
         }
     }
 
-    /// The server took a create that was sent at `sent_at`.
-    pub fn on_created(&mut self, sent_at: Millis) {
+    /// The server took the create of `id` that was sent at `sent_at`.
+    pub fn on_created(&mut self, id: ExecutorId, sent_at: Millis) {
         match &self.hold {
-            // A create that left before the trouble began says nothing about it.
-            Some(hold) if hold.cause != Cause::Young && sent_at >= hold.since => {
+            // A create that left before the trouble began says nothing about it; the one that was
+            // sent to see does, even where it left at the very moment that the hold began.
+            Some(hold)
+                if hold.cause != Cause::Young
+                    && (sent_at >= hold.since || hold.probe == Some(id)) =>
+            {
                 self.hold = None;
                 self.slow_start = Some(2);
             }
