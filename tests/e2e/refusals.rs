@@ -2,8 +2,8 @@
 //! rights, certificates, tokens.
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::common::certs::Authority;
 use crate::common::http::{Client, gone_in};
 use crate::common::node::wait_bound;
 use crate::common::posse::Posse;
-use crate::common::proxy::{Proxy, Request, Verdict, status};
+use crate::common::proxy::{Proxy, Request, Upstream, Verdict, status};
 use crate::common::real::Account;
 use crate::common::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of};
 use crate::common::server::{End, Server, Who, items, pods_path};
@@ -39,10 +39,17 @@ impl Quota {
         }
         let (admin, path) = (scene.admin.clone(), pods_path(&scene.namespace));
         let hard = Arc::clone(&limit);
-        let rule = move |request: &mut Request, _: &_| {
-            let (used, hard) = (items(&admin.get(&path).ok()).len(), hard.load(Ordering::SeqCst));
-            if !request.is_create() || used < hard {
+        // One create at a time, as the real server counts them: what is granted is counted.
+        let turn = Mutex::new(());
+        let rule = move |request: &mut Request, upstream: &Upstream| {
+            if !request.is_create() {
                 return Verdict::Pass;
+            }
+            let _turn = turn.lock().expect("no holder panics");
+            let (used, hard) = (items(&admin.get(&path).ok()).len(), hard.load(Ordering::SeqCst));
+            if used < hard {
+                let answer = upstream.send(request);
+                return Verdict::Reply(answer.code, answer.body);
             }
             let message = format!(
                 "pods \"{}\" is forbidden: exceeded quota: room, requested: pods=1, used: \

@@ -84,6 +84,12 @@ impl From<Input> for Message {
     }
 }
 
+impl From<Refusal> for Message {
+    fn from(refusal: Refusal) -> Self {
+        Self(Input::ListRefused { refusal })
+    }
+}
+
 /// A message in short.
 fn short(Message(input): &Message) -> String {
     match input {
@@ -106,6 +112,7 @@ fn short(Message(input): &Message) -> String {
             format!("watch {epoch} {}", events.join(" "))
         }
         Input::WatchRestarted { cause } => format!("restarted: {cause}"),
+        Input::ListRefused { refusal } => format!("refused: {refusal}"),
         other => panic!("{other:?}"),
     }
 }
@@ -410,6 +417,7 @@ fn a_relist_ends_a_blocked_read() {
 fn a_failed_list_is_tried_again() {
     let answers = vec![refused(500, ""), list("", &[]), list("10", &[]), open("")];
     check(WATCH, answers, |running| {
+        running.expect("refused: ");
         running.expect("restarted: the list failed");
         // Delivered all the same: it is whole, only no watch can go on from it.
         running.expect("list Watch [] epoch 0 at ");
@@ -431,6 +439,7 @@ fn a_stop_ends_a_blocked_list() {
 fn a_stop_ends_a_wait_and_a_list_without_room() {
     let headers = "Content-Type: application/json\r\nRetry-After: 100\r\n";
     check(WATCH, vec![refused(429, headers)], |running| {
+        running.expect("refused: ");
         running.expect("restarted: the list failed");
     });
     let tiny = Body::Watch { idle: PATIENCE, inbox_max: 0 };
@@ -469,6 +478,7 @@ fn polls_by_itself_and_when_asked() {
     check(Body::Poll(schedule), answers, |running| {
         running.control.ask(ListSource::Stop);
         // The first answer is no list: whoever waits for one still does.
+        running.expect("refused: ");
         running.expect("list Stop [] epoch 0 at 10");
         running.control.ask(ListSource::Poll);
         running.expect("list Poll [] epoch 0 at 11");
