@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use log::{error, info, warn};
 
-use crate::cli::{World, logger};
 use crate::cli::args::RunArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
+use crate::cli::{World, logger};
 use crate::control::Core;
 use crate::control::address::{self, Bound};
 use crate::control::api::{ControlServer, Subject};
@@ -32,7 +32,7 @@ use crate::kube::config::{SERVICE_ACCOUNT_DIR, Sources};
 use crate::kube::http::Http;
 use crate::kube::owner::{self, DriverPod, Hints};
 use crate::runtime::clock::Clock;
-use crate::runtime::driver::{DriverEnv, Reaper};
+use crate::runtime::driver::DriverEnv;
 use crate::runtime::engine::{DriverPlan, Engine, START_TIMEOUT_MS, SharedMark};
 use crate::runtime::events::{EventLog, EventTarget, EventWriter};
 use crate::runtime::inbox::{Line, Message, Pulse, inbox};
@@ -312,8 +312,10 @@ impl Run<'_> {
             let instance = names::instance_from_bits(rng.next_u64());
             let selection = Selection { instance, ..selection };
             if owner.is_some() {
-                warn!("executors of an earlier run are not adopted: without a lease another posse \
-                       of this pod may be keeping them");
+                warn!(
+                    "executors of an earlier run are not adopted: without a lease another posse \
+                       of this pod may be keeping them"
+                );
             }
             return Ok(Who { selection, ids: IdKeeper::Nobody, id_high_water: 0 });
         }
@@ -322,7 +324,9 @@ impl Run<'_> {
         };
         let pod = DriverPod::new(self.http.http.clone(), &self.ground.namespace, owner);
         match pod.id_high_water() {
-            Ok(id_high_water) => Ok(Who { selection, ids: IdKeeper::DriverPod(pod), id_high_water }),
+            Ok(id_high_water) => {
+                Ok(Who { selection, ids: IdKeeper::DriverPod(pod), id_high_water })
+            }
             Err(refusal) if refusal.class == Class::Unknown => {
                 let message = format!("the driver pod {}: {refusal}", owner.name);
                 Err(Failure::new(Code::Server, message))
@@ -388,7 +392,10 @@ impl Run<'_> {
     }
 
     /// Runs the loop to its end, and the threads around it.
-    #[expect(clippy::too_many_arguments, reason = "each is a part made before, for this call alone")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a part made before, for this call alone"
+    )]
     fn reconcile<'scope>(
         &self,
         scope: &'scope thread::Scope<'scope, '_>,
@@ -444,7 +451,13 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    fn core(&self, selection: &Selection, ids: &IdKeeper, id_high_water: u64, rng: &mut Rng) -> Reconciler {
+    fn core(
+        &self,
+        selection: &Selection,
+        ids: &IdKeeper,
+        id_high_water: u64,
+        rng: &mut Rng,
+    ) -> Reconciler {
         let settings = self.settings;
         let identity = Identity {
             pod_prefix: selection.pod_prefix(),

@@ -51,13 +51,9 @@ impl Answer {
         Self::Whole { code, content_type: "application/json", body, retry_after: None }
     }
 
-    fn text(body: Vec<u8>) -> Self {
-        Self::Whole {
-            code: 200,
-            content_type: "text/plain; charset=utf-8",
-            body,
-            retry_after: None,
-        }
+    fn text(code: u16, body: Vec<u8>) -> Self {
+        let content_type = "text/plain; charset=utf-8";
+        Self::Whole { code, content_type, body, retry_after: None }
     }
 
     fn refused(refused: &Refused) -> Self {
@@ -121,13 +117,20 @@ impl Api {
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
         match route::parse(&request.path)? {
-            Route::AccessReview if request.method == "POST" => access_review(&request.body),
+            Route::AccessReview if request.method == "POST" => {
+                write::check_media_type(request)?;
+                access_review(&request.body)
+            }
             Route::AccessReview => Err(Refused::method_not_allowed()),
             Route::Document if request.method == "GET" => {
-                Ok(Answer::json(200, &discovery::document(&request.path, address)?))
+                discovery::document(&request.path, address)
+                    .map(|document| Answer::json(200, &document))
+                    .ok_or_else(Refused::no_such_path)
             }
             Route::Document => Err(Refused::method_not_allowed()),
-            Route::Health => Ok(Answer::text(b"ok".to_vec())),
+            Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
+            Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
+            Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
             Route::Resource(target) => self.resource(request, &target),
         }
     }
@@ -145,7 +148,7 @@ impl Api {
             }
             ("GET", Some(key), Part::Log) => {
                 logs::answer(self, request, &key).map(|log| match log {
-                    Some(bytes) => Answer::text(bytes),
+                    Some(bytes) => Answer::text(200, bytes),
                     None => Answer::Whole {
                         code: 204,
                         content_type: "text/plain",

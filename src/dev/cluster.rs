@@ -142,14 +142,16 @@ impl Cluster {
             seed: options.seed,
             port: listener.local_addr().map_or(0, |address| address.port()),
         };
-        let node = Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?;
         {
             let mut state = api.lock();
             for namespace in &options.namespaces {
                 state.ensure_namespace(namespace);
             }
         }
-        let (server, address) = server::start(listener, api).map_err(DevError::Thread)?;
+        // In this order: a server that is dropped stops, a node has to be told.
+        let (server, address) =
+            server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
+        let node = Node::start(api, settings).map_err(DevError::Thread)?;
         let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
         let cluster =
             Self { address, kubeconfig, folder: folder.to_owned(), running: Some((server, node)) };

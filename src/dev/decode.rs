@@ -58,9 +58,10 @@ fn type_word(value: &Value) -> &'static str {
     }
 }
 
-fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String {
+/// A mistake in JSON, in Go's words.
+pub(crate) fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String {
     let line = body.split(|c| *c == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
-    match line.get(error.column().saturating_sub(1)).filter(|c| c.is_ascii()) {
+    match line.get(error.column().saturating_sub(1)) {
         Some(c) => {
             format!("invalid character '{}' looking for beginning of value", char::from(*c))
         }

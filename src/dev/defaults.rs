@@ -91,7 +91,7 @@ fn resources(resources: &mut Value) {
         for amount in amounts.into_iter().flat_map(Map::values_mut) {
             let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
             if let Some(quantity) = Quantity::parse(&text) {
-                *amount = quantity.canonical().into();
+                *amount = quantity.rounded_up().canonical().into();
             }
         }
     }

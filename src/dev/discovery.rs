@@ -3,21 +3,30 @@
 use serde_json::{Value, json};
 
 use crate::dev::kind::Kind;
-use crate::dev::refused::Refused;
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
 
-/// The document under a path; the path has been found to mean one.
-pub(crate) fn document(path: &str, address: &str) -> Result<Value, Refused> {
+/// True where there is a document under a path.
+pub(crate) fn has(path: &str) -> bool {
+    document(path, "").is_some()
+}
+
+/// The paths that lead somewhere.
+pub(crate) fn paths() -> Value {
+    json!({ "paths": [
+        "/api", "/api/v1", "/apis", "/apis/authorization.k8s.io", "/apis/authorization.k8s.io/v1",
+        "/apis/coordination.k8s.io", "/apis/coordination.k8s.io/v1", "/healthz", "/livez",
+        "/readyz", "/version",
+    ]})
+}
+
+/// The document under a path.
+pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {
-        [] => Ok(json!({ "paths": [
-            "/api", "/api/v1", "/apis", "/apis/authorization.k8s.io",
-            "/apis/authorization.k8s.io/v1", "/apis/coordination.k8s.io",
-            "/apis/coordination.k8s.io/v1", "/healthz", "/livez", "/readyz", "/version",
-        ]})),
-        ["version"] => Ok(version()),
-        ["api"] => Ok(json!({
+        [] => Some(paths()),
+        ["version"] => Some(version()),
+        ["api"] => Some(json!({
             "kind": "APIVersions",
             "versions": ["v1"],
             "serverAddressByClientCIDRs": [
@@ -27,28 +36,37 @@ pub(crate) fn document(path: &str, address: &str) -> Result<Value, Refused> {
         ["apis"] => {
             let groups: Vec<Value> =
                 [AUTHORIZATION, Kind::Lease.group()].into_iter().map(group).collect();
-            Ok(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
+            Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
         }
         ["apis", name] if is_group(name) => {
             let mut group = group(name);
             group["kind"] = "APIGroup".into();
             group["apiVersion"] = "v1".into();
-            Ok(group)
+            Some(group)
         }
-        ["api", "v1"] => Ok(resources("v1", core_resources())),
-        ["apis", AUTHORIZATION, "v1"] => Ok(resources(
+        ["api", "v1"] => Some(resources("v1", core_resources())),
+        ["apis", AUTHORIZATION, "v1"] => Some(resources(
             "authorization.k8s.io/v1",
             vec![entry("selfsubjectaccessreviews", "SelfSubjectAccessReview", false, &["create"])],
         )),
         ["apis", name, "v1"] if *name == Kind::Lease.group() => {
-            Ok(resources(Kind::Lease.api_version(), vec![resource(Kind::Lease)]))
+            Some(resources(Kind::Lease.api_version(), vec![resource(Kind::Lease)]))
         }
-        _ => Err(Refused::no_such_path()),
+        _ => None,
     }
 }
 
-fn is_group(name: &str) -> bool {
+pub(crate) fn is_group(name: &str) -> bool {
     [AUTHORIZATION, Kind::Lease.group()].contains(&name)
+}
+
+/// The machine's architecture as Kubernetes names it.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 /// The version of the API that is imitated; clients read major and minor.
@@ -62,7 +80,7 @@ fn version() -> Value {
         "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "",
         "compiler": "rustc",
-        "platform": concat!("linux/", "amd64"),
+        "platform": format!("linux/{}", architecture()),
     })
 }
 

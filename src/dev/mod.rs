@@ -1,4 +1,14 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
+//!
+//! Whatever it answers, a real kube-apiserver answers alike; `transcript.rs` compares, and lists
+//! what differs. Bodies are JSON, patches are merge patches, field managers are not kept. The node
+//! runs commands of this machine: no image, volume or probe, no isolation; a process that leaves
+//! its group outlives its pod, and all of them outlive a posse that was killed with -9.
+//!
+//! ```text
+//! sockets -> server -> api -> { read, write, watch, logs } -> state -> store
+//!                                      node (scheduler, kubelet) --^
+//! ```
 
 mod api;
 mod cluster;
@@ -21,7 +31,13 @@ mod selector;
 mod server;
 mod state;
 mod store;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod time;
+#[cfg(test)]
+mod transcript;
 mod validate;
 mod watch;
 mod write;

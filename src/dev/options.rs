@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use crate::dev::decode;
@@ -57,14 +59,25 @@ impl Page {
     }
 
     fn parse(token: &str) -> Result<Self, Refused> {
-        let refuse = || {
-            let message = "invalid continue token: continue key is not valid";
+        let refuse_with = |detail: &str| {
+            let message = format!("invalid continue token: continue key is not valid{detail}");
             Err(Refused::bad_request(message))
         };
-        let Ok(bytes) = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')) else {
-            return refuse();
+        let refuse = || refuse_with("");
+        // The last character may carry bits that nobody uses; Go does not mind.
+        let lenient = GeneralPurpose::new(
+            &URL_SAFE,
+            GeneralPurposeConfig::new()
+                .with_decode_allow_trailing_bits(true)
+                .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+        );
+        let Ok(bytes) = lenient.decode(token) else { return refuse() };
+        let value: Value = match serde_json::from_slice(&bytes) {
+            Ok(value) => value,
+            Err(error) => {
+                return refuse_with(&format!(": {}", decode::go_syntax_error(&bytes, &error)));
+            }
         };
-        let Ok(value) = serde_json::from_slice::<Value>(&bytes) else { return refuse() };
         let (Some(version), Some(start)) =
             (value.get("rv").and_then(Value::as_i64), value.get("start").and_then(Value::as_str))
         else {

@@ -49,6 +49,14 @@ impl Quantity {
         self.nanos > other.nanos
     }
 
+    /// Rounded up to a thousandth: what is finer is not kept in specs.
+    pub(crate) fn rounded_up(self) -> Self {
+        const MILLI: i128 = 1_000_000;
+        let excess = self.nanos.rem_euclid(MILLI);
+        let nanos = if excess == 0 { self.nanos } else { self.nanos - excess + MILLI };
+        Self { nanos, ..self }
+    }
+
     pub(crate) fn is_zero(self) -> bool {
         self.nanos == 0
     }

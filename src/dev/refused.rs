@@ -227,8 +227,17 @@ impl Refused {
         refused
     }
 
-    pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
-        Self::new(415, "UnsupportedMediaType", message.into())
+    /// 415 to a body.
+    pub(crate) fn unsupported_media_type() -> Self {
+        let message = "the body of the request was in an unknown format - accepted media types \
+                       include: application/json";
+        Self::new(415, "UnsupportedMediaType", message.to_owned())
+    }
+
+    /// 415 to a patch.
+    pub(crate) fn unsupported_patch() -> Self {
+        let message = "415: Unsupported Media Type";
+        Self::new(415, "UnsupportedMediaType", message.to_owned()).about("", "", "")
     }
 
     fn add_causes(&mut self, causes: &[Cause]) {

@@ -2,6 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
+use crate::dev::discovery;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::refused::Refused;
 
@@ -12,6 +13,10 @@ pub(crate) enum Route {
     /// A document that never changes: discovery, version.
     Document,
     Health,
+    /// An API group that is not served.
+    NoGroup,
+    /// A path that is nobody's.
+    Nowhere,
     Resource(Target),
 }
 
@@ -53,15 +58,19 @@ pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     match segments.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
-        [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, "v1"] => {
+        [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, "v1"]
+            if discovery::has(path) =>
+        {
             Ok(Route::Document)
         }
         ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => {
             Ok(Route::AccessReview)
         }
         ["api", "v1", rest @ ..] => resource("", rest),
+        ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::NoGroup),
         ["apis", group, "v1", rest @ ..] => resource(group, rest),
-        _ => Err(Refused::no_such_path()),
+        ["api" | "apis", ..] => Err(Refused::no_such_path()),
+        _ => Ok(Route::Nowhere),
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) enum Shape {
     Int32,
     Int64,
     List(&'static Self),
+    MicroTime,
     Object(&'static str, &'static [(&'static str, Self)]),
     Quantities,
     Text,
@@ -20,7 +21,7 @@ pub(crate) enum Shape {
     Time,
 }
 
-use Shape::{Boolean, Int32, Int64, List, Object, Quantities, Text, Texts, Time};
+use Shape::{Boolean, Int32, Int64, List, MicroTime, Object, Quantities, Text, Texts, Time};
 
 const OWNER: Shape = Object(
     "OwnerReference",
@@ -187,8 +188,8 @@ const LEASE: Shape = Object(
                 &[
                     ("holderIdentity", Text),
                     ("leaseDurationSeconds", Int32),
-                    ("acquireTime", Time),
-                    ("renewTime", Time),
+                    ("acquireTime", MicroTime),
+                    ("renewTime", MicroTime),
                     ("leaseTransitions", Int32),
                 ],
             ),
@@ -252,6 +253,7 @@ fn check_shape(shape: &Shape, value: &Value, owner: &str, path: &str) -> Result<
             texts.values().try_for_each(|value| check_shape(&Text, value, owner, path))
         }
         (Texts, _) => wrong("map[string]string"),
+        (MicroTime, Value::String(text)) => check_micro_time(text),
         (Time, Value::String(text)) => match text.parse::<jiff::Timestamp>() {
             Ok(_) => Ok(()),
             Err(_) => Err(format!(
@@ -260,14 +262,35 @@ fn check_shape(shape: &Shape, value: &Value, owner: &str, path: &str) -> Result<
             )),
         },
         (Time, _) => wrong("v1.Time"),
+        (MicroTime, _) => wrong("v1.MicroTime"),
     }
 }
 
 fn type_name(shape: &Shape) -> &'static str {
     match shape {
         Object(name, _) => name,
-        Boolean | Int32 | Int64 | List(_) | Quantities | Text | Texts | Time => "string",
+        Boolean | Int32 | Int64 | List(_) | MicroTime | Quantities | Text | Texts | Time => {
+            "string"
+        }
     }
+}
+
+/// Exactly six digits after the point: more, fewer or none are refused.
+fn check_micro_time(text: &str) -> Result<(), String> {
+    const DIGITS: usize = 6;
+    const SECONDS_CHARS: usize = "2006-01-02T15:04:05".len();
+    let rest = text.get(SECONDS_CHARS..).unwrap_or_default();
+    let n_digits =
+        rest.strip_prefix('.').map_or(0, |f| f.bytes().take_while(u8::is_ascii_digit).count());
+    let (found, wanted) = match text.parse::<jiff::Timestamp>() {
+        Ok(_) if n_digits == DIGITS => return Ok(()),
+        Ok(_) => (rest, ".000000"),
+        Err(_) => (text, "2006"),
+    };
+    Err(format!(
+        "parsing time {text:?} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse {found:?} as \
+         {wanted:?}"
+    ))
 }
 
 /// An amount is a text or a bare number.

@@ -177,6 +177,8 @@ impl Store {
 
     /// A receiver that gets a token after changes of `kind`: one for any number of them.
     pub(crate) fn subscribe(&mut self, kind: Kind) -> Receiver<()> {
+        // Those who have gone show only when they are sent to; a token too many does no harm.
+        self.wake(kind);
         let (sender, receiver) = bounded(1);
         self.wakers.push(Waker { kind, sender });
         receiver
@@ -200,6 +202,10 @@ impl Store {
         while self.history.len() > self.history_max {
             self.history.pop_front();
         }
+        self.wake(kind);
+    }
+
+    fn wake(&mut self, kind: Kind) {
         self.wakers.retain(|waker| {
             // A full channel means that its receiver has not looked since the last token.
             waker.kind != kind
@@ -277,5 +283,9 @@ mod tests {
         store.put(Kind::Pod, pod("b", "2", None));
         assert_eq!(pods.try_iter().count(), 1);
         assert_eq!(leases.try_iter().count(), 0);
+        drop(pods);
+        let again = store.subscribe(Kind::Pod);
+        assert_eq!(store.wakers.len(), 2, "those who have gone are forgotten");
+        assert_eq!(again.try_iter().count(), 0);
     }
 }

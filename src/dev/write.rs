@@ -66,14 +66,12 @@ fn whole(code: u16, object: &Object) -> Answer {
     Answer::body(code, body)
 }
 
-fn check_media_type(request: &Request) -> Result<(), Refused> {
+/// Bodies are JSON.
+pub(crate) fn check_media_type(request: &Request) -> Result<(), Refused> {
     let given = request.header("content-type").unwrap_or_default();
     match given.split(';').next().unwrap_or_default().trim() {
         "" | "application/json" => Ok(()),
-        _ => Err(Refused::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: \
-             application/json",
-        )),
+        _ => Err(Refused::unsupported_media_type()),
     }
 }
 
@@ -238,13 +236,13 @@ pub(crate) fn patch(
     let dry_run = options::dry_run(request, "PatchOptions")?;
     let given = request.header("content-type").unwrap_or_default();
     if given.split(';').next().unwrap_or_default().trim() != "application/merge-patch+json" {
-        return Err(Refused::unsupported_media_type("415: Unsupported Media Type"));
+        return Err(Refused::unsupported_patch());
     }
     let patch: Value = serde_json::from_slice(&request.body)
         .map_err(|_| Refused::internal("Invalid JSON Patch"))?;
-    if !patch.is_object() {
-        let detail = "a merge patch of an object has to be an object";
-        let cause = Cause::invalid("patch", &patch.to_string(), detail);
+    if let Err(error) = decode::value(&request.body) {
+        let detail = format!("couldn't get version/kind; json parse error: {error}");
+        let cause = Cause::invalid("patch", &patch.to_string(), &detail);
         return Err(Refused::invalid_kind("", "", "", &[cause]));
     }
     let mut state = api.lock();

@@ -19,8 +19,8 @@ use crate::runtime::engine::{SharedMark, Upstream};
 use crate::runtime::inbox::Message;
 use crate::runtime::lease::{LeaseCommand, LeaseKeeper, keep};
 use crate::runtime::poller::{Schedule, poll};
-use crate::runtime::watcher::{Control, Lister, watch};
 use crate::runtime::signals::{Signal, Signals};
+use crate::runtime::watcher::{Control, Lister, watch};
 use crate::wire::build::Owner;
 use crate::wire::labels::Selection;
 
@@ -132,11 +132,7 @@ pub enum Acquired {
 
 /// Waits for the Lease to be ours, or not. Nothing else arrives in the inbox before.
 #[must_use]
-pub fn await_lease(
-    inbox: &Receiver<Message>,
-    signals: &Signals,
-    timeout: Duration,
-) -> Acquired {
+pub fn await_lease(inbox: &Receiver<Message>, signals: &Signals, timeout: Duration) -> Acquired {
     let deadline = Instant::now() + timeout;
     let mut last = "no answer".to_owned();
     loop {

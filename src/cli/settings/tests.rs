@@ -224,9 +224,8 @@ fn mistakes_are_told_with_their_remedy() {
 
 #[test]
 fn random_instances_are_names_that_differ() {
-    let made: std::collections::BTreeSet<String> = (0..50)
-        .map(|_| names::instance_from_bits(random_bits()))
-        .collect();
+    let made: std::collections::BTreeSet<String> =
+        (0..50).map(|_| names::instance_from_bits(random_bits())).collect();
     assert!(made.len() > 45, "{made:?}");
     assert!(made.iter().all(|name| names::instance_mistake(name).is_none() && name.len() == 5));
 }

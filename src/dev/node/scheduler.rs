@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::report::HOST_IP;
+use crate::dev::discovery::architecture;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::text_at;
 use crate::dev::state::State;
@@ -26,7 +27,7 @@ fn node_labels(number: u32) -> Value {
     json!({
         HOSTNAME_LABEL: node_name(number),
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": std::env::consts::ARCH,
+        "kubernetes.io/arch": architecture(),
     })
 }
 
@@ -52,7 +53,7 @@ impl Scheduler {
                     "nodeInfo": {
                         "kubeletVersion": concat!("posse-", env!("CARGO_PKG_VERSION")),
                         "operatingSystem": "linux",
-                        "architecture": std::env::consts::ARCH,
+                        "architecture": architecture(),
                     },
                 },
             });

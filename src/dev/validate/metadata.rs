@@ -97,7 +97,9 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let (was, is) =
         (text_at(old, "/metadata/deletionTimestamp"), text_at(new, "/metadata/deletionTimestamp"));
     if was != is {
-        causes.push(Cause::invalid_raw("metadata.deletionTimestamp", &is, IMMUTABLE));
+        // Go's way to print a moment.
+        let shown = format!("{} +0000 UTC", is.trim_end_matches('Z').replace('T', " "));
+        causes.push(Cause::invalid_raw("metadata.deletionTimestamp", &shown, IMMUTABLE));
     }
     if !was.is_empty() {
         no_new_finalizers(old, new, causes);
