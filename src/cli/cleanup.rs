@@ -203,11 +203,12 @@ impl Sweep<'_> {
         let name = name_of(&self.selection(instance));
         let removed = self.lease(instance).and_then(|record| {
             let stale_ms = self.args.stale.unwrap_or(0);
-            let is_stale = Lease::read(record.as_ref(), self.wall_ms).is_stale(stale_ms);
-            match record.filter(|_| is_stale) {
-                Some(record) => self.leases().delete(&name, &record).map(|()| true),
-                None => Ok(false),
+            let Some(record) = record else { return Ok(false) };
+            if Lease::read(Some(&record), self.wall_ms).is_stale(stale_ms) {
+                return self.leases().delete(&name, &record).map(|()| true);
             }
+            log::warn!("lease {name} stays: its holder renewed it and may be alive");
+            Ok(false)
         });
         removed.unwrap_or_else(|refusal| {
             log::warn!("lease {name} stays: {refusal}");
