@@ -159,13 +159,13 @@ pub struct CleanupArgs {
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
     pub namespace: Option<String>,
-    /// Also executors of this instance, whatever became of their owner
+    /// Also executors of this instance that have no owner
     #[arg(long, value_name = "ID", value_parser = named(names::instance_mistake))]
     pub instance: Option<String>,
-    /// Also executors of instances whose Lease has not changed for so long
+    /// Also executors without an owner whose Lease was not renewed for so long
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub stale: Option<u64>,
-    /// Delete without asking
+    /// Remove them; without it they are only listed
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]

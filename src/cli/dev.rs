@@ -1,6 +1,7 @@
 //! Owns `posse dev`: the embedded cluster in the foreground, until a signal.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::args::DevArgs;
@@ -29,7 +30,7 @@ fn serve(
 ) -> Result<Code, Failure> {
     let cluster = Cluster::start(Options {
         listen: args.listen,
-        kubeconfig: args.kubeconfig.as_ref().map(|path| world.dir.join(path)),
+        kubeconfig: args.kubeconfig.as_ref().map(|path| whole(world.dir.join(path))),
         simulate: args.simulate,
         nodes: args.nodes,
         start_delay: Duration::from_millis(args.start_delay.unwrap_or(0)),
@@ -44,6 +45,11 @@ fn serve(
     }
     cluster.stop();
     printed.map(|()| Code::Clean)
+}
+
+/// The path from the root, as it is printed for others to use.
+fn whole(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// A terminal that closes ends it as well.

@@ -1,6 +1,7 @@
 //! Arguments to checked settings, to a run, to an exit code.
 
 pub mod args;
+pub mod cleanup;
 pub mod client;
 #[cfg(feature = "dev")]
 pub mod dev;
@@ -83,17 +84,13 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         #[cfg(feature = "dev")]
         Command::Dev(args) => dev::dev(&args, world, out),
         Command::Run(args) => run::run(&args, world),
-        Command::Cleanup(_) => Err(not_built("cleanup")),
+        Command::Cleanup(args) => cleanup::cleanup(&args, world, out),
         Command::Status(args) => client::status(&args, world, out),
         Command::Scale(args) => client::scale(&args, world, out),
         Command::Kill(args) => client::kill(&args, world, out),
         Command::Events(args) => client::events(&args, world, out),
         Command::Explain(args) => client::explain(&args, world, out),
     }
-}
-
-fn not_built(command: &str) -> Failure {
-    Failure::usage(format!("`posse {command}` is not supported by this version yet"))
 }
 
 /// Writes a text to stdout.

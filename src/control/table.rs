@@ -1,4 +1,4 @@
-//! Owns the human form of a status: two tables in plain text.
+//! Owns tables in plain text, and with them the human form of a status.
 
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
@@ -70,7 +70,7 @@ fn executor_row(executor: &ExecutorJson) -> [String; 8] {
 }
 
 /// Columns as wide as their widest cell, two spaces apart, nothing after the last one.
-fn table<const N: usize>(heads: &[String; N], rows: Vec<[String; N]>) -> String {
+pub(crate) fn table<const N: usize>(heads: &[String; N], rows: Vec<[String; N]>) -> String {
     let mut widths = [0; N];
     for row in std::iter::once(heads).chain(&rows) {
         for (width, cell) in widths.iter_mut().zip(row) {

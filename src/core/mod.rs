@@ -16,6 +16,7 @@ pub mod idset;
 pub mod input;
 pub mod lease;
 pub mod ledger;
+pub mod leftover;
 pub mod loss;
 mod on_answer;
 mod on_command;

@@ -21,27 +21,27 @@ use crate::wire::status::{Verb, refusal, unreadable};
 use crate::wire::{lease, pod};
 
 /// How long one request may take: longer than a server lets its webhooks take (30 s).
-const CALL_TIMEOUT: Duration = Duration::from_secs(35);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(35);
 /// The same for a page of a LIST; a server gives up after 60 s itself.
-const LIST_PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const LIST_PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same for a Lease: a write that lands after the lease ran out would be worse than none.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A watch ends after so long without a byte: bookmarks come every minute.
 pub const WATCH_IDLE: Duration = Duration::from_secs(120);
 
 /// The largest answer about one object, in bytes; etcd keeps none above 1.5 MiB.
-const OBJECT_BYTES_MAX: u64 = 8 << 20;
+pub(super) const OBJECT_BYTES_MAX: u64 = 8 << 20;
 /// The largest page, or whole LIST where paging fails, in bytes.
-const LIST_BYTES_MAX: u64 = 256 << 20;
+pub(super) const LIST_BYTES_MAX: u64 = 256 << 20;
 /// How much of a refused watch's body is read, in bytes.
 const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
 /// Pods asked for in one page.
-const PAGE_ITEMS: u32 = 500;
+pub(super) const PAGE_ITEMS: u32 = 500;
 /// Pages of one LIST; a server that has more is going round in circles.
-const PAGES_MAX: usize = 2_000;
+pub(super) const PAGES_MAX: usize = 2_000;
 /// How often a LIST whose pages expired under way begins again before it asks for all in one.
-const LIST_RESTARTS_MAX: usize = 3;
+pub(super) const LIST_RESTARTS_MAX: usize = 3;
 
 /// What is left as it is in a path component or a query value (RFC 3986, unreserved).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -415,7 +415,11 @@ pub fn lost(error: TransportError) -> Refusal {
     Refusal { class, code: 0, reason: String::new(), message, retry_after_ms: None }
 }
 
-fn call(http: &Http, request: &Request<'_>, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
+pub(super) fn call(
+    http: &Http,
+    request: &Request<'_>,
+    verb: Verb,
+) -> Result<(u16, Vec<u8>), Refusal> {
     succeeded(http.call(request).map_err(lost)?, verb)
 }
 
@@ -449,7 +453,7 @@ fn record(status: u16, answer: &[u8]) -> Result<Record, Refusal> {
     lease::parse(answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }
 
-fn get(path: String, timeout: Duration, body_bytes_max: u64) -> Request<'static> {
+pub(super) fn get(path: String, timeout: Duration, body_bytes_max: u64) -> Request<'static> {
     Request { method: Method::Get, path, content_type: JSON, body: None, timeout, body_bytes_max }
 }
 
@@ -469,7 +473,12 @@ fn written(path: &str) -> String {
     format!("{path}?fieldManager={FIELD_MANAGER}")
 }
 
-fn object_path(root: &str, namespace: &str, resource: &str, name: Option<&str>) -> String {
+pub(super) fn object_path(
+    root: &str,
+    namespace: &str,
+    resource: &str,
+    name: Option<&str>,
+) -> String {
     let collection = format!("{root}/namespaces/{}/{resource}", encoded(namespace));
     match name {
         Some(name) => format!("{collection}/{}", encoded(name)),
@@ -488,7 +497,7 @@ fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) ->
     serde_json::to_vec(&options).expect("strings and numbers serialize")
 }
 
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }
 

@@ -8,6 +8,7 @@ mod exec;
 pub mod http;
 mod incluster;
 mod kubeconfig;
+pub mod leftovers;
 pub mod owner;
 mod proxy;
 mod stream;

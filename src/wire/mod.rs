@@ -8,6 +8,7 @@ pub mod duration;
 pub mod event;
 pub mod labels;
 pub mod lease;
+pub mod leftover;
 pub mod list;
 pub mod names;
 pub mod placeholders;

@@ -398,7 +398,7 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
     }))
 }
 
-fn phase(text: Option<&Text<'_>>) -> Phase {
+pub(super) fn phase(text: Option<&Text<'_>>) -> Phase {
     match text_of(text) {
         "Running" => Phase::Running,
         "Succeeded" => Phase::Succeeded,

@@ -1,0 +1,247 @@
+//! The command against a server on loopback that answers what a test has written down.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::cli::testing::Folder;
+use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
+
+const PODS: &str = "/api/v1/namespaces/n/pods";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+
+/// A status and a body.
+type Answer = (u16, Value);
+
+/// What is answered to which call, in this order for each, and what was asked.
+#[derive(Default)]
+struct Script {
+    answers: Mutex<BTreeMap<String, VecDeque<Answer>>>,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Handler for Script {
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let mut call = format!("{} {}", request.method, request.path);
+        if let Some(token) = request.query("continue") {
+            call.push_str(&format!("?continue={token}"));
+        }
+        let guard = body["preconditions"].as_object().map(|guard| json!(guard).to_string());
+        let asked = format!("{call} {}", guard.unwrap_or_default());
+        self.asked.lock().unwrap().push(asked.trim_end().to_owned());
+        let mut answers = self.answers.lock().unwrap();
+        let next = answers.get_mut(&call).and_then(VecDeque::pop_front);
+        let (status, body) = next.unwrap_or_else(|| {
+            (404, status("NotFound", &format!("the script has nothing for {call}")))
+        });
+        let headers = [("content-type", "application/json")];
+        responder.send(status, &headers, body.to_string().as_bytes())
+    }
+}
+
+/// A folder with the kubeconfig of a server that follows a script.
+struct Stage {
+    folder: Folder,
+    script: Arc<Script>,
+    _server: Server,
+}
+
+impl Stage {
+    fn new(answers: Vec<(String, u16, Value)>) -> Self {
+        let script = Arc::new(Script::default());
+        for (call, status, body) in answers {
+            let mut known = script.answers.lock().unwrap();
+            known.entry(call).or_default().push_back((status, body));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let handler = Arc::clone(&script) as Arc<dyn Handler>;
+        let server =
+            Server::start(Listen::Tcp(listener), Limits::default(), "script", handler).unwrap();
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             contexts: [{{name: c, context: {{cluster: c, namespace: n, user: ''}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\nusers: []\n"
+        );
+        Self { folder: Folder::new(&[("k", &kubeconfig)]), script, _server: server }
+    }
+
+    fn cleanup(&self, args: &str) -> (u8, String, String) {
+        self.folder.posse(&format!("cleanup --app a --kubeconfig k {args}"))
+    }
+
+    /// What was asked but for reading.
+    fn deletes(&self) -> Vec<String> {
+        let asked = std::mem::take(&mut *self.script.asked.lock().unwrap());
+        asked.into_iter().filter(|call| call.starts_with("DELETE")).collect()
+    }
+}
+
+fn status(reason: &str, message: &str) -> Value {
+    json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": message })
+}
+
+fn executor(instance: &str, id: u32, owner: Option<(&str, &str)>) -> Value {
+    let owners: Vec<Value> = owner
+        .iter()
+        .map(|(name, uid)| json!({"kind": "Pod", "name": name, "uid": uid, "controller": true}))
+        .collect();
+    json!({"metadata": {
+        "name": format!("a-{instance}-exec-{id}"), "uid": format!("u-{instance}-{id}"),
+        "labels": {"posse.dev/instance": instance}, "ownerReferences": owners,
+    }})
+}
+
+fn list(token: &str, pods: &[Value]) -> Value {
+    json!({"metadata": {"resourceVersion": "9", "continue": token}, "items": pods})
+}
+
+fn driver(uid: &str, phase: &str) -> Value {
+    json!({"metadata": {"uid": uid}, "status": {"phase": phase}})
+}
+
+fn lease(renewed: &str) -> Value {
+    json!({"metadata": {"uid": "l", "resourceVersion": "5"},
+           "spec": {"holderIdentity": "h", "leaseDurationSeconds": 60, "renewTime": renewed}})
+}
+
+/// Two pages with the executors of five instances.
+fn five() -> Vec<(String, u16, Value)> {
+    let live = Some(("live", "o-live"));
+    let first = [
+        executor("over", 1, Some(("done", "o-done"))),
+        executor("over", 2, Some(("done", "o-done"))),
+        executor("lives", 1, live),
+        executor("gone", 1, Some(("nowhere", "o-x"))),
+    ];
+    let second =
+        [executor("lives", 2, live), executor("alone", 1, None), executor("busy", 1, None)];
+    vec![
+        (format!("GET {PODS}"), 200, list("t2", &first)),
+        (format!("GET {PODS}?continue=t2"), 200, list("", &second)),
+        (format!("GET {PODS}/done"), 200, driver("o-done", "Succeeded")),
+        (format!("GET {PODS}/live"), 200, driver("o-live", "Running")),
+        (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
+        (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
+        (format!("GET {LEASES}/a-busy"), 200, lease("2999-01-01T00:00:00.000000Z")),
+    ]
+}
+
+#[test]
+fn it_lists_first_and_removes_nothing_by_itself() {
+    let stage = Stage::new(five());
+    let (code, out, err) = stage.cleanup("");
+    assert_eq!((code, err.as_str()), (0, ""));
+    let want = "\
+INSTANCE  EXECUTORS  OWNER    STATE      VERDICT
+alone     1          -        -          kept: they have no owner; --instance alone removes them, or --stale with a duration
+busy      1          -        -          kept: they have no owner; --instance busy removes them, or --stale with a duration
+gone      1          nowhere  gone       removable: their owner is gone
+lives     2          live     running    kept: their owner has not ended
+over      2          done     succeeded  removable: their owner has ended
+
+nothing was removed; the same with --yes removes 3 executors
+";
+    assert_eq!(out, want);
+    let asked = stage.script.asked.lock().unwrap().clone();
+    // Each owner once, however many executors it has, and no Lease unasked.
+    let calls = [
+        format!("GET {PODS}"),
+        format!("GET {PODS}?continue=t2"),
+        format!("GET {PODS}/nowhere"),
+        format!("GET {PODS}/live"),
+        format!("GET {PODS}/done"),
+    ];
+    assert_eq!(asked, calls);
+}
+
+#[test]
+fn yes_removes_by_uid_what_is_over_and_leaves_the_rest() {
+    let mut answers = five();
+    for (instance, id) in [("over", 1), ("over", 2), ("alone", 1)] {
+        let call = format!("DELETE {PODS}/a-{instance}-exec-{id}");
+        answers.push((call, 200, executor(instance, id, None)));
+    }
+    answers.push((format!("DELETE {LEASES}/a-alone"), 200, json!({"kind": "Status"})));
+    // It went by itself meanwhile.
+    let absent = status("NotFound", "pods \"a-gone-exec-1\" not found");
+    answers.push((format!("DELETE {PODS}/a-gone-exec-1"), 404, absent));
+    let stage = Stage::new(answers);
+    let (code, out, err) = stage.cleanup("--stale 1h --yes");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.ends_with("\nremoved 4 executors and 1 lease\n"), "{out}");
+    assert!(out.contains("kept: they have no owner, and their lease was renewed 0 s ago"), "{out}");
+    let by_uid = |instance: &str, id: u32| {
+        format!(
+            "DELETE {PODS}/a-{instance}-exec-{id} {}",
+            json!({"uid": format!("u-{instance}-{id}")})
+        )
+    };
+    let want = [
+        by_uid("alone", 1),
+        by_uid("gone", 1),
+        by_uid("over", 1),
+        by_uid("over", 2),
+        format!("DELETE {LEASES}/a-alone {}", json!({"resourceVersion": "5", "uid": "l"})),
+    ];
+    assert_eq!(stage.deletes(), want);
+}
+
+#[test]
+fn what_could_not_be_removed_is_named() {
+    let mut answers = five();
+    let refused = status("Forbidden", "pods is forbidden: no");
+    answers.push((format!("DELETE {PODS}/a-over-exec-1"), 403, refused));
+    let done = executor("over", 2, None);
+    answers.push((format!("DELETE {PODS}/a-over-exec-2"), 200, done));
+    answers.push((format!("DELETE {PODS}/a-busy-exec-1"), 200, executor("busy", 1, None)));
+    let stage = Stage::new(answers);
+    let (code, out, err) = stage.cleanup("--instance busy --yes");
+    assert_eq!(code, 12, "{out}");
+    assert!(out.ends_with("\nremoved 3 executors and 0 leases\n"), "{out}");
+    assert_eq!(err, "posse: could not be removed: a-over-exec-1 (pods is forbidden: no (403))\n");
+    let deletes = stage.deletes();
+    assert!(!deletes.iter().any(|call| call.contains("lives") || call.contains("alone")));
+}
+
+#[test]
+fn a_server_that_puts_off_is_asked_again() {
+    let delete = format!("DELETE {PODS}/a-k-exec-1");
+    let mut busy = status("TooManyRequests", "later");
+    busy["details"] = json!({"retryAfterSeconds": 0});
+    let stage = Stage::new(vec![
+        (format!("GET {PODS}"), 200, list("", &[executor("k", 1, None)])),
+        (delete.clone(), 429, busy),
+        (delete, 200, executor("k", 1, None)),
+    ]);
+    let (code, out, err) = stage.cleanup("--instance k --yes");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert_eq!(stage.deletes().len(), 2);
+}
+
+#[test]
+fn nothing_to_do_and_nobody_to_ask() {
+    let stage = Stage::new(vec![
+        (format!("GET {PODS}"), 200, list("", &[])),
+        (format!("GET {PODS}"), 200, list("", &[executor("k", 1, None)])),
+        (format!("GET {PODS}"), 403, status("Forbidden", "pods is forbidden: you may not")),
+    ]);
+    let (code, out, _) = stage.cleanup("--yes");
+    assert_eq!((code, out.as_str()), (0, "app a has no executors in namespace n\n"));
+    let (code, out, _) = stage.cleanup("--yes");
+    assert_eq!(code, 0);
+    assert!(out.ends_with("\nthere is nothing to remove\n"), "{out}");
+    let (code, out, err) = stage.cleanup("--yes");
+    assert_eq!((code, out.as_str()), (3, ""));
+    assert!(err.starts_with("posse: the executors cannot be listed: http://127.0.0.1:"), "{err}");
+    assert!(err.ends_with(": pods is forbidden: you may not (403)\n"), "{err}");
+    let Stage { folder, _server: server, .. } = stage;
+    server.stop();
+    let (code, _, err) = folder.posse("cleanup --app a --kubeconfig k");
+    assert_eq!(code, 3, "{err}");
+    assert!(err.contains("Connection refused"), "{err}");
+}
