@@ -6,6 +6,7 @@ pub mod init;
 pub mod logger;
 pub mod manifest;
 pub mod render;
+pub mod run;
 pub mod settings;
 
 use std::ffi::OsString;
@@ -82,7 +83,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         }
         #[cfg(feature = "dev")]
         Command::Dev(_) => Err(not_built("dev")),
-        Command::Run(_) => Err(not_built("run")),
+        Command::Run(args) => run::run(&args, world),
         Command::Cleanup(_) => Err(not_built("cleanup")),
         Command::Status(_) => Err(not_built("status")),
         Command::Scale(_) => Err(not_built("scale")),

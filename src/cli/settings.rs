@@ -183,10 +183,10 @@ impl ClientSettings {
     }
 }
 
-/// The name of an instance that nothing else names: random, from the system's own source.
+/// Random bits from the system's own source, for what only has to differ from run to run.
 #[must_use]
-pub fn random_instance() -> String {
-    names::instance_from_bits(RandomState::new().build_hasher().finish())
+pub fn random_bits() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Reads the configuration, and says under which name.

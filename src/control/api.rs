@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::address::{Address, Bound, ControlError, SocketFile};
@@ -23,6 +22,7 @@ pub struct ControlServer {
     file: Option<SocketFile>,
     server: Server,
     address: Address,
+    api: Arc<Api>,
 }
 
 /// What the API tells about.
@@ -57,10 +57,11 @@ impl ControlServer {
             // Who may open the socket is said by its mode.
             Address::Unix(_) => None,
         };
-        let api = Arc::new(Api { subject, token, n_followers: AtomicUsize::new(0) });
-        let server = Server::start(listen, Limits::default(), "control", api)
+        let api = Arc::new(Api { subject, token, followers: Places::default() });
+        let handler = Arc::clone(&api) as Arc<dyn Handler>;
+        let server = Server::start(listen, Limits::default(), "control", handler)
             .map_err(|error| ControlError::Bind { address: address.clone(), error })?;
-        Ok(Self { server, address, file })
+        Ok(Self { file, server, address, api })
     }
 
     /// Where it listens, as clients name it.
@@ -69,18 +70,21 @@ impl ControlServer {
         &self.address
     }
 
-    /// Ends it and removes its socket. The events must have ended before, or their followers are cut.
+    /// Ends it and removes its socket. Where the events have ended before, their followers get the
+    /// last of them first, if they take them within `LAST_EVENTS_WAIT`.
     pub fn stop(self) {
         drop(self.file);
+        self.api.followers.await_none(LAST_EVENTS_WAIT);
         self.server.stop();
     }
 }
 
 /// Answers calls.
+#[derive(Debug)]
 struct Api {
     subject: Subject,
     token: Option<Token>,
-    n_followers: AtomicUsize,
+    followers: Places,
 }
 
 /// A whole answer.
@@ -172,7 +176,7 @@ impl Api {
             Ok(query) => query,
             Err(refusal) => return refusal.send(responder),
         };
-        let Some(_place) = Place::take(&self.n_followers) else {
+        let Some(_place) = self.followers.take() else {
             let what = "too many readers of events, try again";
             return Answer::error(429, what, None).send(responder);
         };
@@ -211,20 +215,38 @@ impl Api {
     }
 }
 
-/// One of the few places for readers of events: they must not take all connections.
-struct Place<'a>(&'a AtomicUsize);
+/// The few places for readers of events: they must not take all connections.
+#[derive(Debug, Default)]
+struct Places {
+    n_taken: Mutex<usize>,
+    given_back: Condvar,
+}
 
-impl<'a> Place<'a> {
-    fn take(n_taken: &'a AtomicUsize) -> Option<Self> {
-        let place = Self(n_taken);
-        // Given back by the drop where it was one too many.
-        (n_taken.fetch_add(1, Ordering::Relaxed) < FOLLOWERS_MAX).then_some(place)
+impl Places {
+    fn take(&self) -> Option<Place<'_>> {
+        let mut n_taken = self.n_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if *n_taken >= FOLLOWERS_MAX {
+            return None;
+        }
+        *n_taken += 1;
+        Some(Place(self))
+    }
+
+    /// Waits until all are given back, but not longer than `wait`.
+    fn await_none(&self, wait: Duration) {
+        let n_taken = self.n_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever is still there has had its time: the server's stop cuts it.
+        let _ = self.given_back.wait_timeout_while(n_taken, wait, |n_taken| *n_taken > 0);
     }
 }
 
+/// One of them, given back when dropped.
+struct Place<'a>(&'a Places);
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        *self.0.n_taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.given_back.notify_all();
     }
 }
 
@@ -282,6 +304,9 @@ fn no_such_call(segments: &[&str]) -> Answer {
 
 /// Who reads events, of the 64 connections there are.
 const FOLLOWERS_MAX: usize = 32;
+
+/// What followers get at stop to take the last events.
+const LAST_EVENTS_WAIT: Duration = Duration::from_secs(1);
 
 /// How often a quiet follower's connection is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -350,6 +350,28 @@ fn events_are_followed_line_by_line_to_their_end() {
 }
 
 #[test]
+fn the_last_event_reaches_its_followers_before_the_end() {
+    let mut fixture = Fixture::new();
+    fixture.events.push("{\"event\":\"started\"}\n");
+    let client = fixture.client();
+    let (mut server, events) = (fixture.server.take(), Arc::clone(&fixture.events));
+    let (mut stop, mut last) = (None, String::new());
+    client
+        .events(0, None, true, &mut |line| {
+            last = line.to_owned();
+            if let Some(server) = server.take() {
+                events.push("{\"event\":\"stopped\"}\n");
+                events.end();
+                stop = Some(std::thread::spawn(move || server.stop()));
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(last, r#"{"event":"stopped"}"#);
+    stop.expect("it was begun").join().unwrap();
+}
+
+#[test]
 fn a_follower_learns_that_the_run_was_cut() {
     let mut fixture = Fixture::new();
     fixture.events.push("{\"event\":\"started\"}\n");

@@ -60,8 +60,13 @@ pub struct Finish {
     /// The driver was ended for the verdict's sake: its code tells nothing of its own.
     is_driver_ended_by_us: bool,
     verdict: Option<Verdict>,
+    signalled_at: Option<Millis>,
     outcome: Option<Outcome>,
 }
+
+/// One wish for the end often comes twice: to the process and to its group. Later than this it is
+/// a second wish.
+const SAME_SIGNAL_MS: u64 = 200;
 
 impl Finish {
     /// A run that goes on. `keep`: executors are left at the end.
@@ -75,6 +80,7 @@ impl Finish {
             driver_code: None,
             is_driver_ended_by_us: false,
             verdict: None,
+            signalled_at: None,
             outcome: None,
         }
     }
@@ -92,7 +98,10 @@ impl Finish {
 
     /// Somebody asks for the end; the signal itself has been passed on to the driver.
     pub fn on_signal(&mut self, now: Millis) -> Vec<Order> {
+        let first = *self.signalled_at.get_or_insert(now);
+        let is_same = self.phase != Phase::Running && now.since(first) < SAME_SIGNAL_MS;
         match self.phase {
+            _ if is_same => Vec::new(),
             Phase::Running if self.has_driver => {
                 self.phase = Phase::DriverEnding { kill_at: now.after(self.grace_ms) };
                 vec![Order::HoldCreates]
@@ -256,12 +265,13 @@ mod tests {
     fn a_second_signal_hurries() {
         let mut finish = finish(true);
         finish.on_signal(Millis(0));
-        assert_eq!(finish.on_signal(Millis(1)), [Order::KillDriver, Order::LastDelete]);
-        assert_eq!(finish.on_signal(Millis(2)), []);
+        assert_eq!(finish.on_signal(Millis(199)), [], "the same one, sent to the group too");
+        assert_eq!(finish.on_signal(Millis(200)), [Order::KillDriver, Order::LastDelete]);
+        assert_eq!(finish.on_signal(Millis(900)), []);
         assert_eq!(finish.on_driver_ended(137), []);
         let mut finish = self::finish(false);
         finish.on_signal(Millis(0));
-        assert_eq!(finish.on_signal(Millis(1)), [Order::LastDelete]);
+        assert_eq!(finish.on_signal(Millis(900)), [Order::LastDelete]);
         assert!(finish.is_hurrying());
     }
 }

@@ -207,10 +207,15 @@ impl Reconciler {
         &self.snapshot
     }
 
+    /// The groups in numbers; costs nothing per executor.
+    #[must_use]
+    pub fn group_statuses(&self) -> Vec<GroupStatus> {
+        self.executors.groups.iter().map(|(name, group)| group_status(name, group)).collect()
+    }
+
     /// The picture of the run.
     #[must_use]
     pub fn status(&self) -> Status {
-        let groups = self.executors.groups.iter().map(|(name, group)| group_status(name, group));
         let executors = self.executors.iter().map(|(id, executor)| {
             let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
             ExecutorStatus {
@@ -225,7 +230,7 @@ impl Reconciler {
                 since: executor.since,
             }
         });
-        Status { groups: groups.collect(), executors: executors.collect() }
+        Status { groups: self.group_statuses(), executors: executors.collect() }
     }
 
     /// Sets a group's target, within its bounds. The target in force; none: no such group.

@@ -1,1 +1,45 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
+//!
+//! Whatever it answers, a real kube-apiserver answers alike; `transcript.rs` compares, and lists
+//! what differs. Bodies are JSON, patches are merge patches, field managers are not kept. The node
+//! runs commands of this machine: no image, volume or probe, no isolation; a process that leaves
+//! its group outlives its pod, and all of them outlive a posse that was killed with -9.
+//!
+//! ```text
+//! sockets -> server -> api -> { read, write, watch, logs } -> state -> store
+//!                                      node (scheduler, kubelet) --^
+//! ```
+
+mod api;
+mod cluster;
+mod decode;
+mod defaults;
+mod discovery;
+mod faults;
+mod kind;
+mod logs;
+mod names;
+mod node;
+mod object;
+mod options;
+mod quantity;
+mod read;
+mod refused;
+mod route;
+mod schema;
+mod selector;
+mod server;
+mod state;
+mod store;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod time;
+#[cfg(test)]
+mod transcript;
+mod validate;
+mod watch;
+mod write;
+
+pub use cluster::{Cluster, DevError, Options};

@@ -150,3 +150,118 @@ fn basic(username: &str, password: &Secret) -> Result<HeaderValue, String> {
     let encoded = BASE64_STANDARD.encode(format!("{username}:{}", password.reveal()));
     header_value(&format!("Basic {encoded}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::testing::Folder;
+
+    #[track_caller]
+    fn check(auth: &Auth, now: Instant, want: &str) -> Grant {
+        let grant = auth.grant(now).unwrap();
+        let header = grant.authorization.clone().map(|v| v.to_str().unwrap().to_owned());
+        assert_eq!(header.as_deref(), Some(want));
+        assert!(!format!("{auth:?}{grant:?}").contains(want), "a secret is printed");
+        grant
+    }
+
+    #[test]
+    fn what_never_changes_is_not_tried_twice() {
+        let start = Instant::now();
+        let basic = Bearer::Basic { username: "me".to_owned(), password: Secret::new("s3cr3t") };
+        for (source, header) in
+            [(Bearer::Token(Secret::new("t0ken")), "Bearer t0ken"), (basic, "Basic bWU6czNjcjN0")]
+        {
+            let auth = Auth::new(source);
+            let grant = check(&auth, start, header);
+            assert!(!auth.refused(&grant, start));
+        }
+        let auth = Auth::new(Bearer::Absent);
+        assert_eq!(auth.grant(start).unwrap().authorization, None);
+    }
+
+    #[test]
+    fn a_token_file_is_read_again_in_time_and_on_a_401() {
+        let folder = Folder::new();
+        let path = folder.write("token", "one\n");
+        let auth = Auth::new(Bearer::TokenFile { path, first: Secret::new("zero") });
+        let start = Instant::now();
+        let first = check(&auth, start, "Bearer one");
+        assert!(!auth.refused(&first, start), "there is nothing else to try");
+
+        folder.write("token", "two");
+        check(&auth, start + Duration::from_secs(49), "Bearer one");
+        let second = check(&auth, start + Duration::from_secs(51), "Bearer two");
+
+        folder.write("token", "three");
+        let now = start + Duration::from_secs(52);
+        assert!(auth.refused(&second, now), "a 401 has it read at once");
+        check(&auth, now, "Bearer three");
+        assert!(auth.refused(&second, now), "somebody else has renewed it meanwhile");
+
+        std::fs::remove_file(folder.path().join("token")).unwrap();
+        let now = now + Duration::from_secs(60);
+        let kept = check(&auth, now, "Bearer three");
+        assert!(!auth.refused(&kept, now));
+        folder.write("token", "\n");
+        check(&auth, now + Duration::from_secs(60), "Bearer three");
+        folder.write("token", "four");
+        check(&auth, now + Duration::from_secs(120), "Bearer four");
+    }
+
+    fn counting(folder: &Folder, expires: Option<&str>) -> Auth {
+        Auth::new(Bearer::Exec(Box::new(folder.counting_plugin(expires))))
+    }
+
+    #[test]
+    fn a_plugin_runs_again_only_when_it_must() {
+        let folder = Folder::new();
+        let auth = counting(&folder, None);
+        let start = Instant::now();
+        let day = Duration::from_secs(24 * 3600);
+        check(&auth, start, "Bearer t1");
+        let first = check(&auth, start + day, "Bearer t1");
+
+        assert!(auth.refused(&first, start), "a 401 has it run once more");
+        let second = check(&auth, start, "Bearer t2");
+        assert!(auth.refused(&first, start), "one run serves all that were refused at once");
+        check(&auth, start, "Bearer t2");
+        assert!(!auth.refused(&second, start), "a lasting 401 is no reason to run it each time");
+        let later = start + Duration::from_secs(11);
+        assert!(auth.refused(&second, later));
+        check(&auth, later, "Bearer t3");
+    }
+
+    #[test]
+    fn a_credential_is_replaced_a_minute_before_its_end() {
+        let folder = Folder::new();
+        let at = |seconds: u64| {
+            let at = SystemTime::now() + Duration::from_secs(seconds);
+            jiff::Timestamp::try_from(at).unwrap().to_string()
+        };
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+
+        let auth = counting(&folder, Some(&at(3600)));
+        check(&auth, start, "Bearer t1");
+        check(&auth, after(3530), "Bearer t1");
+        check(&auth, after(3550), "Bearer t2");
+
+        // One that is over already is used all the same, and asked for again only after a while.
+        let folder = Folder::new();
+        let auth = counting(&folder, Some("2020-01-01T00:00:00Z"));
+        check(&auth, start, "Bearer t1");
+        check(&auth, after(9), "Bearer t1");
+        check(&auth, after(11), "Bearer t2");
+    }
+
+    #[test]
+    fn a_plugin_that_fails_is_an_error_until_it_works() {
+        let folder = Folder::new();
+        std::fs::write(folder.path().join("runs"), "\n".repeat(8)).unwrap();
+        let auth = counting(&folder, None);
+        let error = auth.grant(Instant::now()).expect_err("the ninth run fails");
+        assert!(error.contains("exit status: 1"), "{error}");
+        check(&auth, Instant::now(), "Bearer t10");
+    }
+}

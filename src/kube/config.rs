@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use ureq::Proxy;
-use ureq::http::uri::{Scheme, Uri};
+use ureq::http::uri::{Authority, Scheme, Uri};
 use ureq::http::{HeaderName, HeaderValue};
 
 use super::exec::ExecPlugin;
@@ -115,12 +115,23 @@ pub struct Cluster {
     pub server: Server,
     /// The service account's namespace, or the context's.
     pub namespace: String,
+    /// The pod that the service account's token was made for: the one we run in.
+    pub pod: Option<BoundPod>,
     pub(crate) trust: Trust,
     /// The name in the server's certificate, where it is not the host of the URL.
     pub(crate) tls_server_name: Option<String>,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) identity: Identity,
     pub(crate) compression: bool,
+}
+
+/// A pod that a token is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundPod {
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// A parsed server URL.
@@ -153,13 +164,8 @@ impl Server {
         if uri.query().is_some() {
             return Err(format!("{url:?} has a query"));
         }
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port_text = authority.as_str().rsplit_once(']').map_or(authority.as_str(), |v| v.1);
-        let port = match (port_text.rsplit_once(':'), authority.port_u16()) {
-            (_, Some(port)) if port > 0 => port,
-            (None, _) => default_port(tls),
-            (Some((_, port)), _) => return Err(format!("{port:?} is not a port")),
-        };
+        let host = unbracketed(authority.host()).to_owned();
+        let port = port(authority)?.unwrap_or_else(|| default_port(tls));
         if host.is_empty() || (host.contains(':') && host.parse::<Ipv6Addr>().is_err()) {
             return Err(format!("{url:?} has no valid host"));
         }
@@ -193,6 +199,17 @@ impl fmt::Display for Server {
     }
 }
 
+/// The port that an authority names, if it names one: `Authority::port` overlooks a bad one.
+pub(crate) fn port(authority: &Authority) -> Result<Option<u16>, String> {
+    let text = authority.as_str();
+    let text = text.rsplit_once(['@', ']']).map_or(text, |(_, rest)| rest);
+    match (text.rsplit_once(':'), authority.port_u16()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(port)) if port > 0 => Ok(Some(port)),
+        (Some((_, port)), _) => Err(format!("{port:?} is not a port")),
+    }
+}
+
 fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
@@ -200,6 +217,11 @@ fn default_port(tls: bool) -> u16 {
 /// A host as it stands in a URL: IPv6 in brackets.
 pub(crate) fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// A host as names and addresses are parsed: IPv6 without brackets.
+pub(crate) fn unbracketed(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// Which certificates of the server are believed.

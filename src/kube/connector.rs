@@ -17,27 +17,35 @@ use ureq::unversioned::transport::{
     SocksConnector, TcpConnector, Transport, TransportAdapter,
 };
 
+use super::config::unbracketed;
+
+/// How often a connection that failed is read once more for the peer's reason.
+const FAREWELL_READS_MAX: usize = 4;
+
 /// Wraps an error that happened while there was no connection yet: nothing was sent.
 #[derive(Debug)]
-struct BeforeSend(Error);
+struct BeforeSend {
+    error: Error,
+    /// TLS was being agreed on.
+    tls: bool,
+}
 
 impl fmt::Display for BeforeSend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.error.fmt(f)
     }
 }
 
 impl std::error::Error for BeforeSend {}
 
-fn before_send(error: Error) -> Error {
-    // The connection to a proxy passes here on its own, and again as part of the whole.
-    if marked(&error).is_some() { error } else { Error::Other(Box::new(BeforeSend(error))) }
+fn before_send(error: Error, tls: bool) -> Error {
+    // The links of the chain mark on their own, and so does the chain as a whole.
+    if marked(&error).is_some() { error } else { Error::Other(Box::new(BeforeSend { error, tls })) }
 }
 
-/// The error inside the mark.
-fn marked(error: &Error) -> Option<&Error> {
+fn marked(error: &Error) -> Option<&BeforeSend> {
     let Error::Other(inner) = error else { return None };
-    inner.downcast_ref::<BeforeSend>().map(|BeforeSend(inner)| inner)
+    inner.downcast_ref()
 }
 
 /// What an error says about the request that met it.
@@ -53,8 +61,8 @@ pub(super) struct Verdict {
 
 /// Reads an error of ureq.
 pub(super) fn judge(error: &Error) -> Verdict {
-    if let Some(inner) = marked(error) {
-        return Verdict { not_sent: true, tls: tls_cause(inner).is_some(), cut: false };
+    if let Some(BeforeSend { tls, .. }) = marked(error) {
+        return Verdict { not_sent: true, tls: *tls, cut: false };
     }
     // With TLS 1.3 a server that refuses our certificate says so only after the handshake.
     if let Some(cause) = tls_cause(error) {
@@ -72,7 +80,7 @@ pub(super) fn judge(error: &Error) -> Verdict {
 
 /// The error in words, without ureq's prefix for what the system said.
 pub(super) fn words(error: &Error) -> String {
-    let error = marked(error).unwrap_or(error);
+    let error = marked(error).map_or(error, |mark| &mark.error);
     if let Error::Io(e) = error { e.to_string() } else { error.to_string() }
 }
 
@@ -118,15 +126,18 @@ impl Resolver for Names {
         config: &Config,
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, Error> {
-        let ip = uri.host().and_then(|host| {
-            host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok()
+        let ip = uri.host().and_then(|host| unbracketed(host).parse::<IpAddr>().ok());
+        let port = uri.port_u16().or_else(|| match uri.scheme_str() {
+            Some("https") => Some(443),
+            Some("http") => Some(80),
+            Some(_) | None => None,
         });
-        if let (Some(ip), Some(port)) = (ip, uri.port_u16()) {
+        if let (Some(ip), Some(port)) = (ip, port) {
             let mut addresses = self.empty();
             addresses.push(SocketAddr::new(ip, port));
             return Ok(addresses);
         }
-        self.0.resolve(uri, config, timeout).map_err(before_send)
+        self.0.resolve(uri, config, timeout).map_err(|e| before_send(e, false))
     }
 }
 
@@ -165,7 +176,7 @@ impl Connector<()> for Dialer {
         details: &ConnectionDetails<'_>,
         chained: Option<()>,
     ) -> Result<Option<Self::Out>, Error> {
-        self.chain.connect(details, chained).map_err(before_send)
+        self.chain.connect(details, chained).map_err(|e| before_send(e, false))
     }
 }
 
@@ -185,8 +196,7 @@ impl fmt::Debug for Tls {
 impl Tls {
     /// The name that the peer's certificate must carry; a proxy is known by its own.
     fn name(&self, uri: &Uri) -> Result<ServerName<'static>, Error> {
-        let host = uri.host().unwrap_or_default();
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = unbracketed(uri.host().unwrap_or_default());
         let name = match &self.server_name {
             Some(name) if host == self.server_host => name.as_str(),
             Some(_) | None => host,
@@ -209,16 +219,20 @@ impl<In: Transport> Connector<In> for Tls {
             return Ok(Some(Box::new(plain)));
         }
         let Some(settings) = &self.settings else { return Err(Error::TlsRequired) };
-        let mut connection = ClientConnection::new(Arc::clone(settings), self.name(details.uri)?)?;
+        let connection = ClientConnection::new(Arc::clone(settings), self.name(details.uri)?)?;
         let plain: Box<dyn Transport> = Box::new(plain);
         let mut socket = TransportAdapter::new(plain, Arc::clone(&details.current_time));
         socket.set_timeout(details.timeout);
-        connection.complete_io(&mut socket)?;
         let buffers = LazyBuffers::new(
             details.config.input_buffer_size(),
             details.config.output_buffer_size(),
         );
-        Ok(Some(Box::new(TlsTransport { buffers, stream: StreamOwned::new(connection, socket) })))
+        let stream = StreamOwned::new(connection, socket);
+        let mut transport = TlsTransport { buffers, stream };
+        match transport.stream.conn.complete_io(&mut transport.stream.sock) {
+            Ok(_) => Ok(Some(Box::new(transport))),
+            Err(e) => Err(before_send(transport.farewell(e), true)),
+        }
     }
 }
 
@@ -234,6 +248,23 @@ impl fmt::Debug for TlsTransport {
     }
 }
 
+impl TlsTransport {
+    /// What a failure was about: a peer that hangs up on us may have said why, and that is still
+    /// unread where writing failed first. A closed socket never blocks.
+    fn farewell(&mut self, failure: io::Error) -> Error {
+        let StreamOwned { conn, sock } = &mut self.stream;
+        for _ in 0..FAREWELL_READS_MAX {
+            if !is_cut(failure.kind()) || !matches!(conn.read_tls(sock), Ok(1..)) {
+                break;
+            }
+            if let Err(reason) = conn.process_new_packets() {
+                return Error::Io(io::Error::new(io::ErrorKind::InvalidData, reason));
+            }
+        }
+        failure.into()
+    }
+}
+
 impl Transport for TlsTransport {
     fn buffers(&mut self) -> &mut dyn Buffers {
         &mut self.buffers
@@ -241,13 +272,16 @@ impl Transport for TlsTransport {
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
         self.stream.sock.set_timeout(timeout);
-        self.stream.write_all(&self.buffers.output()[..amount])?;
-        Ok(())
+        let written = self.stream.write_all(&self.buffers.output()[..amount]);
+        written.map_err(|e| self.farewell(e))
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
         self.stream.sock.set_timeout(timeout);
-        let n_read = self.stream.read(self.buffers.input_append_buf())?;
+        let n_read = match self.stream.read(self.buffers.input_append_buf()) {
+            Ok(n_read) => n_read,
+            Err(e) => return Err(self.farewell(e)),
+        };
         self.buffers.input_appended(n_read);
         Ok(n_read > 0)
     }

@@ -267,3 +267,152 @@ fn end(child: &mut Child) {
     }
     let _ = child.wait();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kube::testing::{Authority, Folder};
+
+    const V1: &str = "client.authentication.k8s.io/v1";
+    const V1BETA1: &str = "client.authentication.k8s.io/v1beta1";
+
+    fn credential(version: &str, status: &str) -> String {
+        format!(
+            "cat <<'END'\n{{\"apiVersion\":\"{version}\",\"kind\":\"ExecCredential\",\
+             \"status\":{status}}}\nEND"
+        )
+    }
+
+    #[test]
+    fn both_versions_give_a_token() {
+        let folder = Folder::new();
+        for (version, text) in [(ExecVersion::V1, V1), (ExecVersion::V1beta1, V1BETA1)] {
+            let status = r#"{"token":"t","expirationTimestamp":"2100-01-02T03:04:05Z"}"#;
+            let plugin = ExecPlugin { version, ..folder.plugin(&credential(text, status)) };
+            let issued = plugin.run().unwrap();
+            assert_eq!(issued.token, Some(Secret::new("t")));
+            assert_eq!(issued.client_cert, None);
+            let expires = issued.expires.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(expires.as_secs(), 4_102_542_245);
+        }
+    }
+
+    #[test]
+    fn a_certificate_will_do() {
+        let folder = Folder::new();
+        let (chain, key) = Authority::new().issue(&["me"]);
+        let status = serde_json::json!({"clientCertificateData": chain, "clientKeyData": key});
+        let issued = folder.plugin(&credential(V1, &status.to_string())).run().unwrap();
+        assert_eq!(issued.token, None);
+        assert_eq!(issued.client_cert.unwrap().key, key.as_bytes());
+    }
+
+    #[test]
+    fn it_is_told_what_it_needs() {
+        let folder = Folder::new();
+        let seen = folder.path().join("seen");
+        let script = format!(
+            "printf '%s\\n' \"$1\" \"$REGION\" \"$KUBERNETES_EXEC_INFO\" >{}; {}",
+            seen.display(),
+            credential(V1, r#"{"token":"t"}"#)
+        );
+        let mut plugin = folder.plugin(&script);
+        plugin.args.push("a b; $(false)".to_owned());
+        plugin.env.push(("REGION".to_owned(), "eu west".into()));
+        plugin.cluster = Some(serde_json::json!({"server": "https://a"}));
+        assert_eq!(plugin.run().unwrap().expires, None);
+        assert_eq!(
+            std::fs::read_to_string(seen).unwrap(),
+            format!(
+                "a b; $(false)\neu west\n{{\"apiVersion\":\"{V1}\",\"kind\":\
+                 \"ExecCredential\",\"spec\":{{\"cluster\":{{\"server\":\"https://a\"}},\
+                 \"interactive\":false}}}}\n"
+            )
+        );
+    }
+
+    #[track_caller]
+    fn check(script: &str, want: &str) {
+        let folder = Folder::new();
+        let plugin = ExecPlugin {
+            install_hint: Some("get it from s://hop\n".to_owned()),
+            ..folder.plugin(script)
+        };
+        let error = plugin.run().expect_err("a mistake");
+        let prefix = format!("credential plugin {}: ", plugin.command.display());
+        assert_eq!(error, format!("{prefix}{want}; get it from s://hop"));
+        assert!(!error.contains("s3cr3t"), "{error}");
+    }
+
+    #[test]
+    fn every_mistake_is_told_and_no_secret() {
+        check("exit 3", "exit status: 3");
+        check("echo s3cr3t; echo log in first >&2; exit 1", "exit status: 1: log in first");
+        check("kill -9 $$", "signal: 9 (SIGKILL)");
+        check("echo s3cr3t", "printed no ExecCredential (line 1, column 1)");
+        check("true", "printed no ExecCredential (line 1, column 0)");
+        check(
+            &credential(V1, r#"{"token":7,"x":"s3cr3t"}"#),
+            "printed no ExecCredential (line 1, column 91)",
+        );
+        check("echo '{\"kind\":\"s3cr3t\"}'", "printed something whose kind is not ExecCredential");
+        check(
+            &credential(V1BETA1, r#"{"token":"s3cr3t"}"#),
+            "printed another apiVersion than the kubeconfig's client.authentication.k8s.io/v1",
+        );
+        check(&credential(V1, "null"), "printed no status");
+        let nothing = "printed neither status.token nor status.clientCertificateData";
+        check(&credential(V1, "{}"), nothing);
+        check(&credential(V1, r#"{"token":""}"#), nothing);
+        check(
+            &credential(V1, r#"{"token":"s3cr3t\n"}"#),
+            "status.token holds a character that no HTTP header can carry",
+        );
+        check(
+            &credential(V1, r#"{"token":"s3cr3t","expirationTimestamp":"soon"}"#),
+            "status.expirationTimestamp is not an RFC 3339 time",
+        );
+        let half = "printed a client certificate without its key, or the key alone";
+        check(&credential(V1, r#"{"clientKeyData":"s3cr3t"}"#), half);
+        check(&credential(V1, r#"{"clientCertificateData":"s3cr3t"}"#), half);
+        check(
+            &credential(V1, r#"{"clientCertificateData":"s3cr3t","clientKeyData":"s3cr3t"}"#),
+            "status.clientCertificateData: no PEM certificate in it",
+        );
+        check("head -c 1048577 /dev/zero", "printed more than 1048576 bytes");
+    }
+
+    #[test]
+    fn one_that_does_not_exist_is_named() {
+        let folder = Folder::new();
+        let command = PathBuf::from("posse-no-such-plugin");
+        let missing = ExecPlugin { command, ..folder.plugin("") };
+        assert_eq!(
+            missing.run().expect_err("no such program"),
+            "credential plugin posse-no-such-plugin: cannot be run: \
+             No such file or directory (os error 2)"
+        );
+    }
+
+    /// Also where it closed its output, and where a child of its own holds the pipe.
+    #[test]
+    fn one_that_hangs_is_ended_with_all_it_started() {
+        for script in ["sleep 600", "exec >&- 2>&-; sleep 600", "sleep 600 & sleep 600"] {
+            let folder = Folder::new();
+            let pid_file = folder.path().join("pid");
+            let script = format!("echo $$ >{}; {script}", pid_file.display());
+            let plugin =
+                ExecPlugin { timeout: Duration::from_millis(300), ..folder.plugin(&script) };
+            let error = plugin.run().expect_err("it hangs");
+            assert!(error.ends_with("not done after 0.3 s"), "{error}");
+            // Ended and waited for: nobody of its group is left.
+            let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let group = Pid::from_raw(pid).unwrap();
+            while rustix::process::test_kill_process_group(group).is_ok() {
+                assert!(Instant::now() < deadline, "{script:?} left somebody behind");
+                thread::sleep(REAP_INTERVAL);
+            }
+        }
+    }
+}

@@ -1,6 +1,9 @@
 //! Owns the transport: one request and its answer, one stream, and what becomes of both when the
 //! connection, the credentials or the certificates change. Knows no Kubernetes object.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -27,11 +30,15 @@ const POOLED_MAX: usize = 32;
 /// A pooled connection unused for so long is closed; servers close theirs at 90 s.
 const POOLED_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// Each buffer of a connection for single requests, in bytes; there are four.
-const UNARY_BUFFER_BYTES: usize = 16 << 10;
+/// What a connection for single requests reads at once, in bytes; TLS and socket each have such a
+/// buffer, and there can be as many connections as are pooled.
+const UNARY_INPUT_BYTES: usize = 16 << 10;
 
-/// Each buffer of a stream's connection, in bytes.
-const STREAM_BUFFER_BYTES: usize = 64 << 10;
+/// What a stream's connection reads at once, in bytes.
+const STREAM_INPUT_BYTES: usize = 64 << 10;
+
+/// What any connection writes at once, in bytes: a pod fits.
+const OUTPUT_BYTES: usize = 8 << 10;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -84,7 +91,7 @@ pub struct Request<'a> {
     pub content_type: &'static str,
     /// What is sent.
     pub body: Option<&'a [u8]>,
-    /// For all of it, repetitions and the answer's body included.
+    /// For all of it, repetitions and the answer's body included, but not a credential plugin.
     pub timeout: Duration,
     /// The largest answer that is taken.
     pub body_bytes_max: u64,
@@ -261,6 +268,8 @@ impl Http {
     /// # Errors
     /// When there is no whole answer; the error says whether the server can have seen the request.
     pub fn call(&self, request: &Request<'_>) -> Result<Response, TransportError> {
+        // A plugin may have to run, which has a time of its own.
+        self.shared.grant()?;
         let outgoing = Outgoing {
             method: request.method,
             path: &request.path,
@@ -270,16 +279,11 @@ impl Http {
         };
         let response = self.shared.exchange(&outgoing, &|link| Ok(link.unary.clone()))?;
         let (head, body) = response.into_parts();
-        let body = body
-            .into_with_config()
-            .limit(request.body_bytes_max)
-            .read_to_vec()
-            .map_err(|e| self.shared.failed(&e).0)?;
         Ok(Response {
             status: head.status.as_u16(),
             retry_after: retry_after(&head.headers),
             json: is_json(&head.headers),
-            body,
+            body: self.shared.read_whole(body, request.body_bytes_max)?,
         })
     }
 
@@ -329,7 +333,7 @@ impl Shared {
     ) -> Result<http::Response<Body>, TransportError> {
         let mut repeats = Repeats::default();
         loop {
-            let grant = self.auth.grant(Instant::now()).map_err(TransportError::Credentials)?;
+            let grant = self.grant()?;
             let linked = self.linked(&grant);
             let error = match self.send(&agent(&linked)?, &grant, outgoing) {
                 Ok(response) => {
@@ -353,6 +357,10 @@ impl Shared {
                 return Err(failure);
             }
         }
+    }
+
+    fn grant(&self) -> Result<Grant, TransportError> {
+        self.auth.grant(Instant::now()).map_err(TransportError::Credentials)
     }
 
     fn send(
@@ -383,6 +391,19 @@ impl Shared {
             Some(body) => run(agent, builder.body(body), outgoing.limit),
             None => run(agent, builder.body(()), outgoing.limit),
         }
+    }
+
+    /// Reads a body to its end. ureq's own limit counts what is on the wire, packed.
+    fn read_whole(&self, body: Body, bytes_max: u64) -> Result<Vec<u8>, TransportError> {
+        let expected = body.content_length().unwrap_or(0).min(bytes_max);
+        let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+        let mut reader = body.into_reader().take(bytes_max.saturating_add(1));
+        reader.read_to_end(&mut bytes).map_err(|e| self.failed(&e.into()).0)?;
+        if bytes.len() as u64 > bytes_max {
+            let problem = format!("{}: the answer is larger than {bytes_max} bytes", self.base);
+            return Err(TransportError::Unknown(problem));
+        }
+        Ok(bytes)
     }
 
     /// What the next request works with; the files are looked at when it is time to.
@@ -505,8 +526,8 @@ fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent 
         .max_idle_connections(POOLED_MAX)
         .max_idle_connections_per_host(POOLED_MAX)
         .max_idle_age(POOLED_AGE_MAX)
-        .input_buffer_size(UNARY_BUFFER_BYTES)
-        .output_buffer_size(UNARY_BUFFER_BYTES)
+        .input_buffer_size(UNARY_INPUT_BYTES)
+        .output_buffer_size(OUTPUT_BYTES)
         .build();
     agent(cluster, config, settings)
 }
@@ -515,8 +536,8 @@ fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent 
 pub(super) fn stream_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
     let config = agent_config(cluster)
         .max_idle_connections(0)
-        .input_buffer_size(STREAM_BUFFER_BYTES)
-        .output_buffer_size(UNARY_BUFFER_BYTES)
+        .input_buffer_size(STREAM_INPUT_BYTES)
+        .output_buffer_size(OUTPUT_BYTES)
         .build();
     agent(cluster, config, settings)
 }

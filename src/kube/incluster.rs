@@ -2,9 +2,13 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde::Deserialize;
+
 use super::config::{
-    Bearer, Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, bracketed,
-    read_file, read_token,
+    Bearer, Blob, BlobSource, BoundPod, Cluster, ConfigError, Identity, Server, Sources, Trust,
+    bracketed, read_file, read_token,
 };
 use super::proxy;
 
@@ -43,6 +47,7 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
     Ok(Cluster {
         proxy: proxy::from_env(sources, &server)?,
         namespace: namespace(dir),
+        pod: bound_pod(first.reveal()),
         server,
         trust: Trust::Roots(roots),
         tls_server_name: None,
@@ -54,6 +59,32 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
     })
 }
 
+/// The claims of a service account token that are ours to know.
+#[derive(Deserialize)]
+struct RawClaims {
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: RawBinding,
+}
+
+#[derive(Deserialize)]
+struct RawBinding {
+    pod: Option<RawPod>,
+}
+
+#[derive(Deserialize)]
+struct RawPod {
+    name: String,
+    uid: String,
+}
+
+/// The pod in a token's claims. The signature is the API server's business: the kubelet put the
+/// token where only this pod reads it.
+fn bound_pod(token: &str) -> Option<BoundPod> {
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: RawClaims = serde_json::from_slice(&claims).ok()?;
+    claims.kubernetes.pod.map(|RawPod { name, uid }| BoundPod { name, uid })
+}
+
 fn namespace(dir: &Path) -> String {
     let path = dir.join("namespace");
     let text = read_file(&path).ok().and_then(|bytes| String::from_utf8(bytes).ok());
@@ -63,5 +94,112 @@ fn namespace(dir: &Path) -> String {
             log::warn!("{} names no namespace: using {NAMESPACE_DEFAULT}", path.display());
             NAMESPACE_DEFAULT.to_owned()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::kube::http::Http;
+    use crate::kube::testing::{Authority, Folder, sources};
+
+    const VARIABLES: [(&str, &str); 2] = [(HOST, "10.96.0.1"), (PORT, "443")];
+
+    fn resolve(
+        folder: &Folder,
+        variables: &[(&str, &str)],
+        context: Option<&str>,
+    ) -> Result<Cluster, String> {
+        let env = |name: &str| {
+            variables.iter().find(|(given, _)| *given == name).map(|(_, v)| OsString::from(v))
+        };
+        let sources =
+            Sources { context, service_account_dir: folder.path(), ..sources(None, &env) };
+        let dir = format!("{}/", folder.path().display());
+        sources.resolve().map_err(|e| e.to_string().replace(&dir, ""))
+    }
+
+    fn account() -> Folder {
+        let folder = Folder::new();
+        folder.write("token", "abc\n");
+        folder.write("ca.crt", Authority::new().pem);
+        folder.write("namespace", "analytics\n");
+        folder
+    }
+
+    #[test]
+    fn a_pod_knows_its_cluster() {
+        let folder = account();
+        let cluster = resolve(&folder, &VARIABLES, None).unwrap();
+        assert_eq!(cluster.server.to_string(), "https://10.96.0.1");
+        assert_eq!(cluster.namespace, "analytics");
+        assert!(matches!(
+            &cluster.identity.bearer,
+            Bearer::TokenFile { path, first }
+                if *path == folder.path().join("token") && first.reveal() == "abc"
+        ));
+        assert_eq!(cluster.proxy, None);
+        assert!(Http::connect(cluster).is_ok());
+
+        let six = [(HOST, "fd00::1"), (PORT, "6443")];
+        let cluster = resolve(&folder, &six, None).unwrap();
+        assert_eq!(cluster.server.to_string(), "https://[fd00::1]:6443");
+    }
+
+    #[test]
+    fn a_token_may_tell_which_pod_this_is() {
+        let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
+        let bound = r#"{"aud":["a"],"kubernetes.io":{"namespace":"n","node":{"name":"m"},
+            "pod":{"name":"driver","uid":"3f25"},"serviceaccount":{"name":"s","uid":"1"}}}"#;
+        let pod = BoundPod { name: "driver".to_owned(), uid: "3f25".to_owned() };
+        assert_eq!(bound_pod(&token(bound)), Some(pod.clone()));
+        for unbound in ["{}", r#"{"kubernetes.io":{}}"#, r#"{"kubernetes.io":{"pod":7}}"#, "x"] {
+            assert_eq!(bound_pod(&token(unbound)), None, "{unbound}");
+        }
+        for other in ["", "abc", "a.b.c", "..", "a.!.c"] {
+            assert_eq!(bound_pod(other), None, "{other}");
+        }
+        let folder = account();
+        folder.write("token", token(bound));
+        assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().pod, Some(pod));
+    }
+
+    #[test]
+    fn a_pods_proxy_is_respected() {
+        let folder = account();
+        let with = |more: &[(&'static str, &'static str)]| {
+            let variables = [&VARIABLES[..], more].concat();
+            resolve(&folder, &variables, None).unwrap().proxy
+        };
+        assert!(with(&[("HTTPS_PROXY", "p:3128")]).is_some());
+        assert!(with(&[("HTTPS_PROXY", "p:3128"), ("NO_PROXY", "10.96.0.0/12")]).is_none());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let folder = account();
+        let absent = "no Kubernetes configuration";
+        for variables in [&VARIABLES[..1], &VARIABLES[1..], &[(HOST, ""), (PORT, "443")]] {
+            let error = resolve(&folder, variables, None).expect_err("no pod");
+            assert!(error.starts_with(absent), "{error}");
+        }
+        let error = resolve(&folder, &VARIABLES, Some("c")).expect_err("a context is asked for");
+        assert!(error.starts_with(absent), "{error}");
+        let error = resolve(&folder, &[(HOST, "10.96.0.1"), (PORT, "x")], None).expect_err("port");
+        assert_eq!(error, "KUBERNETES_SERVICE_HOST/KUBERNETES_SERVICE_PORT: \"x\" is not a port");
+
+        std::fs::remove_file(folder.path().join("namespace")).unwrap();
+        assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().namespace, "default");
+        std::fs::remove_file(folder.path().join("ca.crt")).unwrap();
+        let error = resolve(&folder, &VARIABLES, None).expect_err("no ca.crt");
+        assert_eq!(error, "service account ca.crt: ca.crt: No such file or directory (os error 2)");
+        folder.write("token", " \n");
+        let error = resolve(&folder, &VARIABLES, None).expect_err("an empty token");
+        assert!(error.starts_with("service account token: token: empty; "), "{error}");
+        std::fs::remove_file(folder.path().join("token")).unwrap();
+        let error = resolve(&folder, &VARIABLES, None).expect_err("no token");
+        assert!(error.contains("No such file") && error.contains("--kubeconfig"), "{error}");
     }
 }

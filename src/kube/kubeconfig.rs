@@ -212,26 +212,17 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Loaded, ConfigError> {
     Ok(Loaded { path: path.to_owned(), raw: raw.unwrap_or_default() })
 }
 
-/// Where the YAML is wrong and how, without what stands there: it may be a secret.
+/// Where the YAML is wrong and how. The messages quote no value, and the lines around it, which
+/// may hold a secret, are left out.
 fn syntax_error(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
     let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
     let rendered = error.render_with_options(serde_saphyr::render_options! {
+        formatter: &serde_saphyr::UserMessageFormatter,
         snippets: serde_saphyr::SnippetMode::Off,
     });
     let message = rendered.rsplit_once(" at line ").map_or(rendered.as_str(), |split| split.0);
-    let problem = unquoted(message);
+    let problem = message.to_owned();
     ConfigError::Syntax { file: path.to_owned(), line, column, problem }
-}
-
-/// A message without the value that it quotes.
-fn unquoted(message: &str) -> String {
-    match (message.find('"'), message.rfind('"')) {
-        (Some(from), Some(to)) if from < to => {
-            format!("{}(not shown){}", &message[..from], &message[to + 1..])
-        }
-        (Some(from), _) => message[..from].to_owned(),
-        (None, _) => message.to_owned(),
-    }
 }
 
 fn context<'a>(
@@ -319,6 +310,7 @@ fn endpoint(
         trust: trust(sources, place, raw, &server)?,
         server,
         namespace: NAMESPACE_DEFAULT.to_owned(),
+        pod: None,
         tls_server_name,
         proxy,
         identity: Identity::default(),

@@ -1,5 +1,6 @@
 //! The only client sockets: configuration, TLS, tokens, verbs, list pages, the watch line reader.
 
+pub mod api;
 mod auth;
 pub mod config;
 mod connector;

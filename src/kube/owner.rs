@@ -1,6 +1,7 @@
 //! Owns the question which pod we are: the driver pod, that executors belong to. Asks the server
 //! only where nothing nearer tells.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,8 +12,13 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use log::debug;
 use serde::Deserialize;
 
+use crate::core::ids::ExecutorId;
+use crate::core::refusal::{Class, Refusal};
+use crate::kube::api::lost;
 use crate::kube::http::{Http, Method, Request};
 use crate::wire::build::Owner;
+use crate::wire::labels;
+use crate::wire::status::{Verb, refusal};
 
 const TOKEN_BYTES_MAX: u64 = 1 << 20;
 const POD_BYTES_MAX: u64 = 4 << 20;
@@ -76,6 +82,89 @@ fn from_token(file: &Path, namespace: &str) -> Option<Owner> {
     // An owner in another namespace would have its executors deleted at once.
     (claims.kubernetes.namespace == namespace)
         .then(|| owner(claims.kubernetes.pod.name, claims.kubernetes.pod.uid))
+}
+
+/// The driver's pod as a place to keep the id high water in, where there is no Lease.
+#[derive(Clone, Debug)]
+pub struct DriverPod {
+    http: Http,
+    path: String,
+    uid: String,
+}
+
+#[derive(Deserialize)]
+struct Annotated {
+    metadata: Annotations,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    uid: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+impl DriverPod {
+    /// The pod that `owner` names, in `namespace`.
+    #[must_use]
+    pub fn new(http: Http, namespace: &str, owner: &Owner) -> Self {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{}", owner.name);
+        Self { http, path, uid: owner.uid.clone() }
+    }
+
+    /// Ids up to here may have been given by an earlier run; 0 where none were.
+    ///
+    /// # Errors
+    /// The server's refusal, or that the pod is another by now.
+    pub fn id_high_water(&self) -> Result<u64, Refusal> {
+        let body = self.call(Method::Get, self.path.clone(), None)?;
+        let pod: Annotated = serde_json::from_slice(&body).map_err(|e| unusable(&e.to_string()))?;
+        if pod.metadata.uid != self.uid {
+            return Err(unusable("the driver pod has another uid than POD_UID says"));
+        }
+        let text = pod.metadata.annotations.get(labels::ID_HIGH_WATER);
+        Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
+    }
+
+    /// Writes down that ids up to here may be given.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn keep_id_high_water(&self, up_to: ExecutorId) -> Result<(), Refusal> {
+        let patch = serde_json::json!({"metadata": {
+            "uid": self.uid, "annotations": {labels::ID_HIGH_WATER: up_to.to_string()},
+        }});
+        let path = format!("{}?fieldManager={}", self.path, labels::FIELD_MANAGER);
+        self.call(Method::Patch, path, Some(patch.to_string().as_bytes())).map(drop)
+    }
+
+    fn call(&self, method: Method, path: String, body: Option<&[u8]>) -> Result<Vec<u8>, Refusal> {
+        let request = Request {
+            method,
+            path,
+            content_type: "application/merge-patch+json",
+            body,
+            timeout: GET_TIMEOUT,
+            body_bytes_max: POD_BYTES_MAX,
+        };
+        let response = self.http.call(&request).map_err(lost)?;
+        if response.status >= 300 {
+            let (retry_after, json) = (response.retry_after, response.json);
+            let verb = if method == Method::Get { Verb::Get } else { Verb::Patch };
+            return Err(refusal(response.status, retry_after, json, &response.body, verb));
+        }
+        Ok(response.body)
+    }
+}
+
+fn unusable(problem: &str) -> Refusal {
+    Refusal {
+        class: Class::Unknown,
+        code: 0,
+        reason: String::new(),
+        message: problem.to_owned(),
+        retry_after_ms: None,
+    }
 }
 
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ureq::Proxy;
 
-use super::config::{ConfigError, Server, Sources};
+use super::config::{ConfigError, Server, Sources, port, unbracketed};
 
 const SCHEMES: [&str; 4] = ["http", "https", "socks5", "socks5h"];
 
@@ -29,15 +29,15 @@ pub(super) fn from_env(
 /// Reads a proxy's URL; the problem does not quote it, for it may hold a password.
 pub(super) fn parse(url: &str) -> Result<Proxy, String> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
-    match scheme {
-        Some(scheme) if SCHEMES.contains(&scheme.as_str()) => {
-            Proxy::new(url).map_err(|_| "not a valid proxy URL".to_owned())
-        }
-        Some(_) | None => Err(format!(
-            "not a proxy URL: it starts with none of {}",
-            SCHEMES.map(|scheme| format!("{scheme}://")).join(", ")
-        )),
+    if !scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
+        let schemes = SCHEMES.map(|scheme| format!("{scheme}://")).join(", ");
+        return Err(format!("not a proxy URL: it starts with none of {schemes}"));
     }
+    let proxy = Proxy::new(url).map_err(|_| "not a valid proxy URL".to_owned())?;
+    if let Some(authority) = proxy.uri().authority() {
+        port(authority)?;
+    }
+    Ok(proxy)
 }
 
 /// Whether the server is reached without a proxy.
@@ -66,7 +66,7 @@ fn matches(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if port_wanted.is_some_and(|wanted| wanted != port) {
         return false;
     }
-    if let Ok(wanted) = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+    if let Ok(wanted) = unbracketed(name).parse::<IpAddr>() {
         return ip.is_some_and(|ip| ip.to_canonical() == wanted.to_canonical());
     }
     match name.strip_prefix("*.").or_else(|| name.strip_prefix('.')) {
@@ -101,5 +101,110 @@ fn contains(network: IpAddr, bits: u32, ip: IpAddr) -> bool {
             network.to_bits().checked_shr(shift) == ip.to_bits().checked_shr(shift)
         }
         (IpAddr::V4(_) | IpAddr::V6(_), IpAddr::V4(_) | IpAddr::V6(_)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::kube::testing::{no_env, sources};
+
+    #[track_caller]
+    fn check(no_proxy: &str, url: &str, direct: bool) {
+        let server = Server::parse(url).unwrap();
+        assert_eq!(is_direct(no_proxy, &server), direct, "{url} with NO_PROXY={no_proxy:?}");
+    }
+
+    #[test]
+    fn no_proxy_is_read_as_go_reads_it() {
+        let ip = "https://10.96.0.1";
+        for entry in ["*", "10.96.0.1", "10.96.0.0/12", "a, 10.0.0.0/8 ,b", "0.0.0.0/0"] {
+            check(entry, ip, true);
+        }
+        for entry in ["10.96.0.1:443", "10.96.0.1/32", "::ffff:10.96.0.1"] {
+            check(entry, ip, true);
+        }
+        for entry in ["", ",", "10.96.0.2", "10.96.0.1:6443", "10.112.0.0/12", "10.96.0.1/33"] {
+            check(entry, ip, false);
+        }
+        for entry in ["10.96.0.1/x", "fd00::/8", ".10.96.0.1.", "10.96.0.1:x", "0.96.0.1"] {
+            check(entry, ip, false);
+        }
+
+        let six = "https://[fd00::1]:6443";
+        for entry in ["fd00::1", "[fd00::1]", "[fd00::1]:6443", "fd00::/8", "::/0", "FD00::1"] {
+            check(entry, six, true);
+        }
+        for entry in ["[fd00::1]:443", "fe00::/8", "fd00::2", "fd00::/129", "10.0.0.0/0"] {
+            check(entry, six, false);
+        }
+
+        let name = "https://Kube.Example.com:6443";
+        for entry in ["example.com", ".example.com", "*.example.com", "EXAMPLE.COM:6443", "com"] {
+            check(entry, name, true);
+        }
+        for entry in ["ample.com", "example.com:443", "be.example.com", "10.0.0.0/8", "*.com.x"] {
+            check(entry, name, false);
+        }
+        check("kube.example.com", name, true);
+        // A leading dot leaves the domain itself out.
+        check(".kube.example.com", name, false);
+        check("*.kube.example.com", name, false);
+
+        for loopback in
+            ["https://localhost:1", "https://127.9.9.9", "https://[::1]", "http://[::1]"]
+        {
+            check("", loopback, true);
+        }
+    }
+
+    #[track_caller]
+    fn check_env(variables: &[(&str, &str)], want: Result<Option<&str>, &str>) {
+        let env = |name: &str| {
+            variables.iter().find(|(given, _)| *given == name).map(|(_, v)| OsString::from(v))
+        };
+        let server = Server::parse("https://10.96.0.1").unwrap();
+        let found = from_env(&sources(None, &env), &server)
+            .map(|proxy| proxy.map(|proxy| format!("{}:{}", proxy.host(), proxy.port())))
+            .map_err(|e| e.to_string());
+        let want = want.map(|proxy| proxy.map(str::to_owned)).map_err(str::to_owned);
+        assert_eq!(found, want, "{variables:?}");
+    }
+
+    #[test]
+    fn the_environment_names_a_proxy() {
+        check_env(&[], Ok(None));
+        check_env(&[("HTTPS_PROXY", "http://p:3128")], Ok(Some("p:3128")));
+        check_env(&[("https_proxy", "p:3128")], Ok(Some("p:3128")));
+        check_env(&[("HTTPS_PROXY", "a"), ("https_proxy", "b")], Ok(Some("a:80")));
+        check_env(&[("HTTPS_PROXY", ""), ("https_proxy", "b:1")], Ok(Some("b:1")));
+        check_env(&[("HTTPS_PROXY", "socks5://p")], Ok(Some("p:1080")));
+        check_env(&[("HTTP_PROXY", "p"), ("ALL_PROXY", "p")], Ok(None));
+        check_env(&[("HTTPS_PROXY", "p"), ("NO_PROXY", "10.0.0.0/8")], Ok(None));
+        check_env(&[("HTTPS_PROXY", "p"), ("no_proxy", "10.96.0.1")], Ok(None));
+        check_env(&[("HTTPS_PROXY", "p"), ("NO_PROXY", "*"), ("no_proxy", "")], Ok(None));
+        let schemes = "it starts with none of http://, https://, socks5://, socks5h://";
+        check_env(
+            &[("HTTPS_PROXY", "ftp://me:s3cr3t@p")],
+            Err(&format!("HTTPS_PROXY: not a proxy URL: {schemes}")),
+        );
+        check_env(
+            &[("https_proxy", "http://me:s3cr3t@")],
+            Err("https_proxy: not a valid proxy URL"),
+        );
+        check_env(
+            &[("https_proxy", "http://me:s3cr3t@p:x")],
+            Err("https_proxy: \"x\" is not a port"),
+        );
+    }
+
+    #[test]
+    fn plain_http_has_its_own_variable_but_is_loopback_and_so_direct() {
+        let env = |name: &str| (name == "HTTP_PROXY").then(|| OsString::from("p"));
+        let server = Server::parse("http://127.0.0.1:8001").unwrap();
+        assert_eq!(from_env(&sources(None, &env), &server).unwrap(), None);
+        assert_eq!(from_env(&sources(None, &no_env), &server).unwrap(), None);
     }
 }

@@ -1,1 +1,346 @@
-//! Test servers.
+//! Owns what the tests of this room talk to: certificates made on the spot, a scripted HTTP server
+//! on loopback with or without TLS, and folders that vanish. No test of its own.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    RootCertStore, ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion,
+};
+
+use super::config::Sources;
+use super::exec::{ExecPlugin, ExecVersion};
+
+/// Longer than any test takes; a hung one ends here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Folders and authorities, over all tests.
+static N_MADE: AtomicUsize = AtomicUsize::new(0);
+
+/// A folder that is removed at the end of the test.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new() -> Self {
+        let n = N_MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-kube-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file as the kubelet does: a reader sees the old content or the new.
+    pub(super) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        let fresh = self.0.join(format!(".{name}.new"));
+        std::fs::write(&fresh, content).unwrap();
+        std::fs::rename(&fresh, &path).unwrap();
+        path
+    }
+
+    /// A plugin that is this program for /bin/sh. The shell is given the file to read: running a
+    /// file that was just written fails where another thread forks at that moment.
+    pub(super) fn plugin(&self, script: &str) -> ExecPlugin {
+        ExecPlugin {
+            version: ExecVersion::V1,
+            command: PathBuf::from("/bin/sh"),
+            args: vec![self.write("plugin", script).to_str().unwrap().to_owned()],
+            env: Vec::new(),
+            install_hint: None,
+            cluster: None,
+            timeout: PATIENCE,
+        }
+    }
+
+    /// A plugin that counts its runs, the token of the first is `t1`, and fails in the ninth.
+    pub(super) fn counting_plugin(&self, expires: Option<&str>) -> ExecPlugin {
+        let expiry = expires.map(|at| format!(",\"expirationTimestamp\":\"{at}\""));
+        self.plugin(&format!(
+            "echo >>{runs}; n=$(wc -l <{runs}); test $n = 9 && exit 1\ncat <<END\n\
+             {{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\
+             \"status\":{{\"token\":\"t$((n))\"{}}}}}\nEND\n",
+            expiry.unwrap_or_default(),
+            runs = self.path().join("runs").display(),
+        ))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Sources that see nothing of this process.
+pub(super) fn sources<'a>(
+    kubeconfig: Option<&'a Path>,
+    env: &'a dyn Fn(&str) -> Option<OsString>,
+) -> Sources<'a> {
+    Sources {
+        kubeconfig,
+        context: None,
+        env,
+        service_account_dir: Path::new("/nonexistent"),
+        ca_bundles: &[],
+    }
+}
+
+/// An environment without variables.
+pub(super) fn no_env(_: &str) -> Option<OsString> {
+    None
+}
+
+/// An authority that signs certificates.
+pub(super) struct Authority {
+    pub(super) pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(super) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Two of one name would be told apart by their signatures alone.
+        let name = format!("authority {}", N_MADE.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for these names or addresses, and its key; both PEM.
+    pub(super) fn issue(&self, names: &[&str]) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let cert = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        (cert.pem(), key.serialize_pem())
+    }
+
+    /// A server's settings; with `clients` it wants a certificate that they signed.
+    pub(super) fn server(
+        &self,
+        names: &[&str],
+        versions: &[&'static SupportedProtocolVersion],
+        clients: Option<&Self>,
+    ) -> Arc<ServerConfig> {
+        let (chain, key) = self.issue(names);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                let pem = authority.pem.as_bytes();
+                roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                        .build()
+                        .unwrap();
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        Arc::new(builder.with_single_cert(chain, key).unwrap())
+    }
+}
+
+/// A request as the server read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The head, without the empty line at its end.
+    pub(super) head: String,
+    pub(super) body: Vec<u8>,
+    /// Which connection it came on, from 0.
+    pub(super) connection: usize,
+}
+
+impl Seen {
+    /// The value of a header; its name in lower case.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then_some(value.trim())
+        })
+    }
+
+    pub(super) fn line(&self) -> &str {
+        self.head.lines().next().unwrap_or_default()
+    }
+}
+
+/// What the server does with a request.
+pub(super) enum Answer {
+    /// Closes the connection without a byte.
+    Cut,
+    /// Says these bytes as they are, and keeps the connection.
+    Raw(Vec<u8>),
+    /// A status, headers, a body.
+    Reply(u16, &'static str, Vec<u8>),
+    /// Says these bytes and then nothing until the peer goes away.
+    Stall(Vec<u8>),
+    /// Says these bytes and cuts the connection.
+    ThenCut(Vec<u8>),
+}
+
+type Script = dyn Fn(&Seen) -> Answer + Send + Sync;
+
+struct Inner {
+    tls: Mutex<Option<Arc<ServerConfig>>>,
+    script: Box<Script>,
+    seen: mpsc::Sender<Seen>,
+    n_connections: AtomicUsize,
+    ended: AtomicBool,
+}
+
+/// A scripted HTTP server on loopback.
+pub(super) struct TestServer {
+    pub(super) address: SocketAddr,
+    inner: Arc<Inner>,
+    seen: mpsc::Receiver<Seen>,
+}
+
+impl TestServer {
+    pub(super) fn start(
+        tls: Option<Arc<ServerConfig>>,
+        script: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (send, seen) = mpsc::channel();
+        let inner = Arc::new(Inner {
+            tls: Mutex::new(tls),
+            script: Box::new(script),
+            seen: send,
+            n_connections: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&inner);
+        thread::spawn(move || {
+            for socket in listener.incoming() {
+                if accepting.ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let inner = Arc::clone(&accepting);
+                // A connection that fails is what several tests are about.
+                thread::spawn(move || inner.serve(socket?));
+            }
+        });
+        Self { address, inner, seen }
+    }
+
+    /// From now on, new connections meet these settings.
+    pub(super) fn set_tls(&self, tls: Arc<ServerConfig>) {
+        *self.inner.tls.lock().unwrap() = Some(tls);
+    }
+
+    pub(super) fn n_connections(&self) -> usize {
+        self.inner.n_connections.load(Ordering::Relaxed)
+    }
+
+    /// The requests since the last call.
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        self.seen.try_iter().collect()
+    }
+
+    /// Waits for the next request.
+    pub(super) fn wait(&self) -> Seen {
+        self.seen.recv_timeout(PATIENCE).expect("a request arrives")
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.inner.ended.store(true, Ordering::Relaxed);
+        // Wakes the accepting thread, which then ends.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+impl Inner {
+    fn serve(&self, socket: TcpStream) -> io::Result<()> {
+        let connection = self.n_connections.fetch_add(1, Ordering::Relaxed);
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut stream: Box<dyn ReadWrite> = match tls {
+            None => Box::new(socket),
+            Some(tls) => {
+                let connection = ServerConnection::new(tls).map_err(io::Error::other)?;
+                Box::new(StreamOwned::new(connection, socket))
+            }
+        };
+        while let Some(seen) = read_request(&mut stream, connection)? {
+            let answer = (self.script)(&seen);
+            // The test may have what it wanted and be gone.
+            let _ = self.seen.send(seen);
+            match answer {
+                Answer::Cut => return Ok(()),
+                Answer::Raw(bytes) => stream.write_all(&bytes)?,
+                Answer::Reply(status, headers, body) => {
+                    let head = format!(
+                        "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{headers}\r\n",
+                        body.len()
+                    );
+                    stream.write_all(&[head.as_bytes(), &body].concat())?;
+                }
+                Answer::Stall(bytes) => {
+                    stream.write_all(&bytes)?;
+                    stream.flush()?;
+                    // Ends with the peer, or with the socket's time-out.
+                    let _ = stream.read(&mut [0; 1]);
+                    return Ok(());
+                }
+                Answer::ThenCut(bytes) => {
+                    stream.write_all(&bytes)?;
+                    return stream.flush();
+                }
+            }
+            stream.flush()?;
+        }
+        Ok(())
+    }
+}
+
+fn read_request(stream: &mut dyn ReadWrite, connection: usize) -> io::Result<Option<Seen>> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
+            break end;
+        }
+        let mut buf = [0; 4096];
+        match stream.read(&mut buf)? {
+            0 => return Ok(None),
+            n => bytes.extend_from_slice(&buf[..n]),
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let mut seen = Seen { head, body: bytes.split_off(end + 4), connection };
+    let length = seen.header("content-length").and_then(|n| n.parse().ok()).unwrap_or(0);
+    while seen.body.len() < length {
+        let mut buf = [0; 4096];
+        match stream.read(&mut buf)? {
+            0 => return Ok(None),
+            n => seen.body.extend_from_slice(&buf[..n]),
+        }
+    }
+    Ok(Some(seen))
+}

@@ -1,6 +1,7 @@
 //! Owns the TLS settings: which bytes they are made from, and every check that they are usable.
 //! Opens no connection.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -19,17 +20,24 @@ pub(super) struct CertPair {
     pub(super) key: Vec<u8>,
 }
 
-impl std::fmt::Debug for CertPair {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for CertPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[certificate and key]")
     }
 }
 
 /// The bytes that the settings were made from: when they change, so must the connections.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Material {
     roots: Option<Vec<u8>>,
     client: Option<CertPair>,
+}
+
+impl fmt::Debug for Material {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n_bytes = self.roots.as_ref().map(Vec::len);
+        f.debug_struct("Material").field("roots", &n_bytes).field("client", &self.client).finish()
+    }
 }
 
 impl Material {

@@ -13,9 +13,11 @@ use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, error, info, warn};
 
 use crate::core::action::{Action, Verdict};
+use crate::core::event::Event;
 use crate::core::finish::{Finish, Order, Outcome};
 use crate::core::ids::{ExecutorId, Version};
 use crate::core::input::{Input, Mark};
+use crate::core::lease::LeaseUpdate;
 use crate::core::reconciler::Reconciler;
 use crate::core::refusal::{Class, Refusal};
 use crate::core::time::Millis;
@@ -23,7 +25,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::driver::{Driver, DriverEnv, Reaper};
 use crate::runtime::events::EventLog;
 use crate::runtime::inbox::{Message, Pulse, TURN_MESSAGES_MAX};
-use crate::runtime::progress::Progress;
+use crate::runtime::progress::{Facts, Progress};
 use crate::runtime::ready::ReadyProbe;
 use crate::runtime::signals::{Signal, Signals};
 use crate::runtime::writers::Writers;
@@ -100,20 +102,50 @@ pub struct Engine<'a, U> {
     pub signals: &'a Signals,
     pub writers: Writers,
     pub upstream: &'a U,
-    pub mark: Arc<SharedMark>,
+    pub mark: &'a SharedMark,
     pub pulse: Arc<Pulse>,
     pub log: Arc<EventLog>,
-    pub progress: Progress,
+    /// The live line, on a terminal.
+    pub progress: Option<Progress>,
     pub driver_plan: DriverPlan,
-    pub driver: Option<Driver>,
-    pub reaper: Option<Reaper>,
-    pub reap_at: Option<Millis>,
-    pub probe: Option<ReadyProbe>,
+    pub state: LoopState,
+}
+
+/// What the loop remembers from turn to turn, beside the core's own.
+#[derive(Debug)]
+pub struct LoopState {
+    driver: Option<Driver>,
+    reaper: Option<Reaper>,
+    reap_at: Option<Millis>,
+    probe: Option<ReadyProbe>,
     /// The last refusal of a LIST before the first one succeeded.
-    pub list_refusal: Option<Refusal>,
-    pub hurry_until: Option<Millis>,
-    pub is_driver_begun: bool,
-    pub is_lease_held: bool,
+    list_refusal: Option<Refusal>,
+    hurry_until: Option<Millis>,
+    is_driver_begun: bool,
+    /// Without it nothing is created or deleted.
+    is_lease_held: bool,
+    /// Another posse holds the instance.
+    is_taken_over: bool,
+    redraw_at: Option<Millis>,
+    n_lost: u64,
+}
+
+impl Default for LoopState {
+    fn default() -> Self {
+        Self {
+            driver: None,
+            reaper: Reaper::new(),
+            reap_at: None,
+            probe: None,
+            list_refusal: None,
+            hurry_until: None,
+            is_driver_begun: false,
+            is_lease_held: true,
+            is_taken_over: false,
+            redraw_at: None,
+            n_lost: 0,
+        }
+    }
 }
 
 impl<U: Upstream> Engine<'_, U> {
@@ -161,10 +193,10 @@ impl<U: Upstream> Engine<'_, U> {
         [
             self.core.next_deadline(),
             self.finish.next_deadline(),
-            self.reap_at,
-            self.hurry_until,
+            self.state.reap_at,
+            self.state.hurry_until,
             start.filter(|at| *at > now),
-            self.progress.next_redraw(now),
+            self.state.redraw_at,
         ]
         .into_iter()
         .flatten()
@@ -179,17 +211,40 @@ impl<U: Upstream> Engine<'_, U> {
                 // The caller may have given up meanwhile.
                 let _ = reply.try_send(self.core.command(command, now));
             }
+            Message::Lease(update) => self.on_lease(update, now),
             Message::Input(input) => {
-                if let Input::Lease { held, .. } = input {
-                    self.is_lease_held = held;
-                }
                 let is_last = matches!(input, Input::DeletedAll { .. });
                 self.core.handle(input, now);
-                if is_last && self.hurry_until.is_some() {
+                if is_last && self.state.hurry_until.is_some() {
                     self.give_up_waiting();
                 }
             }
-            Message::ListRefused(refusal) => self.list_refusal = Some(refusal),
+            Message::ListRefused(refusal) => self.state.list_refusal = Some(refusal),
+        }
+    }
+
+    fn on_lease(&mut self, update: LeaseUpdate, now: Millis) {
+        match update {
+            LeaseUpdate::Held { id_high_water } => {
+                info!("the instance is held again");
+                self.state.is_taken_over = false;
+                self.state.is_lease_held = true;
+                self.core.handle(Input::Lease { held: true, high_water: id_high_water }, now);
+            }
+            LeaseUpdate::IdsReserved { up_to } => {
+                self.core.handle(Input::IdsReserved { up_to }, now);
+            }
+            LeaseUpdate::Lost { holder } => {
+                let by = holder.as_deref().unwrap_or("nobody yet");
+                warn!("the instance's lease is lost (held by {by}): nothing is created or deleted");
+                self.state.is_taken_over = holder.is_some();
+                self.state.is_lease_held = false;
+                self.core.handle(Input::Lease { held: false, high_water: None }, now);
+            }
+            // Said at start only, and answered there.
+            LeaseUpdate::HeldBy { .. }
+            | LeaseUpdate::NoRights { .. }
+            | LeaseUpdate::Trouble { .. } => debug!("the lease: {update:?}"),
         }
     }
 
@@ -202,6 +257,7 @@ impl<U: Upstream> Engine<'_, U> {
             self.act(action);
         }
         while let Some(event) = self.core.poll_event() {
+            self.state.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
             crate::runtime::narrate::log(&event);
             self.log.push(&event);
         }
@@ -210,18 +266,21 @@ impl<U: Upstream> Engine<'_, U> {
         }
         let orders = self.finish.on_time(now);
         self.obey(orders, now);
-        if self.reap_at.is_some_and(|at| at <= now) {
+        if self.state.reap_at.is_some_and(|at| at <= now) {
             self.reap(now);
         }
         if let Some(result) = self.core.stop_result().cloned()
             && self.finish.outcome().is_none()
         {
-            self.finish.on_stopped(result, !self.is_lease_held);
-        } else if self.hurry_until.is_some_and(|at| at <= now) {
+            self.finish.on_stopped(result, self.state.is_taken_over);
+        } else if self.state.hurry_until.is_some_and(|at| at <= now) {
             self.give_up_waiting();
         }
         self.pulse.beat(now.0, self.core.had_first_list());
-        self.progress.update(now, || self.core.status().groups);
+        if let Some(progress) = &self.progress {
+            let facts = Facts::new(&self.core.group_statuses(), self.state.n_lost);
+            self.state.redraw_at = Some(progress.show(&facts, now));
+        }
     }
 
     fn act(&mut self, action: Action) {
@@ -240,15 +299,15 @@ impl<U: Upstream> Engine<'_, U> {
 
     /// Before the first LIST a refusal ends the run; after it, the driver begins.
     fn check_start(&mut self, now: Millis) {
-        if self.is_driver_begun || !self.finish.is_running() {
+        if self.state.is_driver_begun || !self.finish.is_running() {
             return;
         }
         if self.core.had_first_list() {
-            self.is_driver_begun = true;
+            self.state.is_driver_begun = true;
             self.begin_driver(now);
             return;
         }
-        let Some(refusal) = &self.list_refusal else { return };
+        let Some(refusal) = &self.state.list_refusal else { return };
         let message = refusal.to_string();
         let verdict = match refusal.class {
             Class::Rights | Class::Unauthorized | Class::NotFound => {
@@ -278,7 +337,7 @@ impl<U: Upstream> Engine<'_, U> {
             match Driver::start(&plan.command, &plan.env) {
                 Ok(driver) => {
                     info!("driver started, process {}", driver.pid().as_raw_nonzero());
-                    self.driver = Some(driver);
+                    self.state.driver = Some(driver);
                     self.finish.on_driver_started();
                 }
                 Err(error) => {
@@ -289,7 +348,7 @@ impl<U: Upstream> Engine<'_, U> {
         }
         match &plan.probe {
             Some(address) => match ReadyProbe::start(address.clone(), self.sender.clone()) {
-                Ok(probe) => self.probe = Some(probe),
+                Ok(probe) => self.state.probe = Some(probe),
                 Err(error) => warn!("{address} cannot be probed, not waiting for it: {error}"),
             },
             None if plan.is_ready_by_call => {}
@@ -303,11 +362,11 @@ impl<U: Upstream> Engine<'_, U> {
             self.on_child_ended(now);
             return;
         }
-        if let Some(driver) = &self.driver {
+        if let Some(driver) = &self.state.driver {
             driver.pass(signal);
         }
         // Without a driver of ours there is nobody whom a hang-up could concern but us.
-        let is_ours = self.driver.is_none() && matches!(signal, Signal::Hup | Signal::Quit);
+        let is_ours = self.state.driver.is_none() && matches!(signal, Signal::Hup | Signal::Quit);
         if signal.is_stop() || is_ours {
             info!("{signal:?}: stopping");
             let orders = self.finish.on_signal(now);
@@ -316,21 +375,21 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn on_child_ended(&mut self, now: Millis) {
-        if let Some(driver) = &mut self.driver
+        if let Some(driver) = &mut self.state.driver
             && let Some(end) = driver.poll()
         {
             info!("driver ended: {end}");
             driver.terminate_group();
             let orders = self.finish.on_driver_ended(end.code);
-            self.driver = None;
+            self.state.driver = None;
             self.obey(orders, now);
         }
         self.reap(now);
     }
 
     fn reap(&mut self, now: Millis) {
-        let driver = self.driver.as_ref().map(Driver::pid);
-        self.reap_at = self.reaper.as_mut().and_then(|reaper| reaper.reap(now, driver));
+        let driver = self.state.driver.as_ref().map(Driver::pid);
+        self.state.reap_at = self.state.reaper.as_mut().and_then(|reaper| reaper.reap(now, driver));
     }
 
     fn on_verdict(&mut self, verdict: Verdict, now: Millis) {
@@ -345,19 +404,19 @@ impl<U: Upstream> Engine<'_, U> {
             match order {
                 Order::HoldCreates => self.core.hold_creates(),
                 Order::KillDriver => {
-                    if let Some(driver) = &self.driver {
+                    if let Some(driver) = &self.state.driver {
                         warn!("the driver did not end in its time: killing it");
                         driver.kill_group_now();
                     }
                 }
                 Order::LastDelete => {
-                    self.hurry_until = Some(now.after(HURRY_MS));
-                    if self.is_lease_held {
+                    self.state.hurry_until = Some(now.after(HURRY_MS));
+                    if self.state.is_lease_held {
                         self.writers.send(Action::DeleteAll { grace_s: 0, spare_counted: false });
                     }
                 }
                 Order::Stop(order) => {
-                    self.probe = None;
+                    self.state.probe = None;
                     self.core.begin_stop(order, now);
                     // What the stop asks for leaves in this turn.
                     self.core.turn(now);
@@ -366,7 +425,7 @@ impl<U: Upstream> Engine<'_, U> {
                     }
                 }
                 Order::TermDriver => {
-                    if let Some(driver) = &self.driver {
+                    if let Some(driver) = &self.state.driver {
                         driver.terminate_group();
                     }
                 }
@@ -376,8 +435,8 @@ impl<U: Upstream> Engine<'_, U> {
 
     /// In a hurry: what may remain is named, not waited for.
     fn give_up_waiting(&mut self) {
-        self.hurry_until = None;
+        self.state.hurry_until = None;
         let remaining = self.core.remaining();
-        self.finish.on_stopped(remaining, !self.is_lease_held);
+        self.finish.on_stopped(remaining, self.state.is_taken_over);
     }
 }

@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use crate::control::{Busy, Core};
 use crate::core::command::{Command, Reply};
 use crate::core::input::Input;
+use crate::core::lease::LeaseUpdate;
 use crate::core::refusal::Refusal;
 use crate::runtime::clock::Clock;
 
@@ -30,6 +31,8 @@ pub enum Message {
     Command { command: Command, reply: Sender<Reply> },
     /// For the core.
     Input(Input),
+    /// From the keeper of the Lease.
+    Lease(LeaseUpdate),
     /// A LIST of the watch or the poll failed. Only the first one matters to anybody but them.
     ListRefused(Refusal),
 }
@@ -37,6 +40,18 @@ pub enum Message {
 impl From<Input> for Message {
     fn from(input: Input) -> Self {
         Self::Input(input)
+    }
+}
+
+impl From<LeaseUpdate> for Message {
+    fn from(update: LeaseUpdate) -> Self {
+        Self::Lease(update)
+    }
+}
+
+impl From<Refusal> for Message {
+    fn from(refusal: Refusal) -> Self {
+        Self::ListRefused(refusal)
     }
 }
 

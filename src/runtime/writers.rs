@@ -159,7 +159,7 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
             }
         },
         Action::Patch { uid, name, patch } => {
-            let answer = pods.patch(&name, patch_body(&uid, patch).as_bytes());
+            let answer = pods.patch(&name, patch_body(&uid, patch).as_bytes()).map(drop);
             log_answer("patch", &name, answer.as_ref().err());
             Input::Patched { uid, answer }
         }
@@ -172,7 +172,9 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
 /// A merge patch for this uid and no other: the server refuses another with 409.
 fn patch_body(uid: &Uid, patch: Patch) -> String {
     let metadata = match patch {
-        Patch::Counted => serde_json::json!({"uid": uid.to_string(), "labels": {labels::COUNTED: unix_time()}}),
+        Patch::Counted => {
+            serde_json::json!({"uid": uid.to_string(), "labels": {labels::COUNTED: unix_time()}})
+        }
         Patch::Draining(cause) => serde_json::json!({
             "uid": uid.to_string(), "annotations": {labels::DRAINING: cause.as_str()},
         }),

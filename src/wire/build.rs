@@ -2,11 +2,12 @@
 //! run is decided once; per pod only its ids are put between stretches of finished JSON.
 
 use std::fmt;
-use std::net::Ipv6Addr;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::wire::labels::{self, Selection};
+use crate::wire::names::host_in_url;
 use crate::wire::placeholders::{self, Piece, Word};
 use crate::wire::template::{Shorthands, Template, TemplateError, describe};
 
@@ -36,7 +37,8 @@ pub struct Identity {
 }
 
 /// The object that executors belong to and go with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Owner {
     pub api_version: String,
     pub kind: String,
@@ -130,10 +132,7 @@ impl Identity {
     fn word(&self, word: Word) -> Part {
         match word {
             Word::App => Part::Text(self.app.clone()),
-            Word::DriverHost => Part::Text(match self.driver_host.parse::<Ipv6Addr>() {
-                Ok(_) => format!("[{}]", self.driver_host),
-                Err(_) => self.driver_host.clone(),
-            }),
+            Word::DriverHost => Part::Text(host_in_url(&self.driver_host)),
             Word::ExecutorId => Part::ExecutorId,
             Word::Group => Part::Text(self.group.clone()),
             Word::Instance => Part::Text(self.instance.clone()),

@@ -39,9 +39,15 @@ impl Selection {
         format!("{APP}={},{INSTANCE}={},{}={}", self.app, self.instance, COMPONENT.0, COMPONENT.1)
     }
 
+    /// What the names of this instance's pods begin with; the id follows.
+    #[must_use]
+    pub fn pod_prefix(&self) -> String {
+        format!("{}-{}-exec-", self.app, self.instance)
+    }
+
     /// The name of the pod of executor `id`.
     #[must_use]
     pub fn pod_name(&self, id: u64) -> String {
-        format!("{}-{}-exec-{id}", self.app, self.instance)
+        format!("{}{id}", self.pod_prefix())
     }
 }

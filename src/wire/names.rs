@@ -1,6 +1,8 @@
 //! Owns which texts may be names of applications, instances and groups, and how an instance's name
 //! is made from a uid.
 
+use std::net::Ipv6Addr;
+
 /// The longest name of an application.
 pub const APP_LEN_MAX: usize = 40;
 /// The longest name of a group.
@@ -97,6 +99,15 @@ pub fn instance_from_bits(bits: u64) -> String {
             char::from(DIGITS[digit])
         })
         .collect()
+}
+
+/// A host as it stands before a port: an IPv6 address in brackets.
+#[must_use]
+pub fn host_in_url(host: &str) -> String {
+    match host.parse::<Ipv6Addr>() {
+        Ok(_) => format!("[{host}]"),
+        Err(_) => host.to_owned(),
+    }
 }
 
 /// True for an RFC 1123 label.

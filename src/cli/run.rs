@@ -1,0 +1,559 @@
+//! Owns `posse run`: brings settings, server, identity, Lease, control API and loop together, and
+//! turns what came of it into an exit code.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use log::{error, info, warn};
+
+use crate::cli::World;
+use crate::cli::args::RunArgs;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
+use crate::control::Core;
+use crate::control::address::{self, Bound};
+use crate::control::api::{ControlServer, Subject};
+use crate::control::token::Token;
+use crate::core::action::Verdict;
+use crate::core::finish::{Finish, Outcome};
+use crate::core::ids::Uid;
+use crate::core::lease::Release;
+use crate::core::reconciler::{Identity, Reconciler};
+use crate::core::refusal::Class;
+use crate::core::rng::Rng;
+use crate::core::time::Millis;
+use crate::kube::api::{Leases, Pods};
+use crate::kube::config::{SERVICE_ACCOUNT_DIR, Sources};
+use crate::kube::http::Http;
+use crate::kube::owner::{self, DriverPod, Hints};
+use crate::runtime::clock::Clock;
+use crate::runtime::driver::DriverEnv;
+use crate::runtime::engine::{DriverPlan, Engine, START_TIMEOUT_MS, SharedMark};
+use crate::runtime::events::{EventLog, EventTarget, EventWriter};
+use crate::runtime::inbox::{Line, Message, Pulse, inbox};
+use crate::runtime::lease;
+use crate::runtime::progress::Progress;
+use crate::runtime::signals::Signals;
+use crate::runtime::upstream::{
+    Acquired, IdKeeper, LeaseHandle, LeaseSettings, LookSettings, Threads, await_lease,
+};
+use crate::runtime::writers::{Effects, Writers};
+use crate::wire::build::Owner;
+use crate::wire::config::{Control, Ready};
+use crate::wire::control_addr::ControlAddr;
+use crate::wire::labels::Selection;
+use crate::wire::names;
+use crate::wire::status_json;
+use crate::wire::time::Epoch;
+
+/// How long the events may take to be written out at the end.
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Runs one application until it is told to stop, or its driver ends.
+///
+/// # Errors
+/// What kept it from starting; once it has started, every end is a code.
+pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
+    let clock = Clock::start();
+    let settings = RunSettings::new(args, world)?;
+    let signals = Signals::start()
+        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let embedded = Embedded::start(&settings, &world.env)?;
+    let http = connect(&settings, embedded.kubeconfig())?;
+    let ground = Ground::find(&settings, world, &http)?;
+    let run = Run { settings: &settings, world, clock, signals: &signals, http, ground };
+    let code = run.run();
+    embedded.stop();
+    code
+}
+
+/// Where we are, before anything is asked of the server.
+#[derive(Debug)]
+struct Ground {
+    namespace: String,
+    owner: Option<Owner>,
+    driver_host: String,
+}
+
+impl Ground {
+    fn find(settings: &RunSettings, world: &World<'_>, http: &Connected) -> Result<Self, Failure> {
+        let namespace = settings.namespace.clone().unwrap_or_else(|| http.namespace.clone());
+        let token_file = Path::new(SERVICE_ACCOUNT_DIR).join("token");
+        let hints = Hints {
+            env: world.env,
+            token_file: http.is_in_cluster.then_some(token_file.as_path()),
+            namespace: &namespace,
+        };
+        let owner = owner::find(hints, &http.http);
+        let driver_host = match &settings.driver.host {
+            Some(host) => host.clone(),
+            None => our_address(&http.http)?.to_string(),
+        };
+        Ok(Self { namespace, owner, driver_host })
+    }
+}
+
+fn our_address(http: &Http) -> Result<IpAddr, Failure> {
+    http.local_address().map_err(|error| {
+        let message = format!(
+            "our address towards {} cannot be told: {error}; set driver.host or POD_IP",
+            http.server()
+        );
+        Failure::new(Code::Server, message)
+    })
+}
+
+/// A client, and what its configuration says beside it.
+#[derive(Debug)]
+struct Connected {
+    http: Http,
+    namespace: String,
+    is_in_cluster: bool,
+}
+
+fn connect(settings: &RunSettings, embedded: Option<&Path>) -> Result<Connected, Failure> {
+    let (kubeconfig, context) = match &settings.server {
+        Server::Dev => (embedded, None),
+        Server::Kube { kubeconfig, context } => (kubeconfig.as_deref(), context.as_deref()),
+    };
+    let sources = Sources::from_process(kubeconfig, context);
+    let cluster = sources.resolve().map_err(|error| Failure::usage(error.to_string()))?;
+    let is_in_cluster = kubeconfig.is_none()
+        && context.is_none()
+        && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let namespace = cluster.namespace.clone();
+    let http = Http::connect(cluster).map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Connected { http, namespace, is_in_cluster })
+}
+
+/// The embedded cluster of `--dev`, where it was asked for.
+#[derive(Debug)]
+struct Embedded {
+    #[cfg(feature = "dev")]
+    cluster: Option<crate::dev::Cluster>,
+}
+
+#[cfg(feature = "dev")]
+impl Embedded {
+    fn start(settings: &RunSettings, _env: &crate::cli::Env<'_>) -> Result<Self, Failure> {
+        if settings.server != Server::Dev {
+            return Ok(Self { cluster: None });
+        }
+        let options = crate::dev::Options {
+            namespaces: settings.namespace.iter().cloned().collect(),
+            ..crate::dev::Options::default()
+        };
+        let cluster = crate::dev::Cluster::start(options)
+            .map_err(|error| Failure::new(Code::Server, format!("--dev: {error}")))?;
+        info!("embedded cluster: export KUBECONFIG={}", cluster.kubeconfig().display());
+        Ok(Self { cluster: Some(cluster) })
+    }
+
+    fn kubeconfig(&self) -> Option<&Path> {
+        self.cluster.as_ref().map(crate::dev::Cluster::kubeconfig)
+    }
+
+    fn stop(self) {
+        if let Some(cluster) = self.cluster {
+            cluster.stop();
+        }
+    }
+}
+
+#[cfg(not(feature = "dev"))]
+impl Embedded {
+    fn start(_: &RunSettings, _: &crate::cli::Env<'_>) -> Result<Self, Failure> {
+        Ok(Self {})
+    }
+
+    fn kubeconfig(&self) -> Option<&Path> {
+        None
+    }
+
+    fn stop(self) {}
+}
+
+/// A run that has a server and knows where it is.
+struct Run<'a> {
+    settings: &'a RunSettings,
+    world: &'a World<'a>,
+    clock: Clock,
+    signals: &'a Signals,
+    http: Connected,
+    ground: Ground,
+}
+
+/// Who the run is, once the Lease has been asked for.
+struct Who {
+    selection: Selection,
+    ids: IdKeeper,
+    id_high_water: u64,
+}
+
+impl Run<'_> {
+    fn run(&self) -> Result<Code, Failure> {
+        let (sender, receiver) = inbox();
+        // The seed only spreads retries: two runs should not have the same.
+        let mut rng = Rng::new(settings::random_bits());
+        let mark = SharedMark::default();
+        thread::scope(|scope| {
+            let who = self.take_instance(scope, &sender, &receiver, &mut rng)?;
+            let selection = who.selection.clone();
+            info!(
+                "application {} instance {} namespace {} at {}",
+                selection.app,
+                selection.instance,
+                self.ground.namespace,
+                self.http.http.server()
+            );
+            let outside = match self.open(&selection, &sender) {
+                Ok(outside) => outside,
+                Err(failure) => {
+                    who.ids.release(Release::Delete);
+                    return Err(failure);
+                }
+            };
+            let outcome = self.reconcile(scope, who, &outside, sender, receiver, &mark, &mut rng);
+            outside.close();
+            outcome.map(|outcome| tell(&outcome))
+        })
+    }
+
+    /// Takes the Lease, or goes on without one where that is safe.
+    fn take_instance<'scope>(
+        &self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        sender: &Sender<Message>,
+        receiver: &Receiver<Message>,
+        rng: &mut Rng,
+    ) -> Result<Who, Failure> {
+        let owner = self.ground.owner.as_ref();
+        let instance = match (&self.settings.instance, owner) {
+            (Some(instance), _) => instance.clone(),
+            (None, Some(owner)) => names::instance_from_uid(&owner.uid),
+            (None, None) => names::instance_from_bits(rng.next_u64()),
+        };
+        let selection = Selection { app: self.settings.app.clone(), instance };
+        if self.settings.lease {
+            match self.take_lease(scope, &selection, sender, receiver, rng)? {
+                Some((lease, id_high_water)) => {
+                    return Ok(Who { selection, ids: IdKeeper::Lease(lease), id_high_water });
+                }
+                None => warn!("nothing guards this instance against a second posse of the same"),
+            }
+        }
+        self.go_without_lease(selection, rng)
+    }
+
+    fn take_lease<'scope>(
+        &self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        selection: &Selection,
+        sender: &Sender<Message>,
+        receiver: &Receiver<Message>,
+        rng: &mut Rng,
+    ) -> Result<Option<(LeaseHandle, u64)>, Failure> {
+        let owner = self.ground.owner.clone();
+        let failed = |error| Failure::new(Code::Failed, format!("the lease: {error}"));
+        let identity =
+            lease::identity(owner.as_ref().map(|owner| owner.uid.as_str())).map_err(failed)?;
+        let lease = LeaseSettings {
+            leases: Leases::new(self.http.http.clone(), self.ground.namespace.as_str()),
+            namespace: self.ground.namespace.clone(),
+            selection: selection.clone(),
+            owner,
+            identity,
+        };
+        let rng = Rng::new(rng.next_u64());
+        let handle =
+            LeaseHandle::start(scope, lease, sender.clone(), self.clock, rng).map_err(failed)?;
+        match await_lease(receiver, self.signals, Duration::from_millis(START_TIMEOUT_MS)) {
+            Acquired::Held { id_high_water } => Ok(Some((handle, id_high_water))),
+            Acquired::HeldBy { holder } => {
+                let Selection { app, instance } = selection;
+                let message = format!(
+                    "instance {instance} of application {app} is held by {holder}, which is alive \
+                     or may be: end it, or take another --instance"
+                );
+                Err(Failure::new(Code::Server, message))
+            }
+            Acquired::NoRights { message } => {
+                warn!("no right on leases, going on without one: {message}");
+                Ok(None)
+            }
+            Acquired::Interrupted => Err(Failure::new(Code::Clean, "interrupted before the start")),
+            Acquired::TimedOut { message } => {
+                let server = self.http.http.server();
+                let message = format!("the API server {server} cannot be reached: {message}");
+                Err(Failure::new(Code::Server, message))
+            }
+        }
+    }
+
+    /// Without a Lease only that is adopted which nobody else can be keeping.
+    fn go_without_lease(&self, selection: Selection, rng: &mut Rng) -> Result<Who, Failure> {
+        let owner = self.ground.owner.as_ref();
+        let is_init = std::process::id() == 1;
+        let adopts = self.settings.instance.is_some() || (owner.is_some() && is_init);
+        if !adopts {
+            let instance = names::instance_from_bits(rng.next_u64());
+            let selection = Selection { instance, ..selection };
+            if owner.is_some() {
+                warn!(
+                    "executors of an earlier run are not adopted: without a lease another posse \
+                       of this pod may be keeping them"
+                );
+            }
+            return Ok(Who { selection, ids: IdKeeper::Nobody, id_high_water: 0 });
+        }
+        let Some(owner) = owner else {
+            return Ok(Who { selection, ids: IdKeeper::Nobody, id_high_water: 0 });
+        };
+        let pod = DriverPod::new(self.http.http.clone(), &self.ground.namespace, owner);
+        match pod.id_high_water() {
+            Ok(id_high_water) => {
+                Ok(Who { selection, ids: IdKeeper::DriverPod(pod), id_high_water })
+            }
+            Err(refusal) if refusal.class == Class::Unknown => {
+                let message = format!("the driver pod {}: {refusal}", owner.name);
+                Err(Failure::new(Code::Server, message))
+            }
+            Err(refusal) => {
+                warn!("the driver pod {} cannot keep the ids: {refusal}", owner.name);
+                Ok(Who { selection, ids: IdKeeper::Nobody, id_high_water: 0 })
+            }
+        }
+    }
+
+    /// Opens what others see of the run: the events and the control API.
+    fn open(&self, selection: &Selection, sender: &Sender<Message>) -> Result<Outside, Failure> {
+        let run = names::instance_from_bits(settings::random_bits());
+        let log = Arc::new(EventLog::new(&run, self.clock));
+        let writer = self.settings.events.as_ref().map(|to| {
+            let target = match to {
+                EventsTo::File(path) => EventTarget::File(self.world.dir.join(path)),
+                EventsTo::Stdout => EventTarget::Stdout,
+            };
+            EventWriter::start(target, Arc::clone(&log))
+        });
+        let writer = writer
+            .transpose()
+            .map_err(|error| Failure::usage(format!("--events: cannot be written: {error}")))?;
+        let pulse = Arc::new(Pulse::default());
+        let line = Line { inbox: sender.clone(), pulse: Arc::clone(&pulse), clock: self.clock };
+        let subject = Subject {
+            core: Arc::new(line) as Arc<dyn Core>,
+            events: Arc::clone(&log) as Arc<dyn crate::control::Events>,
+            identity: status_json::Identity {
+                run,
+                app: selection.app.clone(),
+                instance: selection.instance.clone(),
+                namespace: self.ground.namespace.clone(),
+            },
+            epoch: Epoch(self.clock.wall(Millis::ZERO)),
+        };
+        let control = self.bind(selection)?.map(|bound| {
+            let token = self.settings.control_token_file.as_deref().map(Token::read).transpose()?;
+            ControlServer::start(bound, token, subject)
+        });
+        let control =
+            control.transpose().map_err(|error| Failure::usage(format!("control API: {error}")))?;
+        Ok(Outside { log, writer, control, pulse })
+    }
+
+    fn bind(&self, selection: &Selection) -> Result<Option<Bound>, Failure> {
+        let bound = match &self.settings.control {
+            Control::Off => return Ok(None),
+            Control::At(ControlAddr::Tcp(socket)) => address::bind(&address::Address::Tcp(*socket)),
+            Control::At(ControlAddr::Unix(path)) => {
+                address::bind(&address::Address::Unix(path.clone()))
+            }
+            Control::Default => {
+                let env = self.world.env;
+                let (xdg, tmp) = (env("XDG_RUNTIME_DIR"), env("TMPDIR"));
+                let folders = address::default_folders(xdg.as_deref(), tmp.as_deref());
+                address::bind_default(&selection.app, &selection.instance, &folders)
+            }
+        };
+        bound.map(Some).map_err(|error| Failure::usage(format!("control API: {error}")))
+    }
+
+    /// Runs the loop to its end, and the threads around it.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a part made before, for this call alone"
+    )]
+    fn reconcile<'scope>(
+        &self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        who: Who,
+        outside: &Outside,
+        sender: Sender<Message>,
+        receiver: Receiver<Message>,
+        mark: &'scope SharedMark,
+        rng: &mut Rng,
+    ) -> Result<Outcome, Failure> {
+        let settings = self.settings;
+        let Who { selection, ids, id_high_water } = who;
+        let templates = match self.compile(&selection) {
+            Ok(templates) => templates,
+            Err(failure) => {
+                ids.release(Release::Delete);
+                return Err(failure);
+            }
+        };
+        let core = self.core(&selection, &ids, id_high_water, rng);
+        let pods =
+            Pods::new(self.http.http.clone(), self.ground.namespace.as_str(), selection.clone());
+        let look = LookSettings {
+            clock: self.clock,
+            seed: rng.next_u64(),
+            watch: settings.watch,
+            poll_interval_ms: settings.poll_interval_ms,
+        };
+        let threads = Threads::start(scope, &pods, look, &sender, mark, ids)
+            .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
+        let effects = Arc::new(Effects { pods, templates });
+        let in_flight_max = settings.policy.in_flight_max as usize;
+        let engine = Engine {
+            core,
+            finish: Finish::new(settings.grace_ms, settings.keep),
+            clock: self.clock,
+            inbox: receiver,
+            sender: sender.clone(),
+            signals: self.signals,
+            writers: Writers::new(effects, sender.clone(), in_flight_max),
+            upstream: &threads,
+            mark,
+            pulse: Arc::clone(&outside.pulse),
+            log: Arc::clone(&outside.log),
+            progress: self.progress(),
+            driver_plan: self.driver_plan(&selection, outside),
+            state: crate::runtime::engine::LoopState::default(),
+        };
+        let outcome = engine.run();
+        let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.evidence.is_empty();
+        let is_over = is_clear && !settings.keep && self.ground.owner.is_none();
+        threads.stop(if is_over { Release::Delete } else { Release::Keep });
+        Ok(outcome)
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        let env = self.world.env;
+        Progress::on_stderr(&self.settings.app, env("TERM").as_deref(), env("NO_COLOR").as_deref())
+    }
+
+    fn core(
+        &self,
+        selection: &Selection,
+        ids: &IdKeeper,
+        id_high_water: u64,
+        rng: &mut Rng,
+    ) -> Reconciler {
+        let settings = self.settings;
+        let identity = Identity {
+            pod_prefix: selection.pod_prefix(),
+            owner: self.ground.owner.as_ref().map(|owner| Uid::new(&owner.uid)),
+            id_high_water,
+            is_id_high_water_kept: !matches!(ids, IdKeeper::Nobody),
+            is_lease_held: true,
+            is_driver_ready: false,
+        };
+        let mut policy = settings.policy.clone();
+        if settings.control == Control::Off {
+            // Nobody can set a target in this run: there is nothing to hold for.
+            policy.adopt_hold_ms = 0;
+        }
+        let groups = settings.groups.iter().map(|group| group.spec.clone()).collect();
+        Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
+    }
+
+    fn compile(
+        &self,
+        selection: &Selection,
+    ) -> Result<BTreeMap<crate::core::ids::GroupName, crate::wire::build::Compiled>, Failure> {
+        let run = RunIdentity {
+            instance: selection.instance.clone(),
+            namespace: self.ground.namespace.clone(),
+            owner: self.ground.owner.clone(),
+            driver_host: self.ground.driver_host.clone(),
+        };
+        let mut templates = BTreeMap::new();
+        for group in &self.settings.groups {
+            let compiled = group.template.compile(&self.settings.identity(group, &run))?;
+            for warning in compiled.warnings() {
+                warn!("group {}: {warning}", group.spec.name);
+            }
+            templates.insert(group.spec.name.clone(), compiled);
+        }
+        Ok(templates)
+    }
+
+    fn driver_plan(&self, selection: &Selection, outside: &Outside) -> DriverPlan {
+        let driver = &self.settings.driver;
+        let host = names::host_in_url(&self.ground.driver_host);
+        DriverPlan {
+            command: driver.command.clone(),
+            env: DriverEnv {
+                app: selection.app.clone(),
+                instance: selection.instance.clone(),
+                namespace: self.ground.namespace.clone(),
+                control: outside.control.as_ref().map(|control| control.address().to_string()),
+                control_token_file: self.settings.control_token_file.clone(),
+            },
+            probe: match driver.ready {
+                Ready::Tcp(port) => Some(format!("{host}:{port}")),
+                Ready::Control | Ready::None => None,
+            },
+            is_ready_by_call: driver.ready == Ready::Control,
+        }
+    }
+}
+
+/// What others see of a run.
+struct Outside {
+    log: Arc<EventLog>,
+    writer: Option<EventWriter>,
+    control: Option<ControlServer>,
+    pulse: Arc<Pulse>,
+}
+
+impl Outside {
+    /// Ends it: the last events first, then those who read them.
+    fn close(self) {
+        self.log.end();
+        if let Some(control) = self.control {
+            control.stop();
+        }
+        if let Some(writer) = self.writer
+            && !writer.finish(Instant::now() + EVENTS_TIMEOUT)
+        {
+            warn!("the last events could not be written in time");
+        }
+    }
+}
+
+/// Says how the run ended, and gives the code for it.
+fn tell(outcome: &Outcome) -> Code {
+    if !outcome.stop.evidence.is_empty() {
+        info!("failed pods are left for you to look at: {}", outcome.stop.evidence.join(" "));
+    }
+    if !outcome.stop.remaining.is_empty() {
+        error!("executors may remain: {}", outcome.stop.remaining.join(" "));
+    }
+    let own = match &outcome.verdict {
+        Some(Verdict::BudgetSpent(_)) => Code::BudgetSpent,
+        Some(Verdict::DriverNotStarted { .. }) => Code::Usage,
+        Some(Verdict::NotAllowed { .. } | Verdict::NotReachable { .. }) => Code::Server,
+        Some(Verdict::TemplateRefused { .. }) => Code::TemplateRefused,
+        None if outcome.is_taken_over => Code::TakenOver,
+        None if outcome.is_hurried || !outcome.stop.remaining.is_empty() => Code::Remain,
+        None => Code::Clean,
+    };
+    own.with_driver(outcome.driver.unwrap_or(0))
+}

@@ -1,0 +1,274 @@
+//! Owns the verbs: a request in, an answer out. Knows no socket; holds the lock only while it looks
+//! at or changes the state.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::Receiver;
+use serde_json::{Value, json};
+
+use crate::core::rng::Rng;
+use crate::dev::discovery;
+use crate::dev::faults::Faults;
+use crate::dev::kind::{Key, Kind};
+use crate::dev::logs;
+use crate::dev::options::{self, ListOptions};
+use crate::dev::read;
+use crate::dev::refused::{Cause, Refused};
+use crate::dev::route::{self, Part, Route, Target};
+use crate::dev::state::{Deleted, NAMESPACES, State};
+use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
+use crate::dev::time;
+use crate::dev::watch::Watch;
+use crate::dev::write;
+use crate::runtime::clock::Clock;
+use crate::serve::Request;
+
+/// The API server without its sockets.
+#[derive(Debug)]
+pub(crate) struct Api {
+    state: Mutex<State>,
+    fault_rng: Mutex<Rng>,
+    pub(crate) clock: Clock,
+    pub(crate) faults: Faults,
+    /// Where the node writes the containers' output.
+    pub(crate) logs: PathBuf,
+}
+
+/// What a request is answered with.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Watch(Watch),
+    Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
+}
+
+impl Answer {
+    pub(crate) fn json(code: u16, value: &Value) -> Self {
+        Self::body(code, value.to_string().into_bytes())
+    }
+
+    pub(crate) fn body(code: u16, body: Vec<u8>) -> Self {
+        Self::Whole { code, content_type: "application/json", body, retry_after: None }
+    }
+
+    fn text(code: u16, body: Vec<u8>) -> Self {
+        let content_type = "text/plain; charset=utf-8";
+        Self::Whole { code, content_type, body, retry_after: None }
+    }
+
+    fn refused(refused: &Refused) -> Self {
+        Self::Whole {
+            code: refused.code,
+            content_type: "application/json",
+            body: refused.body().to_string().into_bytes(),
+            retry_after: refused.retry_after_seconds,
+        }
+    }
+}
+
+impl Api {
+    pub(crate) fn new(clock: Clock, faults: Faults, seed: u64, logs: PathBuf) -> Self {
+        // Faults follow from the seed alone. Uids must not: a second cluster of the same seed is
+        // another cluster, and its pods are other pods.
+        let since_epoch =
+            clock.wall(clock.now()).duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let salt = u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or_default();
+        let mut mixed = Rng::new(salt ^ u64::from(std::process::id()).rotate_left(32));
+        let history_max = faults.compact_events.unwrap_or(WATCH_HISTORY_EVENTS);
+        let mut state = State {
+            store: Store::new(history_max),
+            rng: Rng::new(mixed.next_u64()),
+            now: String::new(),
+        };
+        state.now = time::text(clock.wall(clock.now()));
+        for namespace in NAMESPACES {
+            state.ensure_namespace(namespace);
+        }
+        Self {
+            state: Mutex::new(state),
+            fault_rng: Mutex::new(Rng::new(seed)),
+            clock,
+            faults,
+            logs,
+        }
+    }
+
+    /// The state, at the time of this call.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere is a bug that the panic itself reports; the maps are whole.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.now = time::text(self.clock.wall(self.clock.now()));
+        state
+    }
+
+    pub(crate) fn subscribe(&self, kind: Kind) -> Receiver<()> {
+        self.lock().store.subscribe(kind)
+    }
+
+    /// True in `percent` of 100 draws of the faults' generator.
+    pub(crate) fn fault_strikes(&self, percent: u64) -> bool {
+        self.fault_rng.lock().unwrap_or_else(PoisonError::into_inner).chance(percent)
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&self, request: &Request, address: &str) -> Answer {
+        self.dispatch(request, address).unwrap_or_else(|refused| Answer::refused(&refused))
+    }
+
+    fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
+        match route::parse(&request.path)? {
+            Route::AccessReview if request.method == "POST" => {
+                write::check_media_type(request)?;
+                access_review(&request.body)
+            }
+            Route::AccessReview => Err(Refused::method_not_allowed()),
+            Route::Document if request.method == "GET" => {
+                discovery::document(&request.path, address)
+                    .map(|document| Answer::json(200, &document))
+                    .ok_or_else(Refused::no_such_path)
+            }
+            Route::Document => Err(Refused::method_not_allowed()),
+            Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
+            Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
+            Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
+            Route::Resource(target) => self.resource(request, &target),
+        }
+    }
+
+    fn resource(&self, request: &Request, target: &Target) -> Result<Answer, Refused> {
+        let kind = target.kind;
+        let allowed = |verb: &str| match kind.verbs().contains(&verb) {
+            true => Ok(()),
+            false => Err(Refused::method_not_allowed()),
+        };
+        match (request.method.as_str(), target.key(), target.part) {
+            ("GET" | "HEAD", None, _) => read::collection(self, request, target),
+            ("GET" | "HEAD", Some(key), Part::Whole | Part::Status) => {
+                read::object(self, request, target, &key)
+            }
+            ("GET", Some(key), Part::Log) => {
+                logs::answer(self, request, &key).map(|log| match log {
+                    Some(bytes) => Answer::text(200, bytes),
+                    None => Answer::Whole {
+                        code: 204,
+                        content_type: "text/plain",
+                        body: Vec::new(),
+                        retry_after: None,
+                    },
+                })
+            }
+            // A create over all namespaces would not know where to.
+            ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {
+                allowed("create")?;
+                write::create(self, request, kind, &target.namespace)
+            }
+            ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
+            ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
+                allowed("update")?;
+                write::put(self, request, &key, part)
+            }
+            ("PATCH", Some(key), part @ (Part::Whole | Part::Status)) => {
+                allowed("patch")?;
+                write::patch(self, request, &key, part)
+            }
+            ("DELETE", Some(key), Part::Whole) => {
+                allowed("delete")?;
+                self.delete(request, &key)
+            }
+            ("DELETE", None, _) if !target.namespace.is_empty() => {
+                allowed("deletecollection")?;
+                self.delete_collection(request, target)
+            }
+            _ => Err(Refused::method_not_allowed()),
+        }
+    }
+
+    fn delete(&self, request: &Request, key: &Key) -> Result<Answer, Refused> {
+        let options = options::delete(request)?;
+        match self.lock().delete(key, &options)? {
+            Deleted::Marked(value) => Ok(Answer::json(200, &value)),
+            Deleted::Gone(object) => {
+                let mut details = json!({
+                    "name": key.name, "kind": key.kind.plural(), "uid": *object.uid,
+                });
+                if !key.kind.group().is_empty() {
+                    details["group"] = key.kind.group().into();
+                }
+                let mut body = success(200);
+                body["details"] = details;
+                if let Some(members) = body.as_object_mut() {
+                    members.remove("code");
+                }
+                Ok(Answer::json(200, &body))
+            }
+        }
+    }
+
+    fn delete_collection(&self, request: &Request, target: &Target) -> Result<Answer, Refused> {
+        let list = ListOptions::parse(target.kind, request)?;
+        let mut options = options::delete(request)?;
+        options.uid = None;
+        options.version = None;
+        let mut state = self.lock();
+        let version = state.store.version();
+        let chosen: Vec<_> = state
+            .store
+            .objects(target.kind, &target.namespace)
+            .filter(|object| list.matches(object))
+            .cloned()
+            .collect();
+        for object in &chosen {
+            // One that went with another of them is gone already, which is what was asked.
+            match state.delete(&object.key, &options) {
+                Ok(_) => {}
+                Err(refused) if refused.code == 404 => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        drop(state);
+        Ok(Answer::body(200, read::list_body(target.kind, version, None, None, &chosen)))
+    }
+
+    /// Changes the object of that key and uid, where it is still there.
+    pub(crate) fn edit(&self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) -> bool {
+        let mut state = self.lock();
+        let Some(object) = state.store.get(key).filter(|object| &*object.uid == uid) else {
+            return false;
+        };
+        let old = object.value();
+        let mut value = old.clone();
+        change(&mut value);
+        if value != old {
+            state.replace(key.kind, value);
+        }
+        true
+    }
+}
+
+/// A `Status` that says that all went well.
+pub(crate) fn success(code: u16) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,
+    })
+}
+
+/// Everybody may do everything here.
+fn access_review(body: &[u8]) -> Result<Answer, Refused> {
+    let mut review = crate::dev::decode::value(body).map_err(|error| {
+        Refused::bad_request(format!(
+            "the object provided is unrecognized (must be of type SelfSubjectAccessReview): \
+             couldn't get version/kind; json parse error: {error}"
+        ))
+    })?;
+    let given = |field: &str| review.pointer(&format!("/spec/{field}")).is_some();
+    if given("resourceAttributes") == given("nonResourceAttributes") {
+        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        let cause = Cause::invalid("spec.resourceAttributes", "null", detail);
+        return Err(Refused::invalid_kind("", "authorization.k8s.io", "", &[cause]));
+    }
+    review["kind"] = "SelfSubjectAccessReview".into();
+    review["apiVersion"] = "authorization.k8s.io/v1".into();
+    review["metadata"] = json!({ "creationTimestamp": null });
+    review["status"] = json!({ "allowed": true });
+    Ok(Answer::json(201, &review))
+}

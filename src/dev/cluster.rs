@@ -1,0 +1,240 @@
+//! Owns the life of an embedded cluster: its private folder, its kubeconfig, its threads, their end.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::core::rng::Rng;
+use crate::dev::api::Api;
+use crate::dev::faults::Faults;
+use crate::dev::node::{self, Node};
+use crate::dev::server;
+use crate::runtime::clock::Clock;
+use crate::serve::Server;
+
+/// How an embedded cluster is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Loopback only: there are no credentials. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where the kubeconfig goes; none: into the private folder.
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespaces to make besides those that every cluster has.
+    pub namespaces: Vec<String>,
+    /// Run nothing: pods only move through their phases.
+    pub simulate: bool,
+    /// How many nodes to show, at least 1.
+    pub nodes: u32,
+    /// From a pod's binding to the start of its containers.
+    pub start_delay: Duration,
+    /// `--fault NAME=VALUE`, not yet checked.
+    pub faults: Vec<(String, String)>,
+    /// Of faults and of simulated delays.
+    pub seed: u64,
+    /// Where the private folder is made; none: in the system's place for temporary files.
+    pub folder: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            kubeconfig: None,
+            namespaces: Vec::new(),
+            simulate: false,
+            nodes: 1,
+            start_delay: Duration::ZERO,
+            faults: Vec::new(),
+            seed: 0,
+            folder: None,
+        }
+    }
+}
+
+/// Why an embedded cluster did not start.
+#[derive(Debug)]
+pub enum DevError {
+    /// `--fault`, in words.
+    Fault(String),
+    /// Something about a file or a folder.
+    File(PathBuf, io::Error),
+    /// The address could not be listened on.
+    Listen(SocketAddr, io::Error),
+    /// The address is not on loopback.
+    NotLoopback(SocketAddr),
+    /// The system gave no thread.
+    Thread(io::Error),
+}
+
+impl std::fmt::Display for DevError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Fault(message) => f.write_str(message),
+            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Self::NotLoopback(address) => write!(
+                f,
+                "cannot listen on {address}: the embedded cluster asks for no credentials, so it \
+                 listens on loopback only, such as 127.0.0.1:0"
+            ),
+            Self::Thread(error) => write!(f, "cannot start the embedded cluster: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for DevError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Fault(_) | Self::NotLoopback(_) => None,
+            Self::File(_, error) | Self::Listen(_, error) | Self::Thread(error) => Some(error),
+        }
+    }
+}
+
+/// A running embedded cluster. Dropped without `stop`, it is stopped all the same.
+#[derive(Debug)]
+pub struct Cluster {
+    address: SocketAddr,
+    kubeconfig: PathBuf,
+    folder: PathBuf,
+    running: Option<(Server, Node)>,
+}
+
+impl Cluster {
+    /// Starts the API server and the node.
+    ///
+    /// Pods run in the folder that this process was started in, so that relative paths in their
+    /// commands mean what they mean to the user; they inherit PATH and HOME and nothing else.
+    ///
+    /// # Errors
+    /// A wrong fault, an address that is not on loopback or is taken, a folder or a file that
+    /// cannot be written, no thread.
+    pub fn start(options: Options) -> Result<Self, DevError> {
+        let faults = Faults::parse(&options.faults).map_err(DevError::Fault)?;
+        if !options.listen.ip().is_loopback() {
+            return Err(DevError::NotLoopback(options.listen));
+        }
+        let listener = TcpListener::bind(options.listen)
+            .map_err(|error| DevError::Listen(options.listen, error))?;
+        let folder = private_folder(options.folder.as_deref(), &listener)?;
+        Self::start_in(&folder, listener, options, faults).inspect_err(|_| {
+            // Half a cluster leaves nothing behind; the first error is the one to tell.
+            let _ = fs::remove_dir_all(&folder);
+        })
+    }
+
+    fn start_in(
+        folder: &Path,
+        listener: TcpListener,
+        options: Options,
+        faults: Faults,
+    ) -> Result<Self, DevError> {
+        let clock = Clock::start();
+        let api = Arc::new(Api::new(clock, faults, options.seed, folder.join("logs")));
+        let settings = node::Settings {
+            simulate: options.simulate,
+            nodes: options.nodes.max(1),
+            start_delay: options.start_delay,
+            seed: options.seed,
+            port: listener.local_addr().map_or(0, |address| address.port()),
+        };
+        {
+            let mut state = api.lock();
+            for namespace in &options.namespaces {
+                state.ensure_namespace(namespace);
+            }
+        }
+        // In this order: a server that is dropped stops, a node has to be told.
+        let (server, address) =
+            server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
+        let node = Node::start(api, settings).map_err(DevError::Thread)?;
+        let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
+        let cluster =
+            Self { address, kubeconfig, folder: folder.to_owned(), running: Some((server, node)) };
+        cluster.write_kubeconfig()?;
+        Ok(cluster)
+    }
+
+    /// The file that clients reach this cluster with.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// `http://127.0.0.1:PORT`
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Ends all pods' processes (a signal, their grace, another signal), then the server, and
+    /// removes the private folder.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some((server, node)) = self.running.take() else { return };
+        node.stop();
+        server.stop();
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            log::warn!("{}: {error}", self.folder.display());
+        }
+    }
+
+    fn write_kubeconfig(&self) -> Result<(), DevError> {
+        let text = format!(
+            "apiVersion: v1\n\
+             kind: Config\n\
+             current-context: posse-dev\n\
+             contexts:\n\
+             - name: posse-dev\n\
+             \x20 context: {{cluster: posse-dev, namespace: default, user: \"\"}}\n\
+             clusters:\n\
+             - name: posse-dev\n\
+             \x20 cluster: {{server: \"{}\"}}\n\
+             users: []\n",
+            self.url()
+        );
+        let write = || -> io::Result<()> {
+            let mut options = fs::OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&self.kubeconfig)?;
+            io::Write::write_all(&mut file, text.as_bytes())
+        };
+        write().map_err(|error| DevError::File(self.kubeconfig.clone(), error))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Makes the private folder: one that was not there before, for this user alone.
+fn private_folder(place: Option<&Path>, listener: &TcpListener) -> Result<PathBuf, DevError> {
+    const TRIES_MAX: u32 = 16;
+    let place = place.map_or_else(std::env::temp_dir, Path::to_owned);
+    let port = listener.local_addr().map_or(0, |address| address.port());
+    let mut rng = Rng::new(u64::from(std::process::id()) << 16 | u64::from(port));
+    let mut last = place.clone();
+    let mut error = io::Error::other("no free name");
+    for _ in 0..TRIES_MAX {
+        last = place.join(format!("posse-dev-{:08x}", rng.next_u64() & 0xFFFF_FFFF));
+        match fs::DirBuilder::new().mode(0o700).create(&last) {
+            Ok(()) => return Ok(last),
+            Err(failed) if failed.kind() == io::ErrorKind::AlreadyExists => error = failed,
+            Err(failed) => return Err(DevError::File(last, failed)),
+        }
+    }
+    Err(DevError::File(last, error))
+}

@@ -1,0 +1,145 @@
+//! Owns the rules for names, labels and keys with the server's words about them. A rule answers
+//! with what is wrong, nothing where all is well.
+
+const LABEL_1123: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric \
+    characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or \
+    '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const SUBDOMAIN_1123: &str = "a lowercase RFC 1123 subdomain must consist of lower case \
+    alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character \
+    (e.g. 'example.com', regex used for validation is \
+    '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const NAME_PART: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start \
+    and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex \
+    used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric \
+    characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. \
+    'MyValue',  or 'my_value',  or '12345', regex used for validation is \
+    '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const ENV_NAME: &str = "a valid environment variable name must consist of alphabetic characters, \
+    digits, '_', '-', or '.', and must not start with a digit (e.g. 'my.env-name',  or \
+    'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation is '[-._a-zA-Z][-._a-zA-Z0-9]*')";
+
+const LABEL_CHARS_MAX: usize = 63;
+const SUBDOMAIN_CHARS_MAX: usize = 253;
+const PORT_NAME_CHARS_MAX: usize = 15;
+
+fn too_long(max: usize) -> String {
+    format!("must be no more than {max} characters")
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn is_name_part(text: &str) -> bool {
+    let edge = |c: Option<u8>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c))
+        && edge(text.bytes().next())
+        && edge(text.bytes().last())
+}
+
+/// A DNS label: container names, namespaces, host names.
+pub(crate) fn dns_label(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_CHARS_MAX {
+        wrong.push(too_long(LABEL_CHARS_MAX));
+    }
+    if !is_label(text) {
+        wrong.push(LABEL_1123.to_owned());
+    }
+    wrong
+}
+
+/// A DNS subdomain: names of pods, nodes, leases.
+pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > SUBDOMAIN_CHARS_MAX {
+        wrong.push(too_long(SUBDOMAIN_CHARS_MAX));
+    }
+    if !text.split('.').all(is_label) {
+        wrong.push(SUBDOMAIN_1123.to_owned());
+    }
+    wrong
+}
+
+/// A key of labels, annotations, selectors: `name` or `prefix/name`.
+pub(crate) fn qualified_name(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let name = match text.split_once('/') {
+        None => text,
+        Some((_, name)) if name.contains('/') => {
+            return vec![format!(
+                "a qualified name {NAME_PART} with an optional DNS subdomain prefix and '/' \
+                 (e.g. 'example.com/MyName')"
+            )];
+        }
+        Some(("", name)) => {
+            wrong.push("prefix part must be non-empty".to_owned());
+            name
+        }
+        Some((prefix, name)) => {
+            wrong.extend(dns_subdomain(prefix).into_iter().map(|w| format!("prefix part {w}")));
+            name
+        }
+    };
+    if name.is_empty() {
+        wrong.push("name part must be non-empty".to_owned());
+    } else if name.len() > LABEL_CHARS_MAX {
+        wrong.push(format!("name part {}", too_long(LABEL_CHARS_MAX)));
+    }
+    if !is_name_part(name) {
+        wrong.push(format!("name part {NAME_PART}"));
+    }
+    wrong
+}
+
+/// A label's value.
+pub(crate) fn label_value(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_CHARS_MAX {
+        wrong.push(too_long(LABEL_CHARS_MAX));
+    }
+    if !text.is_empty() && !is_name_part(text) {
+        wrong.push(LABEL_VALUE.to_owned());
+    }
+    wrong
+}
+
+/// The name of an environment variable.
+pub(crate) fn env_name(text: &str) -> Vec<String> {
+    let inner = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
+    let mut wrong = Vec::new();
+    if !text.bytes().all(inner) || text.bytes().next().is_none_or(|c| c.is_ascii_digit()) {
+        wrong.push(ENV_NAME.to_owned());
+    }
+    match text {
+        "." => wrong.push("must not be '.'".to_owned()),
+        ".." => wrong.push("must not be '..'".to_owned()),
+        text if text.starts_with("..") => wrong.push("must not start with '..'".to_owned()),
+        _ => {}
+    }
+    wrong
+}
+
+/// The name of a container's port.
+pub(crate) fn port_name(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > PORT_NAME_CHARS_MAX {
+        wrong.push(too_long(PORT_NAME_CHARS_MAX));
+    }
+    if !text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-') {
+        let rule = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)";
+        wrong.push(rule.to_owned());
+    }
+    if !text.bytes().any(|c| c.is_ascii_lowercase()) {
+        wrong.push("must contain at least one letter or number (a-z, 0-9)".to_owned());
+    }
+    if text.contains("--") {
+        wrong.push("must not contain consecutive hyphens".to_owned());
+    }
+    if text.starts_with('-') || text.ends_with('-') {
+        wrong.push("must not begin or end with a hyphen".to_owned());
+    }
+    wrong
+}

@@ -1,0 +1,138 @@
+//! Owns one container's process: its start in a group of its own, its signals, its reaping. A small
+//! thread waits for its end without reaping it, so that its id stays ours until we did.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use crossbeam_channel::Sender;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::Input;
+use super::environment::CommandLine;
+
+/// A waiting thread does nothing else.
+const WAITER_STACK_BYTES: usize = 64 << 10;
+
+/// A running process, or one that waits to be reaped.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+}
+
+/// A start that failed, in the container runtime's words.
+#[derive(Debug)]
+pub(super) struct StartFailed(pub(super) String);
+
+impl Process {
+    /// Starts a process whose end comes in as an `Input`.
+    pub(super) fn start(
+        line: &CommandLine,
+        log: &Path,
+        inbox: &Sender<Input>,
+    ) -> Result<Self, StartFailed> {
+        let words = |what: &str| {
+            StartFailed(format!(
+                "failed to create containerd task: failed to create shim task: OCI runtime create \
+                 failed: runc create failed: unable to start container process: {what}: unknown"
+            ))
+        };
+        let output = || -> io::Result<(File, File)> {
+            if let Some(folder) = log.parent() {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            }
+            let file = OpenOptions::new().create(true).append(true).open(log)?;
+            Ok((file.try_clone()?, file))
+        };
+        let (stdout, stderr) =
+            output().map_err(|error| words(&format!("{}: {error}", log.display())))?;
+        let mut command = Command::new(&line.program);
+        command.args(&line.args).env_clear().envs(&line.env);
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
+        if !line.working_dir.is_empty() {
+            if !Path::new(&line.working_dir).is_dir() {
+                return Err(words(&format!(
+                    "error during container init: chdir to cwd ({:?}) set in config.json failed: \
+                     no such file or directory",
+                    line.working_dir
+                )));
+            }
+            command.current_dir(&line.working_dir);
+        }
+        let mut child =
+            command.spawn().map_err(|error| words(&exec_error(&line.program, &error)))?;
+        if let Err(error) = await_end(child.id(), inbox.clone()) {
+            // Nobody would ever see its end: it must not run.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(words(&error.to_string()));
+        }
+        Ok(Self { child })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn terminate(&self) {
+        self.signal_group(Signal::TERM);
+    }
+
+    pub(super) fn kill(&self) {
+        self.signal_group(Signal::KILL);
+    }
+
+    /// The exit code of a process that has ended: 128 + N for signal N. What it left behind in its
+    /// group is killed, as a container ends with its first process.
+    pub(super) fn reap(mut self) -> i32 {
+        const LOST: i32 = 137;
+        self.kill();
+        match self.child.wait() {
+            Ok(status) => {
+                status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(LOST)
+            }
+            // Somebody else has reaped it; a container runtime says 137 to that.
+            Err(_) => LOST,
+        }
+    }
+
+    /// The group lives at least as long as its first process is not reaped, so the id is ours.
+    fn signal_group(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // No such group: all of it has ended.
+        let _ = pid.map(|pid| kill_process_group(pid, signal));
+    }
+}
+
+fn await_end(id: u32, inbox: Sender<Input>) -> io::Result<()> {
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::other("no process id"))?;
+    let builder = thread::Builder::new().name(format!("dev-wait-{id}"));
+    builder.stack_size(WAITER_STACK_BYTES).spawn(move || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        // An error other than an interruption means that it is gone already.
+        while matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR)) {}
+        // The node's thread has ended: it has no more use for this.
+        let _ = inbox.send(Input::Ended(id));
+    })?;
+    Ok(())
+}
+
+/// Why a program could not be started, in the runtime's words.
+fn exec_error(program: &str, error: &io::Error) -> String {
+    let named = format!("exec: {program:?}");
+    let found = error.kind() != io::ErrorKind::NotFound;
+    if !found && program.contains('/') {
+        format!("{named}: stat {program}: no such file or directory")
+    } else if !found {
+        format!("{named}: executable file not found in $PATH")
+    } else if error.kind() == io::ErrorKind::PermissionDenied {
+        format!("{named}: permission denied")
+    } else {
+        format!("{named}: {error}")
+    }
+}

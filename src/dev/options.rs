@@ -1,0 +1,323 @@
+//! Owns the query parameters and bodies that steer a request: what to list, how to watch, how to
+//! delete, whether it is a dry run. Mistakes are answered in the real server's words.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use crate::dev::decode;
+use crate::dev::kind::Kind;
+use crate::dev::object::Object;
+use crate::dev::refused::{Cause, Refused, go_quoted};
+use crate::dev::selector::{FieldSelector, LabelSelector};
+use crate::dev::state::DeleteOptions;
+use crate::serve::Request;
+
+/// Which version of a list is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// What is there now.
+    Now,
+    /// Exactly this version.
+    Exact(u64),
+    /// This one or a newer one; 0 is any.
+    NotOlderThan(u64),
+}
+
+/// What a list or a watch asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListOptions {
+    pub(crate) labels: LabelSelector,
+    pub(crate) fields: FieldSelector,
+    pub(crate) at: At,
+    pub(crate) limit: usize,
+    pub(crate) page: Option<Page>,
+    pub(crate) watch: bool,
+    pub(crate) bookmarks: bool,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Where a list goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// None goes on with what is there now.
+    pub(crate) version: Option<u64>,
+    /// The last name of the page before; with its namespace where the list is over all of them.
+    pub(crate) after: String,
+}
+
+impl Page {
+    pub(crate) fn token(&self) -> String {
+        let version = self.version.map_or_else(|| json!(-1), |version| json!(version));
+        let start = format!("{}\u{0}", self.after);
+        let token = json!({ "v": "meta.k8s.io/v1", "rv": version, "start": start });
+        URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn parse(token: &str) -> Result<Self, Refused> {
+        let refuse_with = |detail: &str| {
+            let message = format!("invalid continue token: continue key is not valid{detail}");
+            Err(Refused::bad_request(message))
+        };
+        let refuse = || refuse_with("");
+        // The last character may carry bits that nobody uses; Go does not mind.
+        let lenient = GeneralPurpose::new(
+            &URL_SAFE,
+            GeneralPurposeConfig::new()
+                .with_decode_allow_trailing_bits(true)
+                .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+        );
+        let Ok(bytes) = lenient.decode(token) else { return refuse() };
+        let value: Value = match serde_json::from_slice(&bytes) {
+            Ok(value) => value,
+            Err(error) => {
+                return refuse_with(&format!(": {}", decode::go_syntax_error(&bytes, &error)));
+            }
+        };
+        let (Some(version), Some(start)) =
+            (value.get("rv").and_then(Value::as_i64), value.get("start").and_then(Value::as_str))
+        else {
+            return refuse();
+        };
+        let version = match version {
+            -1 => None,
+            version => match u64::try_from(version) {
+                Ok(version) => Some(version),
+                Err(_) => return refuse(),
+            },
+        };
+        Ok(Self { version, after: start.trim_end_matches('\u{0}').to_owned() })
+    }
+}
+
+impl ListOptions {
+    pub(crate) fn parse(kind: Kind, request: &Request) -> Result<Self, Refused> {
+        let text = |name: &str| request.query(name).unwrap_or_default();
+        let limit = whole_number(text("limit"))?.unwrap_or_default();
+        let timeout = whole_number(text("timeoutSeconds"))?;
+        let watch = is_true(text("watch"));
+        let labels = LabelSelector::parse(text("labelSelector"))?;
+        let fields = FieldSelector::parse(text("fieldSelector"))?;
+        check_fields(kind, &fields)?;
+        check_match(watch, text)?;
+        let version = resource_version(text("resourceVersion"))?;
+        let page = match text("continue") {
+            "" => None,
+            // An empty version is none; 0 is let through, as the real server does.
+            _ if version.is_some_and(|version| version > 0) => {
+                let message = "specifying resource version is not allowed when using continue";
+                return Err(Refused::bad_request(message));
+            }
+            token => Some(Page::parse(token)?),
+        };
+        let limit = usize::try_from(limit).unwrap_or_default();
+        let at = match (text("resourceVersionMatch"), version) {
+            (_, None) => At::Now,
+            ("Exact", Some(version)) => At::Exact(version),
+            // The old rule: a limited list of a version means exactly that version.
+            ("", Some(version)) if limit > 0 && version > 0 && !watch => At::Exact(version),
+            (_, Some(version)) => At::NotOlderThan(version),
+        };
+        Ok(Self {
+            labels,
+            fields,
+            at,
+            limit,
+            page,
+            watch,
+            bookmarks: is_true(text("allowWatchBookmarks")),
+            timeout: timeout
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .filter(|seconds| *seconds > 0)
+                .map(Duration::from_secs),
+        })
+    }
+
+    /// The same for one object by its name.
+    pub(crate) fn narrow(&mut self, name: &str) {
+        self.fields.terms.push(crate::dev::selector::FieldTerm {
+            field: "metadata.name".to_owned(),
+            value: name.to_owned(),
+            equal: true,
+        });
+    }
+
+    /// True where nothing is selected, so that the server knows how many remain.
+    pub(crate) fn selects_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    pub(crate) fn matches(&self, object: &Object) -> bool {
+        self.labels.matches(|name| object.label(name))
+            && self.fields.matches(|name| object.field(name))
+    }
+}
+
+/// The fields that may be selected by, as the real server has them.
+fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), Refused> {
+    let known: &[&str] = match kind {
+        Kind::Pod => &[
+            "metadata.name",
+            "metadata.namespace",
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.nominatedNodeName",
+            "status.phase",
+            "status.podIP",
+        ],
+        Kind::Namespace => &["metadata.name", "metadata.namespace", "status.phase"],
+        Kind::Node => &["metadata.name", "metadata.namespace", "spec.unschedulable"],
+        Kind::Lease => &["metadata.name", "metadata.namespace"],
+    };
+    let Some(term) = fields.terms.iter().find(|term| !known.contains(&term.field.as_str())) else {
+        return Ok(());
+    };
+    let message = match kind {
+        Kind::Pod => format!("field label not supported: {}", term.field),
+        Kind::Lease | Kind::Namespace | Kind::Node => {
+            let known: Vec<String> = known.iter().map(|field| go_quoted(field)).collect();
+            format!(
+                "{} is not a known field selector: only {}",
+                go_quoted(&term.field),
+                known.join(", ")
+            )
+        }
+    };
+    Err(Refused::bad_request(message))
+}
+
+fn check_match<'a>(watch: bool, text: impl Fn(&str) -> &'a str) -> Result<(), Refused> {
+    const FIELD: &str = "resourceVersionMatch";
+    let rule = text(FIELD);
+    let version = text("resourceVersion");
+    let cause = match rule {
+        "" => return Ok(()),
+        _ if watch => Cause::forbidden(FIELD, "resourceVersionMatch is forbidden for watch"),
+        _ if version.is_empty() => Cause::forbidden(
+            FIELD,
+            "resourceVersionMatch is forbidden unless resourceVersion is provided",
+        ),
+        _ if !text("continue").is_empty() => {
+            Cause::forbidden(FIELD, "resourceVersionMatch is forbidden when continue is provided")
+        }
+        "Exact" if version == "0" => Cause::forbidden(
+            FIELD,
+            "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+        ),
+        "Exact" | "NotOlderThan" => return Ok(()),
+        other => Cause::not_supported(FIELD, other, &["Exact", "NotOlderThan", ""]),
+    };
+    Err(Refused::invalid_kind("ListOptions", "meta.k8s.io", "", &[cause]))
+}
+
+/// Reads a `resourceVersion`; empty is none.
+pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, Refused> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let text = go_quoted(text);
+            Refused::internal(format!(
+                "resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: \
+                 invalid syntax"
+            ))
+        }),
+    }
+}
+
+/// Reads a whole number in a query; empty is none.
+pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, Refused> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let message = format!("strconv.ParseInt: parsing {}: invalid syntax", go_quoted(text));
+            Refused::bad_request(message)
+        }),
+    }
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(text, "1" | "t" | "true" | "T" | "TRUE" | "True")
+}
+
+/// Reads `dryRun` of a create, an update or a patch.
+pub(crate) fn dry_run(request: &Request, options: &str) -> Result<bool, Refused> {
+    let values: Vec<&str> = request
+        .query
+        .iter()
+        .filter(|(name, value)| name == "dryRun" && !value.is_empty())
+        .map(|(_, value)| value.as_str())
+        .collect();
+    check_dry_run(&values, options)
+}
+
+fn check_dry_run(values: &[&str], options: &str) -> Result<bool, Refused> {
+    if values.iter().all(|value| *value == "All") {
+        return Ok(!values.is_empty());
+    }
+    let shown: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
+    let shown = format!("[]string{{{}}}", shown.join(", "));
+    let cause = Cause::not_supported_raw("dryRun", &shown, &["All"]);
+    Err(Refused::invalid_kind(options, "meta.k8s.io", "", &[cause]))
+}
+
+/// Reads the options of a delete: the body where there is one, else the query.
+pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
+    const OPTIONS: &str = "DeleteOptions";
+    if request.body.is_empty() {
+        return Ok(DeleteOptions {
+            grace_seconds: whole_number(request.query("gracePeriodSeconds").unwrap_or_default())?,
+            dry_run: dry_run(request, OPTIONS)?,
+            ..DeleteOptions::default()
+        });
+    }
+    let body = decode::value(&request.body).map_err(|error| {
+        Refused::internal(format!("couldn't get version/kind; json parse error: {error}"))
+    })?;
+    let grace = match body.get("gracePeriodSeconds") {
+        None | Some(Value::Null) => None,
+        Some(value) => Some(value.as_i64().ok_or_else(|| {
+            Refused::internal(format!(
+                "v1.DeleteOptions.GracePeriodSeconds: readUint64: unexpected value: {value}"
+            ))
+        })?),
+    };
+    check_propagation(&body)?;
+    let texts: Vec<&str> = body
+        .get("dryRun")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    Ok(DeleteOptions {
+        grace_seconds: grace,
+        uid: text("/preconditions/uid"),
+        version: text("/preconditions/resourceVersion"),
+        dry_run: check_dry_run(&texts, OPTIONS)? || dry_run(request, OPTIONS)?,
+    })
+}
+
+/// The policy is checked and otherwise ignored: dependents always go in the background.
+fn check_propagation(body: &Value) -> Result<(), Refused> {
+    const FIELD: &str = "propagationPolicy";
+    let policy = body.get(FIELD).and_then(Value::as_str);
+    let cause = match policy {
+        None => return Ok(()),
+        Some(policy) if body.get("orphanDependents").is_some_and(|v| !v.is_null()) => {
+            let detail = "orphanDependents and deletionPropagation cannot be both set";
+            Cause::invalid(FIELD, policy, detail)
+        }
+        Some("Foreground" | "Background" | "Orphan") => return Ok(()),
+        Some(other) => {
+            Cause::not_supported(FIELD, other, &["Foreground", "Background", "Orphan", "nil"])
+        }
+    };
+    Err(Refused::invalid_kind("DeleteOptions", "meta.k8s.io", "", &[cause]))
+}

@@ -1,0 +1,151 @@
+//! Owns resource quantities: their syntax, their canonical form and their order. Knows no resource.
+
+/// The server's words about a text that is no quantity.
+pub(crate) const SYNTAX: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+
+/// An amount in billionths, and the form it was written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quantity {
+    nanos: i128,
+    binary: bool,
+}
+
+const NANOS: i128 = 1_000_000_000;
+/// Beyond this many digits nothing is read: no resource comes near it.
+const DIGITS_MAX: usize = 20;
+
+impl Quantity {
+    /// None where the text is no quantity.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let split =
+            text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());
+        let (number, suffix) = text.split_at(split);
+        let (scale, binary) = scale_of(suffix)?;
+        let negative = number.starts_with('-');
+        let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let all_digits = |part: &str| part.bytes().all(|c| c.is_ascii_digit());
+        if whole.len() + fraction.len() == 0
+            || whole.len() + fraction.len() > DIGITS_MAX
+            || !all_digits(whole)
+            || !all_digits(fraction)
+        {
+            return None;
+        }
+        let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+        let divisor = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
+        // Finer than a billionth is rounded up, as the real server does.
+        let scaled = digits.checked_mul(scale)?;
+        let nanos = (scaled + divisor - 1) / divisor;
+        Some(Self { nanos: if negative { -nanos } else { nanos }, binary })
+    }
+
+    pub(crate) fn is_negative(self) -> bool {
+        self.nanos < 0
+    }
+
+    pub(crate) fn exceeds(self, other: Self) -> bool {
+        self.nanos > other.nanos
+    }
+
+    /// Rounded up to a thousandth: what is finer is not kept in specs.
+    pub(crate) fn rounded_up(self) -> Self {
+        const MILLI: i128 = 1_000_000;
+        let excess = self.nanos.rem_euclid(MILLI);
+        let nanos = if excess == 0 { self.nanos } else { self.nanos - excess + MILLI };
+        Self { nanos, ..self }
+    }
+
+    pub(crate) fn is_zero(self) -> bool {
+        self.nanos == 0
+    }
+
+    /// The one way to write this amount.
+    pub(crate) fn canonical(self) -> String {
+        const KIBI: i128 = 1024;
+        if self.nanos == 0 {
+            return "0".to_owned();
+        }
+        if self.binary && self.nanos % NANOS == 0 && self.nanos.abs() >= KIBI * NANOS {
+            let (amount, step) = reduced(self.nanos / NANOS, KIBI);
+            return format!("{amount}{}", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][step.min(6)]);
+        }
+        let (amount, step) = reduced(self.nanos, 1000);
+        format!("{amount}{}", ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"][step.min(9)])
+    }
+}
+
+/// Divides by `base` as long as nothing is lost, at most as often as there are suffixes.
+fn reduced(mut amount: i128, base: i128) -> (i128, usize) {
+    let steps_max = if base == 1000 { 9 } else { 6 };
+    let mut step = 0;
+    while step < steps_max && amount % base == 0 {
+        amount /= base;
+        step += 1;
+    }
+    (amount, step)
+}
+
+/// What one unit of a suffix is in billionths, and whether the suffix is a binary one.
+fn scale_of(suffix: &str) -> Option<(i128, bool)> {
+    let decimal = |power: u32| Some((10_i128.pow(power), false));
+    let binary = |power: u32| Some((NANOS << (10 * power), true));
+    match suffix {
+        "n" => decimal(0),
+        "u" => decimal(3),
+        "m" => decimal(6),
+        "" => decimal(9),
+        "k" => decimal(12),
+        "M" => decimal(15),
+        "G" => decimal(18),
+        "T" => decimal(21),
+        "P" => decimal(24),
+        "E" => decimal(27),
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        other => {
+            let power: i32 = other.strip_prefix(['e', 'E'])?.parse().ok()?;
+            u32::try_from(power.checked_add(9)?).ok().filter(|power| *power <= 27).and_then(decimal)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_and_written_canonically() {
+        for (text, want) in [
+            ("1", Some("1")),
+            ("0.5", Some("500m")),
+            ("100m", Some("100m")),
+            ("1000m", Some("1")),
+            ("1.0005", Some("1000500u")),
+            ("1Gi", Some("1Gi")),
+            ("1024Mi", Some("1Gi")),
+            ("1.5Gi", Some("1536Mi")),
+            ("1000000000", Some("1G")),
+            ("1e3", Some("1k")),
+            ("2k", Some("2k")),
+            ("-1", Some("-1")),
+            ("0", Some("0")),
+            ("abc", None),
+            ("", None),
+            ("1.2.3", None),
+            ("1Zi", None),
+            ("--1", None),
+            ("999999999999999999999999", None),
+        ] {
+            let got = Quantity::parse(text).map(Quantity::canonical);
+            assert_eq!(got.as_deref(), want, "{text}");
+        }
+        let parsed = |text| Quantity::parse(text).expect("a quantity");
+        assert!(parsed("2").exceeds(parsed("1999m")) && !parsed("1Ki").exceeds(parsed("1024")));
+    }
+}

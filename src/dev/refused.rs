@@ -1,0 +1,311 @@
+//! Owns the answers other than success, worded as kube-apiserver words them: `Status` bodies with
+//! reason, details and causes. Knows no request.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use crate::dev::kind::{Kind, qualified};
+
+/// One field that is wrong, as `details.causes[]` tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cause {
+    pub(crate) field: String,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Cause {
+    fn new(field: impl Into<String>, reason: &'static str, message: String) -> Self {
+        Self { field: field.into(), reason, message }
+    }
+
+    pub(crate) fn required(field: impl Into<String>, detail: &str) -> Self {
+        let message = match detail {
+            "" => "Required value".to_owned(),
+            detail => format!("Required value: {detail}"),
+        };
+        Self::new(field, "FieldValueRequired", message)
+    }
+
+    /// A wrong text; it is quoted.
+    pub(crate) fn invalid(field: impl Into<String>, value: &str, detail: &str) -> Self {
+        Self::invalid_raw(field, &go_quoted(value), detail)
+    }
+
+    /// A wrong value that is no text; it is printed as it is.
+    pub(crate) fn invalid_raw(
+        field: impl Into<String>,
+        value: &dyn fmt::Display,
+        detail: &str,
+    ) -> Self {
+        Self::new(field, "FieldValueInvalid", format!("Invalid value: {value}: {detail}"))
+    }
+
+    pub(crate) fn duplicate(field: impl Into<String>, value: &str) -> Self {
+        let message = format!("Duplicate value: {}", go_quoted(value));
+        Self::new(field, "FieldValueDuplicate", message)
+    }
+
+    pub(crate) fn forbidden(field: impl Into<String>, detail: &str) -> Self {
+        Self::new(field, "FieldValueForbidden", format!("Forbidden: {detail}"))
+    }
+
+    pub(crate) fn not_found(field: impl Into<String>, value: &str) -> Self {
+        Self::new(field, "FieldValueNotFound", format!("Not found: {}", go_quoted(value)))
+    }
+
+    pub(crate) fn not_supported(field: impl Into<String>, value: &str, known: &[&str]) -> Self {
+        Self::not_supported_raw(field, &go_quoted(value), known)
+    }
+
+    pub(crate) fn not_supported_raw(
+        field: impl Into<String>,
+        value: &dyn fmt::Display,
+        known: &[&str],
+    ) -> Self {
+        let known: Vec<String> = known.iter().map(|k| go_quoted(k)).collect();
+        let message = format!("Unsupported value: {value}: supported values: {}", known.join(", "));
+        Self::new(field, "FieldValueNotSupported", message)
+    }
+}
+
+/// An answer other than success.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Refused {
+    pub(crate) code: u16,
+    /// Empty where the server gives none.
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    pub(crate) details: Option<Value>,
+    /// `metadata.continue`: where to go on after an expired continue token.
+    pub(crate) resume: Option<String>,
+    pub(crate) retry_after_seconds: Option<u32>,
+}
+
+impl Refused {
+    fn new(code: u16, reason: &'static str, message: String) -> Self {
+        Self { code, reason, message, details: None, resume: None, retry_after_seconds: None }
+    }
+
+    fn about(mut self, kind: &str, group: &str, name: &str) -> Self {
+        let mut details = Map::new();
+        for (key, text) in [("name", name), ("group", group), ("kind", kind)] {
+            if !text.is_empty() {
+                details.insert(key.to_owned(), text.into());
+            }
+        }
+        self.details = Some(Value::Object(details));
+        self
+    }
+
+    fn about_resource(self, kind: Kind, name: &str) -> Self {
+        self.about(kind.plural(), kind.group(), name)
+    }
+
+    pub(crate) fn already_exists(kind: Kind, name: &str, deleting: bool) -> Self {
+        let prefix = if deleting { "object is being deleted: " } else { "" };
+        let message = format!("{prefix}{} {} already exists", kind.resource(), go_quoted(name));
+        Self::new(409, "AlreadyExists", message).about_resource(kind, name)
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message.into())
+    }
+
+    /// 409: `subject` is the resource or the kind, whichever the real server names here.
+    pub(crate) fn conflict(subject: &str, group: &str, name: &str, detail: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} {}: {detail}",
+            qualified(subject, group),
+            go_quoted(name)
+        );
+        Self::new(409, "Conflict", message).about(subject, group, name)
+    }
+
+    pub(crate) fn modified(kind: Kind, name: &str) -> Self {
+        let detail = "the object has been modified; please apply your changes to the latest \
+                      version and try again";
+        Self::conflict(kind.plural(), kind.group(), name, detail)
+    }
+
+    /// 410 to a watch or an exact list.
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message.into())
+    }
+
+    /// 410 to a page; `resume` goes on with what is there now.
+    pub(crate) fn page_expired(resume: String) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list \
+                       result. You can start a new list without the continue parameter, or use \
+                       the continue token in this response to retrieve the remainder of the \
+                       results. Continuing with the provided token results in an inconsistent \
+                       list - objects that were created, modified, or deleted between the time \
+                       the first chunk was returned and now may show up in the list.";
+        Self { resume: Some(resume), ..Self::expired(message) }
+    }
+
+    pub(crate) fn forbidden(kind: Kind, name: &str, detail: &str) -> Self {
+        let message = format!("{} {} is forbidden: {detail}", kind.resource(), go_quoted(name));
+        Self::new(403, "Forbidden", message).about_resource(kind, name)
+    }
+
+    /// 403 to a create in a namespace that is on its way out.
+    pub(crate) fn namespace_terminating(kind: Kind, name: &str, namespace: &str) -> Self {
+        let detail = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
+        let mut refused = Self::forbidden(kind, name, &detail);
+        refused.add_causes(&[Cause::new(
+            "metadata.namespace",
+            "NamespaceTerminating",
+            format!("namespace {namespace} is being terminated"),
+        )]);
+        refused
+    }
+
+    /// 500 without a reason: what the real server passes on from its own inside.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(500, "", message.into())
+    }
+
+    /// 422 about an object.
+    pub(crate) fn invalid(kind: Kind, name: &str, causes: &[Cause]) -> Self {
+        Self::invalid_kind(kind.name(), kind.group(), name, causes)
+    }
+
+    /// 422 about anything that has a kind: options, reviews.
+    pub(crate) fn invalid_kind(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
+        let message = format!(
+            "{} {} is invalid: {}",
+            qualified(kind, group),
+            go_quoted(name),
+            join_causes(causes)
+        );
+        let mut refused = Self::new(422, "Invalid", message).about(kind, group, name);
+        refused.add_causes(causes);
+        refused
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(405, "MethodNotAllowed", message.to_owned()).about("", "", "")
+    }
+
+    pub(crate) fn no_such_path() -> Self {
+        let message = "the server could not find the requested resource";
+        Self::new(404, "NotFound", message.to_owned()).about("", "", "")
+    }
+
+    pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
+        let message = format!("{} {} not found", kind.resource(), go_quoted(name));
+        Self::new(404, "NotFound", message).about_resource(kind, name)
+    }
+
+    pub(crate) fn too_large_version(asked: u64, current: u64) -> Self {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let mut refused = Self::new(504, "Timeout", message);
+        refused.retry_after_seconds = Some(1);
+        refused.details = Some(json!({
+            "causes": [{
+                "reason": "ResourceVersionTooLarge",
+                "message": "Too large resource version",
+            }],
+            "retryAfterSeconds": 1,
+        }));
+        refused
+    }
+
+    pub(crate) fn too_many_requests() -> Self {
+        let mut refused = Self::new(
+            429,
+            "TooManyRequests",
+            "Too many requests, please try again later.".to_owned(),
+        );
+        refused.retry_after_seconds = Some(1);
+        refused.details = Some(json!({ "retryAfterSeconds": 1 }));
+        refused
+    }
+
+    /// 415 to a body.
+    pub(crate) fn unsupported_media_type() -> Self {
+        let message = "the body of the request was in an unknown format - accepted media types \
+                       include: application/json";
+        Self::new(415, "UnsupportedMediaType", message.to_owned())
+    }
+
+    /// 415 to a patch.
+    pub(crate) fn unsupported_patch() -> Self {
+        let message = "415: Unsupported Media Type";
+        Self::new(415, "UnsupportedMediaType", message.to_owned()).about("", "", "")
+    }
+
+    fn add_causes(&mut self, causes: &[Cause]) {
+        let causes: Vec<Value> = causes
+            .iter()
+            .map(|c| json!({ "reason": c.reason, "message": c.message, "field": c.field }))
+            .collect();
+        if let Some(Value::Object(details)) = &mut self.details {
+            details.insert("causes".to_owned(), causes.into());
+        }
+    }
+
+    /// The `Status` body.
+    pub(crate) fn body(&self) -> Value {
+        let mut metadata = Map::new();
+        if let Some(resume) = &self.resume {
+            metadata.insert("continue".to_owned(), resume.as_str().into());
+        }
+        let mut body = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "status": "Failure",
+            "message": self.message,
+            "code": self.code,
+        });
+        if !self.reason.is_empty() {
+            body["reason"] = self.reason.into();
+        }
+        if let Some(details) = &self.details {
+            body["details"] = details.clone();
+        }
+        body
+    }
+}
+
+/// The causes in one line: repeated ones once, several of them in brackets.
+fn join_causes(causes: &[Cause]) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for cause in causes {
+        let text = format!("{}: {}", cause.field, cause.message);
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    match texts.as_slice() {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+/// Quotes as Go's `%q` does for the texts that occur here.
+pub(crate) fn go_quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                quoted.push('\\');
+                quoted.push(c);
+            }
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            '\r' => quoted.push_str("\\r"),
+            c if c.is_control() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

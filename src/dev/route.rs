@@ -1,0 +1,131 @@
+//! Owns the paths: which resource, object or document a request means. Does not act on it.
+
+use percent_encoding::percent_decode_str;
+
+use crate::dev::discovery;
+use crate::dev::kind::{Key, Kind};
+use crate::dev::refused::Refused;
+
+/// What a path means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    AccessReview,
+    /// A document that never changes: discovery, version.
+    Document,
+    Health,
+    /// An API group that is not served.
+    NoGroup,
+    /// A path that is nobody's.
+    Nowhere,
+    Resource(Target),
+}
+
+/// A collection, or an object in it, or a part of that object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    /// Empty for cluster-wide resources, and for lists over all namespaces.
+    pub(crate) namespace: String,
+    pub(crate) name: Option<String>,
+    pub(crate) part: Part,
+    /// The old `/watch/` paths.
+    pub(crate) watch: bool,
+}
+
+/// What of an object is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Binding,
+    Log,
+    Status,
+    Whole,
+}
+
+impl Target {
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.name.as_ref().map(|name| Key::new(self.kind, &self.namespace, name))
+    }
+}
+
+/// Reads a path. The error is the server's answer.
+pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
+    let decoded: Option<Vec<String>> = path
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+        .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
+        .collect();
+    let Some(segments) = decoded else { return Err(Refused::no_such_path()) };
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    match segments.as_slice() {
+        ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
+        [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, "v1"]
+            if discovery::has(path) =>
+        {
+            Ok(Route::Document)
+        }
+        ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => {
+            Ok(Route::AccessReview)
+        }
+        ["api", "v1", rest @ ..] => resource("", rest),
+        ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::NoGroup),
+        ["apis", group, "v1", rest @ ..] => resource(group, rest),
+        ["api" | "apis", ..] => Err(Refused::no_such_path()),
+        _ => Ok(Route::Nowhere),
+    }
+}
+
+fn resource(group: &str, segments: &[&str]) -> Result<Route, Refused> {
+    let (watch, segments) = match segments {
+        ["watch", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let kind = |plural: &str| {
+        Kind::ALL
+            .into_iter()
+            .find(|kind| kind.plural() == plural && kind.group() == group)
+            .ok_or_else(Refused::no_such_path)
+    };
+    let target = |kind: Kind, namespace: &str, name: Option<&str>, part: Part| {
+        Ok(Route::Resource(Target {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.map(str::to_owned),
+            part,
+            watch,
+        }))
+    };
+    match segments {
+        ["namespaces", namespace, plural, rest @ ..]
+            if !(group.is_empty() && rest.is_empty() && *plural == "status") =>
+        {
+            let kind = kind(plural)?;
+            if !kind.is_namespaced() {
+                return Err(Refused::no_such_path());
+            }
+            match rest {
+                [] => target(kind, namespace, None, Part::Whole),
+                [name] => target(kind, namespace, Some(name), Part::Whole),
+                [name, part] => target(kind, namespace, Some(name), part_of(kind, part)?),
+                _ => Err(Refused::no_such_path()),
+            }
+        }
+        [plural] => target(kind(plural)?, "", None, Part::Whole),
+        [plural, name] => match kind(plural)? {
+            kind if kind.is_namespaced() => Err(Refused::no_such_path()),
+            kind => target(kind, "", Some(name), Part::Whole),
+        },
+        [plural, name, "status"] if !kind(plural)?.is_namespaced() => {
+            target(kind(plural)?, "", Some(name), Part::Status)
+        }
+        _ => Err(Refused::no_such_path()),
+    }
+}
+
+fn part_of(kind: Kind, part: &str) -> Result<Part, Refused> {
+    match (kind, part) {
+        (Kind::Pod, "binding") => Ok(Part::Binding),
+        (Kind::Pod, "log") => Ok(Part::Log),
+        (Kind::Pod, "status") => Ok(Part::Status),
+        (Kind::Lease | Kind::Namespace | Kind::Node | Kind::Pod, _) => Err(Refused::no_such_path()),
+    }
+}

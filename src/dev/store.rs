@@ -1,0 +1,291 @@
+//! Owns the objects, their one rising version and a bounded window of their history. Decides
+//! nothing about what may be stored; wakes those who wait for changes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use serde_json::Value;
+
+use crate::dev::kind::{Key, Kind};
+use crate::dev::object::Object;
+
+/// Changes kept for watches and for the later pages of lists. A pod takes about 3 kB of it.
+pub(crate) const WATCH_HISTORY_EVENTS: usize = 16_384;
+
+/// One change of one object.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) version: u64,
+    /// None where the object is new.
+    pub(crate) before: Option<Arc<Object>>,
+    /// The object as it is now, or as it was when it went.
+    pub(crate) now: Arc<Object>,
+    pub(crate) gone: bool,
+}
+
+/// The version that was asked for is no longer in the window, or not yet reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unavailable {
+    /// The oldest version that can still be told.
+    Compacted(u64),
+    Future,
+}
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    version: u64,
+    objects: BTreeMap<Key, Arc<Object>>,
+    /// Every live uid, for the owners of others.
+    uids: BTreeSet<Box<str>>,
+    /// Owner uid to those who name it.
+    dependents: BTreeMap<Box<str>, BTreeSet<Key>>,
+    history: VecDeque<Change>,
+    history_max: usize,
+    wakers: Vec<Waker>,
+}
+
+#[derive(Debug)]
+struct Waker {
+    kind: Kind,
+    sender: Sender<()>,
+}
+
+impl Store {
+    pub(crate) fn new(history_max: usize) -> Self {
+        Self {
+            // A version of 0 has a meaning of its own in requests.
+            version: 1,
+            objects: BTreeMap::new(),
+            uids: BTreeSet::new(),
+            dependents: BTreeMap::new(),
+            history: VecDeque::new(),
+            history_max: history_max.max(1),
+            wakers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
+        self.objects.get(key)
+    }
+
+    pub(crate) fn has_uid(&self, uid: &str) -> bool {
+        self.uids.contains(uid)
+    }
+
+    /// Those who name `uid` as an owner.
+    pub(crate) fn dependents(&self, uid: &str) -> Vec<Key> {
+        self.dependents.get(uid).map(|keys| keys.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The objects of a kind, of one namespace or (where that is empty) of all, in key order.
+    pub(crate) fn objects(
+        &self,
+        kind: Kind,
+        namespace: &str,
+    ) -> impl Iterator<Item = &Arc<Object>> {
+        let namespace = namespace.to_owned();
+        let all = namespace.is_empty();
+        self.objects.range(Key::new(kind, &namespace, "")..).map(|(_, object)| object).take_while(
+            move |object| object.key.kind == kind && (all || object.key.namespace == namespace),
+        )
+    }
+
+    /// The same as they were at `version`.
+    pub(crate) fn objects_at(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        version: u64,
+    ) -> Result<Vec<Arc<Object>>, Unavailable> {
+        let mut objects: BTreeMap<&Key, &Arc<Object>> =
+            self.objects(kind, namespace).map(|object| (&object.key, object)).collect();
+        for change in self.changes_after(version)?.rev() {
+            let key = &change.now.key;
+            if key.kind != kind || !(namespace.is_empty() || key.namespace == namespace) {
+                continue;
+            }
+            match &change.before {
+                Some(before) => objects.insert(key, before),
+                None => objects.remove(key),
+            };
+        }
+        Ok(objects.into_values().cloned().collect())
+    }
+
+    /// The changes after `version`, oldest first.
+    pub(crate) fn changes_after(
+        &self,
+        version: u64,
+    ) -> Result<impl DoubleEndedIterator<Item = &Change>, Unavailable> {
+        let oldest = self.oldest();
+        if version < oldest {
+            return Err(Unavailable::Compacted(oldest));
+        }
+        if version > self.version {
+            return Err(Unavailable::Future);
+        }
+        let start = self.history.partition_point(|change| change.version <= version);
+        Ok(self.history.range(start..))
+    }
+
+    /// The oldest version from which all changes can still be told.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.history.front().map_or(self.version, |change| change.version - 1)
+    }
+
+    /// Stores an object, new or replacing the one of its key, under the next version.
+    pub(crate) fn put(&mut self, kind: Kind, value: Value) -> Arc<Object> {
+        self.version += 1;
+        let object = Arc::new(Object::new(kind, value, self.version));
+        let before = self.objects.insert(object.key.clone(), Arc::clone(&object));
+        if let Some(before) = &before {
+            self.unlink(before);
+        }
+        self.uids.insert(object.uid.clone());
+        for owner in &object.owners {
+            self.dependents.entry(owner.clone()).or_default().insert(object.key.clone());
+        }
+        self.record(Change {
+            version: self.version,
+            before,
+            now: Arc::clone(&object),
+            gone: false,
+        });
+        object
+    }
+
+    /// Removes an object; its last state carries the version of the removal.
+    pub(crate) fn remove(&mut self, key: &Key) -> Option<Arc<Object>> {
+        let before = self.objects.remove(key)?;
+        self.version += 1;
+        self.unlink(&before);
+        let now = Arc::new(before.at_version(self.version));
+        let change = Change {
+            version: self.version,
+            before: Some(before),
+            now: Arc::clone(&now),
+            gone: true,
+        };
+        self.record(change);
+        Some(now)
+    }
+
+    /// A receiver that gets a token after changes of `kind`: one for any number of them.
+    pub(crate) fn subscribe(&mut self, kind: Kind) -> Receiver<()> {
+        // Those who have gone show only when they are sent to; a token too many does no harm.
+        self.wake(kind);
+        let (sender, receiver) = bounded(1);
+        self.wakers.push(Waker { kind, sender });
+        receiver
+    }
+
+    fn unlink(&mut self, object: &Object) {
+        self.uids.remove(&object.uid);
+        for owner in &object.owners {
+            if let Some(keys) = self.dependents.get_mut(owner) {
+                keys.remove(&object.key);
+                if keys.is_empty() {
+                    self.dependents.remove(owner);
+                }
+            }
+        }
+    }
+
+    fn record(&mut self, change: Change) {
+        let kind = change.now.key.kind;
+        self.history.push_back(change);
+        while self.history.len() > self.history_max {
+            self.history.pop_front();
+        }
+        self.wake(kind);
+    }
+
+    fn wake(&mut self, kind: Kind) {
+        self.wakers.retain(|waker| {
+            // A full channel means that its receiver has not looked since the last token.
+            waker.kind != kind
+                || !matches!(
+                    waker.sender.try_send(()),
+                    Err(crossbeam_channel::TrySendError::Disconnected(()))
+                )
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, uid: &str, owner: Option<&str>) -> Value {
+        let owners: Vec<Value> = owner
+            .map(|uid| json!({"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": uid}))
+            .into_iter()
+            .collect();
+        json!({"metadata": {
+            "name": name, "namespace": "n", "uid": uid, "ownerReferences": owners,
+        }})
+    }
+
+    fn names(objects: &[Arc<Object>]) -> Vec<&str> {
+        objects.iter().map(|object| object.key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn an_older_version_is_rebuilt_from_the_history() {
+        let mut store = Store::new(100);
+        store.put(Kind::Pod, pod("a", "1", None));
+        let then = store.put(Kind::Pod, pod("b", "2", None)).version;
+        store.put(Kind::Pod, pod("c", "3", None));
+        store.remove(&Key::new(Kind::Pod, "n", "a"));
+        store.put(Kind::Pod, pod("b", "4", None));
+        let objects = store.objects_at(Kind::Pod, "n", then).expect("in the window");
+        assert_eq!(names(&objects), ["a", "b"]);
+        assert_eq!(&*objects[1].uid, "2");
+    }
+
+    #[test]
+    fn the_window_is_bounded_and_says_so() {
+        let mut store = Store::new(2);
+        for n in 0..5 {
+            store.put(Kind::Pod, pod(&format!("p{n}"), &n.to_string(), None));
+        }
+        assert_eq!(store.version(), 6);
+        assert_eq!(store.oldest(), 4);
+        assert_eq!(store.changes_after(4).expect("kept").count(), 2);
+        assert_eq!(store.changes_after(3).err(), Some(Unavailable::Compacted(4)));
+        assert_eq!(store.changes_after(7).err(), Some(Unavailable::Future));
+    }
+
+    #[test]
+    fn dependents_and_uids_follow_the_objects() {
+        let mut store = Store::new(10);
+        store.put(Kind::Pod, pod("o", "owner", None));
+        let key = store.put(Kind::Pod, pod("d", "dependent", Some("owner"))).key.clone();
+        assert_eq!(store.dependents("owner"), std::slice::from_ref(&key));
+        store.remove(&key);
+        assert!(store.dependents("owner").is_empty());
+        assert!(store.has_uid("owner") && !store.has_uid("dependent"));
+    }
+
+    #[test]
+    fn changes_wake_those_who_wait_for_their_kind_once() {
+        let mut store = Store::new(10);
+        let pods = store.subscribe(Kind::Pod);
+        let leases = store.subscribe(Kind::Lease);
+        store.put(Kind::Pod, pod("a", "1", None));
+        store.put(Kind::Pod, pod("b", "2", None));
+        assert_eq!(pods.try_iter().count(), 1);
+        assert_eq!(leases.try_iter().count(), 0);
+        drop(pods);
+        let again = store.subscribe(Kind::Pod);
+        assert_eq!(store.wakers.len(), 2, "those who have gone are forgotten");
+        assert_eq!(again.try_iter().count(), 0);
+    }
+}

@@ -1,0 +1,468 @@
+//! Tries whole clusters over their sockets: real processes, faults, watches, garbage collection.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::testing::{Reply, eventually, send};
+use super::{Cluster, Options};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+
+struct Fixture {
+    cluster: Cluster,
+    address: SocketAddr,
+}
+
+fn start(change: impl FnOnce(&mut Options)) -> Fixture {
+    let mut options = Options::default();
+    change(&mut options);
+    let cluster = Cluster::start(options).expect("a cluster");
+    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    Fixture { cluster, address }
+}
+
+fn with_fault(name: &str, value: &str) -> Fixture {
+    start(|options| {
+        options.simulate = true;
+        options.faults.push((name.to_owned(), value.to_owned()));
+    })
+}
+
+/// In the script `$$` stands for `$`, as in every command of a pod.
+fn pod(name: &str, script: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "containers": [
+                { "name": "c", "image": "none", "command": ["sh", "-c", script] },
+            ],
+        },
+    })
+}
+
+impl Fixture {
+    fn get(&self, path: &str) -> Reply {
+        send(self.address, "GET", path, None)
+    }
+
+    fn delete(&self, path: &str) -> Reply {
+        send(self.address, "DELETE", path, None)
+    }
+
+    fn create(&self, pod: &Value) -> Reply {
+        send(self.address, "POST", PODS, Some((JSON, &pod.to_string())))
+    }
+
+    #[track_caller]
+    fn created(&self, pod: &Value) -> Value {
+        let reply = self.create(pod);
+        assert_eq!(reply.status, 201, "{}", reply.body);
+        reply.json()
+    }
+
+    fn pod(&self, name: &str) -> Option<Value> {
+        let reply = self.get(&format!("{PODS}/{name}"));
+        (reply.status == 200).then(|| reply.json())
+    }
+
+    #[track_caller]
+    fn in_phase(&self, name: &str, phase: &str) -> Value {
+        eventually(&format!("{name} {phase}"), || {
+            self.pod(name).filter(|pod| pod["status"]["phase"] == phase)
+        })
+    }
+
+    #[track_caller]
+    fn gone(&self, name: &str) {
+        eventually(&format!("{name} gone"), || self.pod(name).is_none().then_some(()));
+    }
+
+    fn log(&self, name: &str) -> String {
+        self.get(&format!("{PODS}/{name}/log")).body
+    }
+
+    #[track_caller]
+    fn log_line(&self, name: &str) -> String {
+        eventually(&format!("a line of {name}"), || {
+            self.log(name).split_once('\n').map(|(line, _)| line.to_owned())
+        })
+    }
+}
+
+fn terminated(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]["state"]["terminated"]
+}
+
+/// True while a process of that id exists.
+fn is_alive(pid: &str) -> bool {
+    PathBuf::from(format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn a_pod_runs_its_command_and_tells_how_it_ended() {
+    let fixture = start(|_| {});
+    let mut spec = pod("a", "echo \"$0 $IP $HOSTNAME ${USER-none}\"; pwd; exit 3");
+    let container = &mut spec["spec"]["containers"][0];
+    container["args"] = json!(["$(NAME)-$$(NAME)"]);
+    container["workingDir"] = json!("/");
+    container["env"] = json!([
+        { "name": "NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
+        { "name": "IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } },
+    ]);
+    fixture.created(&spec);
+    let ended = fixture.in_phase("a", "Failed");
+    let ip = ended["status"]["podIP"].as_str().expect("an address");
+    assert!(ip.starts_with("127."), "{ip}");
+    assert_eq!(fixture.log("a"), format!("a-$(NAME) {ip} a none\n/\n"));
+    let tail = fixture.get(&format!("{PODS}/a/log?tailLines=1"));
+    assert_eq!(tail.body, "/\n");
+    let end = terminated(&ended);
+    assert_eq!((&end["exitCode"], &end["reason"]), (&json!(3), &json!("Error")));
+    assert_eq!(ended["spec"]["nodeName"], "dev-node-0");
+    fixture.created(&pod("b", "true"));
+    let ended = fixture.in_phase("b", "Succeeded");
+    assert_eq!(terminated(&ended)["reason"], "Completed");
+    // Ended pods go at once.
+    assert_eq!(fixture.delete(&format!("{PODS}/a")).status, 200);
+    assert_eq!(fixture.get(&format!("{PODS}/a")).status, 404);
+}
+
+#[test]
+fn init_containers_run_first_and_in_order() {
+    let fixture = start(|_| {});
+    let folder = std::env::temp_dir().join(format!("posse-dev-init-{}", fixture.address.port()));
+    let file = folder.display();
+    let mut spec = pod("a", &format!("cat {file}; rm {file}"));
+    let init = |name: &str| {
+        json!({ "name": name, "image": "none",
+            "command": ["sh", "-c", format!("echo {name} >> {file}")] })
+    };
+    spec["spec"]["initContainers"] = json!([init("one"), init("two")]);
+    fixture.created(&spec);
+    fixture.in_phase("a", "Succeeded");
+    assert_eq!(fixture.get(&format!("{PODS}/a/log?container=c")).body, "one\ntwo\n");
+    let mut spec = pod("b", "true");
+    spec["spec"]["initContainers"] = json!([
+        { "name": "i", "image": "none", "command": ["sh", "-c", "exit 9"] },
+    ]);
+    fixture.created(&spec);
+    let failed = fixture.in_phase("b", "Failed");
+    let status = &failed["status"];
+    assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 9);
+    assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["reason"], "PodInitializing");
+}
+
+#[test]
+fn restarts_follow_the_policy() {
+    let fixture = start(|_| {});
+    let mut spec = pod("a", "exit 1");
+    spec["spec"]["restartPolicy"] = json!("OnFailure");
+    fixture.created(&spec);
+    let status = eventually("a backoff", || {
+        let pod = fixture.pod("a")?;
+        let status = pod["status"]["containerStatuses"][0].clone();
+        let waits = status["state"]["waiting"]["reason"] == "CrashLoopBackOff";
+        (waits && status["restartCount"] == 1).then_some(status)
+    });
+    assert_eq!(status["lastState"]["terminated"]["exitCode"], 1);
+    // Nothing of it runs, so its end needs no grace.
+    fixture.delete(&format!("{PODS}/a"));
+    fixture.gone("a");
+}
+
+#[test]
+fn a_deleted_pod_gets_its_grace_and_no_more() {
+    let fixture = start(|_| {});
+    fixture.created(&pod(
+        "kind",
+        "trap 'echo bye; exit 0' TERM; echo $$$$; while :; do sleep 0.02; done",
+    ));
+    fixture.created(&pod("deaf", "trap '' TERM; echo $$$$; while :; do sleep 0.02; done"));
+    let pids = [fixture.log_line("kind"), fixture.log_line("deaf")];
+    assert!(pids.iter().all(|pid| is_alive(pid)));
+    let version = fixture.get(PODS).json()["metadata"]["resourceVersion"].clone();
+    let version = version.as_str().expect("a version").to_owned();
+    fixture.delete(&format!("{PODS}/kind"));
+    let marked = fixture.delete(&format!("{PODS}/deaf?gracePeriodSeconds=1")).json();
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 1);
+    fixture.gone("kind");
+    fixture.gone("deaf");
+    assert!(!pids.iter().any(|pid| is_alive(pid)));
+    // The last words: how each ended, before it went.
+    let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=1&resourceVersion={version}"));
+    let mut ends = Vec::new();
+    for line in watch.body.lines() {
+        let event: Value = serde_json::from_str(line).expect("an event");
+        if event["type"] == "DELETED" {
+            let object = &event["object"];
+            let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+            ends.push((
+                name,
+                terminated(object)["exitCode"].clone(),
+                object["status"]["phase"].clone(),
+            ));
+        }
+    }
+    ends.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(
+        ends,
+        [
+            ("deaf".to_owned(), json!(137), json!("Failed")),
+            ("kind".to_owned(), json!(0), json!("Succeeded")),
+        ]
+    );
+}
+
+#[test]
+fn a_process_killed_by_hand_shows_as_137_and_takes_its_group_along() {
+    let fixture = start(|_| {});
+    fixture.created(&pod("a", "sleep 300 & echo $$$$ $!; wait"));
+    let line = fixture.log_line("a");
+    let (shell, sleeper) = line.split_once(' ').expect("two ids");
+    let killed = std::process::Command::new("kill").args(["-9", shell]).status();
+    assert!(killed.expect("kill runs").success());
+    let ended = fixture.in_phase("a", "Failed");
+    assert_eq!(terminated(&ended)["exitCode"], 137);
+    eventually("the group's end", || (!is_alive(sleeper)).then_some(()));
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let fixture = start(|_| {});
+    let mut spec = pod("unknown", "true");
+    spec["spec"]["containers"][0]["command"] = json!(["no-such-program"]);
+    fixture.created(&spec);
+    let ended = fixture.in_phase("unknown", "Failed");
+    let end = terminated(&ended);
+    assert_eq!((&end["exitCode"], &end["reason"]), (&json!(128), &json!("StartError")));
+    let message = end["message"].as_str().expect("words");
+    assert!(
+        message.contains("exec: \"no-such-program\": executable file not found in $PATH"),
+        "{message}"
+    );
+    let mut spec = pod("image", "true");
+    spec["spec"]["containers"][0]["command"] = json!([]);
+    fixture.created(&spec);
+    let waiting = eventually("a failed pull", || {
+        let pod = fixture.pod("image")?;
+        let waiting = pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
+        (waiting["reason"] == "ErrImagePull").then_some(waiting)
+    });
+    assert!(waiting["message"].as_str().expect("words").contains("runs commands"));
+    assert_eq!(fixture.pod("image").expect("there")["status"]["phase"], "Pending");
+}
+
+#[test]
+fn nobody_outlives_the_cluster() {
+    let fixture = start(|_| {});
+    let folder = fixture.cluster.kubeconfig().parent().expect("a folder").to_owned();
+    fixture.created(&pod("a", "echo $$$$; exec sleep 300"));
+    let pid = fixture.log_line("a");
+    assert!(is_alive(&pid) && folder.exists());
+    fixture.cluster.stop();
+    assert!(!is_alive(&pid) && !folder.exists());
+}
+
+#[test]
+fn dependents_go_with_their_last_owner() {
+    let fixture = start(|options| options.simulate = true);
+    let owner = fixture.created(&pod("owner", "true"));
+    let owned = |name: &str, uid: &Value| {
+        let mut pod = pod(name, "true");
+        pod["metadata"]["ownerReferences"] = json!([
+            { "apiVersion": "v1", "kind": "Pod", "name": "owner", "uid": uid, "controller": true },
+        ]);
+        pod
+    };
+    fixture.created(&owned("dependent", &owner["metadata"]["uid"]));
+    fixture.created(&owned("orphan", &json!("11111111-2222-3333-4444-555555555555")));
+    fixture.gone("orphan");
+    fixture.in_phase("dependent", "Running");
+    fixture.delete(&format!("{PODS}/owner"));
+    fixture.gone("owner");
+    fixture.gone("dependent");
+}
+
+#[test]
+fn a_deleted_namespace_is_emptied_and_goes() {
+    let fixture = start(|options| {
+        options.simulate = true;
+        options.namespaces.push("extra".to_owned());
+    });
+    let pods = "/api/v1/namespaces/extra/pods";
+    let body = pod("a", "true").to_string();
+    assert_eq!(send(fixture.address, "POST", pods, Some((JSON, &body))).status, 201);
+    assert_eq!(fixture.delete("/api/v1/namespaces/extra").status, 200);
+    eventually("the namespace's end", || {
+        (fixture.get("/api/v1/namespaces/extra").status == 404).then_some(())
+    });
+    assert_eq!(fixture.get(&format!("{pods}/a")).status, 404);
+}
+
+#[test]
+fn the_quota_speaks_as_the_real_one() {
+    let fixture = with_fault("quota", "2");
+    fixture.created(&pod("a", "true"));
+    fixture.created(&pod("b", "true"));
+    let refused = fixture.create(&pod("c", "true"));
+    assert_eq!(refused.status, 403);
+    assert_eq!(
+        refused.json()["message"],
+        "pods \"c\" is forbidden: exceeded quota: dev, requested: pods=1, used: pods=2, limited: \
+         pods=2"
+    );
+    fixture.delete(&format!("{PODS}/a"));
+    fixture.gone("a");
+    fixture.created(&pod("c", "true"));
+}
+
+#[test]
+fn creates_fail_before_and_after_the_commit() {
+    let fixture = with_fault("create-429", "100");
+    let refused = fixture.create(&pod("a", "true"));
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    assert_eq!(fixture.pod("a"), None);
+    let fixture = with_fault("create-500-after", "100");
+    assert_eq!(fixture.create(&pod("a", "true")).status, 500);
+    assert!(fixture.pod("a").is_some());
+    let fixture = with_fault("create-429", "50");
+    let mut codes = (0..40).map(|n| fixture.create(&pod(&format!("p{n}"), "true")).status);
+    assert!(codes.any(|code| code == 201) && codes.any(|code| code == 429));
+}
+
+#[test]
+fn watches_are_cut_or_fall_silent() {
+    let fixture = with_fault("drop-watch", "50");
+    let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=30"));
+    assert!(!watch.whole, "a cut connection has no end");
+    let fixture = with_fault("silent-watch", "0");
+    fixture.created(&pod("a", "true"));
+    let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=1&resourceVersion=1"));
+    assert_eq!((watch.whole, watch.body.as_str()), (true, ""));
+}
+
+#[test]
+fn old_versions_and_pages_expire() {
+    let fixture = with_fault("compact", "8");
+    for n in 0..4 {
+        fixture.created(&pod(&format!("p{n}"), "true"));
+    }
+    let page = fixture.get(&format!("{PODS}?limit=2")).json();
+    let token = page["metadata"]["continue"].as_str().expect("more");
+    for n in 4..12 {
+        fixture.created(&pod(&format!("p{n}"), "true"));
+    }
+    let next = fixture.get(&format!("{PODS}?limit=2&continue={token}"));
+    assert_eq!((next.status, &next.json()["reason"]), (410, &json!("Expired")));
+    let answer = next.json();
+    let token = answer["metadata"]["continue"].as_str().expect("a way to go on");
+    let next = fixture.get(&format!("{PODS}?limit=1&continue={token}"));
+    assert_eq!(next.json()["items"][0]["metadata"]["name"], "p10");
+    // A watch learns it in an event; its answer is 200 all the same.
+    let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=5&resourceVersion=2"));
+    let event = watch.json();
+    assert_eq!((watch.status, watch.whole), (200, true));
+    assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+    let message = event["object"]["message"].as_str().expect("words");
+    assert!(message.starts_with("too old resource version: 2 ("), "{message}");
+}
+
+#[test]
+fn pages_are_of_one_version_whatever_happens_between() {
+    let fixture = start(|options| options.simulate = true);
+    for name in ["a", "b", "c", "d"] {
+        fixture.created(&pod(name, "true"));
+    }
+    let page = fixture.get(&format!("{PODS}?limit=2")).json();
+    let token = page["metadata"]["continue"].as_str().expect("more");
+    fixture.delete(&format!("{PODS}/c?gracePeriodSeconds=0"));
+    fixture.created(&pod("cc", "true"));
+    let rest = fixture.get(&format!("{PODS}?limit=10&continue={token}")).json();
+    let names = |list: &Value| -> Vec<Value> {
+        let items = list["items"].as_array().expect("items");
+        items.iter().map(|pod| pod["metadata"]["name"].clone()).collect()
+    };
+    assert_eq!(
+        (names(&page), names(&rest)),
+        (vec![json!("a"), json!("b")], vec![json!("c"), json!("d")])
+    );
+    assert_eq!(page["metadata"]["resourceVersion"], rest["metadata"]["resourceVersion"]);
+    assert_eq!(rest["metadata"].get("continue"), None);
+}
+
+#[test]
+fn a_watch_tells_who_enters_and_leaves_its_selection_and_ends_with_a_bookmark() {
+    let fixture = start(|options| options.nodes = 0);
+    let mut labelled = pod("a", "true");
+    labelled["metadata"]["labels"] = json!({ "on": "no" });
+    // Nobody schedules it: only the patches below change it.
+    labelled["spec"]["schedulerName"] = json!("nobody");
+    let first = fixture.created(&labelled);
+    let version = first["metadata"]["resourceVersion"].as_str().expect("a version");
+    for on in ["yes", "yes and", "no"] {
+        let patch = json!({ "metadata": { "labels": { "on": on.replace(' ', "-") } } });
+        let path = format!("{PODS}/a");
+        let reply = send(fixture.address, "PATCH", &path, Some((MERGE, &patch.to_string())));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    }
+    let watch = fixture.get(&format!(
+        "{PODS}?watch=1&timeoutSeconds=3&allowWatchBookmarks=true&resourceVersion={version}\
+         &labelSelector=on+notin+(no)"
+    ));
+    let mut told = Vec::new();
+    for line in watch.body.lines() {
+        let event: Value = serde_json::from_str(line).expect("an event");
+        let label = event["object"]["metadata"]["labels"]["on"].as_str().unwrap_or_default();
+        told.push(format!("{} {label}", event["type"].as_str().expect("a type")));
+    }
+    assert!(watch.whole);
+    assert_eq!(told, ["ADDED yes", "MODIFIED yes-and", "DELETED yes-and", "BOOKMARK "]);
+}
+
+#[test]
+fn many_simulated_pods_run_on_all_nodes() {
+    const N_PODS: usize = 300;
+    let fixture = start(|options| {
+        options.simulate = true;
+        options.nodes = 3;
+        options.start_delay = Duration::from_millis(20);
+    });
+    for n in 0..N_PODS {
+        fixture.created(&pod(&format!("p{n}"), "true"));
+    }
+    let count = |selector: &str| {
+        let list = fixture.get(&format!("{PODS}?fieldSelector={selector}")).json();
+        list["items"].as_array().map_or(0, Vec::len)
+    };
+    eventually("all running", || (count("status.phase%3DRunning") == N_PODS).then_some(()));
+    for node in ["dev-node-0", "dev-node-1", "dev-node-2"] {
+        assert_eq!(count(&format!("spec.nodeName%3D{node}")), N_PODS / 3, "{node}");
+    }
+    assert_eq!(fixture.delete(PODS).status, 200);
+    eventually("all gone", || (count("") == 0).then_some(()));
+}
+
+#[test]
+fn mistakes_are_told_at_the_start() {
+    for (change, words) in [
+        (
+            (|options: &mut Options| options.faults.push(("no".to_owned(), "1".to_owned())))
+                as fn(&mut Options),
+            "unknown fault no; known are latency=MS",
+        ),
+        (|options| options.listen = SocketAddr::from(([0, 0, 0, 0], 0)), "loopback"),
+        (|options| options.folder = Some("/nonexistent/x".into()), "/nonexistent/x/posse-dev-"),
+    ] {
+        let mut options = Options::default();
+        change(&mut options);
+        let error = Cluster::start(options).expect_err("refused").to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}

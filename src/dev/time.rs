@@ -1,0 +1,25 @@
+//! Owns moments as API objects write them: RFC 3339 in UTC, whole seconds. Reads no clock itself.
+
+use std::time::SystemTime;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// A moment as `metadata.creationTimestamp` writes it.
+pub(crate) fn text(at: SystemTime) -> String {
+    let at = Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH);
+    shown(at)
+}
+
+/// The text of a moment `seconds` after (or before) the one in `text`; unchanged where that is no
+/// moment.
+pub(crate) fn shifted(text: &str, seconds: i64) -> String {
+    let moved = text
+        .parse::<Timestamp>()
+        .ok()
+        .and_then(|at| at.checked_add(SignedDuration::from_secs(seconds)).ok());
+    moved.map_or_else(|| text.to_owned(), shown)
+}
+
+fn shown(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

@@ -1,0 +1,192 @@
+//! Who is believed and who we are: certificates, tokens and plugins, and what rotates under them.
+
+use super::*;
+
+#[test]
+fn only_the_right_server_is_believed() {
+    for versions in [&BOTH[..], &[&TLS12], &[&TLS13]] {
+        let (folder, authority) = (Folder::new(), Authority::new());
+        folder.write("ca", &authority.pem);
+        let tls = authority.server(&["127.0.0.1"], versions, None);
+        let server = TestServer::start(Some(tls), |_| ok("{}"));
+        let right = cluster(&server, &folder);
+        assert_eq!(get(&Http::connect(right.clone()).unwrap()).unwrap().status, 200);
+
+        let other = folder.write("other", Authority::new().pem);
+        let wrong = Cluster { trust: Trust::Roots(file("ca-field", other)), ..right.clone() };
+        let outcome = http_post(&Http::connect(wrong.clone()).unwrap());
+        assert_not_sent(outcome.clone(), "UnknownIssuer");
+        assert_not_sent(outcome, "(authorities: ca-field (");
+        let careless = Cluster { trust: Trust::Anything, ..wrong };
+        assert_eq!(get(&Http::connect(careless).unwrap()).unwrap().status, 200);
+
+        server.set_tls(authority.server(&["10.1.1.1", "other.example.com"], versions, None));
+        assert_not_sent(http_post(&Http::connect(right).unwrap()), "not valid for name");
+    }
+}
+
+#[test]
+fn the_certificate_may_carry_another_name() {
+    let folder = Folder::new();
+    let server = secure(&folder, &["kube.internal"], |_| ok("{}"));
+    let plain_name = cluster(&server, &folder);
+    assert_not_sent(get(&Http::connect(plain_name.clone()).unwrap()), "not valid for name");
+    let named = Cluster { tls_server_name: Some("kube.internal".to_owned()), ..plain_name };
+    assert_eq!(get(&Http::connect(named).unwrap()).unwrap().status, 200);
+    assert_eq!(server.wait().header("host"), Some(server.address.to_string().as_str()));
+}
+
+#[test]
+fn a_rotated_authority_is_taken_up_at_once() {
+    let folder = Folder::new();
+    let server = secure(&folder, &["127.0.0.1"], |_| {
+        Answer::Reply(200, "Connection: close\r\n", Vec::new())
+    });
+    let http = Http::connect(cluster(&server, &folder)).unwrap();
+    assert_eq!(http_post(&http).unwrap().status, 200);
+
+    let next = Authority::new();
+    server.set_tls(next.server(&["127.0.0.1"], &BOTH, None));
+    assert_not_sent(http_post(&http), "UnknownIssuer");
+    folder.write("ca", "half a fi");
+    assert_not_sent(http_post(&http), "UnknownIssuer");
+    folder.write("ca", &next.pem);
+    assert_eq!(http_post(&http).unwrap().status, 200);
+    let mut stream = http.open_stream("/logs", Duration::from_secs(20)).unwrap();
+    let mut text = String::new();
+    stream.reader().read_to_string(&mut text).unwrap();
+}
+
+/// A cluster whose user has the certificate in the folder's `chain` and `key`.
+fn with_certificate(server: &TestServer, folder: &Folder, authority: &Authority) -> Cluster {
+    let (chain, key) = authority.issue(&["me"]);
+    let mut cluster = cluster(server, folder);
+    cluster.identity.client_cert = Some(ClientCert {
+        chain: file("client-certificate", folder.write("chain", chain)),
+        key: file("client-key", folder.write("key", key)),
+    });
+    cluster
+}
+
+#[test]
+fn a_client_certificate_is_shown_and_its_rotation_taken_up() {
+    for versions in [&BOTH[..], &[&TLS12], &[&TLS13]] {
+        let (folder, authority, clients) = (Folder::new(), Authority::new(), Authority::new());
+        folder.write("ca", &authority.pem);
+        let tls = |clients| authority.server(&["127.0.0.1"], versions, Some(clients));
+        let server = TestServer::start(Some(tls(&clients)), |_| {
+            Answer::Reply(200, "Connection: close\r\n", Vec::new())
+        });
+        let http = Http::connect(with_certificate(&server, &folder, &clients)).unwrap();
+        assert_eq!(http_post(&http).unwrap().status, 200);
+        let nobody = Http::connect(cluster(&server, &folder)).unwrap();
+        assert_not_sent(http_post(&nobody), "received fatal alert");
+
+        let next = Authority::new();
+        server.set_tls(tls(&next));
+        assert_not_sent(http_post(&http), "received fatal alert");
+        let (chain, key) = next.issue(&["me"]);
+        folder.write("chain", chain);
+        folder.write("key", key);
+        assert_eq!(http_post(&http).unwrap().status, 200);
+    }
+}
+
+/// kube-apiserver lets any certificate through TLS and answers 401 to a wrong one.
+#[test]
+fn a_401_has_the_client_certificate_looked_at() {
+    let (folder, clients) = (Folder::new(), Authority::new());
+    let server = secure(&folder, &["127.0.0.1"], |seen| {
+        Answer::Reply(if seen.connection == 0 { 401 } else { 200 }, "", Vec::new())
+    });
+    let http = Http::connect(with_certificate(&server, &folder, &clients)).unwrap();
+    assert_eq!(get(&http).unwrap().status, 401);
+    assert_eq!(server.seen().len(), 1, "nothing changed, so nothing is tried again");
+    let (chain, key) = clients.issue(&["me"]);
+    folder.write("chain", chain);
+    folder.write("key", key);
+    assert_eq!(get(&http).unwrap().status, 200);
+}
+
+#[test]
+fn a_401_has_the_token_file_read_and_the_request_sent_once_more() {
+    let folder = Folder::new();
+    let server = secure(&folder, &["127.0.0.1"], |seen| match seen.header("authorization") {
+        Some("Bearer new") => ok("{}"),
+        _ => Answer::Reply(401, "", b"Unauthorized".to_vec()),
+    });
+    let mut cluster = cluster(&server, &folder);
+    let path = folder.write("token", "old");
+    cluster.identity.bearer = Bearer::TokenFile { path, first: Secret::new("old") };
+    let http = Http::connect(cluster).unwrap();
+    assert_eq!(http_post(&http).unwrap().status, 401);
+    assert_eq!(server.seen().len(), 1, "the same token again would change nothing");
+
+    folder.write("token", "new\n");
+    assert_eq!(http_post(&http).unwrap().status, 200);
+    let headers: Vec<_> = server
+        .seen()
+        .iter()
+        .map(|seen| seen.header("authorization").unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(headers, ["Bearer old", "Bearer new"]);
+    assert_eq!(server.n_connections(), 1);
+
+    // A stream as well, and 401 is only ever answered with one more try.
+    folder.write("token", "old");
+    let own = http.with_own_streams();
+    assert_eq!(own.open_stream("/watch", Duration::from_secs(20)).unwrap().status, 200);
+}
+
+#[test]
+fn a_401_has_the_plugin_run_once_more() {
+    let folder = Folder::new();
+    let server = secure(&folder, &["127.0.0.1"], |seen| match seen.header("authorization") {
+        Some("Bearer t2") => ok("{}"),
+        _ => Answer::Reply(401, "", Vec::new()),
+    });
+    let mut cluster = cluster(&server, &folder);
+    let plugin = folder.counting_plugin(None);
+    cluster.identity.bearer = Bearer::Exec(Box::new(plugin.clone()));
+    let http = Http::connect(cluster.clone()).unwrap();
+    assert!(!folder.path().join("runs").exists(), "nothing is run before it is needed");
+    assert_eq!(get(&http).unwrap().status, 200);
+    assert_eq!(server.seen().len(), 2);
+
+    std::fs::write(folder.path().join("runs"), "\n".repeat(8)).unwrap();
+    let outcome = get(&Http::connect(cluster).unwrap());
+    let Err(TransportError::Credentials(problem)) = outcome else { panic!("{outcome:?}") };
+    assert!(problem.contains("exit status: 1"), "{problem}");
+    assert_eq!(server.seen().len(), 0);
+}
+
+#[test]
+fn a_plugin_takes_none_of_the_requests_time() {
+    let folder = Folder::new();
+    let server = secure(&folder, &["127.0.0.1"], |_| ok("{}"));
+    let mut cluster = cluster(&server, &folder);
+    let mut plugin = folder.counting_plugin(None);
+    plugin.args = vec!["-c".to_owned(), format!("sleep 2; . {}", plugin.args[0])];
+    cluster.identity.bearer = Bearer::Exec(Box::new(plugin));
+    let http = Http::connect(cluster).unwrap();
+    let short = Request { timeout: Duration::from_secs(2), ..request(Method::Get, None) };
+    assert_eq!(http.call(&short).unwrap().status, 200);
+}
+
+#[test]
+fn a_plugins_certificate_is_shown() {
+    let (folder, authority, clients) = (Folder::new(), Authority::new(), Authority::new());
+    folder.write("ca", &authority.pem);
+    let tls = authority.server(&["127.0.0.1"], &BOTH, Some(&clients));
+    let server = TestServer::start(Some(tls), |_| ok("{}"));
+    let (chain, key) = clients.issue(&["me"]);
+    let credential = serde_json::json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"clientCertificateData": chain, "clientKeyData": key},
+    });
+    let mut cluster = cluster(&server, &folder);
+    let plugin = folder.plugin(&format!("cat <<'END'\n{credential}\nEND"));
+    cluster.identity.bearer = Bearer::Exec(Box::new(plugin));
+    assert_eq!(get(&Http::connect(cluster).unwrap()).unwrap().status, 200);
+}

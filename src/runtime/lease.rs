@@ -1,0 +1,209 @@
+//! Owns the thread that keeps the instance's Lease, and what it knows of this host's processes.
+//! When to do what is `core::lease`'s.
+
+use std::time::{Duration, UNIX_EPOCH};
+use std::{fs, io, process};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
+
+use crate::core::ids::ExecutorId;
+use crate::core::lease::{Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Step};
+use crate::core::refusal::Refusal;
+use crate::core::rng::Rng;
+use crate::kube::api::Leases;
+use crate::runtime::clock::Clock;
+use crate::wire::build::Owner;
+use crate::wire::labels::Selection;
+use crate::wire::lease::{LeaseObject, name_of};
+
+/// How often an update that found no room is tried again.
+const ROOM_LOOK: Duration = Duration::from_millis(100);
+/// How long the Lease is tried to be given back where nobody said so.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the keeper is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseCommand {
+    /// Ids up to here are wanted.
+    Reserve(ExecutorId),
+    /// The end: give it back, and try for no longer than this.
+    Stop { release: Release, timeout: Duration },
+}
+
+/// What the keeper works with.
+#[derive(Debug)]
+pub struct LeaseKeeper<M> {
+    pub leases: Leases,
+    pub namespace: String,
+    pub selection: Selection,
+    /// What the Lease goes with.
+    pub owner: Option<Owner>,
+    pub identity: Identity,
+    /// Takes the updates.
+    pub inbox: Sender<M>,
+    /// Closed is as good as a stop that keeps.
+    pub commands: Receiver<LeaseCommand>,
+    pub clock: Clock,
+    pub rng: Rng,
+}
+
+/// The body of the keeper's thread; returns when the Lease was given back, or cannot be had.
+pub fn keep<M: From<LeaseUpdate>>(keeper: &LeaseKeeper<M>) {
+    let mut machine = LeaseMachine::new(&keeper.identity, keeper.rng.clone());
+    loop {
+        let all_told = keeper.tell(&mut machine);
+        let wait = match machine.next(keeper.clock.now(), wall_ms(keeper.clock)) {
+            Step::Done if all_told => break,
+            Step::Done => ROOM_LOOK,
+            Step::Wait { until } => {
+                let wait = Duration::from_millis(until.since(keeper.clock.now()));
+                if all_told { wait } else { wait.min(ROOM_LOOK) }
+            }
+            step @ (Step::Delete(_) | Step::Read | Step::Write(_)) => {
+                keeper.act(&mut machine, step);
+                Duration::ZERO
+            }
+        };
+        keeper.take_command(&mut machine, wait);
+    }
+    log::debug!("the lease's keeper ends");
+}
+
+impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
+    fn act(&self, machine: &mut LeaseMachine, step: Step) {
+        let name = name_of(&self.selection);
+        let sent_at = self.clock.now();
+        match step {
+            Step::Read => {
+                let answer = self.leases.get(&name);
+                log::debug!("read the lease {name}: {}", words(&answer));
+                let answer = answer.map(|record| {
+                    record.map(|record| {
+                        let fate = fate(&record.holder);
+                        (record, fate)
+                    })
+                });
+                machine.on_read(answer, self.clock.now(), wall_ms(self.clock));
+            }
+            Step::Write(record) => {
+                let answer = self.write(&name, &record);
+                log::debug!("wrote the lease {name}: {}", words(&answer));
+                machine.on_written(answer, sent_at, self.clock.now());
+            }
+            Step::Delete(record) => {
+                let answer = self.leases.delete(&name, &record);
+                log::debug!("deleted the lease {name}: {}", words(&answer));
+                machine.on_deleted(answer, self.clock.now());
+            }
+            Step::Done | Step::Wait { .. } => {}
+        }
+    }
+
+    fn write(&self, name: &str, record: &Record) -> Result<Record, Refusal> {
+        let object = LeaseObject {
+            name,
+            namespace: &self.namespace,
+            selection: &self.selection,
+            owner: self.owner.as_ref(),
+            record,
+        };
+        if record.version_text.is_empty() {
+            self.leases.create(&object)
+        } else {
+            self.leases.update(&object)
+        }
+    }
+
+    /// Delivers what is to be told; false where there is no room for all of it now.
+    fn tell(&self, machine: &mut LeaseMachine) -> bool {
+        while let Some(update) = machine.update() {
+            match self.inbox.try_send(M::from(update.clone())) {
+                // Nobody listens: it is as good as told.
+                Ok(()) | Err(TrySendError::Disconnected(_)) => machine.told(),
+                Err(TrySendError::Full(_)) => return false,
+            }
+        }
+        true
+    }
+
+    fn take_command(&self, machine: &mut LeaseMachine, wait: Duration) {
+        let stop = |machine: &mut LeaseMachine, release, timeout: Duration| {
+            let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+            machine.stop(release, self.clock.now().after(timeout_ms));
+        };
+        match self.commands.recv_timeout(wait) {
+            Ok(LeaseCommand::Reserve(up_to)) => machine.reserve(up_to),
+            Ok(LeaseCommand::Stop { release, timeout }) => stop(machine, release, timeout),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) if machine.is_stopping() => {
+                // Nothing can come any more, but the machine may still have to wait.
+                crossbeam_channel::after(wait).recv().expect("an after channel fires");
+            }
+            Err(RecvTimeoutError::Disconnected) => stop(machine, Release::Keep, RELEASE_TIMEOUT),
+        }
+    }
+}
+
+/// Who we are: the pod of this uid, or this process of this host.
+///
+/// # Errors
+/// When /proc does not tell.
+pub fn identity(pod_uid: Option<&str>) -> io::Result<Identity> {
+    let pid = process::id();
+    if let Some(uid) = pod_uid {
+        return Ok(Identity::Pod { uid: uid.to_owned(), init: pid == 1 });
+    }
+    let start_time = start_time(pid)?.ok_or_else(|| io::Error::other("no start time in /proc"))?;
+    Ok(Identity::Process { boot_id: host()?, pid, start_time })
+}
+
+/// What is known of a holder that may be a process of this host.
+fn fate(holder: &str) -> Fate {
+    let Some(Identity::Process { boot_id, pid, start_time: began }) = Identity::process(holder)
+    else {
+        return Fate::Unknown;
+    };
+    match host() {
+        Ok(ours) if ours == boot_id => {}
+        Ok(_) | Err(_) => return Fate::Unknown,
+    }
+    match start_time(pid) {
+        Ok(Some(now)) if now == began => Fate::Unknown,
+        Ok(_) => Fate::Gone,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Fate::Gone,
+        Err(_) => Fate::Unknown,
+    }
+}
+
+/// This boot of this host, and the namespace in which process numbers mean what they mean: a
+/// container on the same host has others.
+fn host() -> io::Result<String> {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let namespace = fs::read_link("/proc/self/ns/pid")?;
+    let namespace: String =
+        namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    Ok(format!("{}.{namespace}", boot_id.trim()))
+}
+
+/// When a process began, in ticks since the boot; none where it is dead and only not yet reaped.
+fn start_time(pid: u32) -> io::Result<Option<u64>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name is in parentheses and may hold anything, parentheses too.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_ascii_whitespace();
+    let state = fields.next();
+    let start_time = fields.nth(18).and_then(|field| field.parse().ok());
+    Ok(if matches!(state, Some("Z" | "X")) { None } else { start_time })
+}
+
+fn wall_ms(clock: Clock) -> i64 {
+    let wall = clock.wall(clock.now()).duration_since(UNIX_EPOCH);
+    wall.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(0)
+}
+
+fn words<T>(answer: &Result<T, Refusal>) -> String {
+    match answer {
+        Ok(_) => "done".to_owned(),
+        Err(refusal) => refusal.to_string(),
+    }
+}

@@ -1,0 +1,1 @@
+//! The watcher and the poller against a scripted server.

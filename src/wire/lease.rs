@@ -1,0 +1,219 @@
+//! Owns the bytes of a Lease. Who holds it, and until when, is `core::lease`'s.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::core::ids::{ExecutorId, Uid};
+use crate::core::lease::Record;
+use crate::wire::build::Owner;
+use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
+use crate::wire::pod::{Text, WireError};
+
+/// The part of a Lease in an application: never an executor's, so no selection finds it as one.
+const COMPONENT_VALUE: &str = "instance";
+
+/// All of a Lease of ours, as it is to be.
+#[derive(Clone, Debug)]
+pub struct LeaseObject<'a> {
+    pub name: &'a str,
+    pub namespace: &'a str,
+    pub selection: &'a Selection,
+    pub owner: Option<&'a Owner>,
+    /// What it holds; where `version_text` is not empty, only that state of it is replaced.
+    pub record: &'a Record,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonLease<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: JsonMeta<'a>,
+    spec: JsonSpec<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonMeta<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_version: Option<&'a str>,
+    labels: BTreeMap<&'static str, &'a str>,
+    annotations: BTreeMap<&'static str, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    owner_references: Vec<&'a Owner>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonSpec<'a> {
+    holder_identity: &'a str,
+    lease_duration_seconds: u32,
+    acquire_time: Option<String>,
+    renew_time: Option<String>,
+    lease_transitions: u32,
+}
+
+#[derive(Deserialize)]
+struct RawLease<'a> {
+    #[serde(borrow)]
+    metadata: Option<RawMeta<'a>>,
+    #[serde(borrow)]
+    spec: Option<RawSpec<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawMeta<'a> {
+    #[serde(borrow)]
+    uid: Option<Text<'a>>,
+    #[serde(borrow)]
+    resource_version: Option<Text<'a>>,
+    #[serde(borrow)]
+    annotations: Option<RawAnnotations<'a>>,
+}
+
+#[derive(Deserialize)]
+struct RawAnnotations<'a> {
+    #[serde(borrow, rename = "posse.dev/id-high-water")]
+    id_high_water: Option<Text<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSpec<'a> {
+    #[serde(borrow)]
+    holder_identity: Option<Text<'a>>,
+    lease_duration_seconds: Option<u32>,
+    #[serde(borrow)]
+    acquire_time: Option<Text<'a>>,
+    #[serde(borrow)]
+    renew_time: Option<Text<'a>>,
+    lease_transitions: Option<u32>,
+}
+
+/// The name of the Lease of an instance.
+#[must_use]
+pub fn name_of(selection: &Selection) -> String {
+    format!("{}-{}", selection.app, selection.instance)
+}
+
+/// Reads a Lease.
+///
+/// # Errors
+/// When it is not one, or has no uid or version.
+pub fn parse(bytes: &[u8]) -> Result<Record, WireError> {
+    let raw: RawLease<'_> = serde_json::from_slice(bytes)?;
+    let meta = raw.metadata.ok_or(WireError::Missing("metadata"))?;
+    let uid = meta.uid.ok_or(WireError::Missing("metadata.uid"))?;
+    let version = meta.resource_version.ok_or(WireError::Missing("metadata.resourceVersion"))?;
+    let spec = raw.spec.unwrap_or_default();
+    let high_water = meta.annotations.and_then(|annotations| annotations.id_high_water);
+    Ok(Record {
+        uid: Uid::new(&uid.0),
+        version_text: version.0.into_owned(),
+        holder: spec.holder_identity.unwrap_or_default().0.into_owned(),
+        duration_s: spec.lease_duration_seconds.unwrap_or(0),
+        acquired_ms: unix_ms(spec.acquire_time.as_ref()),
+        renewed_ms: unix_ms(spec.renew_time.as_ref()),
+        transitions: spec.lease_transitions.unwrap_or(0),
+        id_high_water: high_water.and_then(|text| text.0.parse().ok()).map(ExecutorId),
+    })
+}
+
+impl LeaseObject<'_> {
+    /// The bytes to send.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        let record = self.record;
+        let version = &record.version_text;
+        let labels = BTreeMap::from([
+            (APP, self.selection.app.as_str()),
+            (INSTANCE, self.selection.instance.as_str()),
+            (COMPONENT.0, COMPONENT_VALUE),
+            MANAGED_BY,
+        ]);
+        let high_water = record.id_high_water.map(|id| (ID_HIGH_WATER, id.to_string()));
+        let lease = JsonLease {
+            api_version: "coordination.k8s.io/v1",
+            kind: "Lease",
+            metadata: JsonMeta {
+                name: self.name,
+                namespace: self.namespace,
+                resource_version: (!version.is_empty()).then_some(version),
+                labels,
+                annotations: high_water.into_iter().collect(),
+                owner_references: self.owner.into_iter().collect(),
+            },
+            spec: JsonSpec {
+                holder_identity: &record.holder,
+                lease_duration_seconds: record.duration_s,
+                acquire_time: record.acquired_ms.and_then(micro_time),
+                renew_time: record.renewed_ms.and_then(micro_time),
+                lease_transitions: record.transitions,
+            },
+        };
+        serde_json::to_vec(&lease).expect("strings and numbers serialize")
+    }
+}
+
+fn unix_ms(text: Option<&Text<'_>>) -> Option<i64> {
+    text?.0.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+}
+
+/// Kubernetes' MicroTime: six digits after the point, no more and no fewer.
+fn micro_time(unix_ms: i64) -> Option<String> {
+    Timestamp::from_millisecond(unix_ms).ok().map(|time| format!("{time:.6}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &str = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"wordcount-ab3de","namespace":"analytics","resourceVersion":"7","labels":{"app.kubernetes.io/component":"instance","app.kubernetes.io/managed-by":"posse","posse.dev/app":"wordcount","posse.dev/instance":"ab3de"},"annotations":{"posse.dev/id-high-water":"2000"},"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"driver","uid":"d"}]},"spec":{"holderIdentity":"me","leaseDurationSeconds":60,"acquireTime":"2026-01-01T00:00:00.000000Z","renewTime":"2026-01-01T00:00:01.500000Z","leaseTransitions":3}}"#;
+
+    #[test]
+    fn written_and_read_back() {
+        let record = Record {
+            uid: Uid::new("u"),
+            version_text: "7".to_owned(),
+            holder: "me".to_owned(),
+            duration_s: 60,
+            acquired_ms: Some(1_767_225_600_000),
+            renewed_ms: Some(1_767_225_601_500),
+            transitions: 3,
+            id_high_water: Some(ExecutorId(2_000)),
+        };
+        let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
+        let owner = Owner {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "driver".to_owned(),
+            uid: "d".to_owned(),
+        };
+        let object = LeaseObject {
+            name: &name_of(&selection),
+            namespace: "analytics",
+            selection: &selection,
+            owner: Some(&owner),
+            record: &record,
+        };
+        let json = String::from_utf8(object.to_json()).unwrap();
+        assert_eq!(json, OURS);
+        let served = json.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
+        assert_eq!(parse(served.as_bytes()), Ok(record));
+    }
+
+    #[test]
+    fn others_leases_are_read_as_far_as_they_go() {
+        let bare = br#"{"metadata":{"uid":"u","resourceVersion":"1"},"spec":{"holderIdentity":null,"renewTime":"yesterday"}}"#;
+        let record = parse(bare).unwrap();
+        assert_eq!((record.holder.as_str(), record.duration_s), ("", 0));
+        assert_eq!((record.renewed_ms, record.id_high_water), (None, None));
+        assert!(parse(b"{}").is_err());
+        assert!(parse(br#"{"metadata":{"uid":"u"}}"#).is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! Owns reading one page of a LIST of pods. Following pages, and when to begin again, are `kube/`'s.
+
+use serde::Deserialize;
+
+use crate::core::ids::Version;
+use crate::core::input::Seen;
+use crate::core::pod::Pod;
+use crate::wire::labels::Selection;
+use crate::wire::pod::{RawPod, Text, WireError};
+
+/// One page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Our pods in it.
+    pub pods: Vec<Pod>,
+    /// The list's resourceVersion, where it compares.
+    pub version: Option<Version>,
+    /// The same as it is written; empty where absent.
+    pub version_text: String,
+    /// The token of the next page; none on the last one.
+    pub next: Option<String>,
+    /// How many pods in it match the selector but are not ours all the same.
+    pub n_foreign: usize,
+}
+
+#[derive(Deserialize)]
+struct RawPage<'a> {
+    #[serde(borrow)]
+    metadata: Option<RawListMeta<'a>>,
+    #[serde(borrow)]
+    items: Option<Vec<RawPod<'a>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawListMeta<'a> {
+    #[serde(borrow)]
+    resource_version: Option<Text<'a>>,
+    #[serde(borrow, rename = "continue")]
+    next: Option<Text<'a>>,
+}
+
+/// Reads a page.
+///
+/// # Errors
+/// When the bytes are not a list of pods: one unreadable pod makes the whole page unreadable, for a
+/// list with a hole in it would end an executor that is alive.
+pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError> {
+    let raw: RawPage<'_> = serde_json::from_slice(bytes)?;
+    let Some(meta) = raw.metadata else { return Err(WireError::Missing("metadata")) };
+    let version_text = meta.resource_version.unwrap_or_default().0.into_owned();
+    let items = raw.items.unwrap_or_default();
+    let mut page = Page {
+        pods: Vec::with_capacity(items.len()),
+        version: Version::parse(&version_text),
+        version_text,
+        next: meta.next.map(|token| token.0.into_owned()).filter(|token| !token.is_empty()),
+        n_foreign: 0,
+    };
+    for item in items {
+        match item.seen(selection)? {
+            Seen::Foreign(_) => page.n_foreign += 1,
+            Seen::Ours(pod) => page.pods.push(pod),
+        }
+    }
+    Ok(page)
+}

@@ -1,0 +1,428 @@
+//! Owns reading a pod: the few facts that decisions need, taken from the bytes without building the
+//! rest. Decides nothing about the pod; the meaning of the facts is `core/`'s.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
+use crate::core::input::{Foreign, Seen};
+use crate::core::pod::{ContainerState, End, Phase, Pod};
+use crate::wire::labels::{
+    APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SLOT, Selection,
+};
+
+/// What ReplicaSets and their users call the price of a pod's end.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// A message of a pod or container is kept up to here, as the kubelet caps its own, in bytes.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// Not JSON, or not of the expected shape; the parser's words, with line and column.
+    Json(String),
+    /// A field that every object has is absent.
+    Missing(&'static str),
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(problem) => f.write_str(problem),
+            Self::Missing(field) => write!(f, "{field} is missing"),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+impl From<serde_json::Error> for WireError {
+    fn from(e: serde_json::Error) -> Self {
+        Self::Json(e.to_string())
+    }
+}
+
+/// Reads one pod: ours where its labels match the selection and carry an id and a group.
+///
+/// # Errors
+/// When the bytes are not a pod with a name and a uid.
+pub fn parse(bytes: &[u8], selection: &Selection) -> Result<Seen, WireError> {
+    serde_json::from_slice::<RawPod<'_>>(bytes)?.seen(selection)
+}
+
+/// A string of the input: borrowed from it where it holds no escape.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+impl Text<'_> {
+    fn boxed(&self) -> Box<str> {
+        Box::from(&*self.0)
+    }
+}
+
+/// The pod as it is on the wire; every field may be absent or null.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RawPod<'a> {
+    #[serde(borrow)]
+    metadata: Option<RawMeta<'a>>,
+    #[serde(borrow)]
+    spec: Option<RawSpec<'a>>,
+    #[serde(borrow)]
+    status: Option<RawStatus<'a>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawMeta<'a> {
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    #[serde(borrow)]
+    uid: Option<Text<'a>>,
+    #[serde(borrow)]
+    resource_version: Option<Text<'a>>,
+    deletion_timestamp: Option<IgnoredAny>,
+    #[serde(borrow)]
+    labels: Option<Labels<'a>>,
+    #[serde(borrow)]
+    annotations: Option<Annotations<'a>>,
+    #[serde(borrow)]
+    owner_references: Option<Vec<RawOwner<'a>>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawOwner<'a> {
+    #[serde(borrow)]
+    uid: Option<Text<'a>>,
+    controller: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSpec<'a> {
+    #[serde(borrow)]
+    node_name: Option<Text<'a>>,
+    #[serde(borrow)]
+    containers: Option<First<'a>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawStatus<'a> {
+    #[serde(borrow)]
+    phase: Option<Text<'a>>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
+    #[serde(borrow, rename = "podIP")]
+    pod_ip: Option<Text<'a>>,
+    #[serde(borrow)]
+    conditions: Option<Vec<RawCondition<'a>>>,
+    #[serde(borrow)]
+    container_statuses: Option<Vec<RawContainerStatus<'a>>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawCondition<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<Text<'a>>,
+    #[serde(borrow)]
+    status: Option<Text<'a>>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawContainerStatus<'a> {
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    #[serde(borrow)]
+    state: Option<RawState<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawState<'a> {
+    running: Option<IgnoredAny>,
+    #[serde(borrow)]
+    terminated: Option<RawTerminated<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawTerminated<'a> {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
+}
+
+/// The labels that we read; the others are passed over, whatever they are.
+#[derive(Debug, Default)]
+struct Labels<'a> {
+    app: Option<Text<'a>>,
+    instance: Option<Text<'a>>,
+    component: Option<Text<'a>>,
+    group: Option<Text<'a>>,
+    id: Option<Text<'a>>,
+    slot: Option<Text<'a>>,
+    counted: bool,
+}
+
+/// The annotations that we read.
+#[derive(Debug, Default)]
+struct Annotations<'a> {
+    container: Option<Text<'a>>,
+    deletion_cost: Option<Text<'a>>,
+    draining: bool,
+}
+
+/// A map of strings of which a few keys are wanted.
+trait Picked<'de>: Default {
+    /// Takes the value of `key` from `map`, or passes over it.
+    fn pick<M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<(), M::Error>;
+}
+
+impl<'de: 'a, 'a> Picked<'de> for Labels<'a> {
+    fn pick<M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<(), M::Error> {
+        let place = match key {
+            APP => &mut self.app,
+            INSTANCE => &mut self.instance,
+            GROUP => &mut self.group,
+            EXECUTOR_ID => &mut self.id,
+            SLOT => &mut self.slot,
+            key if key == COMPONENT.0 => &mut self.component,
+            key => {
+                self.counted |= key == COUNTED;
+                return map.next_value::<IgnoredAny>().map(drop);
+            }
+        };
+        *place = map.next_value()?;
+        Ok(())
+    }
+}
+
+impl<'de: 'a, 'a> Picked<'de> for Annotations<'a> {
+    fn pick<M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<(), M::Error> {
+        let place = match key {
+            CONTAINER => &mut self.container,
+            DELETION_COST => &mut self.deletion_cost,
+            key => {
+                self.draining |= key == DRAINING;
+                return map.next_value::<IgnoredAny>().map(drop);
+            }
+        };
+        *place = map.next_value()?;
+        Ok(())
+    }
+}
+
+struct PickedVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Picked<'de>> Visitor<'de> for PickedVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of strings")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<T, M::Error> {
+        let mut picked = T::default();
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            picked.pick(&key.0, &mut map)?;
+        }
+        Ok(picked)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Labels<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PickedVisitor(PhantomData))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Annotations<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PickedVisitor(PhantomData))
+    }
+}
+
+/// The name of the first of a list of containers.
+#[derive(Debug, Default)]
+struct First<'a>(Option<Text<'a>>);
+
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FirstVisitor;
+        impl<'de> Visitor<'de> for FirstVisitor {
+            type Value = First<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of containers")
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<First<'de>, S::Error> {
+                let first = seq.next_element::<Named<'de>>()?.and_then(|named| named.name);
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(First(first))
+            }
+        }
+        deserializer.deserialize_seq(FirstVisitor)
+    }
+}
+
+impl RawPod<'_> {
+    /// `metadata.resourceVersion` as it is written.
+    pub(super) fn version_text(&self) -> Option<&str> {
+        self.metadata.as_ref()?.resource_version.as_ref().map(|text| &*text.0)
+    }
+
+    /// What it is to us.
+    pub(super) fn seen(self, selection: &Selection) -> Result<Seen, WireError> {
+        let meta = self.metadata.unwrap_or_default();
+        let uid = match meta.uid.as_ref().map(|uid| &*uid.0) {
+            Some(uid) if !uid.is_empty() => Uid::new(uid),
+            Some(_) | None => return Err(WireError::Missing("metadata.uid")),
+        };
+        let name = match meta.name.as_ref() {
+            Some(name) if !name.0.is_empty() => name.boxed(),
+            Some(_) | None => return Err(WireError::Missing("metadata.name")),
+        };
+        let labels = meta.labels.unwrap_or_default();
+        let Some((id, group)) = labels.identity(selection) else {
+            return Ok(Seen::Foreign(Foreign { name: name.into(), uid }));
+        };
+        let annotations = meta.annotations.unwrap_or_default();
+        let spec = self.spec.unwrap_or_default();
+        let status = self.status.unwrap_or_default();
+        let deciding = annotations.container.or(spec.containers.and_then(|first| first.0));
+        let state = status.state_of(deciding.as_ref());
+        let phase = phase(status.phase.as_ref());
+        let container = container_state(state);
+        Ok(Seen::Ours(Pod {
+            uid,
+            name,
+            version: meta.resource_version.as_ref().and_then(|text| Version::parse(&text.0)),
+            id,
+            group,
+            slot: number(labels.slot.as_ref()),
+            owner: controller(meta.owner_references.as_deref().unwrap_or_default()),
+            phase,
+            deleting: meta.deletion_timestamp.is_some(),
+            container,
+            unschedulable: status
+                .condition("PodScheduled", "False")
+                .is_some_and(|c| text_of(c.reason.as_ref()) == "Unschedulable"),
+            ready: status.condition("Ready", "True").is_some(),
+            draining: annotations.draining,
+            counted: labels.counted,
+            deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
+            node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
+            ip: number(status.pod_ip.as_ref()),
+            end: end(&status, phase, state),
+        }))
+    }
+}
+
+impl Labels<'_> {
+    fn identity(&self, selection: &Selection) -> Option<(ExecutorId, GroupName)> {
+        let ours = text_of(self.app.as_ref()) == selection.app
+            && text_of(self.instance.as_ref()) == selection.instance
+            && text_of(self.component.as_ref()) == COMPONENT.1;
+        let id = number(self.id.as_ref()).filter(|&id| id > 0)?;
+        let group = text_of(self.group.as_ref());
+        (ours && !group.is_empty()).then(|| (ExecutorId(id), GroupName::from(group)))
+    }
+}
+
+impl<'a> RawStatus<'a> {
+    fn condition(&self, kind: &str, status: &str) -> Option<&RawCondition<'a>> {
+        self.conditions.as_deref().unwrap_or_default().iter().find(|condition| {
+            text_of(condition.kind.as_ref()) == kind && text_of(condition.status.as_ref()) == status
+        })
+    }
+
+    fn state_of(&self, container: Option<&Text<'_>>) -> Option<&RawState<'a>> {
+        let name = &*container?.0;
+        let statuses = self.container_statuses.as_deref().unwrap_or_default();
+        statuses.iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
+    }
+}
+
+fn container_state(state: Option<&RawState<'_>>) -> ContainerState {
+    match state {
+        Some(state) if state.terminated.is_some() => ContainerState::Ended,
+        Some(state) if state.running.is_some() => ContainerState::Running,
+        Some(_) | None => ContainerState::Waiting,
+    }
+}
+
+fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Option<Box<End>> {
+    let terminated = state.and_then(|state| state.terminated.as_ref());
+    let disruption = status.condition("DisruptionTarget", "True");
+    // A reason of the pod itself tells of trouble (NodeLost) before the phase does.
+    let troubled = !text_of(status.reason.as_ref()).is_empty();
+    if !phase.is_final() && terminated.is_none() && disruption.is_none() && !troubled {
+        return None;
+    }
+    let disruption = disruption.map_or("", |condition| match text_of(condition.reason.as_ref()) {
+        "" => "DisruptionTarget",
+        reason => reason,
+    });
+    Some(Box::new(End {
+        pod_reason: text_of(status.reason.as_ref()).into(),
+        pod_message: clipped(text_of(status.message.as_ref()), MESSAGE_BYTES_MAX).into(),
+        disruption: disruption.into(),
+        exit_code: terminated.and_then(|t| t.exit_code),
+        signal: terminated.and_then(|t| t.signal).filter(|&signal| signal != 0),
+        container_reason: text_of(terminated.and_then(|t| t.reason.as_ref())).into(),
+        container_message: clipped(
+            text_of(terminated.and_then(|t| t.message.as_ref())),
+            MESSAGE_BYTES_MAX,
+        )
+        .into(),
+    }))
+}
+
+fn phase(text: Option<&Text<'_>>) -> Phase {
+    match text_of(text) {
+        "Running" => Phase::Running,
+        "Succeeded" => Phase::Succeeded,
+        "Failed" => Phase::Failed,
+        "Unknown" => Phase::Unknown,
+        _ => Phase::Pending,
+    }
+}
+
+fn controller(owners: &[RawOwner<'_>]) -> Option<Uid> {
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    owner.uid.as_ref().map(|uid| Uid::new(&uid.0))
+}
+
+fn text_of<'t>(text: Option<&'t Text<'_>>) -> &'t str {
+    text.map_or("", |text| &text.0)
+}
+
+/// Whatever is written as text and read as something else; none where it does not parse.
+fn number<T: std::str::FromStr>(text: Option<&Text<'_>>) -> Option<T> {
+    text?.0.parse().ok()
+}
+
+/// The longest beginning of `text` with at most `bytes_max` bytes.
+pub(super) fn clipped(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}

@@ -1,0 +1,388 @@
+//! Owns what an answer other than success means: one table from code, reason and words to a class.
+//! What to do about a class is `core/`'s.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::core::refusal::{Class, Refusal};
+use crate::wire::pod::{Text, clipped};
+
+/// How much of a server's words is kept, in bytes.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// How much of an answer that is no Status is quoted, in bytes.
+const QUOTE_BYTES_MAX: usize = 200;
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Create,
+    Delete,
+    Get,
+    List,
+    Patch,
+    Update,
+    Watch,
+}
+
+/// A `metav1.Status` as it is on the wire.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct RawApiStatus<'a> {
+    #[serde(borrow)]
+    kind: Option<Text<'a>>,
+    code: Option<u16>,
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
+    #[serde(borrow)]
+    details: Option<RawDetails<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDetails<'a> {
+    retry_after_seconds: Option<u64>,
+    #[serde(borrow)]
+    causes: Option<Vec<RawCause<'a>>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawCause<'a> {
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+}
+
+/// Sorts an answer. `json` tells whether its body says to be JSON.
+#[must_use]
+pub fn refusal(
+    status: u16,
+    retry_after: Option<Duration>,
+    json: bool,
+    body: &[u8],
+    verb: Verb,
+) -> Refusal {
+    let retry_after_ms =
+        retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    let read = if json { serde_json::from_slice::<RawApiStatus<'_>>(body).ok() } else { None };
+    match read.filter(|read| read.kind.as_ref().is_some_and(|kind| kind.0 == "Status")) {
+        Some(read) => read.into_refusal(status, retry_after_ms, verb),
+        None => Refusal {
+            class: class_without_status(status),
+            code: status,
+            reason: String::new(),
+            message: format!("no Kubernetes answer, but {}", quoted(body)),
+            retry_after_ms,
+        },
+    }
+}
+
+/// The refusal for an answer of success whose body cannot be read. It was executed, perhaps.
+#[must_use]
+pub fn unreadable(status: u16, problem: &str) -> Refusal {
+    Refusal {
+        class: Class::Unknown,
+        code: status,
+        reason: String::new(),
+        message: format!("the answer cannot be read: {problem}"),
+        retry_after_ms: None,
+    }
+}
+
+impl RawApiStatus<'_> {
+    /// As the object of an ERROR event of a watch, which tells its own code.
+    pub(super) fn of_event(self) -> Refusal {
+        let code = self.code.unwrap_or(0);
+        self.into_refusal(code, None, Verb::Watch)
+    }
+
+    fn into_refusal(self, code: u16, retry_after_ms: Option<u64>, verb: Verb) -> Refusal {
+        let reason = self.reason.unwrap_or_default().0.into_owned();
+        let message = self.message.unwrap_or_default().0;
+        let message = if message.is_empty() { reason.as_str() } else { &message };
+        let message = clipped(message, MESSAGE_BYTES_MAX).to_owned();
+        let details = self.details.as_ref();
+        let told_ms = details
+            .and_then(|details| details.retry_after_seconds)
+            .map(|seconds| seconds.saturating_mul(1000));
+        let causes = details.and_then(|details| details.causes.as_deref()).unwrap_or_default();
+        let terminating = causes
+            .iter()
+            .any(|cause| cause.reason.as_ref().is_some_and(|r| r.0 == "NamespaceTerminating"));
+        let class =
+            if terminating { Class::NamespaceGone } else { class(code, &reason, &message, verb) };
+        Refusal { class, code, reason, message, retry_after_ms: retry_after_ms.max(told_ms) }
+    }
+}
+
+/// A row of the table: all that is given must match.
+struct Row {
+    code: u16,
+    /// Of the Status; empty: any.
+    reason: &'static str,
+    /// In its message; empty: any.
+    words: &'static str,
+    /// What was asked for; none: anything.
+    verb: Option<Verb>,
+    class: Class,
+}
+
+const fn row(code: u16, reason: &'static str, words: &'static str, class: Class) -> Row {
+    Row { code, reason, words, verb: None, class }
+}
+
+const fn on_create(code: u16, words: &'static str, class: Class) -> Row {
+    Row { code, reason: "", words, verb: Some(Verb::Create), class }
+}
+
+/// The first row that matches counts. A 403 has no cause that a machine could read: words it is.
+const TABLE: &[Row] = &[
+    row(400, "", "", Class::Template),
+    row(401, "", "", Class::Unauthorized),
+    row(403, "", "exceeded quota", Class::Capacity),
+    row(403, "", "insufficient quota", Class::Capacity),
+    row(403, "", "status unknown for quota", Class::Transient),
+    row(403, "", "because it is being terminated", Class::NamespaceGone),
+    row(403, "", "cannot set blockOwnerDeletion", Class::Template),
+    row(403, "", "violates PodSecurity", Class::Template),
+    row(403, "", "error looking up service account", Class::Transient),
+    row(403, "", "forbidden: User \"", Class::Rights),
+    // LimitRange, "must specify", PriorityClass, whatever a webhook thinks of it.
+    on_create(403, "", Class::Template),
+    row(403, "", "", Class::Rights),
+    row(404, "", "", Class::NotFound),
+    // An older name of "not now": 405 to those who may, where the server cannot.
+    on_create(405, "", Class::Template),
+    row(405, "", "", Class::Rights),
+    row(409, "AlreadyExists", "", Class::Exists),
+    // The quota's own bookkeeping lost a race, three times.
+    on_create(409, "on resourcequotas", Class::Transient),
+    row(409, "", "", Class::Conflict),
+    row(410, "", "", Class::Expired),
+    row(413, "", "", Class::Template),
+    row(415, "", "", Class::Template),
+    row(422, "", "", Class::Template),
+    row(429, "", "", Class::Throttled),
+    // Refused before it was looked at. All other 5xx may come after the deed.
+    row(503, "", "", Class::Transient),
+    // A version that the server has not reached, told as a code of its own by older ones.
+    row(500, "Expired", "", Class::Expired),
+    row(500, "Gone", "", Class::Expired),
+];
+
+fn class(code: u16, reason: &str, message: &str, verb: Verb) -> Class {
+    let found = TABLE.iter().find(|row| {
+        row.code == code
+            && (row.reason.is_empty() || row.reason == reason)
+            && message.contains(row.words)
+            && row.verb.is_none_or(|wanted| wanted == verb)
+    });
+    match found {
+        Some(row) => row.class,
+        None if (400..500).contains(&code) && code != 408 => Class::Template,
+        None => Class::Unknown,
+    }
+}
+
+/// An answer that is no Status comes from something between us and the server: it proves nothing
+/// about the object (a 404 of a proxy is no pod gone), and a 5xx may come after the deed.
+fn class_without_status(code: u16) -> Class {
+    match code {
+        401 => Class::Unauthorized,
+        403 => Class::Rights,
+        413 => Class::Template,
+        429 => Class::Throttled,
+        300..=399 | 404 => Class::Transient,
+        _ => Class::Unknown,
+    }
+}
+
+fn quoted(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(QUOTE_BYTES_MAX)]);
+    match text.trim() {
+        "" => "an empty body".to_owned(),
+        text => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    macro_rules! captured {
+        ($name:literal) => {
+            ($name, include_str!(concat!("../../fixtures/status/", $name, ".json")))
+        };
+    }
+
+    #[test]
+    fn answers_of_a_real_server() {
+        use Class::*;
+        use Verb::*;
+        let table = [
+            (captured!("400-bad-json"), Create, Template),
+            (captured!("400-name-mismatch"), Create, Template),
+            (captured!("401"), List, Unauthorized),
+            (captured!("403-limit-range"), Create, Template),
+            (captured!("403-namespace-terminating"), Create, NamespaceGone),
+            (captured!("403-priority-class"), Create, Template),
+            (captured!("403-quota-exceeded"), Create, Capacity),
+            (captured!("403-quota-must-specify"), Create, Template),
+            (captured!("403-rbac-create"), Create, Rights),
+            (captured!("403-rbac-delete"), Delete, Rights),
+            (captured!("403-rbac-lease"), Get, Rights),
+            (captured!("403-rbac-list"), List, Rights),
+            (captured!("404-delete"), Delete, NotFound),
+            (captured!("404-namespace"), Create, NotFound),
+            (captured!("404-pod"), Get, NotFound),
+            (captured!("405-method"), Patch, Rights),
+            (captured!("409-being-deleted"), Create, Exists),
+            (captured!("409-exists"), Create, Exists),
+            (captured!("409-lease-version"), Update, Conflict),
+            (captured!("409-uid-precondition"), Delete, Conflict),
+            (captured!("410-continue"), List, Expired),
+            (captured!("413-too-large"), Create, Template),
+            (captured!("415-media-type"), Create, Template),
+            (captured!("422-invalid"), Create, Template),
+            (captured!("504-version-too-large"), List, Unknown),
+        ];
+        for ((name, body), verb, wanted) in table {
+            let code: u16 = name[..3].parse().unwrap();
+            let got = refusal(code, None, true, body.as_bytes(), verb);
+            assert_eq!((got.class, got.code), (wanted, code), "{name}: {got:?}");
+            assert!(!got.reason.is_empty() && !got.message.is_empty(), "{name}: {got:?}");
+        }
+    }
+
+    /// As the server's source words them; our old server cannot be made to say them.
+    #[test]
+    fn answers_that_are_hard_to_provoke() {
+        let table = [
+            (
+                403,
+                "Forbidden",
+                "pods \"x\" is forbidden: status unknown for quota: compute, resources: pods",
+                Class::Transient,
+            ),
+            (
+                403,
+                "Forbidden",
+                "pods \"x\" is forbidden: insufficient quota to consume: pods",
+                Class::Capacity,
+            ),
+            (
+                403,
+                "Forbidden",
+                "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
+                Class::Template,
+            ),
+            (
+                403,
+                "Forbidden",
+                "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
+                Class::Transient,
+            ),
+            (
+                403,
+                "Forbidden",
+                "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
+                Class::Template,
+            ),
+            (
+                403,
+                "Forbidden",
+                "admission webhook \"w.example.com\" denied the request: no",
+                Class::Template,
+            ),
+            (
+                409,
+                "Conflict",
+                "Operation cannot be fulfilled on resourcequotas \"compute\": the object has been modified; please apply your changes to the latest version and try again",
+                Class::Transient,
+            ),
+            (
+                429,
+                "TooManyRequests",
+                "the server has received too many requests and has asked us to try again later",
+                Class::Throttled,
+            ),
+            (
+                500,
+                "InternalError",
+                "Internal error occurred: failed calling webhook \"w\": timeout",
+                Class::Unknown,
+            ),
+            (
+                500,
+                "InternalError",
+                "Internal error occurred: resource quota evaluation timed out",
+                Class::Unknown,
+            ),
+            (
+                500,
+                "ServerTimeout",
+                "the server cannot complete the requested operation at this time",
+                Class::Unknown,
+            ),
+            (
+                503,
+                "ServiceUnavailable",
+                "the server is currently unable to handle the request",
+                Class::Transient,
+            ),
+            (
+                504,
+                "Timeout",
+                "request did not complete within the allotted timeout",
+                Class::Unknown,
+            ),
+            (418, "Teapot", "no", Class::Template),
+            (408, "Timeout", "no", Class::Unknown),
+        ];
+        for (code, reason, message, wanted) in table {
+            let body = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "message": message, "reason": reason, "code": code});
+            let body = body.to_string();
+            let got = refusal(code, None, true, body.as_bytes(), Verb::Create);
+            assert_eq!(got.class, wanted, "{message}");
+            assert_eq!(got.message, message);
+        }
+    }
+
+    #[test]
+    fn what_is_no_status_proves_nothing() {
+        let html = b"<html><h1>Bad gateway</h1></html>";
+        let table = [
+            (404, Class::Transient),
+            (409, Class::Unknown),
+            (410, Class::Unknown),
+            (429, Class::Throttled),
+            (302, Class::Transient),
+            (500, Class::Unknown),
+            (502, Class::Unknown),
+            (503, Class::Unknown),
+            (401, Class::Unauthorized),
+            (403, Class::Rights),
+        ];
+        for (code, wanted) in table {
+            for json in [true, false] {
+                let got = refusal(code, None, json, html, Verb::Delete);
+                assert_eq!(got.class, wanted, "{code}");
+                assert!(got.message.contains("Bad gateway"), "{}", got.message);
+            }
+        }
+        let got = refusal(404, None, true, br#"{"kind":"Pod"}"#, Verb::Get);
+        assert_eq!(got.class, Class::Transient);
+    }
+
+    #[test]
+    fn the_longer_wait_counts() {
+        let body = br#"{"kind":"Status","details":{"retryAfterSeconds":7}}"#;
+        for (header, wanted) in [(None, 7_000), (Some(3), 7_000), (Some(30), 30_000)] {
+            let header = header.map(Duration::from_secs);
+            let got = refusal(429, header, true, body, Verb::Create);
+            assert_eq!(got.retry_after_ms, Some(wanted));
+        }
+    }
+}

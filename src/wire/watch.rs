@@ -1,0 +1,236 @@
+//! Owns reading one line of a watch. What a line means for the next request is `core::watch`'s.
+
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+
+use crate::core::ids::Version;
+use crate::core::input::Seen;
+use crate::core::pod::Pod;
+use crate::core::refusal::Refusal;
+use crate::wire::labels::Selection;
+use crate::wire::pod::{RawPod, Text, WireError};
+use crate::wire::status::RawApiStatus;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchLine {
+    /// What it tells.
+    pub event: LineEvent,
+    /// The resourceVersion of its object as it is written, where it has one.
+    pub version_text: Option<String>,
+}
+
+/// What a line tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LineEvent {
+    /// ADDED or MODIFIED.
+    Applied(Pod),
+    /// BOOKMARK; no version where it does not compare.
+    Bookmark(Option<Version>),
+    /// DELETED.
+    Deleted(Pod),
+    /// ERROR: the watch is over.
+    Error(Refusal),
+    /// A type that we do not know, or a pod that is not ours. Its version counts all the same.
+    Ignored,
+}
+
+/// Reads a line.
+///
+/// # Errors
+/// When it is not a watch event, or its object is not what its type says.
+pub fn parse_line(line: &[u8], selection: &Selection) -> Result<WatchLine, WireError> {
+    let mut raw = read(line, None)?;
+    if raw.type_came_late {
+        // Servers write the type first. Where one does not, the line is read again, knowing it.
+        raw = read(line, raw.kind)?;
+    }
+    if let Some(status) = raw.error {
+        let event = LineEvent::Error(status.of_event());
+        return Ok(WatchLine { event, version_text: None });
+    }
+    let (Some(Kind::Pod(kind)), Some(pod)) = (raw.kind, raw.pod) else {
+        return match raw.kind {
+            Some(Kind::Other) => Ok(WatchLine { event: LineEvent::Ignored, version_text: None }),
+            Some(Kind::Error | Kind::Pod(_)) => Err(WireError::Missing("object")),
+            None => Err(WireError::Missing("type")),
+        };
+    };
+    let version_text = pod.version_text().map(str::to_owned);
+    let event = match kind {
+        PodKind::Bookmark => LineEvent::Bookmark(version_text.as_deref().and_then(Version::parse)),
+        PodKind::Applied => ours(pod, selection)?.map_or(LineEvent::Ignored, LineEvent::Applied),
+        PodKind::Deleted => ours(pod, selection)?.map_or(LineEvent::Ignored, LineEvent::Deleted),
+    };
+    Ok(WatchLine { event, version_text })
+}
+
+fn ours(pod: RawPod<'_>, selection: &Selection) -> Result<Option<Pod>, WireError> {
+    Ok(match pod.seen(selection)? {
+        Seen::Ours(pod) => Some(pod),
+        Seen::Foreign(_) => None,
+    })
+}
+
+fn read(line: &[u8], kind: Option<Kind>) -> Result<RawLine<'_>, WireError> {
+    let mut parser = serde_json::Deserializer::from_slice(line);
+    let raw = LineSeed { kind }.deserialize(&mut parser)?;
+    parser.end()?;
+    Ok(raw)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodKind {
+    Applied,
+    Bookmark,
+    Deleted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Error,
+    Other,
+    Pod(PodKind),
+}
+
+impl Kind {
+    fn of(text: &str) -> Self {
+        match text {
+            "ADDED" | "MODIFIED" => Self::Pod(PodKind::Applied),
+            "BOOKMARK" => Self::Pod(PodKind::Bookmark),
+            "DELETED" => Self::Pod(PodKind::Deleted),
+            "ERROR" => Self::Error,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[derive(Default)]
+struct RawLine<'a> {
+    kind: Option<Kind>,
+    pod: Option<RawPod<'a>>,
+    error: Option<RawApiStatus<'a>>,
+    type_came_late: bool,
+}
+
+/// Reads a line whose type may be known beforehand.
+struct LineSeed {
+    kind: Option<Kind>,
+}
+
+impl<'de> DeserializeSeed<'de> for LineSeed {
+    type Value = RawLine<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for LineSeed {
+    type Value = RawLine<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a watch event")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<RawLine<'de>, M::Error> {
+        let mut raw = RawLine { kind: self.kind, ..RawLine::default() };
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            match (&*key.0, raw.kind) {
+                ("type", _) => raw.kind = Some(Kind::of(&map.next_value::<Text<'de>>()?.0)),
+                ("object", Some(Kind::Pod(_))) => raw.pod = Some(map.next_value()?),
+                ("object", Some(Kind::Error)) => raw.error = Some(map.next_value()?),
+                (key, kind) => {
+                    raw.type_came_late |= key == "object" && kind.is_none();
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::refusal::Class;
+
+    const SESSION: &str = include_str!("../../fixtures/watch/session.jsonl");
+    const EXPIRED: &str = include_str!("../../fixtures/watch/expired.jsonl");
+
+    fn selection() -> Selection {
+        Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() }
+    }
+
+    fn read_line(line: &str) -> Result<WatchLine, WireError> {
+        parse_line(line.as_bytes(), &selection())
+    }
+
+    #[test]
+    fn a_session_of_a_real_server() {
+        let told: Vec<&str> = SESSION
+            .lines()
+            .map(|line| {
+                let line = read_line(line).unwrap();
+                assert!(line.version_text.is_some());
+                match line.event {
+                    LineEvent::Applied(_) => "applied",
+                    LineEvent::Bookmark(_) => "bookmark",
+                    LineEvent::Deleted(_) => "deleted",
+                    LineEvent::Error(_) => "error",
+                    LineEvent::Ignored => "ignored",
+                }
+            })
+            .collect();
+        let (last, others) = told.split_last().unwrap();
+        assert_eq!(*last, "deleted");
+        assert!(others.iter().all(|told| *told == "applied"), "{told:?}");
+    }
+
+    #[test]
+    fn an_error_event_is_a_refusal() {
+        let line = read_line(EXPIRED.trim_end()).unwrap();
+        let LineEvent::Error(refusal) = line.event else { panic!("{line:?}") };
+        assert_eq!((refusal.class, refusal.code), (Class::Expired, 410));
+        assert_eq!(refusal.message, "too old resource version: 1 (104)");
+    }
+
+    #[test]
+    fn lines_of_every_sort() {
+        let bookmark = |version| LineEvent::Bookmark(version);
+        let table = [
+            (
+                r#"{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"77"}}}"#,
+                Ok((bookmark(Some(Version(77))), Some("77"))),
+            ),
+            (
+                r#"{"object":{"metadata":{"resourceVersion":"77"}},"type":"BOOKMARK"}"#,
+                Ok((bookmark(Some(Version(77))), Some("77"))),
+            ),
+            (
+                r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"x"}}}"#,
+                Ok((bookmark(None), Some("x"))),
+            ),
+            (r#"{"type":"SURPRISE","object":[1,{"a":null}]}"#, Ok((LineEvent::Ignored, None))),
+            (
+                r#"{"type":"ADDED","object":{"metadata":{"name":"a","uid":"b","resourceVersion":"9"}}}"#,
+                Ok((LineEvent::Ignored, Some("9"))),
+            ),
+            (r#"{"type":"ADDED"}"#, Err(())),
+            (r#"{"object":{}}"#, Err(())),
+            (r#"{"type":"ADDED","object":{}}"#, Err(())),
+            (r#"{"type":"ADDED","object":{"metadata":{"name":"a"}}}"#, Err(())),
+            (r#"{"type":"ADDED","object":{"meta"#, Err(())),
+            (r#"{"type":"BOOKMARK","object":{"metadata":{}}} x"#, Err(())),
+            ("<html>", Err(())),
+            ("", Err(())),
+        ];
+        for (line, wanted) in table {
+            let got = read_line(line).map(|line| (line.event, line.version_text)).map_err(drop);
+            let wanted = wanted.map(|(event, text)| (event, text.map(str::to_owned)));
+            assert_eq!(got, wanted, "{line}");
+        }
+    }
+}

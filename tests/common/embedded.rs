@@ -1,0 +1,159 @@
+//! The embedded cluster as a server for tests: `posse dev`, the binary, with its own node.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::access::Access;
+use super::http::Client;
+use super::posse::command;
+use super::proxy::{Proxy, Verdict};
+use super::real::Real;
+use super::reaper::Guarded;
+use super::scene::TempDir;
+use super::server::{End, Node, Server, Who, create_namespace};
+use super::wait::{PATIENCE, wait_value};
+
+/// What it gets to end its pods' processes.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// A running `posse dev`. Ends when dropped.
+pub struct Embedded {
+    process: Mutex<Guarded>,
+    access: Access,
+    /// Its state is in its memory: to be out of reach and come back, it is behind a proxy.
+    front: Option<Proxy>,
+    _dir: TempDir,
+}
+
+impl Embedded {
+    pub fn start() -> Self {
+        let dir = TempDir::new("dev");
+        let kubeconfig = dir.path().join("kubeconfig");
+        let log = fs::File::create(dir.path().join("log")).expect("the folder can be written");
+        let mut command = command(dir.path());
+        command
+            .args(["dev", "--listen", "127.0.0.1:0"])
+            .args([Path::new("--kubeconfig"), &kubeconfig])
+            .stdout(Stdio::null())
+            .stderr(log);
+        let mut process = Guarded::spawn(&mut command).expect("the binary can be started");
+        let access = wait_value(PATIENCE, "posse dev to answer", || {
+            let log = || fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+            assert!(!process.is_over(), "posse dev ended at its start:\n{}", log());
+            if !kubeconfig.exists() {
+                return Err("no kubeconfig yet".to_owned());
+            }
+            let access = Access::from_kubeconfig(&kubeconfig);
+            let client = Client::new(&access, "test-admin");
+            let answer = client.try_call("GET", "/version", "application/json", &Value::Null);
+            match answer {
+                Ok(answer) if answer.code == 200 => Ok(access),
+                Ok(answer) => Err(format!("/version answers {}", answer.code)),
+                Err(e) => Err(e.to_string()),
+            }
+        });
+        Self { process: Mutex::new(process), access, front: None, _dir: dir }
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.process.lock().expect("nobody panics in here").signal(signal);
+    }
+
+    fn front(&self) -> &Proxy {
+        self.front.as_ref().expect("only a server of its own is stopped")
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        let process = self.process.get_mut().expect("nobody panicked in here");
+        process.signal(Signal::CONT);
+        process.signal(Signal::TERM);
+        let asked = Instant::now();
+        while !process.is_over() && asked.elapsed() < STOP_LIMIT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Server for Embedded {
+    fn access(&self, who: Who) -> Access {
+        match (&self.front, who) {
+            (Some(front), Who::Posse) => front.access(),
+            // It knows one user, who may do everything.
+            (_, Who::Admin | Who::Node | Who::Posse | Who::Stranger) => self.access.clone(),
+        }
+    }
+
+    fn open_namespace(&self, namespace: &str) {
+        create_namespace(&Client::new(&self.access, "test-admin"), namespace);
+    }
+
+    fn node(&self, _namespace: &str, dir: &Path) -> Box<dyn Node> {
+        Box::new(OwnNode { dir: dir.to_owned() })
+    }
+
+    fn fresh(&self) -> Box<dyn Server> {
+        let mut own = Self::start();
+        own.front = Some(Proxy::start(&own.access, |_, _| Verdict::Pass));
+        Box::new(own)
+    }
+
+    fn down(&self) {
+        self.front().down();
+    }
+
+    fn up(&self) {
+        self.front().up();
+    }
+
+    fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn audit_log(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn real(&self) -> Option<&Real> {
+        None
+    }
+}
+
+/// The node inside `posse dev` runs containers as processes, which look into the scene's folder
+/// for their orders.
+struct OwnNode {
+    dir: PathBuf,
+}
+
+impl Node for OwnNode {
+    fn end(&self, pod: &str, end: End) {
+        let End::Exit(code) = end else {
+            panic!("only the real server's scenarios use the test-side node: {end:?}")
+        };
+        // Under another name first: a container must not read half an order.
+        let order = self.dir.join(format!("{pod}.order"));
+        fs::write(&order, code.to_string()).expect("the folder can be written");
+        fs::rename(&order, self.dir.join(format!("{pod}.end"))).expect("the same folder");
+    }
+
+    fn hold_deletes(&self, hold: bool) {
+        let deaf = self.dir.join("deaf");
+        let done = if hold { fs::write(deaf, "") } else { fs::remove_file(deaf) };
+        done.expect("the folder can be written");
+    }
+
+    fn hold_starts(&self, _hold: bool) {
+        panic!("only the real server's scenarios use the test-side node")
+    }
+}

@@ -1,0 +1,181 @@
+//! A small HTTP client of the tests' own: raw JSON to and from a server. No part of posse in it.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use ureq::http::Response;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+
+use super::access::Access;
+
+/// What a unary request of a test may take; a frozen server is meant to be noticed.
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+
+/// An answer: its status and its body, `Null` where that is no JSON.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub body: Value,
+}
+
+impl Answer {
+    /// The body of a success.
+    #[track_caller]
+    pub fn ok(self) -> Value {
+        assert!((200..300).contains(&self.code), "refused with {}: {}", self.code, self.body);
+        self.body
+    }
+}
+
+/// One identity at one server.
+#[derive(Clone)]
+pub struct Client {
+    url: String,
+    bearer: Option<String>,
+    agent: Agent,
+    name: &'static str,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.name, self.url)
+    }
+}
+
+impl Client {
+    /// `name` is the user agent, which is how the audit log tells the writers apart.
+    pub fn new(access: &Access, name: &'static str) -> Self {
+        let mut tls = TlsConfig::builder()
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        if let Some(ca) = &access.ca {
+            let ca = Certificate::from_pem(ca.as_bytes()).expect("the CA is PEM");
+            tls = tls.root_certs(RootCerts::new_with_certs(&[ca]));
+        }
+        if let Some(pair) = &access.client {
+            let cert = Certificate::from_pem(pair.cert.as_bytes()).expect("the certificate is PEM");
+            let key = PrivateKey::from_pem(pair.key.as_bytes()).expect("the key is PEM");
+            tls = tls.client_cert(Some(ClientCert::new_with_certs(&[cert], key)));
+        }
+        let agent = Agent::config_builder()
+            .proxy(None)
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(name)
+            .timeout_connect(Some(Duration::from_secs(5)))
+            .tls_config(tls.build())
+            .build()
+            .new_agent();
+        let bearer = access.token.as_ref().map(|token| format!("Bearer {token}"));
+        Self { url: access.url.clone(), bearer, agent, name }
+    }
+
+    /// Sends a request as it is and hands the answer over with its body unread.
+    pub fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+        limit: Option<Duration>,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let url = format!("{}{path}", self.url);
+        let mut all = headers.to_vec();
+        all.extend(self.bearer.iter().map(|b| ("authorization".to_owned(), b.clone())));
+        macro_rules! with_headers {
+            ($request:expr) => {{
+                let mut request = $request;
+                for (name, value) in &all {
+                    request = request.header(name, value);
+                }
+                request.config().timeout_global(limit).build()
+            }};
+        }
+        match method {
+            "GET" => with_headers!(self.agent.get(&url)).call(),
+            "DELETE" => with_headers!(self.agent.delete(&url).force_send_body()).send(body),
+            "PATCH" => with_headers!(self.agent.patch(&url)).send(body),
+            "POST" => with_headers!(self.agent.post(&url)).send(body),
+            "PUT" => with_headers!(self.agent.put(&url)).send(body),
+            other => panic!("no test sends {other}"),
+        }
+    }
+
+    /// One call; an error where there was no answer.
+    pub fn try_call(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> Result<Answer, ureq::Error> {
+        let headers = [("content-type".to_owned(), content_type.to_owned())];
+        let bytes = body.to_string();
+        let answer = self.raw(method, path, &headers, bytes.as_bytes(), Some(REQUEST_LIMIT))?;
+        let code = answer.status().as_u16();
+        let body = answer.into_body().with_config().limit(256 << 20).read_to_vec()?;
+        Ok(Answer { code, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+    }
+
+    #[track_caller]
+    fn call(&self, method: &str, path: &str, content_type: &str, body: &Value) -> Answer {
+        match self.try_call(method, path, content_type, body) {
+            Ok(answer) => answer,
+            Err(e) => panic!("{self:?}: no answer to {method} {path}: {e}"),
+        }
+    }
+
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, "application/json", &Value::Null)
+    }
+
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call("POST", path, "application/json", body)
+    }
+
+    #[track_caller]
+    pub fn merge_patch(&self, path: &str, body: &Value) -> Answer {
+        self.call("PATCH", path, "application/merge-patch+json", body)
+    }
+
+    #[track_caller]
+    pub fn delete(&self, path: &str, options: &Value) -> Answer {
+        self.call("DELETE", path, "application/json", options)
+    }
+
+    /// Watches `path` (its query included) from `version` on; `on_line` says whether to go on.
+    pub fn watch(&self, path: &str, mut on_line: impl FnMut(Value) -> bool) {
+        let Ok(answer) = self.raw("GET", path, &[], &[], None) else { return };
+        if answer.status() != 200 {
+            return;
+        }
+        for line in BufReader::new(answer.into_body().into_reader()).lines() {
+            let Ok(line) = line else { return };
+            let Ok(line) = serde_json::from_str(&line) else { return };
+            if !on_line(line) {
+                return;
+            }
+        }
+    }
+
+    /// Ends what this client is doing, blocked reads too; nothing works through it afterwards.
+    pub fn shutdown(&self) {
+        self.agent.clone().shutdown();
+    }
+}
+
+/// DeleteOptions: gone at once, but only this very pod.
+pub fn gone_now(uid: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
+           "preconditions": {"uid": uid}})
+}
+
+/// DeleteOptions with a grace, as `kubectl delete` sends them.
+pub fn gone_in(seconds: u32) -> Value {
+    json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": seconds})
+}

@@ -1,0 +1,309 @@
+//! The test-side node: plays scheduler and kubelet for one namespace of the real server, through
+//! the API, as a user of its own. It runs nothing; it says what a kubelet would say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::access::Access;
+use super::http::{Client, gone_now};
+use super::real::NODES;
+use super::server::{End, Node, items, pods_path};
+use super::wait::{PATIENCE, wait_value};
+
+/// How often work that was held back or refused is looked at again.
+const TURN: Duration = Duration::from_millis(50);
+
+/// Watch lines that may wait for the worker.
+const LINES_MAX: usize = 1_000;
+
+/// A time in the past; nothing judges by it.
+const THEN: &str = "2026-01-01T00:00:00Z";
+
+#[derive(Default)]
+struct Switches {
+    hold_starts: AtomicBool,
+    hold_deletes: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// The node of one namespace. Ends when dropped.
+pub struct TestNode {
+    namespace: String,
+    client: Client,
+    watcher: Client,
+    switches: Arc<Switches>,
+    /// Pods whose end the test decided: the worker leaves their status alone.
+    ended: Arc<Mutex<BTreeSet<String>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl TestNode {
+    pub fn start(access: &Access, namespace: &str) -> Self {
+        let switches = Arc::new(Switches::default());
+        let client = Client::new(access, "test-node");
+        let watcher = Client::new(access, "test-node");
+        let (lines, inbox) = sync_channel(LINES_MAX);
+        let worker = Worker {
+            client: client.clone(),
+            namespace: namespace.to_owned(),
+            switches: Arc::clone(&switches),
+            ended: Arc::default(),
+            pods: BTreeMap::new(),
+            done: BTreeSet::new(),
+        };
+        let ended = Arc::clone(&worker.ended);
+        let watch = (watcher.clone(), namespace.to_owned(), Arc::clone(&switches));
+        let threads = vec![
+            thread::spawn(move || watch_pods(&watch.0, &watch.1, &watch.2, &lines)),
+            thread::spawn(move || worker.work(&inbox)),
+        ];
+        Self { namespace: namespace.to_owned(), client, watcher, switches, ended, threads }
+    }
+
+    fn status_path(&self, pod: &str) -> String {
+        format!("{}/{pod}/status", pods_path(&self.namespace))
+    }
+}
+
+impl Node for TestNode {
+    fn end(&self, pod: &str, end: End) {
+        self.ended.lock().expect("nobody panics in here").insert(pod.to_owned());
+        let path = format!("{}/{pod}", pods_path(&self.namespace));
+        let now = self.client.get(&path).ok();
+        self.client.merge_patch(&self.status_path(pod), &ended_status(&now, end)).ok();
+    }
+
+    fn hold_deletes(&self, hold: bool) {
+        self.switches.hold_deletes.store(hold, Ordering::SeqCst);
+    }
+
+    fn hold_starts(&self, hold: bool) {
+        self.switches.hold_starts.store(hold, Ordering::SeqCst);
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.switches.stop.store(true, Ordering::SeqCst);
+        self.watcher.shutdown();
+        self.client.shutdown();
+        for thread in self.threads.drain(..) {
+            // A node that panicked has said so; the scenario's own result counts.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the watch tells the worker.
+enum Line {
+    /// Everything there is.
+    All(Vec<Value>),
+    /// One pod changed.
+    One(Value),
+    /// One pod is gone.
+    Gone(Value),
+}
+
+/// Lists and watches until told to stop; whatever goes wrong, it lists again.
+fn watch_pods(client: &Client, namespace: &str, switches: &Switches, lines: &SyncSender<Line>) {
+    let path = pods_path(namespace);
+    while !switches.stop.load(Ordering::SeqCst) {
+        let list = client.try_call("GET", &path, "application/json", &Value::Null);
+        let Some(list) = list.ok().filter(|answer| answer.code == 200) else {
+            thread::sleep(TURN);
+            continue;
+        };
+        let version = list.body["metadata"]["resourceVersion"].as_str().unwrap_or("0").to_owned();
+        if lines.send(Line::All(items(&list.body))).is_err() {
+            return;
+        }
+        let query = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=60");
+        client.watch(&query, |mut line| {
+            let object = line["object"].take();
+            let told = match line["type"].as_str() {
+                Some("ADDED" | "MODIFIED") => lines.send(Line::One(object)),
+                Some("DELETED") => lines.send(Line::Gone(object)),
+                _ => return false,
+            };
+            told.is_ok()
+        });
+    }
+}
+
+/// What a kubelet or scheduler does next about a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Bind,
+    Delete,
+    Run,
+}
+
+struct Worker {
+    client: Client,
+    namespace: String,
+    switches: Arc<Switches>,
+    ended: Arc<Mutex<BTreeSet<String>>>,
+    pods: BTreeMap<String, Value>,
+    /// Steps that the server has accepted, by uid: not taken twice while the watch lags.
+    done: BTreeSet<(String, Step)>,
+}
+
+impl Worker {
+    fn work(mut self, inbox: &Receiver<Line>) {
+        loop {
+            match inbox.recv_timeout(TURN) {
+                Ok(line) => self.learn(line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while let Ok(line) = inbox.try_recv() {
+                self.learn(line);
+            }
+            let uids: Vec<String> = self.pods.keys().cloned().collect();
+            for uid in uids {
+                if self.switches.stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                self.care_for(&uid);
+            }
+        }
+    }
+
+    fn learn(&mut self, line: Line) {
+        let uid_of = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        match line {
+            Line::All(pods) => {
+                self.pods = pods.into_iter().map(|pod| (uid_of(&pod), pod)).collect()
+            }
+            Line::One(pod) => {
+                self.pods.insert(uid_of(&pod), pod);
+            }
+            Line::Gone(pod) => {
+                self.pods.remove(&uid_of(&pod));
+            }
+        }
+    }
+
+    fn care_for(&mut self, uid: &str) {
+        let pod = &self.pods[uid];
+        let Some(step) = self.next_step(pod) else { return };
+        if self.done.contains(&(uid.to_owned(), step)) {
+            return;
+        }
+        let path = format!(
+            "{}/{}",
+            pods_path(&self.namespace),
+            pod["metadata"]["name"].as_str().unwrap_or_default()
+        );
+        let answer = match step {
+            Step::Bind => self.client.try_call(
+                "POST",
+                &format!("{path}/binding"),
+                "application/json",
+                &binding(pod),
+            ),
+            Step::Delete => self.client.try_call(
+                "DELETE",
+                &path,
+                "application/json",
+                &gone_now(&pod["metadata"]["uid"]),
+            ),
+            Step::Run => self.client.try_call(
+                "PATCH",
+                &format!("{path}/status"),
+                "application/merge-patch+json",
+                &running_status(pod),
+            ),
+        };
+        // 404 and 409: it is gone or was done before. Anything else is tried again next turn.
+        if answer.is_ok_and(|a| matches!(a.code, 200 | 201 | 202 | 404 | 409)) {
+            self.done.insert((uid.to_owned(), step));
+        }
+    }
+
+    fn next_step(&self, pod: &Value) -> Option<Step> {
+        let held = |switch: &AtomicBool| switch.load(Ordering::SeqCst);
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        if !pod["metadata"]["deletionTimestamp"].is_null() {
+            return (!held(&self.switches.hold_deletes)).then_some(Step::Delete);
+        }
+        if pod["spec"]["nodeName"].is_null() {
+            return Some(Step::Bind);
+        }
+        let pending = pod["status"]["phase"] == "Pending";
+        let ours = !self.ended.lock().expect("nobody panics in here").contains(name);
+        (pending && ours && !held(&self.switches.hold_starts)).then_some(Step::Run)
+    }
+}
+
+fn binding(pod: &Value) -> Value {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let node = NODES[NEXT.fetch_add(1, Ordering::Relaxed) as usize % NODES.len()];
+    json!({"apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node}})
+}
+
+fn conditions(ready: bool) -> Value {
+    let word = if ready { "True" } else { "False" };
+    let condition = |name: &str, status: &str| json!({"type": name, "status": status, "lastProbeTime": null, "lastTransitionTime": THEN});
+    json!([
+        condition("Initialized", "True"),
+        condition("Ready", word),
+        condition("ContainersReady", word),
+        condition("PodScheduled", "True"),
+    ])
+}
+
+fn container_statuses(pod: &Value, ready: bool, state: &Value) -> Value {
+    let containers = pod["spec"]["containers"].as_array().cloned().unwrap_or_default();
+    let statuses = containers.iter().map(|container| {
+        json!({"name": container["name"], "image": container["image"], "imageID": "test://image",
+            "containerID": "test://container", "ready": ready, "started": ready,
+            "restartCount": 0, "state": state})
+    });
+    statuses.collect()
+}
+
+fn running_status(pod: &Value) -> Value {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let ip = format!("10.64.{}.{}", n / 250 % 250, n % 250 + 1);
+    json!({"status": {"phase": "Running", "hostIP": "10.0.0.1", "podIP": ip,
+        "podIPs": [{"ip": ip}], "startTime": THEN, "conditions": conditions(true),
+        "containerStatuses": container_statuses(pod, true, &json!({"running": {"startedAt": THEN}}))}})
+}
+
+fn ended_status(pod: &Value, end: End) -> Value {
+    let (code, reason) = match end {
+        End::Evicted => (137, "Error"),
+        End::Exit(0) => (0, "Completed"),
+        End::Exit(code) => (code, "Error"),
+        End::OomKilled => (137, "OOMKilled"),
+    };
+    let state = json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": THEN,
+        "finishedAt": THEN, "containerID": "test://container"}});
+    let phase = if code == 0 { "Succeeded" } else { "Failed" };
+    let mut status = json!({"phase": phase, "conditions": conditions(false),
+        "containerStatuses": container_statuses(pod, false, &state)});
+    if let End::Evicted = end {
+        status["reason"] = "Evicted".into();
+        status["message"] = "The node was low on resource: memory.".into();
+    }
+    json!({"status": status})
+}
+
+/// Waits until the node has taken a pod, by any other sign than its own word.
+pub fn wait_bound(admin: &Client, namespace: &str, pod: &str) {
+    let path = format!("{}/{pod}", pods_path(namespace));
+    wait_value(PATIENCE, "the pod to be bound", || {
+        let answer = admin.get(&path);
+        if answer.body["spec"]["nodeName"].is_string() { Ok(()) } else { Err(answer.body) }
+    });
+}

@@ -1,0 +1,305 @@
+//! The binary under test: its settings file, its life, its events, its exit code.
+
+use std::cell::{Cell, RefCell};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::access::Access;
+use super::reaper::Guarded;
+use super::runner;
+use super::scene::APP;
+use super::wait::{PATIENCE, wait_value};
+
+/// The program, in an environment that says nothing about this machine.
+pub fn command(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+    command
+        .current_dir(dir)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", dir)
+        .env("XDG_RUNTIME_DIR", dir)
+        .env("NO_COLOR", "1")
+        .env("POSSE_LOG", "posse=debug");
+    command
+}
+
+/// A `posse run` before its start.
+pub struct Run {
+    dir: PathBuf,
+    number: u32,
+    settings: Value,
+    kubeconfig: PathBuf,
+    args: Vec<String>,
+    driver: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+impl Run {
+    /// One executor group `default` of none, from `pod.json` in `dir`.
+    pub fn new(dir: &Path, namespace: &str, access: &Access) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let kubeconfig = dir.join(format!("{number}.kubeconfig"));
+        fs::write(&kubeconfig, access.kubeconfig(namespace)).expect("the folder can be written");
+        let settings = json!({
+            "app": APP, "namespace": namespace,
+            "executors": [{"group": "default", "count": 0, "template": "pod.json"}],
+            "shutdown": {"grace": "2s", "timeout": "2s"},
+        });
+        let (args, driver, env) = (Vec::new(), Vec::new(), Vec::new());
+        Self { dir: dir.to_owned(), number, settings, kubeconfig, args, driver, env }
+    }
+
+    pub fn executors(mut self, n: u32) -> Self {
+        self.settings["executors"][0]["count"] = n.into();
+        self
+    }
+
+    /// Lays `patch` over the settings file, objects key by key, as a merge patch does.
+    pub fn settings(mut self, patch: Value) -> Self {
+        merge(&mut self.settings, patch);
+        self
+    }
+
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// The instance: whose executors they are stays the same over restarts.
+    pub fn instance(self, id: &str) -> Self {
+        self.arg("--instance").arg(id)
+    }
+
+    pub fn driver(mut self, words: &[&str]) -> Self {
+        self.driver = words.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Another command of posse with these settings and this way to the server; waits for its end.
+    pub fn once(self, words: &[&str]) -> Output {
+        let config = self.write_settings();
+        let mut command = command(&self.dir);
+        command.args(words).args([Path::new("-f"), &config]);
+        command.args([Path::new("--kubeconfig"), &self.kubeconfig]).args(&self.args);
+        command.stdin(Stdio::null()).output().expect("the binary can be started")
+    }
+
+    fn write_settings(&self) -> PathBuf {
+        let config = self.dir.join(format!("{}.yaml", self.number));
+        fs::write(&config, format!("{:#}\n", self.settings)).expect("the folder can be written");
+        runner::show_on_failure(&config);
+        config
+    }
+
+    #[track_caller]
+    pub fn start(self) -> Posse {
+        let config = self.write_settings();
+        let file = |kind: &str| self.dir.join(format!("{}.{kind}", self.number));
+        let (events, control) = (file("events"), file("sock"));
+        let (stdout, stderr) = (file("stdout"), file("stderr"));
+        runner::show_on_failure(&stderr);
+        runner::show_on_failure(&events);
+        let mut command = command(&self.dir);
+        command
+            .arg("run")
+            .args([Path::new("-f"), &config, Path::new("--kubeconfig"), &self.kubeconfig])
+            .args([Path::new("--events"), &events])
+            .arg(format!("--control=unix:{}", control.display()))
+            .args(&self.args)
+            .envs(self.env)
+            .stdout(File::create(&stdout).expect("the folder can be written"))
+            .stderr(File::create(&stderr).expect("the folder can be written"));
+        if !self.driver.is_empty() {
+            command.arg("--").args(&self.driver);
+        }
+        let child = Guarded::spawn(&mut command).expect("the binary can be started");
+        let life = Rc::new(Life { child: RefCell::new(child), may_end: Cell::new(false) });
+        LIVES.with_borrow_mut(|lives| lives.push(Rc::downgrade(&life)));
+        Posse { life, dir: self.dir, events, stderr, stdout, control }
+    }
+}
+
+/// The process, and whether its end is awaited.
+struct Life {
+    child: RefCell<Guarded>,
+    may_end: Cell<bool>,
+}
+
+impl Life {
+    fn status(&self) -> Option<ExitStatus> {
+        self.child.borrow_mut().status()
+    }
+}
+
+thread_local! {
+    static LIVES: RefCell<Vec<Weak<Life>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Fails where a posse of this thread ended that was meant to go on: nothing that a test waits for
+/// will happen then.
+#[track_caller]
+pub fn assert_all_live() {
+    let lives = LIVES.with_borrow(Clone::clone);
+    for life in lives.iter().filter_map(Weak::upgrade).filter(|life| !life.may_end.get()) {
+        if let Some(status) = life.status() {
+            panic!("posse ended ({status}) while the test needed it");
+        }
+    }
+}
+
+/// A started `posse run`. Killed when dropped.
+pub struct Posse {
+    life: Rc<Life>,
+    dir: PathBuf,
+    events: PathBuf,
+    stderr: PathBuf,
+    stdout: PathBuf,
+    control: PathBuf,
+}
+
+impl Posse {
+    pub fn pid(&self) -> u32 {
+        self.life.child.borrow().pid()
+    }
+
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap_or_default()
+    }
+
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(&self.stdout).unwrap_or_default()
+    }
+
+    /// The events so far; a line that is half written is not one yet.
+    pub fn events(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.events).unwrap_or_default();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole.map(|line| serde_json::from_str(line).expect("an event is JSON")).collect()
+    }
+
+    /// The events of one kind.
+    pub fn events_of(&self, kind: &str) -> Vec<Value> {
+        let mut events = self.events();
+        events.retain(|event| event["event"] == kind);
+        events
+    }
+
+    /// Waits for an event of this kind for which `fits` holds.
+    #[track_caller]
+    pub fn wait_event(&self, kind: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        wait_value(PATIENCE, &format!("a fitting event {kind}"), || {
+            let events = self.events_of(kind);
+            let found = events.iter().find(|event| fits(event)).cloned();
+            found.ok_or_else(|| format!("{} of that kind: {events:?}", events.len()))
+        })
+    }
+
+    /// Waits until the first LIST was applied: what exists is known, what is missing is asked for.
+    #[track_caller]
+    pub fn wait_ready(&self) {
+        wait_value(PATIENCE, "posse to answer a status call", || {
+            let output = self.ask(&["status", "--json"]);
+            if output.status.success() { Ok(()) } else { Err(said(&output)) }
+        });
+    }
+
+    /// A client command of the same binary, against this run.
+    pub fn ask(&self, args: &[&str]) -> Output {
+        command(&self.dir)
+            .args(args)
+            .arg(format!("--control=unix:{}", self.control.display()))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary can be started")
+    }
+
+    #[track_caller]
+    pub fn scale(&self, group: &str, target: u32) {
+        let output = self.ask(&["scale", "--group", group, &target.to_string()]);
+        assert!(output.status.success(), "posse scale failed: {}", said(&output));
+    }
+
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        let output = self.ask(&["status", "--json"]);
+        assert!(output.status.success(), "posse status failed: {}", said(&output));
+        serde_json::from_slice(&output.stdout).expect("the status is JSON")
+    }
+
+    /// Sends it a signal; from then on it may end.
+    pub fn signal(&self, signal: Signal) {
+        self.may_end();
+        self.life.child.borrow_mut().signal(signal);
+    }
+
+    /// Its end, whenever it comes, is part of the test.
+    pub fn may_end(&self) {
+        self.life.may_end.set(true);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.life.status().is_some()
+    }
+
+    /// Its exit code, once it is over; what it said is in the panic where it never is.
+    #[track_caller]
+    pub fn wait_exit(&self, limit: Duration) -> i32 {
+        self.may_end();
+        let status = wait_value(limit, "posse to end", || self.life.status().ok_or("it runs"));
+        status.code().unwrap_or_else(|| panic!("posse was ended by a signal: {status}"))
+    }
+
+    #[track_caller]
+    pub fn expect_exit(&self, code: i32) {
+        let got = self.wait_exit(PATIENCE);
+        assert_eq!(got, code, "exit code; it said:\n{}", self.stderr());
+    }
+
+    /// Tells it to stop and expects a clean end.
+    #[track_caller]
+    pub fn stop(self) {
+        self.signal(Signal::TERM);
+        self.expect_exit(0);
+    }
+
+    /// `kill -9`, as an OOM killer would.
+    pub fn kill(self) {
+        self.may_end();
+        self.life.child.borrow_mut().kill();
+    }
+}
+
+/// What a finished command printed.
+pub fn said(output: &Output) -> String {
+    format!(
+        "{}: {}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+fn merge(into: &mut Value, patch: Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, patch) => *into = patch,
+    }
+}

@@ -1,0 +1,318 @@
+//! A proxy between posse and a server, where a test plays the network, a webhook or a broken
+//! server. Plain HTTP on loopback towards posse; towards the server it is the user `Who::Posse`.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read as _, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::access::Access;
+use super::http::{Answer, Client};
+use super::wait::{PATIENCE, wait_value};
+
+/// How long silence is slept between two looks at whether it is over.
+const STEP: Duration = Duration::from_millis(10);
+
+/// A request as it passes.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    pub fn is_watch(&self) -> bool {
+        self.path.contains("watch=1") || self.path.contains("watch=true")
+    }
+
+    /// The create of a pod, and not a dry run of one.
+    pub fn is_create(&self) -> bool {
+        let path = self.path.split('?').next().unwrap_or_default();
+        self.method == "POST" && path.ends_with("/pods") && !self.path.contains("dryRun")
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The connection ends without an answer.
+    Cut,
+    /// It goes on to the server, with whatever the rule changed in it.
+    Pass,
+    /// The proxy answers itself, in one line.
+    Reply(u16, Value),
+}
+
+/// The way on to the server.
+#[derive(Debug)]
+pub struct Upstream {
+    client: Client,
+}
+
+impl Upstream {
+    /// Sends a request on and keeps its answer.
+    #[track_caller]
+    pub fn send(&self, request: &Request) -> Answer {
+        let answer = self
+            .client
+            .raw(&request.method, &request.path, &request.headers, &request.body, Some(PATIENCE))
+            .expect("the server behind the proxy answers");
+        let code = answer.status().as_u16();
+        let body = answer.into_body().read_to_vec().expect("an answer ends");
+        Answer { code, body: serde_json::from_slice(&body).unwrap_or(Value::Null) }
+    }
+}
+
+type Rule = dyn Fn(&mut Request, &Upstream) -> Verdict + Send + Sync;
+
+struct Shared {
+    upstream: Upstream,
+    rule: Box<Rule>,
+    closed: AtomicBool,
+    silent: AtomicBool,
+    next_id: AtomicU64,
+    connections: Mutex<BTreeMap<u64, TcpStream>>,
+    watches: Mutex<Vec<u64>>,
+    log: Mutex<Vec<String>>,
+}
+
+/// A running proxy. Ends when dropped.
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+    acceptor: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Proxy {
+    /// `rule` is asked about every request, each on its own thread; it may take its time.
+    pub fn start(
+        upstream: &Access,
+        rule: impl Fn(&mut Request, &Upstream) -> Verdict + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+        let port = listener.local_addr().expect("a bound socket has an address").port();
+        let shared = Arc::new(Shared {
+            upstream: Upstream { client: Client::new(upstream, "test-proxy") },
+            rule: Box::new(rule),
+            closed: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            next_id: AtomicU64::new(0),
+            connections: Mutex::default(),
+            watches: Mutex::default(),
+            log: Mutex::default(),
+        });
+        let acceptor = Mutex::new(Some(accept_on(listener, &shared)));
+        Self { port, shared, acceptor }
+    }
+
+    /// The way to the server through here.
+    pub fn access(&self) -> Access {
+        Access { url: format!("http://127.0.0.1:{}", self.port), ..Access::default() }
+    }
+
+    /// Ends the watches that are open now, in the middle of what they say.
+    pub fn cut_watches(&self) {
+        let watches = std::mem::take(&mut *self.shared.watches.lock().expect("no panic in here"));
+        let connections = self.shared.connections.lock().expect("no panic in here");
+        for stream in watches.iter().filter_map(|id| connections.get(id)) {
+            // Closed by the other side already: cut all the same.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// While silent, watches say nothing; what they missed comes when it is over.
+    pub fn silence_watches(&self, silent: bool) {
+        self.shared.silent.store(silent, Ordering::SeqCst);
+    }
+
+    /// Connections are cut and refused from here on.
+    pub fn down(&self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        // Wakes the acceptor, which then closes its socket.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+        if let Some(acceptor) = self.acceptor.lock().expect("no panic in here").take() {
+            acceptor.join().expect("the acceptor does not panic");
+        }
+        for stream in self.shared.connections.lock().expect("no panic in here").values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Within reach again, at the same port.
+    pub fn up(&self) {
+        let listener = wait_value(PATIENCE, "the proxy's port to be free again", || {
+            TcpListener::bind(("127.0.0.1", self.port))
+        });
+        self.shared.closed.store(false, Ordering::SeqCst);
+        let acceptor = accept_on(listener, &self.shared);
+        *self.acceptor.lock().expect("no panic in here") = Some(acceptor);
+    }
+
+    /// The way on, for a test that sends something later than posse did.
+    pub fn upstream(&self) -> &Upstream {
+        &self.shared.upstream
+    }
+
+    /// `METHOD path` of the requests so far.
+    pub fn requests(&self) -> Vec<String> {
+        self.shared.log.lock().expect("no panic in here").clone()
+    }
+
+    /// The number of creates that have come by.
+    pub fn n_creates(&self) -> usize {
+        let is_create = |line: &&String| {
+            let path = line.split('?').next().unwrap_or_default();
+            path.starts_with("POST ") && path.ends_with("/pods")
+        };
+        self.requests().iter().filter(is_create).count()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.down();
+        // Ends the watches that are still open towards the server.
+        self.shared.upstream.client.shutdown();
+    }
+}
+
+fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            if shared.closed.load(Ordering::SeqCst) {
+                return;
+            }
+            let Ok(stream) = stream else { continue };
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let id = shared.next_id.fetch_add(1, Ordering::SeqCst);
+                if let Ok(clone) = stream.try_clone() {
+                    shared.connections.lock().expect("no panic in here").insert(id, clone);
+                    // An error is the end of this connection and of nothing else.
+                    let _ = serve(&shared, id, &stream);
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+                shared.connections.lock().expect("no panic in here").remove(&id);
+            });
+        }
+    })
+}
+
+fn serve(shared: &Shared, id: u64, stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream);
+    while let Some(mut request) = read_request(&mut reader)? {
+        let line = format!("{} {}", request.method, request.path);
+        shared.log.lock().expect("no panic in here").push(line);
+        match (shared.rule)(&mut request, &shared.upstream) {
+            Verdict::Cut => return Ok(()),
+            Verdict::Reply(code, body) => reply(stream, code, &[], format!("{body}\n").as_bytes())?,
+            Verdict::Pass => pass(shared, id, stream, &request)?,
+        }
+    }
+    Ok(())
+}
+
+fn pass(shared: &Shared, id: u64, stream: &TcpStream, request: &Request) -> io::Result<()> {
+    let answer = shared
+        .upstream
+        .client
+        .raw(&request.method, &request.path, &request.headers, &request.body, None)
+        .map_err(io::Error::other)?;
+    let code = answer.status().as_u16();
+    let mut headers = Vec::new();
+    for name in ["content-type", "retry-after"] {
+        if let Some(value) = answer.headers().get(name).and_then(|value| value.to_str().ok()) {
+            headers.push((name, value.to_owned()));
+        }
+    }
+    if code == 200 && request.is_watch() {
+        shared.watches.lock().expect("no panic in here").push(id);
+        return pass_watch(shared, stream, answer.into_body().into_reader());
+    }
+    let body = answer.into_body().with_config().limit(256 << 20).read_to_vec();
+    reply(stream, code, &headers, &body.map_err(io::Error::other)?)
+}
+
+/// Line by line, so that a test can hold them back.
+fn pass_watch(shared: &Shared, mut stream: &TcpStream, body: impl io::Read) -> io::Result<()> {
+    stream.write_all(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
+    )?;
+    let mut reader = BufReader::new(body);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        while shared.silent.load(Ordering::SeqCst) && !shared.closed.load(Ordering::SeqCst) {
+            thread::sleep(STEP);
+        }
+        let mut chunk = format!("{:x}\r\n", line.len()).into_bytes();
+        chunk.append(&mut line);
+        chunk.extend_from_slice(b"\r\n");
+        stream.write_all(&chunk)?;
+    }
+    stream.write_all(b"0\r\n\r\n")
+}
+
+fn reply(
+    mut stream: &TcpStream,
+    code: u16,
+    headers: &[(&str, String)],
+    body: &[u8],
+) -> io::Result<()> {
+    let mut head = format!("HTTP/1.1 {code} Test\r\ncontent-length: {}\r\n", body.len());
+    if headers.is_empty() {
+        head.push_str("content-type: application/json\r\n");
+    }
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str("\r\n");
+    stream.write_all(&[head.as_bytes(), body].concat())
+}
+
+/// The next request of a connection; none at its end.
+fn read_request(reader: &mut BufReader<&TcpStream>) -> io::Result<Option<Request>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let mut words = line.split_whitespace();
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (method, path) = (method.to_owned(), path.to_owned());
+    let (mut headers, mut n_body) = (Vec::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        let (name, value) = (name.to_lowercase(), value.trim().to_owned());
+        match name.as_str() {
+            "content-length" => n_body = value.parse().map_err(io::Error::other)?,
+            // These belong to one connection, or to the identity at its other end.
+            "accept-encoding" | "authorization" | "connection" | "host" => {}
+            "transfer-encoding" => return Err(io::Error::other("no posse sends in chunks")),
+            _ => headers.push((name, value)),
+        }
+    }
+    let mut body = vec![0; n_body];
+    reader.read_exact(&mut body)?;
+    Ok(Some(Request { method, path, headers, body }))
+}
+
+/// A `Status` as a server words a refusal.
+pub fn status(code: u16, reason: &str, message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+           "reason": reason, "message": message, "code": code})
+}

@@ -1,0 +1,389 @@
+//! A real control plane on loopback: etcd, kube-apiserver and kube-controller-manager from
+//! `$KUBEBUILDER_ASSETS`, with certificates, users, rights and an audit log of its own.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::access::Access;
+use super::certs::{Authority, Pair, TokenSigner, TokenSubject};
+use super::http::Client;
+use super::node::TestNode;
+use super::reaper::Guarded;
+use super::scene::{Scene, TempDir};
+use super::server::{Node, Server, Who, create_namespace};
+use super::wait::{PATIENCE, wait_for, wait_value};
+
+/// Issuer and audience of service account tokens.
+pub const ISSUER: &str = "https://kubernetes.default.svc";
+
+/// The names of the Node objects that the test-side node binds pods to.
+pub const NODES: [&str; 2] = ["node-a", "node-b"];
+
+/// A port found free may be taken a moment later; then others are tried.
+const START_TRIES: u32 = 4;
+
+const START_LIMIT: Duration = Duration::from_secs(90);
+
+const AUDIT_POLICY: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  resources:
+  - {group: "", resources: [pods, pods/binding, pods/status]}
+  - {group: coordination.k8s.io, resources: [leases]}
+  - {group: authorization.k8s.io, resources: [selfsubjectaccessreviews]}
+- level: None
+"#;
+
+struct Ports {
+    api: u16,
+    etcd: u16,
+    peer: u16,
+}
+
+/// Certificates of the identities.
+struct Users {
+    admin: Pair,
+    node: Pair,
+    posse: Pair,
+    stranger: Pair,
+}
+
+/// A running control plane. Ends when dropped.
+pub struct Real {
+    // Before the folder: what runs in it ends first.
+    apiserver: Mutex<Option<Guarded>>,
+    _controllers: Option<Guarded>,
+    _etcd: Guarded,
+    assets: PathBuf,
+    dir: TempDir,
+    ports: Ports,
+    authority: Authority,
+    signer: TokenSigner,
+    users: Users,
+}
+
+impl Real {
+    /// Starts one; `controllers` are needed for quotas and owners, and cost a second.
+    pub fn start(assets: &Path, controllers: bool) -> Self {
+        let mut last = String::new();
+        for _ in 0..START_TRIES {
+            match Self::try_start(assets, controllers) {
+                Ok(real) => {
+                    real.furnish();
+                    return real;
+                }
+                Err(e) => last = e,
+            }
+        }
+        panic!("the real server does not start: {last}")
+    }
+
+    fn try_start(assets: &Path, controllers: bool) -> Result<Self, String> {
+        let dir = TempDir::new("real");
+        let authority = Authority::new("test-ca");
+        let signer = TokenSigner::new();
+        let users = Users {
+            admin: authority.user("admin", Some("system:masters")),
+            node: authority.user("test-node", None),
+            posse: authority.user("posse-test", None),
+            stranger: authority.user("stranger", None),
+        };
+        write_files(dir.path(), &authority, &signer);
+        let ports = Ports { api: free_port(), etcd: free_port(), peer: free_port() };
+        let etcd = spawn_etcd(assets, dir.path(), &ports)?;
+        let apiserver = spawn_apiserver(assets, dir.path(), &ports)?;
+        let mut real = Self {
+            apiserver: Mutex::new(Some(apiserver)),
+            _controllers: None,
+            _etcd: etcd,
+            assets: assets.to_owned(),
+            dir,
+            ports,
+            authority,
+            signer,
+            users,
+        };
+        real.wait_ready()?;
+        if controllers {
+            real._controllers = Some(real.spawn_controllers()?);
+        }
+        Ok(real)
+    }
+
+    /// Waits until the server says that it is ready; an error where it ended instead.
+    fn wait_ready(&self) -> Result<(), String> {
+        let admin = self.client(Who::Admin, "test-admin");
+        wait_value(START_LIMIT, "the real server to be ready", || {
+            let mut apiserver = self.apiserver.lock().expect("nobody panics in here");
+            if apiserver.as_mut().is_none_or(Guarded::is_over) {
+                return Ok(Err(tail(&self.dir.path().join("apiserver.log"))));
+            }
+            drop(apiserver);
+            match admin.try_call("GET", "/readyz", "application/json", &Value::Null) {
+                Ok(answer) if answer.code == 200 => Ok(Ok(())),
+                Ok(answer) => Err(format!("/readyz answers {}", answer.code)),
+                Err(e) => Err(e.to_string()),
+            }
+        })
+    }
+
+    fn spawn_controllers(&self) -> Result<Guarded, String> {
+        let kubeconfig = self.dir.path().join("admin.kubeconfig");
+        fs::write(&kubeconfig, self.access(Who::Admin).kubeconfig("default"))
+            .map_err(|e| e.to_string())?;
+        let mut command = Command::new(self.assets.join("kube-controller-manager"));
+        command
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .args(["--leader-elect=false", "--secure-port=0", "--port=0"])
+            .arg("--controllers=garbagecollector,namespace,resourcequota");
+        spawn(&mut command, &self.dir.path().join("controllers.log"))
+    }
+
+    /// Nodes to bind to, and the roles that namespaces hand out.
+    fn furnish(&self) {
+        let admin = self.client(Who::Admin, "test-admin");
+        for node in NODES {
+            let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
+            admin.post("/api/v1/nodes", &body).ok();
+        }
+        for (name, rules) in [("posse-test", posse_rules()), ("test-node", node_rules())] {
+            let body = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": {"name": name}, "rules": rules});
+            admin.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", &body).ok();
+        }
+    }
+
+    pub fn client(&self, who: Who, name: &'static str) -> Client {
+        Client::new(&self.access(who), name)
+    }
+
+    /// Access with somebody's token instead of a certificate.
+    pub fn access_without_user(&self) -> Access {
+        Access {
+            url: format!("https://127.0.0.1:{}", self.ports.api),
+            ca: Some(self.authority.cert.clone()),
+            ..Access::default()
+        }
+    }
+
+    /// Gives a subject the role in a namespace and waits until the server acts on it.
+    pub fn bind_role(&self, namespace: &str, role: &str, subject: &Value) {
+        let admin = self.client(Who::Admin, "test-admin");
+        let name = format!("{role}-{}", subject["name"].as_str().expect("a subject has a name"));
+        let body = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": name}, "subjects": [subject],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                        "name": role}});
+        let path =
+            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings");
+        admin.post(&path, &body).ok();
+        let user = match subject["kind"].as_str() {
+            Some("ServiceAccount") => {
+                format!("system:serviceaccount:{namespace}:{}", subject["name"].as_str().unwrap())
+            }
+            _ => subject["name"].as_str().unwrap().to_owned(),
+        };
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes":
+                {"namespace": namespace, "verb": "list", "resource": "pods"}}});
+        wait_for(PATIENCE, "the rights to be in force", || {
+            let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+            admin.post(path, &review).ok()["status"]["allowed"] == true
+        });
+    }
+
+    fn signal(&self, signal: Signal) {
+        let mut apiserver = self.apiserver.lock().expect("nobody panics in here");
+        apiserver.as_mut().expect("a stopped server is not signalled").signal(signal);
+    }
+}
+
+impl Server for Real {
+    fn access(&self, who: Who) -> Access {
+        let pair = match who {
+            Who::Admin => &self.users.admin,
+            Who::Node => &self.users.node,
+            Who::Posse => &self.users.posse,
+            Who::Stranger => &self.users.stranger,
+        };
+        Access { client: Some(pair.clone()), ..self.access_without_user() }
+    }
+
+    fn open_namespace(&self, namespace: &str) {
+        create_namespace(&self.client(Who::Admin, "test-admin"), namespace);
+        let user =
+            |name| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name});
+        self.bind_role(namespace, "posse-test", &user("posse-test"));
+        self.bind_role(namespace, "test-node", &user("test-node"));
+    }
+
+    fn node(&self, namespace: &str, _dir: &Path) -> Box<dyn Node> {
+        Box::new(TestNode::start(&self.access(Who::Node), namespace))
+    }
+
+    fn fresh(&self) -> Box<dyn Server> {
+        Box::new(Self::start(&self.assets, false))
+    }
+
+    fn down(&self) {
+        let apiserver = self.apiserver.lock().expect("nobody panics in here").take();
+        drop(apiserver.expect("it was up"));
+    }
+
+    fn up(&self) {
+        let again = wait_value(PATIENCE, "the server to start again", || {
+            spawn_apiserver(&self.assets, self.dir.path(), &self.ports)
+        });
+        *self.apiserver.lock().expect("nobody panics in here") = Some(again);
+        self.wait_ready().expect("it starts again on its old port");
+    }
+
+    fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn audit_log(&self) -> Option<PathBuf> {
+        Some(self.dir.path().join("audit.log"))
+    }
+
+    fn real(&self) -> Option<&Real> {
+        Some(self)
+    }
+}
+
+/// A service account with the rights of `posse run`, for tests about tokens.
+pub struct Account<'s> {
+    real: &'s Real,
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+impl<'s> Account<'s> {
+    pub fn new(scene: &Scene<'s>, name: &str) -> Self {
+        let real = scene.server.real().expect("only the real server knows service accounts");
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts", scene.namespace);
+        let body =
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
+        let uid = scene.admin.post(&path, &body).ok()["metadata"]["uid"].clone();
+        let namespace = scene.namespace.clone();
+        let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
+        real.bind_role(&namespace, "posse-test", &subject);
+        let uid = uid.as_str().expect("a new object has a uid").to_owned();
+        Self { real, namespace, name: name.to_owned(), uid }
+    }
+
+    /// A token that expires `ttl_s` seconds from now. The server allows a minute for clocks that
+    /// differ and remembers good tokens for ten seconds, so it works that much longer.
+    pub fn token(&self, ttl_s: i64) -> String {
+        let subject = TokenSubject {
+            namespace: &self.namespace,
+            account: &self.name,
+            account_uid: &self.uid,
+        };
+        self.real.signer.token(&subject, ttl_s)
+    }
+
+    pub fn access(&self, ttl_s: i64) -> Access {
+        Access { token: Some(self.token(ttl_s)), ..self.real.access_without_user() }
+    }
+}
+
+/// What `posse run` needs at most.
+fn posse_rules() -> Value {
+    json!([
+        {"apiGroups": [""], "resources": ["pods"],
+         "verbs": ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+         "verbs": ["get", "create", "update"]},
+    ])
+}
+
+fn node_rules() -> Value {
+    json!([{"apiGroups": [""], "resources": ["pods", "pods/status", "pods/binding"],
+            "verbs": ["get", "list", "watch", "create", "patch", "delete"]}])
+}
+
+fn write_files(dir: &Path, authority: &Authority, signer: &TokenSigner) {
+    let server = authority.server();
+    for (name, text) in [
+        ("ca.crt", authority.cert.as_str()),
+        ("server.crt", &server.cert),
+        ("server.key", &server.key),
+        ("sa.pub", &signer.public_pem()),
+        ("sa.key", &signer.private_pem()),
+        ("audit.yaml", AUDIT_POLICY),
+    ] {
+        fs::write(dir.join(name), text).expect("the test's own folder can be written");
+    }
+}
+
+/// A port that nobody listens on just now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
+
+fn spawn(command: &mut Command, log: &Path) -> Result<Guarded, String> {
+    let log = File::options().create(true).append(true).open(log).map_err(|e| e.to_string())?;
+    let errors = log.try_clone().map_err(|e| e.to_string())?;
+    Guarded::spawn(command.stdout(log).stderr(errors))
+        .map_err(|e| format!("{}: {e}", command.get_program().display()))
+}
+
+fn spawn_etcd(assets: &Path, dir: &Path, ports: &Ports) -> Result<Guarded, String> {
+    let client = format!("http://127.0.0.1:{}", ports.etcd);
+    let peer = format!("http://127.0.0.1:{}", ports.peer);
+    let mut command = Command::new(assets.join("etcd"));
+    command
+        .arg(format!("--data-dir={}", dir.join("etcd").display()))
+        .arg(format!("--listen-client-urls={client}"))
+        .arg(format!("--advertise-client-urls={client}"))
+        .arg(format!("--listen-peer-urls={peer}"))
+        .arg(format!("--initial-advertise-peer-urls={peer}"))
+        .arg(format!("--initial-cluster=default={peer}"))
+        .arg("--unsafe-no-fsync");
+    spawn(&mut command, &dir.join("etcd.log"))
+}
+
+fn spawn_apiserver(assets: &Path, dir: &Path, ports: &Ports) -> Result<Guarded, String> {
+    let file = |name: &str| dir.join(name).display().to_string();
+    let mut command = Command::new(assets.join("kube-apiserver"));
+    command
+        .arg(format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd))
+        .arg(format!("--secure-port={}", ports.api))
+        .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+        .arg(format!("--client-ca-file={}", file("ca.crt")))
+        .arg(format!("--tls-cert-file={}", file("server.crt")))
+        .arg(format!("--tls-private-key-file={}", file("server.key")))
+        .arg(format!("--service-account-key-file={}", file("sa.pub")))
+        .arg(format!("--service-account-signing-key-file={}", file("sa.key")))
+        .arg(format!("--service-account-issuer={ISSUER}"))
+        .arg("--authorization-mode=RBAC")
+        .arg("--service-cluster-ip-range=10.0.0.0/24")
+        .arg("--disable-admission-plugins=ServiceAccount")
+        .arg(format!("--audit-policy-file={}", file("audit.yaml")))
+        .arg(format!("--audit-log-path={}", file("audit.log")))
+        .arg("--audit-log-maxsize=1000");
+    spawn(&mut command, &dir.join("apiserver.log"))
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(5).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,97 @@
+//! Ends the servers that tests start, however the test program ends. A `sh` waits on a pipe from
+//! this process; when the pipe closes (also after SIGKILL) it kills what is still on its list.
+
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const SCRIPT: &str = r#"
+pids=
+while read -r word pid; do
+  case $word in
+  watch) pids="$pids $pid" ;;
+  forget) pids=$(for p in $pids; do [ "$p" = "$pid" ] || printf ' %s' "$p"; done) ;;
+  esac
+done
+for p in $pids; do kill -9 "$p" 2>/dev/null; done
+"#;
+
+static REAPER: OnceLock<Mutex<Child>> = OnceLock::new();
+
+fn tell(word: &str, pid: u32) {
+    let reaper = REAPER.get_or_init(|| {
+        let reaper = Command::new("sh")
+            .args(["-c", SCRIPT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A group of its own: an interrupt from the terminal must not end it first.
+            .process_group(0)
+            .spawn()
+            .expect("sh is there");
+        Mutex::new(reaper)
+    });
+    let mut reaper = reaper.lock().expect("nobody panics in here");
+    let pipe = reaper.stdin.as_mut().expect("its input is a pipe");
+    // Where the reaper is gone there is nobody to tell.
+    let _ = writeln!(pipe, "{word} {pid}");
+}
+
+/// A child process that does not outlive the test program.
+#[derive(Debug)]
+pub struct Guarded {
+    child: Child,
+}
+
+impl Guarded {
+    /// Starts `command` in a process group of its own.
+    pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        let child = command.stdin(Stdio::null()).process_group(0).spawn()?;
+        tell("watch", child.id());
+        Ok(Self { child })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// True once the process is over.
+    pub fn is_over(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// The exit status, once the process is over.
+    pub fn status(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Sends a signal to the process alone.
+    pub fn signal(&mut self, signal: Signal) {
+        // Once it is over and known to be, its pid may be somebody else's.
+        if self.is_over() {
+            return;
+        }
+        let pid = i32::try_from(self.child.id()).expect("pids are small");
+        if let Some(pid) = Pid::from_raw(pid) {
+            // Over just now: then there is nothing to signal.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Kills it at once and waits for its end.
+    pub fn kill(&mut self) {
+        // A process that is over cannot be killed, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.kill();
+        tell("forget", self.child.id());
+    }
+}

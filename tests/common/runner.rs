@@ -1,0 +1,224 @@
+//! Runs the end-to-end tests and names what was skipped: a small main of their own, because the
+//! servers start once for all of them and end whatever happens. Takes the usual test arguments.
+
+use std::cell::RefCell;
+use std::fs;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::Instant;
+
+use super::embedded::Embedded;
+use super::real::Real;
+use super::server::Server;
+
+/// Names the folder of a real control plane, as envtest does.
+pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// Tests wait most of their time, so more of them run than there are cores.
+const THREADS_DEFAULT: usize = 4;
+
+/// The last lines of a file that a failure shows.
+const LINES_SHOWN: usize = 60;
+
+/// Which servers a scenario runs against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// Both servers.
+    Both,
+    /// Users, TLS, tokens, a test-side node: only the real server has these.
+    Real,
+}
+
+/// One scenario.
+pub struct Scenario {
+    pub name: &'static str,
+    pub on: On,
+    pub play: fn(&dyn Server),
+}
+
+struct Case<'a> {
+    scenario: &'a Scenario,
+    real: bool,
+}
+
+impl Case<'_> {
+    fn name(&self) -> String {
+        format!("{}::{}", if self.real { "real" } else { "embedded" }, self.scenario.name)
+    }
+}
+
+thread_local! {
+    static NAME: RefCell<String> = const { RefCell::new(String::new()) };
+    static SHOWN: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The name of the scenario that this thread plays.
+pub fn test_name() -> String {
+    NAME.with_borrow(Clone::clone)
+}
+
+/// A file whose last lines are printed should this thread's test fail.
+pub fn show_on_failure(path: &Path) {
+    SHOWN.with_borrow_mut(|shown| shown.push(path.to_owned()));
+}
+
+/// What was asked for on the command line.
+#[derive(Default)]
+struct Wanted {
+    filters: Vec<String>,
+    skips: Vec<String>,
+    exact: bool,
+    list: bool,
+    only_ignored: bool,
+    threads: Option<usize>,
+}
+
+impl Wanted {
+    fn from_args() -> Self {
+        let mut wanted = Self::default();
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--exact" => wanted.exact = true,
+                "--ignored" => wanted.only_ignored = true,
+                "--list" => wanted.list = true,
+                "--skip" => wanted.skips.extend(args.next()),
+                "--test-threads" => wanted.threads = args.next().and_then(|n| n.parse().ok()),
+                "--color" | "--format" | "-Z" => drop(args.next()),
+                flag if flag.starts_with('-') => {
+                    if let Some(n) = flag.strip_prefix("--test-threads=") {
+                        wanted.threads = n.parse().ok();
+                    }
+                }
+                _ => wanted.filters.push(arg),
+            }
+        }
+        wanted
+    }
+
+    fn takes(&self, name: &str) -> bool {
+        let fits =
+            |filter: &String| if self.exact { name == filter } else { name.contains(filter) };
+        (self.filters.is_empty() || self.filters.iter().any(fits)) && !self.skips.iter().any(fits)
+    }
+}
+
+/// The servers that tests share, started by the first one that needs them.
+#[derive(Default)]
+struct Servers {
+    embedded: OnceLock<Embedded>,
+    real: OnceLock<Real>,
+}
+
+impl Servers {
+    fn get(&self, assets: Option<&Path>) -> &dyn Server {
+        match assets {
+            Some(assets) => self.real.get_or_init(|| Real::start(assets, true)),
+            None => self.embedded.get_or_init(Embedded::start),
+        }
+    }
+}
+
+/// Plays all scenarios that were asked for; the program's `main`.
+pub fn main(scenarios: &[Scenario]) -> ExitCode {
+    let wanted = Wanted::from_args();
+    let assets = std::env::var_os(ASSETS).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let mut cases: Vec<Case<'_>> = Vec::new();
+    for real in [false, true] {
+        let on_this = scenarios.iter().filter(|scenario| real || scenario.on == On::Both);
+        cases.extend(on_this.map(|scenario| Case { scenario, real }));
+    }
+    cases.retain(|case| wanted.takes(&case.name()));
+    if wanted.list {
+        cases.iter().for_each(|case| println!("{}: test", case.name()));
+        return ExitCode::SUCCESS;
+    }
+    let (skipped, mut played): (Vec<_>, Vec<_>) =
+        cases.into_iter().partition(|case| case.real && assets.is_none());
+    if wanted.only_ignored {
+        played.clear();
+    }
+    for case in &skipped {
+        println!("test {} ... ignored, {ASSETS} is not set", case.name());
+    }
+    println!("\nrunning {} end-to-end tests", played.len());
+    let started = Instant::now();
+    let failed = play_all(&played, assets.as_deref(), wanted.threads.unwrap_or(THREADS_DEFAULT));
+    for name in &failed {
+        println!("    failed: {name}");
+    }
+    if !skipped.is_empty() {
+        println!(
+            "NOT TESTED against a real API server: set {ASSETS} to run {} more",
+            skipped.len()
+        );
+    }
+    println!(
+        "\ntest result: {}. {} passed; {} failed; {} ignored; finished in {:.1}s\n",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        played.len() - failed.len(),
+        failed.len(),
+        skipped.len(),
+        started.elapsed().as_secs_f64()
+    );
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(101) }
+}
+
+/// The names of those that failed. The servers end with this function.
+fn play_all(cases: &[Case<'_>], assets: Option<&Path>, n_threads: usize) -> Vec<String> {
+    panic::set_hook(Box::new(|info| {
+        let name = test_name();
+        if name.is_empty() {
+            eprintln!("a helper thread panicked: {info}");
+        }
+        PANIC.set(info.to_string());
+    }));
+    let servers = Servers::default();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..n_threads.clamp(1, cases.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    if !play(case, &servers, assets.filter(|_| case.real)) {
+                        failed.lock().expect("nobody panics in here").push(case.name());
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().expect("nobody panicked in there")
+}
+
+fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>) -> bool {
+    NAME.set(case.scenario.name.to_owned());
+    SHOWN.take();
+    let started = Instant::now();
+    let result =
+        panic::catch_unwind(AssertUnwindSafe(|| (case.scenario.play)(servers.get(assets))));
+    let took = started.elapsed().as_secs_f64();
+    match result {
+        Ok(()) => println!("test {} ... ok ({took:.1} s)", case.name()),
+        Err(_) => println!("test {} ... FAILED ({took:.1} s)\n{}", case.name(), report()),
+    }
+    NAME.take();
+    result.is_ok()
+}
+
+/// The panic, and the end of each file that the test wanted shown.
+fn report() -> String {
+    let mut report = PANIC.take();
+    for path in SHOWN.take() {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(LINES_SHOWN);
+        report.push_str(&format!("\n--- {} from line {}\n", path.display(), from + 1));
+        report.push_str(&lines[from..].join("\n"));
+    }
+    report
+}

@@ -1,0 +1,226 @@
+//! One test's stage: a namespace, a folder, a node, and the questions that tests ask about pods.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+use super::access::Access;
+use super::audit;
+use super::http::{Client, gone_in};
+use super::posse::Run;
+use super::runner;
+use super::server::{End, Node, Server, Who, items, pods_path};
+use super::wait::{PATIENCE, wait_value};
+
+/// A folder that goes with its owner, unless a test is failing: then its files are evidence.
+#[derive(Debug)]
+pub struct TempDir {
+    path: PathBuf,
+}
+
+impl TempDir {
+    /// Short names: a unix socket's path has 107 bytes at most.
+    pub fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-{}-{n}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("the temporary folder can be written");
+        Self { path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // What is left of it is the machine's own cleaning.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// One test's stage.
+pub struct Scene<'s> {
+    pub server: &'s dyn Server,
+    pub namespace: String,
+    pub admin: Client,
+    // Before the folder, which it may look into.
+    node: Box<dyn Node>,
+    pub dir: TempDir,
+}
+
+/// What pods get when a test deletes them, and when nobody says otherwise.
+pub const GRACE_S: u32 = 5;
+
+/// The application that every test runs; its namespace is its own.
+pub const APP: &str = "shop";
+
+impl<'s> Scene<'s> {
+    pub fn new(server: &'s dyn Server) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("t{n}-{}", runner::test_name().replace('_', "-"));
+        let dir = TempDir::new(&format!("t{n}"));
+        server.open_namespace(&namespace);
+        let node = server.node(&namespace, dir.path());
+        let admin = Client::new(&server.access(Who::Admin), "test-admin");
+        let scene = Self { server, namespace, admin, node, dir };
+        let template = format!("{:#}", scene.template());
+        fs::write(scene.file("pod.json"), template).expect("the folder can be written");
+        scene
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A pod that lives until it is told to end, or its test is long over. Where containers really run, a file tells it, and
+    /// another one makes it deaf to TERM; where the test-side node runs, nothing executes it.
+    pub fn template(&self) -> Value {
+        let script = r#"trap 'test -e "$SCENE/deaf" || exit 143' TERM
+            end=$SCENE/$POSSE_POD_NAME.end; turns=0
+            while test -d "$SCENE" && test $turns -lt 3000 && ! test -e "$end"; do
+                sleep 0.1; turns=$((turns + 1))
+            done
+            exit "$(cat "$end")""#;
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"team": "till"}},
+        "spec": {"terminationGracePeriodSeconds": GRACE_S, "containers": [{
+            "name": "worker", "image": "example.com/worker:1", "command": ["sh", "-c", script],
+            "env": [{"name": "SCENE", "value": self.dir.path().display().to_string()}],
+        }]}})
+    }
+
+    /// A `posse run` to be adjusted and started.
+    pub fn run(&self) -> Run {
+        self.run_with(&self.server.access(Who::Posse))
+    }
+
+    /// The same as somebody else, or by another way.
+    pub fn run_with(&self, access: &Access) -> Run {
+        Run::new(self.dir.path(), &self.namespace, access)
+    }
+
+    /// All pods of the namespace.
+    pub fn pods(&self) -> Vec<Value> {
+        items(&self.admin.get(&pods_path(&self.namespace)).ok())
+    }
+
+    pub fn pod(&self, name: &str) -> Option<Value> {
+        let answer = self.admin.get(&format!("{}/{name}", pods_path(&self.namespace)));
+        (answer.code == 200).then_some(answer.body)
+    }
+
+    /// The executors among them, of any posse and in any state.
+    pub fn ours(&self) -> Vec<Value> {
+        let mut pods = self.pods();
+        pods.retain(is_ours);
+        pods
+    }
+
+    /// A pod of somebody else.
+    pub fn make_foreign(&self, name: &str) -> Value {
+        let mut pod = self.template();
+        pod["metadata"]["name"] = name.into();
+        self.admin.post(&pods_path(&self.namespace), &pod).ok()
+    }
+
+    /// Waits until exactly `n` executors run and none of ours is on its way in or out. What ended
+    /// and is kept does not count.
+    #[track_caller]
+    pub fn wait_running(&self, n: usize) -> Vec<Value> {
+        wait_value(PATIENCE, &format!("exactly {n} running executors"), || {
+            let mut ours = self.ours();
+            ours.retain(|pod| !is_over(pod));
+            ours.sort_by_key(executor_id);
+            if ours.len() == n && ours.iter().all(is_running) {
+                Ok(ours)
+            } else {
+                Err(describe(&ours))
+            }
+        })
+    }
+
+    /// Waits until no pod of posse is left.
+    #[track_caller]
+    pub fn wait_none(&self) {
+        wait_value(PATIENCE, "no executor to be left", || {
+            let ours = self.ours();
+            if ours.is_empty() { Ok(()) } else { Err(describe(&ours)) }
+        });
+    }
+
+    pub fn end(&self, pod: &Value, end: End) {
+        self.node.end(name_of(pod), end);
+    }
+
+    pub fn hold_deletes(&self, hold: bool) {
+        self.node.hold_deletes(hold);
+    }
+
+    pub fn hold_starts(&self, hold: bool) {
+        self.node.hold_starts(hold);
+    }
+
+    /// Deletes a pod as `kubectl delete` would, with a grace of `GRACE_S`.
+    pub fn delete(&self, pod: &Value) {
+        let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
+        self.admin.delete(&path, &gone_in(GRACE_S)).ok();
+    }
+
+    /// The end of a test: nothing is left, and what was written is as it should be.
+    #[track_caller]
+    pub fn finish(self) {
+        self.wait_none();
+        self.finish_with_pods();
+    }
+
+    /// The same where pods are meant to be left.
+    #[track_caller]
+    pub fn finish_with_pods(self) {
+        if let Some(log) = self.server.audit_log() {
+            audit::check(&log, &self.namespace);
+        }
+    }
+}
+
+/// An executor of any posse.
+pub fn is_ours(pod: &Value) -> bool {
+    pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "posse"
+}
+
+pub fn is_running(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// In a phase that no pod leaves.
+pub fn is_over(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Failed" || pod["status"]["phase"] == "Succeeded"
+}
+
+pub fn name_of(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().expect("a pod has a name")
+}
+
+pub fn uid_of(pod: &Value) -> &str {
+    pod["metadata"]["uid"].as_str().expect("a pod has a uid")
+}
+
+/// The executor id that the label tells; 0 where there is none.
+pub fn executor_id(pod: &Value) -> u64 {
+    let label = &pod["metadata"]["labels"]["posse.dev/executor-id"];
+    label.as_str().and_then(|id| id.parse().ok()).unwrap_or(0)
+}
+
+/// Pods in a line, for messages.
+pub fn describe(pods: &[Value]) -> String {
+    let one = |pod: &Value| {
+        let ending = if pod["metadata"]["deletionTimestamp"].is_null() { "" } else { ", ending" };
+        format!("{} ({}{ending})", name_of(pod), pod["status"]["phase"].as_str().unwrap_or("?"))
+    };
+    format!("{} pods: {}", pods.len(), pods.iter().map(one).collect::<Vec<_>>().join(" "))
+}

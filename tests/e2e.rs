@@ -1,0 +1,58 @@
+//! posse from outside, against the embedded cluster and against a real API server: what it does
+//! to pods, what it says, how it ends. `cargo test --test e2e [FILTER]`; the real server's folder
+//! is named by KUBEBUILDER_ASSETS, and without it half of these are reported as not run.
+
+// One program: what its modules show each other, nobody outside sees.
+#![allow(unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+mod e2e {
+    pub mod harness;
+    pub mod losses;
+    pub mod outages;
+    pub mod refusals;
+    pub mod scaling;
+}
+
+use std::process::ExitCode;
+
+use common::runner::{On, Scenario};
+
+/// `Scenario`s of a module's functions.
+macro_rules! scenarios {
+    ($($on:ident $module:ident::{$($name:ident),+ $(,)?};)+) => {
+        &[$($(Scenario { name: stringify!($name), on: On::$on, play: e2e::$module::$name }),+),+]
+    };
+}
+
+const SCENARIOS: &[Scenario] = scenarios! {
+    // Long ones first: they end while others run.
+    Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
+    Real refusals::{wrong_certificate, expired_token};
+    Both outages::{
+        answers_after_the_watch, error_after_commit, silent_watch, stop_while_a_create_hangs,
+        watch_cut_and_410,
+    };
+    Both refusals::{
+        foreign_pod_in_the_way, label_stripper, own_ending_pod_in_the_way, quota_then_room,
+        quota_wakes_when_a_pod_goes,
+    };
+    Real refusals::{bad_template, wrong_rights};
+    Both losses::{
+        poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
+        replaced_after_failure, replaced_when_gone, replaced_while_terminating,
+    };
+    Real losses::{pending_goes_before_running, reasons_of_the_cluster};
+    Both scaling::{
+        driver_decides_the_exit_code, groups_have_their_own_targets, keep_then_cleanup,
+        kill_9_and_adoption, owned_by_the_driver_pod, render_asks_the_server, scale_up_and_down,
+        second_signal_ends_it_at_once, two_posse_of_one_instance,
+    };
+    Real scaling::{steady_state_is_quiet};
+    Real harness::{harness_drives_pods, harness_outage, harness_proxy, harness_tokens};
+};
+
+fn main() -> ExitCode {
+    common::runner::main(SCENARIOS)
+}

@@ -1,0 +1,151 @@
+//! Executors that go: by their own end, by somebody's hand, by the cluster's; each is reported
+//! once, for what it was, and replaced.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::common::posse::Posse;
+use crate::common::scene::{Scene, describe, executor_id, is_running, uid_of};
+use crate::common::server::{End, Server};
+use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+
+/// The loss of this pod; reported with these words, and once.
+#[track_caller]
+fn check_loss(posse: &Posse, pod: &Value, reason: &str, budget: &Value, code: &Value) {
+    let uid = uid_of(pod);
+    let lost = posse.wait_event("executor_lost", |event| event["uid"] == uid);
+    assert_eq!(lost["reason"], reason, "{lost}");
+    assert_eq!(&lost["budget"], budget, "{lost}");
+    assert_eq!(&lost["exit_code"], code, "{lost}");
+    assert_eq!(lost["executor"].as_u64(), Some(executor_id(pod)), "{lost}");
+    assert_eq!(lost["caused_by_app"], *budget == json!("app"), "{lost}");
+    let n = posse.events_of("executor_lost").iter().filter(|event| event["uid"] == uid).count();
+    assert_eq!(n, 1, "one report for each uid");
+}
+
+pub fn replaced_after_failure(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(2).start();
+    let before = scene.wait_running(2);
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    scene.end(&before[0], End::Exit(7));
+    check_loss(&posse, &before[0], "app_error", &json!("app"), &json!(7));
+    let after = scene.wait_running(2);
+    assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [2, 3]);
+    posse.stop();
+    scene.finish();
+}
+
+pub fn replaced_after_a_clean_end(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(1).start();
+    let before = scene.wait_running(1);
+    posse.wait_event("executor_running", |event| event["executor"] == 1);
+    scene.end(&before[0], End::Exit(0));
+    check_loss(&posse, &before[0], "completed", &Value::Null, &json!(0));
+    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    posse.stop();
+    scene.finish();
+}
+
+pub fn replaced_after_deletion(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(2).start();
+    let before = scene.wait_running(2);
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    scene.delete(&before[1]);
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
+    assert_eq!((&lost["reason"], &lost["budget"]), (&json!("deleted"), &Value::Null), "{lost}");
+    let after = scene.wait_running(2);
+    assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [1, 3]);
+    posse.stop();
+    scene.finish();
+}
+
+/// A pod that is on its way out is no capacity: its successor does not wait for its end.
+pub fn replaced_while_terminating(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.hold_deletes(true);
+    let posse = scene.run().executors(1).start();
+    let before = scene.wait_running(1);
+    posse.wait_event("executor_running", |event| event["executor"] == 1);
+    scene.delete(&before[0]);
+    wait_value(PATIENCE, "a successor beside the old one", || {
+        let pods = scene.ours();
+        let both = pods.len() == 2 && pods.iter().filter(|pod| is_running(pod)).count() == 1;
+        if both { Ok(()) } else { Err(describe(&pods)) }
+    });
+    scene.hold_deletes(false);
+    scene.wait_running(1);
+    posse.stop();
+    scene.finish();
+}
+
+/// `replace: gone` waits until the old one is really gone.
+pub fn replaced_when_gone(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.hold_deletes(true);
+    let group = json!({"group": "default", "count": 1, "template": "pod.json", "replace": "gone"});
+    let posse = scene.run().settings(json!({"executors": [group]})).start();
+    let before = scene.wait_running(1);
+    posse.wait_event("executor_running", |event| event["executor"] == 1);
+    scene.delete(&before[0]);
+    posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    posse.wait_event("waiting", |event| event["for"] == "replace_gone");
+    stays_true(Duration::from_secs(1), "one pod at a time", || scene.ours().len() == 1);
+    scene.hold_deletes(false);
+    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    posse.stop();
+    scene.finish();
+}
+
+/// Reasons that only a kubelet gives.
+pub fn reasons_of_the_cluster(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(2).start();
+    let before = scene.wait_running(2);
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    scene.end(&before[0], End::OomKilled);
+    scene.end(&before[1], End::Evicted);
+    check_loss(&posse, &before[0], "oom_killed", &json!("app"), &json!(137));
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
+    assert_eq!(
+        (&lost["reason"], &lost["budget"]),
+        (&json!("evicted"), &json!("cluster")),
+        "{lost}"
+    );
+    scene.wait_running(2);
+    posse.stop();
+    scene.finish();
+}
+
+/// Pods that wait for their start are waited for, and are the first to go.
+pub fn pending_goes_before_running(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(1).start();
+    let running = scene.wait_running(1);
+    posse.wait_event("executor_running", |_| true);
+    scene.hold_starts(true);
+    posse.scale("default", 3);
+    wait_for(PATIENCE, "two pending ones", || posse.status()["groups"][0]["pending"] == 2);
+    posse.scale("default", 1);
+    let left = scene.wait_running(1);
+    assert_eq!(uid_of(&left[0]), uid_of(&running[0]));
+    posse.stop();
+    scene.finish();
+}
+
+/// Without a watch the poll alone sees what happens.
+pub fn poll_alone_suffices(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let settings = json!({"watch": false, "allocation": {"poll_interval": "1s"}});
+    let posse = scene.run().executors(2).settings(settings).start();
+    let before = scene.wait_running(2);
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    scene.delete(&before[0]);
+    posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
+    scene.wait_running(2);
+    posse.stop();
+    scene.finish();
+}

@@ -1,0 +1,208 @@
+//! Servers and networks that fail: away, frozen, cut, too old, late, twice.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::proxy::{Proxy, Request, Verdict, status};
+use crate::common::scene::{Scene, executor_id, is_running, name_of, uid_of};
+use crate::common::server::{Server, Who};
+use crate::common::wait::{PATIENCE, stays_true, wait_for};
+
+/// A create of unknown outcome is waited for this long after it was sent, and then some.
+const UNKNOWN_LIMIT: Duration = Duration::from_secs(80);
+
+fn ids(pods: &[Value]) -> BTreeSet<u64> {
+    pods.iter().map(executor_id).collect()
+}
+
+/// An API server that is away ends nothing; what was asked for meanwhile is done after.
+pub fn server_stopped_and_back(server: &dyn Server) {
+    let own = server.fresh();
+    let scene = Scene::new(&*own);
+    let posse = scene.run().executors(2).start();
+    let before = scene.wait_running(2);
+    posse.wait_ready();
+    own.down();
+    posse.scale("default", 4);
+    stays_true(Duration::from_secs(2), "a run without its server", || !posse.is_over());
+    assert_eq!(posse.status()["groups"][0]["target"], 4, "the control API answers");
+    own.up();
+    let after = scene.wait_running(4);
+    assert_eq!(ids(&after), [1, 2, 3, 4].into());
+    assert!(before.iter().all(|pod| after.iter().any(|other| uid_of(other) == uid_of(pod))));
+    assert!(posse.events_of("executor_lost").is_empty(), "an outage is no loss");
+    posse.stop();
+    scene.finish();
+}
+
+/// A server that hangs with all its connections open: nothing is done twice when it thaws.
+pub fn frozen_server(server: &dyn Server) {
+    let own = server.fresh();
+    let scene = Scene::new(&*own);
+    let posse = scene.run().executors(2).start();
+    scene.wait_running(2);
+    posse.wait_ready();
+    own.freeze();
+    posse.scale("default", 4);
+    stays_true(Duration::from_secs(5), "a run on ice", || !posse.is_over());
+    assert_eq!(posse.status()["groups"][0]["target"], 4, "the control API answers");
+    own.thaw();
+    assert_eq!(ids(&scene.wait_running(4)).len(), 4);
+    assert!(posse.events_of("executor_lost").is_empty(), "a pause is no loss");
+    posse.stop();
+    scene.finish();
+}
+
+/// The watch is cut; what happens before it is back is not missed. Then twice a 410, as an event
+/// and as a status: everything is listed anew.
+pub fn watch_cut_and_410(server: &dyn Server) {
+    let scene = Scene::new(server);
+    // 0: pass; 200: answer the next watch with an ERROR event; 410: with that status.
+    let mood = Arc::new(AtomicU16::new(0));
+    let next = Arc::clone(&mood);
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
+        if !request.is_watch() {
+            return Verdict::Pass;
+        }
+        let gone = status(410, "Expired", "too old resource version: 1 (2)");
+        match next.swap(0, Ordering::SeqCst) {
+            0 => Verdict::Pass,
+            200 => Verdict::Reply(200, serde_json::json!({"type": "ERROR", "object": gone})),
+            code => Verdict::Reply(code, gone),
+        }
+    });
+    let posse = scene.run_with(&proxy.access()).executors(2).start();
+    scene.wait_running(2);
+    wait_for(PATIENCE, "both to be known", || posse.events_of("executor_running").len() == 2);
+    for code in [0, 200, 410] {
+        let victim = scene.wait_running(2)[0].clone();
+        proxy.down();
+        scene.delete(&victim);
+        wait_for(PATIENCE, "the pod to go unseen", || scene.pod(name_of(&victim)).is_none());
+        mood.store(code, Ordering::SeqCst);
+        proxy.up();
+        posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&victim));
+        scene.wait_running(2);
+        assert_eq!(mood.load(Ordering::SeqCst), 0, "no watch was begun anew");
+    }
+    assert_eq!(posse.events_of("executor_lost").len(), 3, "one loss for each of the three");
+    let n_restarts = posse.events_of("watch_restarted").len();
+    assert!(n_restarts >= 2, "{n_restarts} restarts of the watch were told");
+    posse.stop();
+    scene.finish();
+}
+
+/// A watch that says nothing for a while: answers and polls are enough to reach the target, and
+/// what it tells late does no harm.
+pub fn silent_watch(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let proxy = Proxy::start(&server.access(Who::Posse), |_, _| Verdict::Pass);
+    proxy.silence_watches(true);
+    let posse = scene.run_with(&proxy.access()).executors(3).start();
+    assert_eq!(ids(&scene.wait_running(3)), [1, 2, 3].into());
+    stays_true(Duration::from_secs(1), "no more than three", || scene.ours().len() == 3);
+    assert_eq!(proxy.n_creates(), 3);
+    proxy.silence_watches(false);
+    wait_for(PATIENCE, "three to be known", || posse.events_of("executor_running").len() == 3);
+    assert!(!posse.is_over());
+    assert_eq!(proxy.n_creates(), 3);
+    posse.stop();
+    scene.finish();
+}
+
+/// 500 although it was done: the same names again, and never a twin.
+pub fn error_after_commit(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let n_left = AtomicUsize::new(3);
+    let spend =
+        move || n_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
+        if request.is_create() && spend().is_ok() {
+            upstream.send(request).ok();
+            return Verdict::Reply(
+                500,
+                status(500, "InternalError", "etcdserver: request timed out"),
+            );
+        }
+        Verdict::Pass
+    });
+    let posse = scene.run_with(&proxy.access()).executors(5).start();
+    assert_eq!(ids(&scene.wait_running(5)), [1, 2, 3, 4, 5].into());
+    assert!(posse.events_of("executor_lost").is_empty());
+    posse.stop();
+    scene.finish();
+}
+
+/// The watch tells of a pod long before the create's own answer comes.
+pub fn answers_after_the_watch(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
+        if !request.is_create() {
+            return Verdict::Pass;
+        }
+        let answer = upstream.send(request);
+        std::thread::sleep(Duration::from_millis(700));
+        Verdict::Reply(answer.code, answer.body)
+    });
+    let posse = scene.run_with(&proxy.access()).executors(6).start();
+    assert_eq!(ids(&scene.wait_running(6)), (1..=6).collect());
+    wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() == 6);
+    assert!(!posse.is_over());
+    assert_eq!(proxy.n_creates(), 6);
+    assert!(posse.events_of("executor_lost").is_empty());
+    posse.stop();
+    scene.finish();
+}
+
+/// Told to stop while a create hangs: its answer is awaited, and its pod does not stay.
+pub fn stop_while_a_create_hangs(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let (hanging, go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (hangs, released) = (Arc::clone(&hanging), Arc::clone(&go));
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
+        if request.is_create() && executor_id(&request.json()) == 3 {
+            hangs.store(true, Ordering::SeqCst);
+            wait_for(PATIENCE, "the test to let go", || released.load(Ordering::SeqCst));
+        }
+        Verdict::Pass
+    });
+    let posse = scene.run_with(&proxy.access()).executors(3).start();
+    scene.wait_running(2);
+    wait_for(PATIENCE, "the third to hang", || hanging.load(Ordering::SeqCst));
+    posse.signal(Signal::TERM);
+    posse.wait_event("stopping", |_| true);
+    stays_true(Duration::from_secs(1), "waiting for the answer", || !posse.is_over());
+    go.store(true, Ordering::SeqCst);
+    posse.expect_exit(0);
+    scene.finish();
+}
+
+/// A create that was cut off and is carried out after the stop has begun: it is found and ended.
+pub fn late_comer_at_stop(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let kept: Arc<Mutex<Option<Request>>> = Arc::default();
+    let keep = Arc::clone(&kept);
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
+        if !request.is_create() {
+            return Verdict::Pass;
+        }
+        keep.lock().expect("nobody panics in here").get_or_insert_with(|| request.clone());
+        Verdict::Cut
+    });
+    let posse = scene.run_with(&proxy.access()).executors(1).start();
+    wait_for(PATIENCE, "a create to be cut off", || kept.lock().unwrap().is_some());
+    posse.signal(Signal::TERM);
+    posse.wait_event("stopping", |_| true);
+    stays_true(Duration::from_secs(1), "an open create", || !posse.is_over());
+    let request = kept.lock().unwrap().clone().expect("it was kept");
+    proxy.upstream().send(&request).ok();
+    let code = posse.wait_exit(UNKNOWN_LIMIT);
+    assert_eq!(code, 0, "it said:\n{}", posse.stderr());
+    assert!(!scene.pods().iter().any(is_running));
+    scene.finish();
+}

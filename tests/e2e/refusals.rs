@@ -1,0 +1,297 @@
+//! Servers that say no: quotas, names that are taken, labels that are stripped, templates,
+//! rights, certificates, tokens.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::common::access::Access;
+use crate::common::audit;
+use crate::common::certs::Authority;
+use crate::common::http::{Client, gone_in};
+use crate::common::node::wait_bound;
+use crate::common::posse::Posse;
+use crate::common::proxy::{Proxy, Request, Verdict, status};
+use crate::common::real::Account;
+use crate::common::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of};
+use crate::common::server::{End, Server, Who, items, pods_path};
+use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+
+/// A limit on the namespace's pods: the real server's own quota; in front of the embedded cluster,
+/// which knows none, a proxy that refuses in the same words.
+struct Quota {
+    hard: Arc<AtomicUsize>,
+    proxy: Option<Proxy>,
+}
+
+impl Quota {
+    fn new(scene: &Scene<'_>, hard: usize) -> Self {
+        let limit = Arc::new(AtomicUsize::new(hard));
+        if scene.server.real().is_some() {
+            let body = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+                "metadata": {"name": "room"}, "spec": {"hard": {"pods": hard.to_string()}}});
+            scene.admin.post(&Self::path(scene), &body).ok();
+            Self::wait_in_force(scene, hard);
+            return Self { hard: limit, proxy: None };
+        }
+        let (admin, path) = (scene.admin.clone(), pods_path(&scene.namespace));
+        let hard = Arc::clone(&limit);
+        let rule = move |request: &mut Request, _: &_| {
+            let (used, hard) = (items(&admin.get(&path).ok()).len(), hard.load(Ordering::SeqCst));
+            if !request.is_create() || used < hard {
+                return Verdict::Pass;
+            }
+            let message = format!(
+                "pods \"{}\" is forbidden: exceeded quota: room, requested: pods=1, used: \
+                 pods={used}, limited: pods={hard}",
+                name_of(&request.json())
+            );
+            Verdict::Reply(403, status(403, "Forbidden", &message))
+        };
+        let proxy = Proxy::start(&scene.server.access(Who::Posse), rule);
+        Self { hard: limit, proxy: Some(proxy) }
+    }
+
+    fn path(scene: &Scene<'_>) -> String {
+        format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace)
+    }
+
+    /// The server counts for itself before it grants anything.
+    fn wait_in_force(scene: &Scene<'_>, hard: usize) {
+        wait_value(PATIENCE, "the quota to be in force", || {
+            let quota = scene.admin.get(&format!("{}/room", Self::path(scene))).ok();
+            let in_force = quota["status"]["hard"]["pods"].as_str();
+            if in_force == Some(&*hard.to_string()) {
+                Ok(())
+            } else {
+                Err(quota["status"].to_string())
+            }
+        });
+    }
+
+    fn raise(&self, scene: &Scene<'_>, hard: usize) {
+        self.hard.store(hard, Ordering::SeqCst);
+        if self.proxy.is_none() {
+            let body = json!({"spec": {"hard": {"pods": hard.to_string()}}});
+            scene.admin.merge_patch(&format!("{}/room", Self::path(scene)), &body).ok();
+            Self::wait_in_force(scene, hard);
+        }
+    }
+
+    fn access(&self, scene: &Scene<'_>) -> Access {
+        self.proxy.as_ref().map_or_else(|| scene.server.access(Who::Posse), Proxy::access)
+    }
+
+    /// The creates that were refused or not, so far.
+    fn n_creates(&self, scene: &Scene<'_>) -> usize {
+        if let Some(proxy) = &self.proxy {
+            return proxy.n_creates();
+        }
+        let log = scene.server.audit_log().expect("the real server keeps an audit log");
+        let tally = audit::tally(&log, &scene.namespace);
+        let creates = tally.iter().filter(|(what, _)| what.starts_with("create pods"));
+        creates.map(|(_, n)| *n as usize).sum()
+    }
+}
+
+/// What fits is used, the rest is waited for without a storm of requests, and room is taken.
+pub fn quota_then_room(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let quota = Quota::new(&scene, 2);
+    let posse = scene.run_with(&quota.access(&scene)).executors(5).start();
+    posse.wait_event("waiting", |event| event["for"] == "quota");
+    scene.wait_running(2);
+    let refused = posse.wait_event("create_refused", |_| true);
+    let words = refused["message"].as_str().expect("the server's words");
+    assert!(words.contains("exceeded quota: room"), "{refused}");
+    stays_true(Duration::from_secs(2), "partial capacity", || !posse.is_over());
+    let n_asked = quota.n_creates(&scene);
+    assert!(n_asked <= 12, "{n_asked} creates against a full quota");
+    assert_eq!(posse.status()["groups"][0]["waiting"], "quota");
+    quota.raise(&scene, 4);
+    scene.wait_running(4);
+    quota.raise(&scene, 5);
+    scene.wait_running(5);
+    assert!(posse.events_of("executor_lost").is_empty(), "a refusal is no loss");
+    posse.stop();
+    scene.finish();
+}
+
+/// When one of ours goes, its place in the quota is taken at once.
+pub fn quota_wakes_when_a_pod_goes(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let quota = Quota::new(&scene, 3);
+    let foreign = scene.make_foreign("squatter");
+    let posse = scene.run_with(&quota.access(&scene)).executors(3).start();
+    posse.wait_event("waiting", |event| event["for"] == "quota");
+    let before = scene.wait_running(2);
+    scene.end(&before[0], End::Exit(1));
+    posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
+    scene.delete(&foreign);
+    wait_for(PATIENCE, "the foreign pod to go", || scene.pod("squatter").is_none());
+    scene.wait_running(3);
+    posse.stop();
+    scene.finish();
+}
+
+/// A pod of somebody else under our name: its id is passed over, and it is let alone.
+pub fn foreign_pod_in_the_way(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let foreign = scene.make_foreign("shop-inst1-exec-1");
+    let posse = scene.run().executors(2).instance("inst1").start();
+    let ours = scene.wait_running(2);
+    assert!(ours.iter().all(|pod| executor_id(pod) >= 2), "{}", describe(&ours));
+    posse.stop();
+    scene.wait_none();
+    let still = scene.pod("shop-inst1-exec-1").expect("it is not ours to delete");
+    assert_eq!(uid_of(&still), uid_of(&foreign));
+    assert!(still["metadata"]["deletionTimestamp"].is_null());
+    scene.finish();
+}
+
+/// A create whose answer was lost, and whose pod is ending when it is asked for again: 409, and
+/// the pod of that name is ours and no capacity. The watch is silent meanwhile, so that nothing
+/// but the answers tells.
+pub fn own_ending_pod_in_the_way(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.hold_deletes(true);
+    let (admin, namespace) = (scene.admin.clone(), scene.namespace.clone());
+    let (first, again) = (AtomicBool::new(true), Arc::new(AtomicBool::new(false)));
+    let asked_again = Arc::clone(&again);
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
+        if !request.is_create() {
+            return Verdict::Pass;
+        }
+        if !first.swap(false, Ordering::SeqCst) {
+            again.store(true, Ordering::SeqCst);
+            return Verdict::Pass;
+        }
+        let pod = upstream.send(request).ok();
+        wait_bound(&admin, &namespace, name_of(&pod));
+        let path = format!("{}/{}", pods_path(&namespace), name_of(&pod));
+        admin.delete(&path, &gone_in(GRACE_S)).ok();
+        Verdict::Reply(500, status(500, "InternalError", "the answer of the first one is lost"))
+    });
+    proxy.silence_watches(true);
+    let posse = scene.run_with(&proxy.access()).executors(1).start();
+    wait_for(PATIENCE, "the create to be sent again", || asked_again.load(Ordering::SeqCst));
+    posse.wait_event("executor_requested", |event| event["executor"] == 2);
+    proxy.silence_watches(false);
+    scene.hold_deletes(false);
+    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    let lost = posse.events_of("executor_lost");
+    assert_eq!(lost.iter().map(|event| &event["executor"]).collect::<Vec<_>>(), [&json!(1)]);
+    posse.stop();
+    scene.finish();
+}
+
+/// A webhook that takes our labels away would make us blind: such pods go, and the template counts
+/// as refused.
+pub fn label_stripper(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let proxy = Proxy::start(&server.access(Who::Posse), |request, _| {
+        if request.is_create() {
+            let mut pod = request.json();
+            let labels = pod["metadata"]["labels"].as_object_mut().expect("posse sets labels");
+            labels.retain(|name, _| !name.starts_with("posse.dev/"));
+            request.body = pod.to_string().into_bytes();
+        }
+        Verdict::Pass
+    });
+    let posse = scene.run_with(&proxy.access()).executors(20).start();
+    posse.expect_exit(4);
+    assert!(!posse.events_of("create_refused").is_empty(), "it says why");
+    assert!(proxy.n_creates() <= 8, "{} creates for a bad template", proxy.n_creates());
+    wait_value(PATIENCE, "the blind pods to go", || {
+        let pods = scene.pods();
+        if pods.is_empty() { Ok(()) } else { Err(describe(&pods)) }
+    });
+    scene.finish();
+}
+
+/// The real server refuses a template in words that posse hands on.
+pub fn bad_template(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut template = scene.template();
+    template["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
+    fs::write(scene.file("pod.json"), template.to_string()).expect("writable");
+    let posse = scene.run().executors(50).start();
+    posse.expect_exit(4);
+    let words = posse.stderr();
+    assert!(words.contains("imagePullPolicy"), "the server's words are missing:\n{words}");
+    let log = server.audit_log().expect("only the real server keeps an audit log");
+    let tally = audit::tally(&log, &scene.namespace);
+    let n_asked: u32 =
+        tally.iter().filter(|(what, _)| what.starts_with("create pods")).map(|(_, n)| n).sum();
+    assert!(n_asked <= 8, "a bad template costs a handful of requests: {tally:?}");
+    let check = scene.run().executors(1).once(&["render", "--server-check"]);
+    assert!(!check.status.success(), "the check accepts what the server refuses");
+    scene.finish();
+}
+
+/// No right on pods: said before anything is done, with the right that is missing.
+pub fn wrong_rights(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run_with(&server.access(Who::Stranger)).executors(1).start();
+    posse.expect_exit(3);
+    let words = posse.stderr();
+    for word in ["pods", scene.namespace.as_str()] {
+        assert!(words.contains(word), "the message does not name {word}:\n{words}");
+    }
+    scene.finish();
+}
+
+/// A server that we do not know, a server that does not know us: by certificate and by token.
+pub fn wrong_certificate(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let account = Account::new(&scene, "late");
+    let stranger = Authority::new("another-ca");
+    let good = server.access(Who::Posse);
+    let ways = [
+        ("another CA", Access { ca: Some(stranger.cert.clone()), ..good.clone() }),
+        (
+            "a user of another CA",
+            Access { client: Some(stranger.user("posse-test", None)), ..good },
+        ),
+        ("an expired token", account.access(-120)),
+    ];
+    // At once: each may try for half a minute.
+    let runs: Vec<_> =
+        ways.iter().map(|(_, access)| scene.run_with(access).executors(1).start()).collect();
+    runs.iter().for_each(Posse::may_end);
+    for ((what, _), posse) in ways.iter().zip(&runs) {
+        let code = posse.wait_exit(PATIENCE + Duration::from_secs(10));
+        assert_eq!(code, 3, "{what}; it said:\n{}", posse.stderr());
+    }
+    assert_eq!(scene.pods(), [] as [Value; 0]);
+    scene.finish();
+}
+
+/// A token that expires while we run: the file has a new one by then, and nobody notices.
+pub fn expired_token(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let account = Account::new(&scene, "robot");
+    let real = server.real().expect("only the real server knows tokens");
+    let file = scene.file("token");
+    // The server's minute for clocks that differ is what is left of it.
+    let old = account.token(-50);
+    fs::write(&file, &old).expect("writable");
+    let token_file = Some(file.display().to_string());
+    let access = Access { token_file, ..real.access_without_user() };
+    let posse = scene.run_with(&access).executors(1).start();
+    let before = scene.wait_running(1);
+    fs::write(&file, account.token(600)).expect("writable");
+    let old = Access { token: Some(old), ..real.access_without_user() };
+    let old = Client::new(&old, "test-token");
+    wait_for(PATIENCE, "the old token to expire", || {
+        old.get(&pods_path(&scene.namespace)).code == 401
+    });
+    scene.end(&before[0], End::Exit(1));
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    scene.wait_running(1);
+    posse.stop();
+    scene.finish();
+}

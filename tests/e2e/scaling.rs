@@ -1,0 +1,283 @@
+//! Targets: up, down, groups, restarts, the driver's end, what stays with `--keep`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::audit;
+use crate::common::posse::{Posse, said};
+use crate::common::scene::{APP, Scene, executor_id, name_of, uid_of};
+use crate::common::server::{End, Server, pods_path};
+use crate::common::wait::{PATIENCE, stays_true, wait_for};
+
+fn ids(pods: &[Value]) -> Vec<u64> {
+    pods.iter().map(executor_id).collect()
+}
+
+fn uids(pods: &[Value]) -> BTreeSet<&str> {
+    pods.iter().map(uid_of).collect()
+}
+
+fn slots(pods: &[Value]) -> BTreeSet<String> {
+    let slot = |pod: &Value| env_of(pod, "POSSE_SLOT").expect("every executor has a slot");
+    pods.iter().map(slot).collect()
+}
+
+/// The value of a variable of the first container, where it is a plain one.
+fn env_of(pod: &Value, name: &str) -> Option<String> {
+    let env = pod["spec"]["containers"][0]["env"].as_array()?;
+    let found = env.iter().find(|variable| variable["name"] == name)?;
+    found["value"].as_str().map(str::to_owned)
+}
+
+/// What CONTRACT promises of every executor's pod.
+fn check_pod(pod: &Value) {
+    let labels = &pod["metadata"]["labels"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (instance, id) =
+        (text(&labels["posse.dev/instance"]), text(&labels["posse.dev/executor-id"]));
+    assert_eq!(name_of(pod), format!("{APP}-{instance}-exec-{id}"));
+    assert_eq!(labels["posse.dev/app"], APP);
+    assert_eq!(labels["posse.dev/group"], "default");
+    assert_eq!(labels["app.kubernetes.io/component"], "executor");
+    assert_eq!(labels["team"], "till", "the template's labels are kept");
+    assert_eq!(pod["spec"]["restartPolicy"], "Never");
+    for (name, value) in [
+        ("POSSE_APP", APP),
+        ("POSSE_INSTANCE", &instance),
+        ("POSSE_GROUP", "default"),
+        ("POSSE_EXECUTOR_ID", &id),
+        ("POSSE_DRIVER_HOST", "127.0.0.1"),
+    ] {
+        assert_eq!(env_of(pod, name).as_deref(), Some(value), "{name}");
+    }
+    let tolerations = pod["spec"]["tolerations"].as_array().expect("tolerations");
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let found = tolerations.iter().find(|toleration| toleration["key"] == key);
+        assert_eq!(found.expect(key)["tolerationSeconds"], 60, "{key}");
+    }
+}
+
+/// The stream of events is whole: one run, numbered without gaps, framed by started and stopped.
+fn check_stream(events: &[Value]) {
+    for (i, event) in events.iter().enumerate() {
+        assert_eq!(event["run"], events[0]["run"]);
+        assert_eq!(event["seq"].as_u64(), Some(i as u64 + 1), "{event}");
+        assert!(event["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{event}");
+    }
+    assert_eq!(events[0]["event"], "started");
+    assert_eq!(events.last().expect("events")["event"], "stopped");
+}
+
+fn group(posse: &Posse) -> Value {
+    posse.status()["groups"][0].clone()
+}
+
+pub fn scale_up_and_down(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(2).start();
+    let first = scene.wait_running(2);
+    first.iter().for_each(check_pod);
+    posse.wait_ready();
+    posse.scale("default", 5);
+    let all = scene.wait_running(5);
+    assert_eq!(ids(&all), [1, 2, 3, 4, 5]);
+    assert_eq!(slots(&all), ["0", "1", "2", "3", "4"].map(str::to_owned).into());
+    wait_for(PATIENCE, "the status to say so", || group(&posse)["running"] == 5);
+    posse.scale("default", 1);
+    let last = scene.wait_running(1);
+    assert!(uids(&first).is_superset(&uids(&last)), "the youngest go first, {last:?} stayed");
+    wait_for(PATIENCE, "four deletions to be told", || {
+        posse.events_of("executor_deleted").iter().filter(|e| e["cause"] == "scaled_down").count()
+            == 4
+    });
+    let now = group(&posse);
+    assert_eq!((&now["target"], &now["running"]), (&json!(1), &json!(1)));
+    assert_eq!(posse.events_of("executor_lost"), [] as [Value; 0], "a scale-down is no loss");
+    posse.signal(Signal::TERM);
+    posse.expect_exit(0);
+    check_stream(&posse.events());
+    scene.finish();
+}
+
+pub fn groups_have_their_own_targets(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let group =
+        |name: &str, count: u32| json!({"group": name, "count": count, "template": "pod.json"});
+    let settings = json!({"executors": [group("small", 2), group("big", 1)]});
+    let posse = scene.run().settings(settings).start();
+    scene.wait_running(3);
+    posse.wait_ready();
+    posse.scale("big", 3);
+    let pods = scene.wait_running(5);
+    let of = |name: &str| -> Vec<Value> {
+        let ours = |pod: &&Value| pod["metadata"]["labels"]["posse.dev/group"] == name;
+        pods.iter().filter(ours).cloned().collect()
+    };
+    assert_eq!(slots(&of("small")), ["0", "1"].map(str::to_owned).into());
+    assert_eq!(slots(&of("big")), ["0", "1", "2"].map(str::to_owned).into());
+    assert_eq!(ids(&pods).into_iter().collect::<BTreeSet<_>>().len(), 5, "ids are over all groups");
+    posse.stop();
+    scene.finish();
+}
+
+/// The second posse finds what the first one made, and what ended in between.
+pub fn kill_9_and_adoption(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let run = || scene.run().executors(3).instance("adopt");
+    let first = run().start();
+    let before = scene.wait_running(3);
+    // Seen running: what is killed next knows of all three.
+    wait_for(PATIENCE, "three to be known", || first.events_of("executor_running").len() == 3);
+    assert!(!first.is_over());
+    first.kill();
+    scene.end(&before[0], End::Exit(9));
+    let second = run().start();
+    let lost = second.wait_event("executor_lost", |_| true);
+    assert_eq!((&lost["executor"], &lost["exit_code"]), (&json!(1), &json!(9)));
+    let after = scene.wait_running(3);
+    assert!(uids(&after).is_superset(&uids(&before[1..])), "running executors are adopted");
+    assert!(executor_id(&after[2]) > 3, "an id was given twice: {:?}", ids(&after));
+    assert_eq!(second.events_of("executor_requested").len(), 1, "only the lost one is replaced");
+    assert_eq!(second.events_of("executor_lost").len(), 1);
+    second.stop();
+    scene.finish();
+}
+
+/// Two live posse of one instance: the second one leaves, and says who is there.
+pub fn two_posse_of_one_instance(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let run = || scene.run().executors(1).instance("twins");
+    let first = run().start();
+    let pods = scene.wait_running(1);
+    let second = run().start();
+    second.expect_exit(3);
+    let words = second.stderr();
+    assert!(words.contains(&first.pid().to_string()), "the holder is not named:\n{words}");
+    assert_eq!(uids(&scene.wait_running(1)), uids(&pods), "the first one goes on undisturbed");
+    first.stop();
+    scene.finish();
+}
+
+/// The driver's end is the application's end, and its code is posse's.
+pub fn driver_decides_the_exit_code(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let go = scene.file("go");
+    let script = format!(
+        "echo $POSSE_APP $POSSE_NAMESPACE; until test -e {}; do sleep 0.1; done; exit 5",
+        go.display()
+    );
+    let posse = scene.run().executors(2).driver(&["sh", "-c", &script]).start();
+    scene.wait_running(2);
+    std::fs::write(go, "").expect("the folder can be written");
+    posse.expect_exit(5);
+    assert_eq!(posse.stdout(), format!("{APP} {}\n", scene.namespace), "its output is its own");
+    scene.finish();
+}
+
+/// A second signal does not wait for a driver that will not go.
+pub fn second_signal_ends_it_at_once(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let trapped = scene.file("trapped");
+    let script = format!("trap '' TERM; touch {}; sleep 100 & wait; sleep 100", trapped.display());
+    let settings = json!({"shutdown": {"grace": "10m"}});
+    let posse = scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]).start();
+    scene.wait_running(1);
+    wait_for(PATIENCE, "the driver to be deaf", || trapped.exists());
+    posse.signal(Signal::TERM);
+    posse.wait_event("stopping", |_| true);
+    stays_true(Duration::from_millis(300), "the driver's grace", || !posse.is_over());
+    posse.signal(Signal::TERM);
+    posse.expect_exit(12);
+    scene.finish();
+}
+
+/// `--keep` leaves them; `posse cleanup` takes them away.
+pub fn keep_then_cleanup(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(2).instance("kept1").arg("--keep").start();
+    let before = scene.wait_running(2);
+    wait_for(PATIENCE, "both to be known", || posse.events_of("executor_running").len() == 2);
+    posse.signal(Signal::INT);
+    posse.expect_exit(0);
+    assert_eq!(uids(&scene.wait_running(2)), uids(&before));
+    let access = server.access(crate::common::server::Who::Posse);
+    let kubeconfig = scene.file("cleanup.kubeconfig");
+    std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
+    let cleanup = |instance: &str| {
+        let output = crate::common::posse::command(scene.dir.path())
+            .args(["cleanup", "--app", APP, "--instance", instance, "--yes"])
+            .args(["--namespace", &scene.namespace, "--kubeconfig"])
+            .arg(&kubeconfig)
+            .output()
+            .expect("the binary can be started");
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    cleanup("other");
+    assert_eq!(uids(&scene.wait_running(2)), uids(&before), "another instance's are let alone");
+    cleanup("kept1");
+    scene.finish();
+}
+
+/// What exists is owned by the driver pod, and goes with it when nobody else is left to see to it.
+pub fn owned_by_the_driver_pod(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let driver = scene.make_foreign("driver");
+    let run = || {
+        let run = scene.run().executors(2);
+        run.env("POD_NAME", "driver").env("POD_UID", uid_of(&driver))
+    };
+    let posse = run().start();
+    let owner = |pod: &Value| pod["metadata"]["ownerReferences"][0].clone();
+    for pod in scene.wait_running(2) {
+        let owner = owner(&pod);
+        assert_eq!((&owner["uid"], &owner["kind"]), (&json!(uid_of(&driver)), &json!("Pod")));
+        assert_eq!(
+            (&owner["controller"], &owner["blockOwnerDeletion"]),
+            (&json!(true), &json!(false))
+        );
+    }
+    posse.kill();
+    let path = format!("{}/driver", pods_path(&scene.namespace));
+    scene
+        .admin
+        .delete(
+            &path,
+            &json!({"kind": "DeleteOptions", "apiVersion": "v1",
+        "gracePeriodSeconds": 0, "propagationPolicy": "Background"}),
+        )
+        .ok();
+    scene.finish();
+}
+
+/// Nothing is created by a check, and the server has the last word on a template.
+pub fn render_asks_the_server(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let output = scene.run().executors(1).once(&["render", "--server-check"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(scene.pods(), [] as [Value; 0], "a dry run creates nothing");
+    scene.finish();
+}
+
+/// The cost of a steady state: no request but the watch and the lease.
+pub fn steady_state_is_quiet(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(3).start();
+    scene.wait_running(3);
+    wait_for(PATIENCE, "three to be known", || posse.events_of("executor_running").len() == 3);
+    let log = server.audit_log().expect("only the real server keeps an audit log");
+    let count = |resource: &str| -> u32 {
+        let tally = audit::tally(&log, &scene.namespace);
+        tally.iter().filter(|(what, _)| what.contains(resource)).map(|(_, n)| n).sum()
+    };
+    let before = count(" pods ");
+    stays_true(Duration::from_secs(3), "no request about pods", || count(" pods ") == before);
+    let tally = audit::tally(&log, &scene.namespace);
+    assert_eq!(tally.get("create pods 201"), Some(&3), "{tally:?}");
+    assert_eq!(tally.get("get pods 200"), None, "no GET for each pod: {tally:?}");
+    assert!(tally["list pods 200"] <= 2, "one LIST at the start: {tally:?}");
+    posse.stop();
+    scene.finish();
+}
