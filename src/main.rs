@@ -8,6 +8,5 @@ use posse::cli::{self, World};
 fn main() -> ExitCode {
     let env = |name: &str| std::env::var(name).ok();
     let world = World { env: &env, dir: Path::new("") };
-    cli::logger::init(world.env);
     cli::run(std::env::args_os(), &world, &mut std::io::stdout(), &mut std::io::stderr()).into()
 }

@@ -25,7 +25,7 @@ Environment:
                            or module=level pairs
   NO_COLOR                 no colours
   POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
-                           where status, scale, events and explain find a run";
+                           where status, scale, kill, events and explain find a run";
 
 /// What posse is asked to do.
 #[derive(Debug, Subcommand)]
@@ -45,9 +45,11 @@ pub enum Command {
     Status(StatusArgs),
     /// Set the target of a group in a run
     Scale(ScaleArgs),
+    /// End executors of a run by their ids
+    Kill(KillArgs),
     /// Print the events of a run, one JSON object a line
     Events(EventsArgs),
-    /// Say why a run does nothing (more) now
+    /// Say what a run waits for, or where one of its executors is
     Explain(ExplainArgs),
 }
 
@@ -225,22 +227,46 @@ pub struct ClientArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Print the answer as it came
+    /// Print JSON, as `GET /v1/status` answers
     #[arg(long)]
     pub json: bool,
 }
 
 /// `posse scale`.
 #[derive(Args, Clone, Debug)]
+#[command(allow_missing_positional = true)]
 pub struct ScaleArgs {
     #[command(flatten)]
     pub client: ClientArgs,
     /// The group [default: the only one]
-    #[arg(long, value_name = "GROUP", value_parser = named(names::group_mistake))]
+    #[arg(value_name = "GROUP", value_parser = named(names::group_mistake))]
     pub group: Option<String>,
+    /// The group, as a flag
+    #[arg(long = "group", value_name = "GROUP", conflicts_with = "group",
+          value_parser = named(names::group_mistake))]
+    pub group_flag: Option<String>,
     /// How many executors there should be
     #[arg(value_name = "TARGET")]
     pub target: u32,
+}
+
+/// `posse kill`.
+#[derive(Args, Clone, Debug)]
+pub struct KillArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Whom
+    #[arg(required = true, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    pub ids: Vec<u64>,
+    /// Lower the target, so that no others come
+    #[arg(long)]
+    pub no_replace: bool,
+    /// Also those that the driver calls busy
+    #[arg(long)]
+    pub force: bool,
+    /// Why; told in events and logs
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
 }
 
 /// `posse events`.
@@ -264,8 +290,11 @@ pub struct EventsArgs {
 pub struct ExplainArgs {
     #[command(flatten)]
     pub client: ClientArgs,
+    /// One executor instead of the groups
+    #[arg(value_name = "ID")]
+    pub id: Option<u64>,
     /// Only this group
-    #[arg(long, value_name = "GROUP", value_parser = named(names::group_mistake))]
+    #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_mistake))]
     pub group: Option<String>,
 }
 

@@ -1,17 +1,19 @@
-//! Owns how log lines look: `2026-01-01T00:00:00Z INFO text`, to stderr.
+//! Owns how log lines look, `2026-01-01T00:00:00Z INFO text`, and where they go.
 
-use std::io::Write as _;
+use std::io::Write;
 
 use jiff::Timestamp;
 use log::{Level, Record};
 
 use crate::cli::Env;
 
-/// Begins to log what `POSSE_LOG` asks for. A second call changes nothing.
-pub fn init(env: Env<'_>) {
+/// Begins to log what `POSSE_LOG` asks for, to `writer` where there is one, such as the one that
+/// keeps a live line apart, else to stderr. A second call changes nothing.
+pub fn init(env: Env<'_>, writer: Option<Box<dyn Write + Send>>) {
     let filters = env("POSSE_LOG").unwrap_or_else(|| "info".to_owned());
     let mut builder = env_logger::Builder::new();
-    builder.parse_filters(&filters).target(env_logger::Target::Stderr);
+    let target = writer.map_or(env_logger::Target::Stderr, env_logger::Target::Pipe);
+    builder.parse_filters(&filters).target(target);
     builder.format(|out, record| writeln!(out, "{}", line(Timestamp::now(), record)));
     // Fails where a logger is set already, as in tests that share a process.
     let _ = builder.try_init();

@@ -1,12 +1,17 @@
 //! Arguments to checked settings, to a run, to an exit code.
 
 pub mod args;
+pub mod client;
+#[cfg(feature = "dev")]
+pub mod dev;
 pub mod exit;
+pub mod explain;
 pub mod init;
 pub mod logger;
 pub mod manifest;
 pub mod render;
 pub mod run;
+pub mod server;
 pub mod settings;
 
 use std::ffi::OsString;
@@ -16,9 +21,8 @@ use std::path::Path;
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
-use crate::cli::args::{Command, CommandLine, RunArgs};
+use crate::cli::args::{Command, CommandLine};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::settings::RunSettings;
 
 /// The lookup of an environment variable; none where it is absent or not UTF-8.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -69,26 +73,22 @@ fn refused(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    // A run knows only later whether a live line shares the terminal with its log.
+    if !matches!(command, Command::Run(_)) {
+        logger::init(world.env, None);
+    }
     match command {
         Command::Init(args) => init::init(&args, world, out),
-        Command::Render(args) if args.server_check => Err(not_built("render --server-check")),
-        Command::Render(args) => {
-            let run = RunArgs {
-                file: args.file.clone(),
-                server: args.server.clone(),
-                ..RunArgs::default()
-            };
-            let settings = RunSettings::new(&run, world)?;
-            render::render(&args, &settings, None, out)
-        }
+        Command::Render(args) => render::command(&args, world, out),
         #[cfg(feature = "dev")]
-        Command::Dev(_) => Err(not_built("dev")),
+        Command::Dev(args) => dev::dev(&args, world, out),
         Command::Run(args) => run::run(&args, world),
         Command::Cleanup(_) => Err(not_built("cleanup")),
-        Command::Status(_) => Err(not_built("status")),
-        Command::Scale(_) => Err(not_built("scale")),
-        Command::Events(_) => Err(not_built("events")),
-        Command::Explain(_) => Err(not_built("explain")),
+        Command::Status(args) => client::status(&args, world, out),
+        Command::Scale(args) => client::scale(&args, world, out),
+        Command::Kill(args) => client::kill(&args, world, out),
+        Command::Events(args) => client::events(&args, world, out),
+        Command::Explain(args) => client::explain(&args, world, out),
     }
 }
 

@@ -4,10 +4,14 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::cli::args::{Output, RenderArgs};
+use crate::cli::args::{Output, RenderArgs, RunArgs};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::server::Connection;
 use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
-use crate::cli::{manifest, print};
+use crate::cli::{World, manifest, print};
+use crate::core::refusal::{Class, Refusal};
+use crate::kube::api::Pods;
+use crate::wire::labels::Selection;
 
 /// The instance that is shown where the real one is not known before the run.
 const INSTANCE_SHOWN: &str = "xxxxx";
@@ -17,14 +21,34 @@ const NAMESPACE_SHOWN: &str = "default";
 const DRIVER_HOST_SHOWN: &str = "127.0.0.1";
 
 /// Asks the server whether it would take a pod: the namespace and the body of the POST.
-/// The answer is the server's own words where it would not.
-pub type ServerCheck<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), String>;
+pub type ServerCheck<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), Refusal>;
+
+/// `posse render`, with its flags and its file.
+///
+/// # Errors
+/// As `render`, and mistakes in the settings.
+pub fn command(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let run =
+        RunArgs { file: args.file.clone(), server: args.server.clone(), ..RunArgs::default() };
+    let mut settings = RunSettings::new(&run, world)?;
+    if !args.server_check {
+        return render(args, &settings, None, out);
+    }
+    let connection = Connection::new(&args.server, world)?;
+    settings.namespace.get_or_insert_with(|| connection.namespace.clone());
+    let selection = Selection { app: settings.app.clone(), instance: INSTANCE_SHOWN.to_owned() };
+    let mut check = |namespace: &str, body: &[u8]| {
+        let pods = Pods::new(connection.http.clone(), namespace, selection.clone());
+        pods.create_raw(body, true).map(drop)
+    };
+    render(args, &settings, Some(&mut check), out)
+}
 
 /// Prints one pod of each group, after asking the server about it where `check` is given.
 ///
 /// # Errors
 /// A group that there is not, a template that cannot be compiled, a pod that the server would
-/// refuse (exit code 4).
+/// refuse (exit code 4), a server that cannot be asked (exit code 3).
 pub fn render(
     args: &RenderArgs,
     settings: &RunSettings,
@@ -46,11 +70,7 @@ pub fn render(
     }
     if let Some(check) = check {
         for (body, group) in bodies.iter().zip(&groups) {
-            check(&run.namespace, body).map_err(|words| {
-                let name = &group.spec.name;
-                let message = format!("group {name}: the server would refuse its pods: {words}");
-                Failure::new(Code::TemplateRefused, message)
-            })?;
+            check(&run.namespace, body).or_else(|refusal| refused(group, &refusal))?;
         }
     }
     let pods = bodies.iter().map(|body| {
@@ -65,6 +85,32 @@ pub fn render(
         }
     };
     print(out, &text).map(|()| Code::Clean)
+}
+
+/// What the server's refusal of a group's pod comes to.
+fn refused(group: &GroupSettings, refusal: &Refusal) -> Result<(), Failure> {
+    let name = &group.spec.name;
+    match refusal.class {
+        // It passed all checks; there happens to be a pod of the name that is shown.
+        Class::Exists => Ok(()),
+        Class::Capacity
+        | Class::Conflict
+        | Class::Expired
+        | Class::NamespaceGone
+        | Class::NotFound
+        | Class::Template => {
+            let message = format!("group {name}: the server would refuse its pods: {refusal}");
+            Err(Failure::new(Code::TemplateRefused, message))
+        }
+        Class::Rights
+        | Class::Throttled
+        | Class::Transient
+        | Class::Unauthorized
+        | Class::Unknown => {
+            let message = format!("group {name}: the server cannot be asked: {refusal}");
+            Err(Failure::new(Code::Server, message))
+        }
+    }
 }
 
 /// The groups to be shown.

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use log::{error, info, warn};
 
-use crate::cli::World;
 use crate::cli::args::RunArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
+use crate::cli::{World, logger};
 use crate::control::Core;
 use crate::control::address::{self, Bound};
 use crate::control::api::{ControlServer, Subject};
@@ -61,12 +61,14 @@ const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
     let clock = Clock::start();
     let settings = RunSettings::new(args, world)?;
+    let progress = progress(&settings.app, world);
+    logger::init(world.env, progress.as_ref().map(|line| Box::new(line.log_writer()) as _));
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
     let embedded = Embedded::start(&settings, &world.env)?;
     let http = connect(&settings, embedded.kubeconfig())?;
     let ground = Ground::find(&settings, world, &http)?;
-    let run = Run { settings: &settings, world, clock, signals: &signals, http, ground };
+    let run = Run { settings: &settings, world, clock, signals: &signals, progress, http, ground };
     let code = run.run();
     embedded.stop();
     code
@@ -131,6 +133,11 @@ fn connect(settings: &RunSettings, embedded: Option<&Path>) -> Result<Connected,
     Ok(Connected { http, namespace, is_in_cluster })
 }
 
+fn progress(app: &str, world: &World<'_>) -> Option<Progress> {
+    let env = world.env;
+    Progress::on_stderr(app, env("TERM").as_deref(), env("NO_COLOR").as_deref())
+}
+
 /// The embedded cluster of `--dev`, where it was asked for.
 #[derive(Debug)]
 struct Embedded {
@@ -184,6 +191,7 @@ struct Run<'a> {
     world: &'a World<'a>,
     clock: Clock,
     signals: &'a Signals,
+    progress: Option<Progress>,
     http: Connected,
     ground: Ground,
 }
@@ -432,7 +440,7 @@ impl Run<'_> {
             mark,
             pulse: Arc::clone(&outside.pulse),
             log: Arc::clone(&outside.log),
-            progress: self.progress(),
+            progress: self.progress.clone(),
             driver_plan: self.driver_plan(&selection, outside),
             state: crate::runtime::engine::LoopState::default(),
         };
@@ -441,11 +449,6 @@ impl Run<'_> {
         let is_over = is_clear && !settings.keep && self.ground.owner.is_none();
         threads.stop(if is_over { Release::Delete } else { Release::Keep });
         Ok(outcome)
-    }
-
-    fn progress(&self) -> Option<Progress> {
-        let env = self.world.env;
-        Progress::on_stderr(&self.settings.app, env("TERM").as_deref(), env("NO_COLOR").as_deref())
     }
 
     fn core(

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::cli::args::{ClientArgs, FileArgs, RunArgs};
+use crate::cli::args::{FileArgs, RunArgs};
 use crate::cli::exit::Failure;
 use crate::cli::{Env, World};
 use crate::core::ids::GroupName;
@@ -85,15 +85,6 @@ pub struct RunIdentity {
     pub driver_host: String,
 }
 
-/// Where a client command finds its run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientSettings {
-    /// None: the one live socket of `app`.
-    pub control: Option<ControlAddr>,
-    pub token_file: Option<PathBuf>,
-    pub app: Option<String>,
-}
-
 impl RunSettings {
     /// Reads the file, lays the flags over it, and checks the whole.
     ///
@@ -158,28 +149,6 @@ impl RunSettings {
             node_loss_after_s: self.node_loss_after_s,
             container: group.container.clone(),
         }
-    }
-}
-
-impl ClientSettings {
-    /// Flags first, then the environment.
-    ///
-    /// # Errors
-    /// An address that is none.
-    pub fn new(args: &ClientArgs, env: Env<'_>) -> Result<Self, Failure> {
-        let named = match (&args.control, env("POSSE_CONTROL")) {
-            (Some(text), _) => Some(("--control", text.clone())),
-            (None, Some(text)) if !text.is_empty() => Some(("POSSE_CONTROL", text)),
-            (None, Some(_) | None) => None,
-        };
-        let control = named.map(|(from, text)| parse_control(from, &text)).transpose()?;
-        let from_env = || env("POSSE_CONTROL_TOKEN_FILE").filter(|path| !path.is_empty());
-        let token_file = args.control_token_file.clone().or_else(|| from_env().map(PathBuf::from));
-        if control.is_none() && args.app.is_none() {
-            let message = "which run? give --app NAME or --control ADDRESS, or set POSSE_CONTROL";
-            return Err(Failure::usage(message));
-        }
-        Ok(Self { control, token_file, app: args.app.clone() })
     }
 }
 

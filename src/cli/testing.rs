@@ -31,9 +31,18 @@ impl Folder {
 
     /// Runs posse in this folder: its exit code, stdout and stderr.
     pub(super) fn posse(&self, args: &str) -> (u8, String, String) {
+        self.posse_with(args, &[])
+    }
+
+    /// The same with these variables in the environment, and no others.
+    pub(super) fn posse_with(&self, args: &str, env: &[(&str, &str)]) -> (u8, String, String) {
         let args = std::iter::once("posse").chain(args.split_whitespace()).map(OsString::from);
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let world = World { env: &|_| None, dir: self.path() };
+        let lookup = |name: &str| {
+            let found = env.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let world = World { env: &lookup, dir: self.path() };
         let code = run(args, &world, &mut out, &mut err).number();
         (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
     }

@@ -11,6 +11,7 @@ use crate::cli::init::SAMPLE;
 use crate::cli::render;
 use crate::cli::settings::RunSettings;
 use crate::cli::testing::Folder;
+use crate::core::refusal::{Class, Refusal};
 
 #[test]
 fn the_arguments_are_consistent() {
@@ -35,7 +36,6 @@ fn mistakes_are_one_line_on_stderr() {
     for (args, want) in [
         ("", "posse: a command is missing; `posse --help` lists them\n"),
         ("fly", "posse: unrecognized subcommand 'fly'; see `posse --help`\n"),
-        ("kill", "posse: unrecognized subcommand 'kill'; see `posse --help`\n"),
         ("run --fast", "posse: unexpected argument '--fast' found"),
         ("run --executors ten", "posse: invalid value 'ten' for '--executors <N>': invalid digit"),
         (
@@ -114,9 +114,32 @@ fn render_tells_what_the_server_says() {
     assert_eq!(asked, ["n/a-xxxxx-exec-7"]);
     assert!(!out.is_empty());
     out.clear();
-    let mut check = |_: &str, _: &[u8]| Err("quota".to_owned());
-    let failure = render::render(&args, &settings, Some(&mut check), &mut out).unwrap_err();
-    assert_eq!(failure.code, Code::TemplateRefused);
-    assert_eq!(failure.message, "group default: the server would refuse its pods: quota");
-    assert!(out.is_empty(), "what the server refuses is not printed as if it were good");
+    for (class, code, http_code, want) in [
+        (
+            Class::Template,
+            Code::TemplateRefused,
+            422,
+            "group default: the server would refuse its pods: no (422)",
+        ),
+        (
+            Class::Capacity,
+            Code::TemplateRefused,
+            403,
+            "group default: the server would refuse its pods: no (403)",
+        ),
+        (Class::Rights, Code::Server, 403, "group default: the server cannot be asked: no (403)"),
+        (Class::Transient, Code::Server, 0, "group default: the server cannot be asked: no"),
+    ] {
+        let refusal = Refusal {
+            class,
+            code: http_code,
+            reason: String::new(),
+            message: "no".to_owned(),
+            retry_after_ms: None,
+        };
+        let mut check = |_: &str, _: &[u8]| Err(refusal.clone());
+        let failure = render::render(&args, &settings, Some(&mut check), &mut out).unwrap_err();
+        assert_eq!((failure.code, failure.message.as_str()), (code, want));
+        assert!(out.is_empty(), "what the server refuses is not printed as if it were good");
+    }
 }

@@ -76,7 +76,7 @@ impl Client {
         calls::parse_target(&body).ok_or(ClientError::Strange("no target in its answer"))
     }
 
-    /// `POST /v1/executors/kill`: gives the answer as it is.
+    /// `POST /v1/executors/kill`: gives what became of each.
     ///
     /// # Errors
     /// The run is not there, or refuses.
@@ -86,10 +86,10 @@ impl Client {
         after: AfterKill,
         force: bool,
         reason: Option<&str>,
-    ) -> Result<String, ClientError> {
+    ) -> Result<calls::Killed, ClientError> {
         let body = calls::kill_body(executors, after, force, reason);
         let answer = self.call("POST", "/v1/executors/kill", Some(&body))?;
-        String::from_utf8(answer).map_err(|_| ClientError::Strange("its answer is not text"))
+        calls::parse_killed(&answer).ok_or(ClientError::Strange("no lists in its answer"))
     }
 
     /// `GET /v1/events`: hands each line, without its end, to `each` until there are no more, or

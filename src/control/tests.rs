@@ -16,6 +16,7 @@ use crate::control::token::Token;
 use crate::control::{Busy, Core, Events, Read};
 use crate::core::command::{AfterKill, Command, Reply};
 use crate::core::ids::{ExecutorId, GroupName};
+use crate::wire::control::Killed;
 use crate::wire::status_json::{Identity, StatusJson, tests::sample};
 use crate::wire::time::Epoch;
 
@@ -85,19 +86,19 @@ impl Core for FakeCore {
 }
 
 #[derive(Default)]
-struct FakeEvents {
+pub(crate) struct FakeEvents {
     /// The lines, and whether that is all.
     log: Mutex<(Vec<Arc<str>>, bool)>,
     news: Condvar,
 }
 
 impl FakeEvents {
-    fn push(&self, line: &str) {
+    pub(crate) fn push(&self, line: &str) {
         self.log.lock().unwrap().0.push(Arc::from(line));
         self.news.notify_all();
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.log.lock().unwrap().1 = true;
         self.news.notify_all();
     }
@@ -122,20 +123,30 @@ impl Events for FakeEvents {
 }
 
 /// One API on a unix socket in a folder of its own.
-struct Fixture {
+pub(crate) struct Fixture {
     core: Arc<FakeCore>,
-    events: Arc<FakeEvents>,
+    pub(crate) events: Arc<FakeEvents>,
     server: Option<ControlServer>,
-    folder: Folder,
+    pub(crate) folder: Folder,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = Folder::new();
-        let bound = bind_default("w", "a1b2c", &[folder.path()]).unwrap();
         let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
-        let server = ControlServer::start(bound, None, subject(&core, &events)).unwrap();
-        Self { core, events, server: Some(server), folder }
+        let mut fixture = Self { core, events, server: None, folder };
+        fixture.server = Some(fixture.second("a1b2c"));
+        fixture
+    }
+
+    /// The same once more, under the name of another instance.
+    pub(crate) fn second(&self, instance: &str) -> ControlServer {
+        let bound = bind_default("w", instance, &[self.folder.path()]).unwrap();
+        ControlServer::start(bound, None, subject(&self.core, &self.events)).unwrap()
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.server.as_ref().expect("it is not stopped yet").address().clone()
     }
 
     fn client(&self) -> Client {
@@ -307,7 +318,8 @@ fn the_core_gets_what_was_asked() {
     let ids: BTreeSet<ExecutorId> = [ExecutorId(1), ExecutorId(2)].into();
     assert_eq!(client.scale("default", 70).unwrap(), 20);
     let answer = client.kill(&ids, AfterKill::Target(3), true, Some("slow")).unwrap();
-    assert_eq!(answer, r#"{"busy":[2],"killed":[1],"target":4,"unknown":[9]}"#);
+    let want = Killed { killed: vec![1], busy: vec![2], unknown: vec![9], target: Some(4) };
+    assert_eq!(answer, want);
     assert_eq!(client.status().unwrap().identity, identity());
     let asked = std::mem::take(&mut *fixture.core.asked.lock().unwrap());
     let want = [

@@ -3,10 +3,22 @@
 
 use std::collections::BTreeSet;
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::core::command::{AfterKill, Command};
 use crate::core::ids::{ExecutorId, GroupName};
+
+/// What a kill call did, as its answer says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Killed {
+    pub killed: Vec<u64>,
+    /// Spared.
+    pub busy: Vec<u64>,
+    pub unknown: Vec<u64>,
+    /// The target now in force; none where the ids belong to no group that is known.
+    pub target: Option<u32>,
+}
 
 /// What is wrong with a call, and which of its fields it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +133,12 @@ pub fn killed_body(
     body.to_string().into_bytes()
 }
 
+/// Reads the answer to a kill call; none where it is not one.
+#[must_use]
+pub fn parse_killed(body: &[u8]) -> Option<Killed> {
+    serde_json::from_slice(body).ok()
+}
+
 fn parse_object(body: &[u8]) -> Result<Map<String, Value>, BadCall> {
     let value: Value = serde_json::from_slice(body).map_err(|error| BadCall {
         error: format!("the body is not JSON: {error}"),
@@ -220,10 +238,11 @@ mod tests {
         assert_eq!(parse_target(&target_body(5)), Some(5));
         let want = BadCall::new("target", "is missing");
         assert_eq!(parse_error(&error_body("is missing", Some("target"))), Some(want));
-        assert_eq!(
-            killed_body(&[ExecutorId(1)], &[], &[ExecutorId(4)], None),
-            br#"{"busy":[],"killed":[1],"target":null,"unknown":[4]}"#
-        );
+        let killed = killed_body(&[ExecutorId(1)], &[], &[ExecutorId(4)], None);
+        assert_eq!(killed, br#"{"busy":[],"killed":[1],"target":null,"unknown":[4]}"#);
+        let want = Killed { killed: vec![1], unknown: vec![4], ..Killed::default() };
+        assert_eq!(parse_killed(&killed), Some(want));
+        assert_eq!(parse_killed(b"{}"), None);
     }
 
     #[test]

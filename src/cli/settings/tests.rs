@@ -223,31 +223,6 @@ fn mistakes_are_told_with_their_remedy() {
 }
 
 #[test]
-fn clients_look_at_flags_then_the_environment() {
-    let client = |args: &str, env: &[(&str, &str)]| {
-        let line = ["posse", "status"].into_iter().chain(args.split_whitespace());
-        let Command::Status(args) = CommandLine::try_parse_from(line).unwrap().command else {
-            panic!("status was asked for")
-        };
-        let env: BTreeMap<&str, &str> = env.iter().copied().collect();
-        let lookup = |name: &str| env.get(name).map(|value| (*value).to_owned());
-        ClientSettings::new(&args.client, &lookup)
-    };
-    let env = [("POSSE_CONTROL", "unix:/e"), ("POSSE_CONTROL_TOKEN_FILE", "/t")];
-    let got = client("--control unix:/f", &env).unwrap();
-    assert_eq!(got.control, Some(ControlAddr::Unix("/f".into())));
-    assert_eq!(got.token_file, Some("/t".into()));
-    let got = client("--app a --control-token-file /u", &env).unwrap();
-    assert_eq!(got.control, Some(ControlAddr::Unix("/e".into())));
-    assert_eq!(got.token_file, Some("/u".into()));
-    let got = client("--app a", &[("POSSE_CONTROL", "")]).unwrap();
-    assert_eq!((got.control, got.app.as_deref()), (None, Some("a")));
-    assert!(client("", &[]).unwrap_err().message.starts_with("which run? give --app"));
-    let bad = client("", &[("POSSE_CONTROL", "here")]).unwrap_err();
-    assert!(bad.message.starts_with("POSSE_CONTROL: expected unix:PATH"), "{bad}");
-}
-
-#[test]
 fn random_instances_are_names_that_differ() {
     let made: std::collections::BTreeSet<String> =
         (0..50).map(|_| names::instance_from_bits(random_bits())).collect();

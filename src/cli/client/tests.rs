@@ -1,0 +1,94 @@
+//! The client commands against a control API on a socket of the test's own.
+
+use crate::cli::testing::Folder;
+use crate::control::tests::Fixture;
+
+/// Runs posse where the fixture's socket is the first that is looked at.
+fn posse(fixture: &Fixture, args: &str) -> (u8, String, String) {
+    let runtime = fixture.folder.path().to_str().unwrap().to_owned();
+    Folder::new(&[]).posse_with(args, &[("XDG_RUNTIME_DIR", &runtime)])
+}
+
+#[test]
+fn what_a_run_answers_is_printed() {
+    let fixture = Fixture::new();
+    for (args, want) in [
+        ("status --app w", "app w  instance a1b2c  namespace ns  run k3f9\n\nGROUP "),
+        ("status --app w --json", "{\"run\":\"k3f9\",\"app\":\"w\","),
+        ("scale --app w default 7", "group default: the target is 7 now\n"),
+        ("scale --app w 7 --group default", "group default: the target is 7 now\n"),
+        (
+            "scale --app w default 70",
+            "group default: the target is 20 now; 70 is outside of its min and max\n",
+        ),
+        (
+            "kill --app w 1 2 9 --reason slow",
+            "killed: 1\nbusy, and spared; --force ends them too: 2\nunknown: 9\n\
+             the target is 4 now\n",
+        ),
+        ("explain --app w", "group default: 7 of 10 run (1 asked for, 2 pending,"),
+        ("explain --app w 1", "executor 1 of group default: running since 1970-01-01 00:00:01 UTC"),
+        ("explain --app w --group big", "group big: 7 of 10 run"),
+    ] {
+        let (code, out, err) = posse(&fixture, args);
+        assert_eq!((code, err.as_str()), (0, ""), "{args}");
+        assert!(out.starts_with(want), "{args}: {out}");
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_one_line_and_a_code() {
+    let fixture = Fixture::new();
+    for (args, code, want) in [
+        ("scale --app w 3", 2, "posse: which group? the run has several: default, big\n"),
+        ("scale --app w other 3", 1, "posse: refused: group: there is no such group (404)\n"),
+        ("scale --app w --group a b 3", 2, "posse: the argument '--group <GROUP>' cannot be used"),
+        ("kill --app w", 2, "posse: the following required arguments were not provided: <ID>..."),
+        ("kill --app w 0", 2, "posse: invalid value '0' for '<ID>...': 0 is not in 1.."),
+        ("explain --app w 7", 1, "posse: there is no executor 7 now"),
+        ("explain --app w --group z", 1, "posse: there is no group `z`; there are: default, big\n"),
+        ("status --app no-such-app", 1, "posse: no live run of application no-such-app on this"),
+        ("status --control here", 2, "posse: control address \"here\" is neither unix:PATH nor"),
+        ("status --control 127.0.0.1:1", 2, "posse: control address 127.0.0.1:1 needs --control-t"),
+        ("status --control unix:/nowhere", 1, "posse: the run at unix:/nowhere does not answer: "),
+        ("events --app w --run other", 1, "posse: refused: "),
+    ] {
+        let (got, out, err) = posse(&fixture, args);
+        assert_eq!((got, out.as_str()), (code, ""), "{args}: {err}");
+        assert!(err.starts_with(want), "{args}: {err}");
+    }
+}
+
+#[test]
+fn events_are_printed_as_they_are() {
+    let fixture = Fixture::new();
+    let stopped = "{\"seq\":2,\"event\":\"stopped\"}\n";
+    fixture.events.push("{\"seq\":1}\n");
+    assert_eq!(posse(&fixture, "events --app w").1, "{\"seq\":1}\n");
+    fixture.events.push(stopped);
+    fixture.events.end();
+    assert_eq!(
+        posse(&fixture, "events --app w --follow --after 1"),
+        (0, stopped.into(), "".into())
+    );
+}
+
+#[test]
+fn a_run_is_found_by_flag_then_environment_then_socket() {
+    let fixture = Fixture::new();
+    let (socket, folder) = (fixture.address().to_string(), Folder::new(&[]));
+    let dead = ("POSSE_CONTROL", "unix:/nowhere");
+    assert_eq!(folder.posse_with("status", &[("POSSE_CONTROL", &socket)]).0, 0);
+    assert_eq!(folder.posse_with(&format!("status --control {socket}"), &[dead]).0, 0);
+    let (code, _, err) = folder.posse_with("status", &[dead]);
+    assert_eq!(code, 1, "{err}");
+
+    // The same application under a second instance: one has to be chosen.
+    let other = fixture.second("zzzzz");
+    let (code, _, err) = posse(&fixture, "status --app w");
+    assert_eq!(code, 2);
+    let choose = "posse: several live runs, choose one with --control unix:PATH: ";
+    assert!(err.starts_with(choose) && err.contains("w.zzzzz.sock"), "{err}");
+    drop(other);
+    assert_eq!(posse(&fixture, "status --app w").0, 0);
+}

@@ -1,0 +1,129 @@
+//! Owns `posse dev`: the embedded cluster in the foreground, until a signal.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crate::cli::args::DevArgs;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::{World, print};
+use crate::dev::{Cluster, DevError, Options};
+use crate::runtime::signals::{Signal, Signals};
+
+/// Starts a cluster, prints the path of its kubeconfig, and serves until a signal.
+///
+/// # Errors
+/// The cluster does not start.
+pub fn dev(args: &DevArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    // First: a signal that comes while the cluster starts must find somebody who stops it.
+    let signals = Signals::start()
+        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    serve(args, world, out, &mut |_| until_stopped(&signals))
+}
+
+/// As `dev`, until `wait` returns.
+fn serve(
+    args: &DevArgs,
+    world: &World<'_>,
+    out: &mut dyn Write,
+    wait: &mut dyn FnMut(&Cluster),
+) -> Result<Code, Failure> {
+    let cluster = Cluster::start(Options {
+        listen: args.listen,
+        kubeconfig: args.kubeconfig.as_ref().map(|path| world.dir.join(path)),
+        simulate: args.simulate,
+        nodes: args.nodes,
+        start_delay: Duration::from_millis(args.start_delay.unwrap_or(0)),
+        faults: args.fault.clone(),
+        seed: args.seed,
+        ..Options::default()
+    })?;
+    log::info!("serving at {}", cluster.url());
+    let printed = print(out, &format!("{}\n", cluster.kubeconfig().display()));
+    if printed.is_ok() {
+        wait(&cluster);
+    }
+    cluster.stop();
+    printed.map(|()| Code::Clean)
+}
+
+/// A terminal that closes ends it as well.
+fn until_stopped(signals: &Signals) {
+    let ends = |signal: Signal| signal.is_stop() || matches!(signal, Signal::Hup | Signal::Quit);
+    while !signals.take().any(ends) {
+        if signals.wake().recv().is_err() {
+            return;
+        }
+    }
+}
+
+impl From<DevError> for Failure {
+    fn from(error: DevError) -> Self {
+        let code = match &error {
+            DevError::Fault(_)
+            | DevError::File(..)
+            | DevError::Listen(..)
+            | DevError::NotLoopback(_) => Code::Usage,
+            DevError::Thread(_) => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Command, CommandLine};
+    use crate::cli::testing::Folder;
+
+    /// Runs `posse dev ARGS` in `folder`, as long as `wait` does; what it printed.
+    fn served(
+        folder: &Folder,
+        args: &str,
+        wait: &mut dyn FnMut(&Cluster),
+    ) -> (Result<Code, Failure>, String) {
+        let line = ["posse", "dev"].into_iter().chain(args.split_whitespace());
+        let Command::Dev(args) = CommandLine::try_parse_from(line).unwrap().command else {
+            panic!("dev was asked for")
+        };
+        let mut out = Vec::new();
+        let world = World { env: &|_| None, dir: folder.path() };
+        let done = serve(&args, &world, &mut out, wait);
+        (done, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn render_finds_it_by_the_kubeconfig_that_it_writes() {
+        let folder = Folder::new(&[("posse.yaml", "app: a\nexecutors: [{image: 'i:1'}]")]);
+        let mut seen = Vec::new();
+        let (done, out) = served(&folder, "--simulate --kubeconfig k", &mut |_| {
+            seen.push(folder.posse("render --server-check --kubeconfig k"));
+            seen.push(folder.posse("render --server-check --kubeconfig k --namespace gone"));
+        });
+        assert_eq!(done, Ok(Code::Clean));
+        assert_eq!(out, format!("{}\n", folder.path().join("k").display()));
+        assert_eq!((seen[0].0, seen[0].2.as_str()), (0, ""));
+        assert!(seen[0].1.contains("  namespace: default\n"), "{}", seen[0].1);
+        assert_eq!((seen[1].0, seen[1].1.as_str()), (4, ""));
+        let words = "posse: group default: the server would refuse its pods: namespaces \"gone\" \
+                     not found (404)\n";
+        assert_eq!(seen[1].2, words);
+        let (code, _, err) = folder.posse("render --server-check --kubeconfig k");
+        assert_eq!(code, 3, "{err}");
+        assert!(err.contains("cannot be asked: http://127.0.0.1:"), "{err}");
+    }
+
+    #[test]
+    fn a_cluster_that_cannot_start_says_why() {
+        let folder = Folder::new(&[]);
+        for (args, want) in
+            [("--fault flood=1", "flood"), ("--kubeconfig no/such/k", "no/such/k: No such file")]
+        {
+            let (done, out) = served(&folder, args, &mut |_| panic!("it must not start"));
+            let failure = done.unwrap_err();
+            assert_eq!((failure.code, out.as_str()), (Code::Usage, ""), "{failure}");
+            assert!(failure.message.contains(want), "{failure}");
+        }
+    }
+}
