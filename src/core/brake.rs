@@ -20,8 +20,10 @@ const YOUNG_ENTRIES_MAX: usize = 10_000;
 pub enum Cause {
     /// A quota or another limit that moves.
     Capacity,
-    /// The template or our rights: nothing changes unless a person does something.
+    /// The template: nothing changes unless a person does something.
     Permanent,
+    /// Our rights. A server that has just begun forbids everything for some seconds.
+    Rights,
     /// A cause that passes by itself.
     Server,
     /// The group's executors die young.
@@ -34,7 +36,7 @@ impl Cause {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Capacity => "quota",
-            Self::Permanent => "permanent",
+            Self::Permanent | Self::Rights => "permanent",
             Self::Server => "server",
             Self::Young => "backoff",
         }
@@ -45,7 +47,7 @@ impl Cause {
     pub fn waiting(self) -> Waiting {
         match self {
             Self::Capacity => Waiting::Quota,
-            Self::Permanent => Waiting::Permanent,
+            Self::Permanent | Self::Rights => Waiting::Permanent,
             Self::Server => Waiting::Server,
             Self::Young => Waiting::Backoff,
         }
@@ -56,7 +58,7 @@ impl Cause {
         match self {
             Self::Capacity | Self::Server => (1_000, 60_000),
             Self::Permanent => (300_000, 300_000),
-            Self::Young => (1_000, 300_000),
+            Self::Rights | Self::Young => (1_000, 300_000),
         }
     }
 }
@@ -121,11 +123,15 @@ impl Brake {
         }
     }
 
-    /// The server took a create that was sent at `sent_at`.
-    pub fn on_created(&mut self, sent_at: Millis) {
+    /// The server took the create of `id` that was sent at `sent_at`.
+    pub fn on_created(&mut self, id: ExecutorId, sent_at: Millis) {
         match &self.hold {
-            // A create that left before the trouble began says nothing about it.
-            Some(hold) if hold.cause != Cause::Young && sent_at >= hold.since => {
+            // A create that left before the trouble began says nothing about it; the one that was
+            // sent to see does, even where it left at the very moment that the hold began.
+            Some(hold)
+                if hold.cause != Cause::Young
+                    && (sent_at >= hold.since || hold.probe == Some(id)) =>
+            {
                 self.hold = None;
                 self.slow_start = Some(2);
             }

@@ -45,6 +45,12 @@ impl IdAllocator {
         self.next = self.next.max(id.0.saturating_add(1));
     }
 
+    /// What the server has to keep; none where it keeps nothing, or nothing was reserved.
+    #[must_use]
+    pub fn reserved(&self) -> Option<ExecutorId> {
+        self.reserved.filter(|&reserved| reserved > 0).map(ExecutorId)
+    }
+
     /// Ids up to here are reserved now.
     pub fn on_reserved(&mut self, up_to: ExecutorId) {
         if let Some(reserved) = &mut self.reserved {

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::core::ids::Uid;
+use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::Mark;
 use crate::core::time::Millis;
 
 /// A create of unknown outcome can still take effect for so long after it was sent: the server's
 /// own limit on a request.
 pub const CREATE_OPEN_MS: u64 = 60_000;
+/// A pod whose delete the server took is seen to be on its way out within so long.
+pub const DELETE_SEEN_MS: u64 = 60_000;
 /// So many deletes and patches are under way at a time.
 pub const CHORES_IN_FLIGHT_MAX: usize = 16;
 
@@ -38,6 +40,8 @@ pub struct Create {
     pub sent_at: Millis,
     /// A POST whose outcome is unknown was last sent then: a pod may exist.
     pub unknown_since: Option<Millis>,
+    /// So many POSTs have an unknown outcome.
+    pub n_unknown: u32,
     pub n_tries: u32,
     /// No longer wanted: whatever comes of it is deleted.
     pub is_cancelled: bool,
@@ -65,6 +69,42 @@ impl Create {
     }
 }
 
+/// POSTs that nobody waits for any more, and that may still come to a second pod under their name:
+/// several had an unknown outcome, and only one of them made the pod that was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Strays {
+    open_until: BTreeMap<ExecutorId, Millis>,
+}
+
+impl Strays {
+    /// The create of `id` is settled. `is_acknowledged`: by the answer to its last POST, which
+    /// leaves every one of unknown outcome open.
+    pub fn note(&mut self, id: ExecutorId, create: &Create, is_acknowledged: bool) {
+        let n_open = create.n_unknown.saturating_sub(u32::from(!is_acknowledged));
+        if n_open > 0
+            && let Some(at) = create.unknown_since
+        {
+            self.open_until.insert(id, at.after(CREATE_OPEN_MS));
+        }
+    }
+
+    /// Until when something may still come of one of them.
+    #[must_use]
+    pub fn open_until(&self) -> Option<Millis> {
+        self.open_until.values().copied().max()
+    }
+
+    /// The ones that are open, and nothing else.
+    pub fn forget_past(&mut self, now: Millis) {
+        self.open_until.retain(|_, until| *until > now);
+    }
+
+    /// Whose they are.
+    pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
+        self.open_until.keys().copied()
+    }
+}
+
 /// What is to be done to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoreKind {
@@ -79,8 +119,9 @@ pub enum ChoreKind {
 /// What a chore waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChoreStep {
-    /// The server took the delete; the pod is on its way out.
-    Accepted,
+    /// The server took the delete. Where the pod is not on its way out by then, it is asked again:
+    /// history may have gone back over it.
+    Accepted(Millis),
     /// The answer to the request under way.
     Answer,
     /// Its turn.
@@ -96,6 +137,8 @@ pub struct Chore {
     pub step: ChoreStep,
     pub name: Box<str>,
     pub n_tries: u32,
+    /// Sent before history went back: the answer tells nothing.
+    pub is_void: bool,
 }
 
 /// Chores by the uid of their pod, and the order they were asked for in.
@@ -115,9 +158,16 @@ impl Chores {
             }
             return;
         }
-        let chore = Chore { kind, step: ChoreStep::Queued, name: name.into(), n_tries: 0 };
+        let chore =
+            Chore { kind, step: ChoreStep::Queued, name: name.into(), n_tries: 0, is_void: false };
         self.by_uid.insert(uid.clone(), chore);
         self.queue.push_back(uid.clone());
+    }
+
+    /// True where nothing is to be done.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_uid.is_empty()
     }
 
     /// The chore on that pod.
@@ -151,10 +201,32 @@ impl Chores {
         None
     }
 
-    /// The request under way was answered. The chore, to be moved on; none where it is void by now.
+    /// The request under way was answered. The chore, to be moved on; none where there is none any
+    /// more, or where it has to be asked again because the answer is void.
     pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut Chore> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
-        self.by_uid.get_mut(uid)
+        let chore = self.by_uid.get_mut(uid)?;
+        if chore.is_void {
+            (chore.is_void, chore.step) = (false, ChoreStep::Queued);
+            self.queue.push_back(uid.clone());
+            return None;
+        }
+        Some(chore)
+    }
+
+    /// History went back: what is under way will be answered out of a time that never was, and
+    /// what was done may be undone.
+    pub fn go_back(&mut self) {
+        for (uid, chore) in &mut self.by_uid {
+            match chore.step {
+                ChoreStep::Answer => chore.is_void = true,
+                ChoreStep::Accepted(_) => {
+                    chore.step = ChoreStep::Queued;
+                    self.queue.push_back(uid.clone());
+                }
+                ChoreStep::Queued | ChoreStep::RetryAt(_) => {}
+            }
+        }
     }
 
     /// Puts a chore (back) into the queue.

@@ -7,7 +7,7 @@ use crate::core::brake::Cause;
 use crate::core::event::Event;
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::{Mark, Seen};
-use crate::core::ledger::{ChoreKind, ChoreStep, CreateStep};
+use crate::core::ledger::{ChoreKind, ChoreStep, CreateStep, DELETE_SEEN_MS};
 use crate::core::pod::Pod;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::refusal::{Class, Refusal};
@@ -16,8 +16,8 @@ use crate::core::time::Millis;
 
 const RETRY_INITIAL_MS: u64 = 500;
 const RETRY_MAX_MS: u64 = 30_000;
-/// How often a request that our rights forbid is tried all the same: they may have been mended.
-const NO_RIGHTS_RETRY_MS: u64 = 300_000;
+/// A request that our rights forbid is tried again ever more rarely: they may have been mended.
+const NO_RIGHTS_RETRY_MAX_MS: u64 = 300_000;
 /// A label that cannot be written costs one repeated report after a restart, no more.
 const COUNT_TRIES_MAX: u32 = 5;
 
@@ -59,44 +59,49 @@ impl Reconciler {
                 self.go_back();
             }
             believed @ (Believed::Current | Believed::KnownGone | Believed::Overtaken) => {
-                if let Some(group) = self.executors.group_of(id) {
-                    group.brake.on_created(sent_at);
-                    if group.brake.cause().is_none() {
-                        group.refusal = None;
-                    }
-                }
-                self.close_create(id, pod, believed == Believed::Current, now);
+                self.close_create(id, pod, believed == Believed::Current, true, now);
             }
         }
     }
 
-    /// The create has come to a pod: alive in the snapshot, or come and gone already.
-    fn close_create(&mut self, id: ExecutorId, pod: &Pod, is_there: bool, now: Millis) {
+    /// The create has come to a pod: alive in the snapshot (`is_there`), or come and gone already.
+    /// `is_acknowledged`: the pod is that of the last POST.
+    fn close_create(
+        &mut self,
+        id: ExecutorId,
+        pod: &Pod,
+        is_there: bool,
+        is_acknowledged: bool,
+        now: Millis,
+    ) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        let is_other = executor.uid.as_ref().is_some_and(|uid| *uid != pod.uid);
         let (is_gone, is_unseen) = (executor.is_gone, executor.uid.is_none());
-        if is_other && is_there {
-            // A second pod under the id: it goes, the id is spent.
-            self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
+        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
+        if is_unseen {
+            self.note_taken(id);
         }
-        if is_there && is_unseen {
-            // First sight comes before the entry closes: it tells whether the pod is wanted.
-            if let Some(create) = &mut executor.create {
-                create.step = CreateStep::CheckAt(now);
-            }
-            self.on_change(Some(Change::Seen(pod.uid.clone())), now);
-            return;
-        }
-        if let Some(executor) = self.executors.get_mut(id) {
-            let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
-            if !is_unseen || is_gone || !is_cancelled {
-                executor.create = None;
-            }
-        }
+        self.close_entry(id, is_acknowledged);
         if is_gone {
             self.drop_executor(id);
+        }
+        if is_there {
+            if is_unseen && is_cancelled {
+                self.on_first_sight(id, &pod.uid, true, now);
+            }
+            // A second pod under the id is condemned there.
+            self.on_change(Some(Change::Seen(pod.uid.clone())), now);
         } else if is_unseen {
-            self.on_end_of(pod, now);
+            self.on_end_of(pod, is_cancelled, now);
+        }
+    }
+
+    /// The server took the create of this executor: its group may go on.
+    pub(in crate::core) fn note_taken(&mut self, id: ExecutorId) {
+        let Some(sent_at) = self.sent_at(id) else { return };
+        let Some(group) = self.executors.group_of(id) else { return };
+        group.brake.on_created(id, sent_at);
+        if group.brake.cause().is_none() {
+            group.refusal = None;
         }
     }
 
@@ -114,8 +119,7 @@ impl Reconciler {
             message: message.to_owned(),
             retry_after_ms: None,
         };
-        self.hold_back(id, Cause::Permanent, sent_at, &refusal, now);
-        self.drop_executor(id);
+        self.give_up(id, Cause::Permanent, sent_at, &refusal, now);
     }
 
     fn on_create_refused(
@@ -151,7 +155,8 @@ impl Reconciler {
             }
             Class::Capacity => self.give_up(id, Cause::Capacity, sent_at, refusal, now),
             Class::Unauthorized => self.give_up(id, Cause::Server, sent_at, refusal, now),
-            Class::NamespaceGone | Class::NotFound | Class::Rights | Class::Template => {
+            Class::Rights => self.give_up(id, Cause::Rights, sent_at, refusal, now),
+            Class::NamespaceGone | Class::NotFound | Class::Template => {
                 self.give_up(id, Cause::Permanent, sent_at, refusal, now);
             }
             // Handled above; to ask again is the safe reading.
@@ -167,19 +172,21 @@ impl Reconciler {
         now: Millis,
     ) {
         self.settle_flight(id);
-        self.window.on_answered();
-        let Some(sent_at) = self.sent_at(id) else { return };
+        let sent_at = self.sent_at(id);
+        match (&answer, sent_at) {
+            (Err(refusal), Some(sent_at)) if refusal.is_overload() => {
+                self.window.on_overload(sent_at, refusal, now, &mut self.rng);
+            }
+            (Ok(_) | Err(_), _) => self.window.on_answered(),
+        }
         match answer {
             Ok(Seen::Ours(pod)) if self.is_our_own(id, &pod) => {
                 match self.snapshot.answer(&pod, asked, false) {
                     Believed::OtherEpoch | Believed::WentBack => self.check_again(id, now, now),
-                    Believed::Current => self.close_create(id, &pod, true, now),
+                    Believed::Current => self.close_create(id, &pod, true, false, now),
                     Believed::KnownGone | Believed::Overtaken => {
-                        self.close_create(id, &pod, false, now);
+                        self.close_create(id, &pod, false, false, now);
                     }
-                }
-                if let Some(group) = self.executors.group_of(id) {
-                    group.brake.on_created(sent_at);
                 }
             }
             // Somebody else's pod has the name: the next id has another.
@@ -212,7 +219,13 @@ impl Reconciler {
         let Some(chore) = self.chores.on_answered(uid) else { return };
         match answer {
             Ok(pod) => {
-                chore.step = ChoreStep::Accepted;
+                let at = now.after(DELETE_SEEN_MS);
+                chore.step = ChoreStep::Accepted(at);
+                self.timers.insert((at, Timer::Chore(uid.clone())));
+                if self.snapshot.get(uid).is_none() {
+                    // Behind our labels' back, or gone: nothing will tell of its end.
+                    self.chores.remove(uid);
+                }
                 let change = pod.and_then(|pod| self.snapshot.refresh(pod));
                 self.on_change(change, now);
             }
@@ -266,10 +279,10 @@ impl Reconciler {
 
     fn retry_chore(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
         let Some(chore) = self.chores.get(uid) else { return };
-        let delay = delay_ms(chore.n_tries, RETRY_INITIAL_MS, RETRY_MAX_MS, &mut self.rng);
-        let delay = delay.max(refusal.retry_after_ms.unwrap_or(0));
-        let delay = if refusal.class == Class::Rights { NO_RIGHTS_RETRY_MS } else { delay };
-        let at = now.after(delay);
+        let max =
+            if refusal.class == Class::Rights { NO_RIGHTS_RETRY_MAX_MS } else { RETRY_MAX_MS };
+        let delay = delay_ms(chore.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
+        let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
         self.chores.retry_at(uid, at);
         self.timers.insert((at, Timer::Chore(uid.clone())));
     }
@@ -320,11 +333,12 @@ impl Reconciler {
         let (is_seen, is_gone) = (executor.uid.is_some(), executor.is_gone);
         let Some(create) = executor.create.as_deref_mut() else { return };
         create.unknown_since = unknown_since.or(create.unknown_since);
+        create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
         create.step = step;
         if is_gone {
             self.drop_executor(id);
         } else if is_seen {
-            executor.create = None;
+            self.close_entry(id, false);
         } else if create.is_cancelled || self.stop.is_some() {
             self.cancel_create(id, now);
         } else {
@@ -351,7 +365,7 @@ impl Reconciler {
         if executor.is_gone {
             self.drop_executor(id);
         } else if executor.uid.is_some() {
-            executor.create = None;
+            self.close_entry(id, false);
         } else if let Some(create) = &mut executor.create {
             create.step = CreateStep::CheckAt(now);
             self.cancel_create(id, now);

@@ -6,7 +6,7 @@ use crate::core::brake::Brake;
 use crate::core::event::{DeleteCause, Event, LossReason};
 use crate::core::executors::{Executor, Group, has_ended};
 use crate::core::ids::{ExecutorId, GroupName, Uid};
-use crate::core::input::List;
+use crate::core::input::{List, ListSource};
 use crate::core::ledger::{ChoreKind, CreateStep};
 use crate::core::loss::{Loss, classify};
 use crate::core::pod::{ContainerState, Phase, Pod};
@@ -22,9 +22,16 @@ pub(in crate::core) const UNSCHEDULABLE_MS: u64 = 120_000;
 impl Reconciler {
     pub(in crate::core) fn on_list(&mut self, list: List, now: Millis) {
         let is_first = !self.had_first_list && list.asked.epoch == self.mark().epoch;
-        let highest = list.pods.iter().map(|pod| pod.id).max();
+        let named_so = |pod: &&Pod| *pod.name == *self.pod_name(pod.id);
+        let highest = list.pods.iter().filter(named_so).map(|pod| pod.id).max();
         let has_pods = list.pods.iter().any(|pod| !pod.deleting);
-        let Ok(changes) = self.snapshot.replace(list) else {
+        let is_stop = list.source == ListSource::Stop;
+        let is_void = list.asked.epoch != self.mark().epoch;
+        let replaced = self.snapshot.replace(list);
+        if is_stop {
+            self.on_stop_listed(replaced.is_ok() && !is_void, now);
+        }
+        let Ok(changes) = replaced else {
             self.go_back();
             return;
         };
@@ -51,12 +58,15 @@ impl Reconciler {
     fn on_seen(&mut self, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         let (id, name) = (pod.id, pod.name.clone());
-        self.ids.on_seen(id);
+        let is_named_so = *name == *self.pod_name(id);
+        if is_named_so {
+            self.ids.on_seen(id);
+        }
         let is_second = match self.executors.get(id) {
             Some(executor) => executor.is_gone || executor.uid.as_ref().is_some_and(|u| u != uid),
             None => self.spent.contains(id),
         };
-        if is_second || *name != *self.pod_name(id) {
+        if is_second || !is_named_so {
             // An id has at most one pod, ever; this one is deleted, whatever it does.
             self.chores.ask(uid, &name, ChoreKind::Delete);
             return;
@@ -64,7 +74,9 @@ impl Reconciler {
         if self.executors.get(id).is_none() {
             self.adopt(id, uid, now);
         } else if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
-            self.on_first_sight(id, uid, now);
+            let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
+            let is_cancelled = create.is_some_and(|create| create.is_cancelled);
+            self.on_first_sight(id, uid, is_cancelled, now);
         }
         self.observe(id, now);
     }
@@ -84,6 +96,9 @@ impl Reconciler {
         executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
         // Its loss was told, and counted, before posse was started again.
         executor.is_lost = pod.counted;
+        if !executor.is_lost && self.stop.as_ref().is_some_and(|stop| !stop.order.keep) {
+            executor.ending = Some(DeleteCause::Stopped);
+        }
         executor.is_kept = pod.counted && pod.phase == Phase::Failed && !pod.deleting;
         if executor.is_kept {
             self.kept.push_back(id);
@@ -93,13 +108,18 @@ impl Reconciler {
     }
 
     /// The pod of a create is there: by its event, before or after the answer.
-    pub(in crate::core) fn on_first_sight(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
+    pub(in crate::core) fn on_first_sight(
+        &mut self,
+        id: ExecutorId,
+        uid: &Uid,
+        is_cancelled: bool,
+        now: Millis,
+    ) {
+        self.note_taken(id);
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.uid = Some(uid.clone());
-        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
         if executor.create.as_ref().is_some_and(|create| !create.is_in_flight()) {
-            executor.create = None;
-            self.due_creates.remove(&id);
+            self.close_entry(id, false);
         }
         if let Some(group) = self.executors.group_of(id) {
             group.had_pods = true;
@@ -133,9 +153,27 @@ impl Reconciler {
             self.on_running(id, now);
         }
         self.note_unschedulable(id, is_unschedulable, now);
-        self.settle(id, now);
         if is_over {
+            self.settle(id, now);
             self.clear_away(id, now);
+        } else {
+            self.insist(id);
+            self.settle(id, now);
+        }
+    }
+
+    /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
+    /// gone back over its end), it is deleted.
+    fn insist(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if !executor.is_lost && executor.ending.is_none() {
+            return;
+        }
+        executor.is_kept = false;
+        self.kept.retain(|kept| *kept != id);
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        if let Some(pod) = pod.filter(|pod| !pod.deleting) {
+            self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
         }
     }
 
@@ -218,7 +256,8 @@ impl Reconciler {
             self.chores.ask(&uid, &name, ChoreKind::Delete);
             return;
         }
-        if executor.is_kept {
+        let is_going = self.chores.get(&uid).is_some_and(|chore| chore.kind != ChoreKind::Count);
+        if executor.is_kept || is_going {
             return;
         }
         executor.is_kept = true;
@@ -244,7 +283,9 @@ impl Reconciler {
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.chores.remove(&pod.uid);
-        self.ids.on_seen(pod.id);
+        if *pod.name == *self.pod_name(pod.id) {
+            self.ids.on_seen(pod.id);
+        }
         self.wake_quota(now);
         let Some(executor) = self.executors.get(pod.id) else { return };
         let is_its_pod = match &executor.uid {
@@ -252,18 +293,21 @@ impl Reconciler {
             // Came and went before anything else told of it.
             None => *pod.name == *self.pod_name(pod.id),
         };
+        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
         if is_its_pod {
-            self.on_end_of(pod, now);
+            self.on_end_of(pod, is_cancelled, now);
         }
     }
 
     /// The pod of an executor is gone: told as a loss or as a delete, once, and the id is spent.
-    pub(in crate::core) fn on_end_of(&mut self, pod: &Pod, now: Millis) {
+    pub(in crate::core) fn on_end_of(&mut self, pod: &Pod, is_cancelled: bool, now: Millis) {
         let id = pod.id;
         let cancel_cause = self.cancel_cause();
+        if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
+            self.note_taken(id);
+        }
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.uid = Some(pod.uid.clone());
-        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
         let was_draining = pod.draining.then_some(DeleteCause::ScaledDown);
         let cause =
             executor.ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));

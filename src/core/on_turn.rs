@@ -4,7 +4,7 @@ use crate::core::action::{Action, Patch};
 use crate::core::brake::Brake;
 use crate::core::event::{DeleteCause, Event};
 use crate::core::executors::Executor;
-use crate::core::ids::{ExecutorId, GroupName};
+use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
 use crate::core::plan::{Circumstances, GroupPlan, GroupView, Waiting, plan};
 use crate::core::reconciler::{Reconciler, Timer};
@@ -20,17 +20,26 @@ impl Reconciler {
         {
             let Some((_, timer)) = self.timers.pop_first() else { return };
             match timer {
-                Timer::Chore(uid) => {
-                    let step = self.chores.get(&uid).map(|chore| chore.step);
-                    if matches!(step, Some(ChoreStep::RetryAt(at)) if at <= now) {
-                        self.chores.queue(&uid);
-                    }
-                }
+                Timer::Chore(uid) => self.on_chore_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
                 Timer::Proven(group, id) => self.on_proven(&group, id, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
             }
+        }
+    }
+
+    fn on_chore_due(&mut self, uid: &Uid, now: Millis) {
+        let Some(chore) = self.chores.get(uid) else { return };
+        let is_due = match chore.step {
+            ChoreStep::RetryAt(at) => at <= now,
+            ChoreStep::Accepted(at) => {
+                at <= now && self.snapshot.get(uid).is_some_and(|pod| !pod.deleting)
+            }
+            ChoreStep::Answer | ChoreStep::Queued => false,
+        };
+        if is_due {
+            self.chores.queue(uid);
         }
     }
 
@@ -50,10 +59,13 @@ impl Reconciler {
     }
 
     fn on_proven(&mut self, name: &GroupName, id: ExecutorId, now: Millis) {
-        let lives = self.executors.get(id).is_some_and(|executor| {
-            executor.state == State::Running
-                && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now)
-        });
+        let Some(executor) = self.executors.get(id) else { return };
+        let lives = executor.state == State::Running
+            && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now);
+        if executor.state == State::Pending {
+            // History went back over its start.
+            self.timers.insert((Brake::proven_at(now), Timer::Proven(name.clone(), id)));
+        }
         if let Some(group) = self.executors.groups.get_mut(name)
             && lives
             && group.brake.young_probe() == Some(id)
@@ -160,6 +172,7 @@ impl Reconciler {
             asked,
             sent_at: now,
             unknown_since: None,
+            n_unknown: 0,
             n_tries: 0,
             is_cancelled: false,
         }));

@@ -11,8 +11,8 @@ use crate::core::executors::{Executors, Group};
 use crate::core::idalloc::IdAllocator;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::idset::IdSet;
-use crate::core::input::{Input, ListSource, Mark};
-use crate::core::ledger::Chores;
+use crate::core::input::{Input, Mark};
+use crate::core::ledger::{Chores, Strays};
 use crate::core::policy::{GroupSpec, Policy};
 use crate::core::rng::Rng;
 use crate::core::snapshot::Snapshot;
@@ -59,6 +59,7 @@ pub struct Reconciler {
     /// Ids whose pod is gone, or that never can have one any more.
     pub(in crate::core) spent: IdSet,
     pub(in crate::core) chores: Chores,
+    pub(in crate::core) strays: Strays,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
     /// Failed pods kept as evidence, oldest first.
@@ -71,6 +72,7 @@ pub struct Reconciler {
     pub(in crate::core) is_lease_held: bool,
     pub(in crate::core) is_driver_ready: bool,
     pub(in crate::core) stop: Option<Stop>,
+    pub(in crate::core) has_told_stopping: bool,
     pub(in crate::core) verdict: Option<Verdict>,
     pub(in crate::core) rng: Rng,
     pub(in crate::core) actions: VecDeque<Action>,
@@ -100,12 +102,14 @@ impl Reconciler {
             executors: Executors::default(),
             spent: IdSet::default(),
             chores: Chores::default(),
+            strays: Strays::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
             had_first_list: false,
             hold_until: None,
             stop: None,
+            has_told_stopping: false,
             verdict: None,
             rng: Rng::new(seed),
             actions: VecDeque::new(),
@@ -133,12 +137,7 @@ impl Reconciler {
                 self.is_lease_held = held;
                 self.ids.on_lease(high_water);
             }
-            Input::List(list) => {
-                if list.source == ListSource::Stop {
-                    self.on_stop_listed(now);
-                }
-                self.on_list(list, now);
-            }
+            Input::List(list) => self.on_list(list, now),
             Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
             Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
             Input::Watch { epoch, events } => {
@@ -156,6 +155,7 @@ impl Reconciler {
     /// Decides once, from all that was taken in.
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
+        self.strays.forget_past(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.send_chores(now);
@@ -250,6 +250,14 @@ impl Reconciler {
     /// Nothing is created from here on: the end is near.
     pub fn hold_creates(&mut self) {
         self.is_driver_ready = false;
+        self.tell_stopping();
+    }
+
+    pub(in crate::core) fn tell_stopping(&mut self) {
+        if !self.has_told_stopping {
+            self.has_told_stopping = true;
+            self.events.push_back(Event::Stopping);
+        }
     }
 
     pub(in crate::core) fn note_targets(&mut self, now: Millis) {
@@ -274,11 +282,19 @@ impl Reconciler {
         self.executors.settle(id, pod, now);
     }
 
+    /// The create of this executor is settled. `is_acknowledged`: by the answer to its last POST.
+    pub(in crate::core) fn close_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
+        self.due_creates.remove(&id);
+        if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.take()) {
+            self.strays.note(id, &create, is_acknowledged);
+        }
+    }
+
     /// Takes an executor out for good: its id is spent.
     pub(in crate::core) fn drop_executor(&mut self, id: ExecutorId) {
+        self.close_entry(id, false);
         let Some(executor) = self.executors.remove(id) else { return };
         self.spent.insert(id);
-        self.due_creates.remove(&id);
         self.kept.retain(|kept| *kept != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {
             group.brake.on_probe_void(id);
@@ -291,7 +307,12 @@ impl Reconciler {
     /// History went back: what was known by version is void, and the watch has to begin anew.
     pub(in crate::core) fn go_back(&mut self) {
         self.snapshot.go_back();
+        self.chores.go_back();
         self.actions.push_back(Action::Relist);
+        if let Some(up_to) = self.ids.reserved() {
+            // The server may have forgotten it.
+            self.actions.push_back(Action::ReserveIds { up_to });
+        }
         self.events.push_back(Event::WatchRestarted { cause: "history went back".to_owned() });
     }
 }

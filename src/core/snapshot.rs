@@ -38,18 +38,30 @@ pub struct WentBack;
 /// Pods by uid, and the position.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    mark: Mark,
+    epoch: u32,
+    /// Everything up to here has been told.
+    position: Option<Version>,
+    /// The highest version in anything told, single answers too: no later request lies below it.
+    highest: Option<Version>,
     synced: bool,
     pods: BTreeMap<Uid, Pod>,
-    /// Uids that were seen going before the position passed their end; none: end not comparable.
+    /// Uids whose end has no version to compare the position with (a 404 told of it, or the server
+    /// writes versions that are no numbers), with the last version known of the pod. Kept until a
+    /// LIST from later than that no longer holds the pod.
     tombstones: BTreeMap<Uid, Option<Version>>,
 }
 
 impl Snapshot {
-    /// Epoch and position, to be sent along with requests.
+    /// Epoch and highest version, to be sent along with requests.
     #[must_use]
     pub fn mark(&self) -> Mark {
-        self.mark
+        Mark { epoch: self.epoch, position: self.highest }
+    }
+
+    /// Up to where everything has been told.
+    #[must_use]
+    pub fn position(&self) -> Option<Version> {
+        self.position
     }
 
     /// True once a whole LIST of this epoch was applied. Before that nothing may be decided.
@@ -77,7 +89,7 @@ impl Snapshot {
 
     /// Applies one line of the watch of `epoch`.
     pub fn apply(&mut self, epoch: u32, event: PodEvent) -> Option<Change> {
-        if epoch != self.mark.epoch {
+        if epoch != self.epoch {
             return None;
         }
         match event {
@@ -110,44 +122,52 @@ impl Snapshot {
     /// # Errors
     /// The list lies before what was applied when it was asked for; nothing was changed.
     pub fn replace(&mut self, list: List) -> Result<Vec<Change>, WentBack> {
-        if list.asked.epoch != self.mark.epoch {
+        if list.asked.epoch != self.epoch {
             return Ok(Vec::new());
         }
-        if is_before(list.version, list.asked.position) {
+        if is_before(list.version, list.asked.position) || self.is_contradicted_by(&list) {
             return Err(WentBack);
         }
-        // The first LIST of an epoch is all there is; later ones may lag behind the watch.
-        let whole = !self.synced;
-        let is_old = !whole && is_before(list.version, self.mark.position);
+        // It may lag behind the watch.
+        let is_old = is_before(list.version, self.position);
         let listed: BTreeSet<Uid> = list.pods.iter().map(|pod| pod.uid.clone()).collect();
         let mut changes = Vec::new();
         let gone: Vec<Uid> = self
             .pods
             .values()
             .filter(|pod| !listed.contains(&pod.uid))
-            .filter(|pod| whole || !is_before(list.version, pod.version))
+            .filter(|pod| !is_before(list.version, pod.version))
             .map(|pod| pod.uid.clone())
             .collect();
         changes.extend(
             gone.iter().filter_map(|uid| self.pods.remove(uid)).map(|pod| Change::Gone(pod.into())),
         );
-        if !is_old {
-            // An end that could not be compared is past once a LIST no longer holds the pod.
-            self.tombstones.retain(|uid, end| end.is_some() || listed.contains(uid));
-        }
+        self.tombstones.retain(|uid, last| listed.contains(uid) || is_before(list.version, *last));
         changes.extend(list.pods.into_iter().filter_map(|pod| self.put(pod, is_old)));
         self.advance(list.version);
         self.synced = true;
         Ok(changes)
     }
 
+    /// True where the list holds a pod in an older version than one that we know, though that one
+    /// lies within the list's time: history went back, and has come further since than it was.
+    fn is_contradicted_by(&self, list: &List) -> bool {
+        list.pods.iter().any(|pod| {
+            self.pods.get(&pod.uid).is_some_and(|stored| {
+                is_before(pod.version, stored.version)
+                    && !is_before(list.version, stored.version)
+                    && list.version.is_some()
+            })
+        })
+    }
+
     /// Applies the pod in the answer to a create (`is_new`) or to a GET. A GET's answer may be old
     /// without any history having gone back: nothing happened to the pod since.
     pub fn answer(&mut self, pod: &Pod, asked: Mark, is_new: bool) -> Believed {
-        if asked.epoch != self.mark.epoch {
+        if asked.epoch != self.epoch {
             return Believed::OtherEpoch;
         }
-        if is_new && is_before(pod.version, asked.position) {
+        if is_new && !is_after(pod.version, asked.position) {
             return Believed::WentBack;
         }
         if self.tombstones.contains_key(&pod.uid) {
@@ -169,14 +189,15 @@ impl Snapshot {
     /// The server says that there is no such pod (any more).
     pub fn forget(&mut self, uid: &Uid) -> Option<Change> {
         let pod = self.pods.remove(uid)?;
-        self.tombstones.insert(uid.clone(), None);
+        self.tombstones.insert(uid.clone(), pod.version);
         Some(Change::Gone(Box::new(pod)))
     }
 
     /// History went back: no version, mark or tombstone holds any longer. The pods stay, to be
     /// replaced wholly by the next LIST; until then nothing may be decided.
     pub fn go_back(&mut self) {
-        self.mark = Mark { epoch: self.mark.epoch.wrapping_add(1), position: None };
+        self.epoch = self.epoch.wrapping_add(1);
+        (self.position, self.highest) = (None, None);
         self.synced = false;
         self.tombstones.clear();
         for pod in self.pods.values_mut() {
@@ -185,6 +206,7 @@ impl Snapshot {
     }
 
     fn put(&mut self, pod: Pod, told_before: bool) -> Option<Change> {
+        self.highest = self.highest.max(pod.version);
         match self.pods.get_mut(&pod.uid) {
             Some(stored) => {
                 if !is_before(stored.version, pod.version)
@@ -208,16 +230,18 @@ impl Snapshot {
     }
 
     fn has_passed(&self, version: Option<Version>) -> bool {
-        matches!((version, self.mark.position), (Some(v), Some(position)) if v <= position)
+        matches!((version, self.position), (Some(v), Some(position)) if v <= position)
     }
 
     fn advance(&mut self, version: Option<Version>) {
-        if version > self.mark.position {
-            self.mark.position = version;
-            let position = self.mark.position;
-            self.tombstones.retain(|_, end| end.is_none() || *end > position);
-        }
+        self.position = self.position.max(version);
+        self.highest = self.highest.max(version);
     }
+}
+
+/// False where both are comparable and `a` does not lie after `b`.
+fn is_after(a: Option<Version>, b: Option<Version>) -> bool {
+    !matches!((a, b), (Some(a), Some(b)) if a <= b)
 }
 
 /// True where both are comparable and `a` lies before `b`.

@@ -47,7 +47,7 @@ enum Step {
 /// A stop under way.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    order: StopOrder,
+    pub(in crate::core) order: StopOrder,
     step: Step,
     pub(in crate::core) grace_s: u32,
     gone_by: Millis,
@@ -67,9 +67,12 @@ impl Reconciler {
         if self.stop.is_some() {
             return;
         }
-        self.events.push_back(Event::Stopping);
+        self.tell_stopping();
         let timeout_ms = self.policy.stop_timeout_ms;
-        let had_any = !self.executors.is_empty() || !self.snapshot.is_empty();
+        let had_any = !self.had_first_list
+            || !self.executors.is_empty()
+            || !self.snapshot.is_empty()
+            || !self.chores.is_empty();
         self.stop = Some(Stop {
             order,
             step: Step::DeleteAllAt(now),
@@ -119,7 +122,9 @@ impl Reconciler {
                 result.remaining.push(self.pod_name(id));
             }
         }
+        result.remaining.extend(self.strays.ids().map(|id| self.pod_name(id)));
         result.remaining.sort();
+        result.remaining.dedup();
         result
     }
 
@@ -166,11 +171,13 @@ impl Reconciler {
         };
     }
 
-    /// A LIST of the stop is in; its pods are applied right after.
-    pub(in crate::core) fn on_stop_listed(&mut self, now: Millis) {
+    /// A LIST of the stop is in. `is_applied`: it told something, for history had not gone back.
+    pub(in crate::core) fn on_stop_listed(&mut self, is_applied: bool, now: Millis) {
         let Some(stop) = &mut self.stop else { return };
         stop.n_lists = stop.n_lists.saturating_add(1);
-        stop.listed_at = Some(stop.list_sent_at);
+        if is_applied {
+            stop.listed_at = Some(stop.list_sent_at);
+        }
         let delay = LIST_DELAY_INITIAL_MS << stop.n_lists.min(5);
         stop.step = Step::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
     }
@@ -214,7 +221,8 @@ impl Reconciler {
     }
 
     fn has_open_creates(&self) -> bool {
-        self.executors.iter().any(|(_, executor)| executor.create.is_some())
+        self.strays.open_until().is_some()
+            || self.executors.iter().any(|(_, executor)| executor.create.is_some())
     }
 
     /// Until when a create of unknown outcome may still take effect.
@@ -222,6 +230,7 @@ impl Reconciler {
         self.executors
             .iter()
             .filter_map(|(_, executor)| executor.create.as_ref()?.open_until())
+            .chain(self.strays.open_until())
             .max()
     }
 

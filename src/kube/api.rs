@@ -491,3 +491,6 @@ fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) ->
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, UNRESERVED).to_string()
 }
+
+#[cfg(test)]
+mod tests;

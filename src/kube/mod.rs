@@ -14,4 +14,4 @@ mod stream;
 mod tls;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

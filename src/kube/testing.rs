@@ -18,8 +18,9 @@ use rustls::{
     RootCertStore, ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion,
 };
 
-use super::config::Sources;
+use super::config::{Cluster, Identity, Server, Sources, Trust};
 use super::exec::{ExecPlugin, ExecVersion};
+use super::http::Http;
 
 /// Longer than any test takes; a hung one ends here.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -161,32 +162,47 @@ impl Authority {
     }
 }
 
+/// A client of a server on loopback that speaks plain HTTP.
+pub(crate) fn plain_client(address: SocketAddr) -> Http {
+    let cluster = Cluster {
+        server: Server::parse(&format!("http://{address}")).unwrap(),
+        namespace: "analytics".to_owned(),
+        pod: None,
+        trust: Trust::Anything,
+        tls_server_name: None,
+        proxy: None,
+        identity: Identity::default(),
+        compression: false,
+    };
+    Http::connect(cluster).unwrap()
+}
+
 /// A request as the server read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// The head, without the empty line at its end.
-    pub(super) head: String,
-    pub(super) body: Vec<u8>,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
     /// Which connection it came on, from 0.
-    pub(super) connection: usize,
+    pub(crate) connection: usize,
 }
 
 impl Seen {
     /// The value of a header; its name in lower case.
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (found, value) = line.split_once(':')?;
             found.eq_ignore_ascii_case(name).then_some(value.trim())
         })
     }
 
-    pub(super) fn line(&self) -> &str {
+    pub(crate) fn line(&self) -> &str {
         self.head.lines().next().unwrap_or_default()
     }
 }
 
 /// What the server does with a request.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// Closes the connection without a byte.
     Cut,
     /// Says these bytes as they are, and keeps the connection.
@@ -210,14 +226,14 @@ struct Inner {
 }
 
 /// A scripted HTTP server on loopback.
-pub(super) struct TestServer {
-    pub(super) address: SocketAddr,
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
     inner: Arc<Inner>,
     seen: mpsc::Receiver<Seen>,
 }
 
 impl TestServer {
-    pub(super) fn start(
+    pub(crate) fn start(
         tls: Option<Arc<ServerConfig>>,
         script: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
     ) -> Self {
@@ -246,21 +262,21 @@ impl TestServer {
     }
 
     /// From now on, new connections meet these settings.
-    pub(super) fn set_tls(&self, tls: Arc<ServerConfig>) {
+    pub(crate) fn set_tls(&self, tls: Arc<ServerConfig>) {
         *self.inner.tls.lock().unwrap() = Some(tls);
     }
 
-    pub(super) fn n_connections(&self) -> usize {
+    pub(crate) fn n_connections(&self) -> usize {
         self.inner.n_connections.load(Ordering::Relaxed)
     }
 
     /// The requests since the last call.
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.try_iter().collect()
     }
 
     /// Waits for the next request.
-    pub(super) fn wait(&self) -> Seen {
+    pub(crate) fn wait(&self) -> Seen {
         self.seen.recv_timeout(PATIENCE).expect("a request arrives")
     }
 }

@@ -207,3 +207,142 @@ fn words<T>(answer: &Result<T, Refusal>) -> String {
         Err(refusal) => refusal.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::sync::Mutex;
+    use std::thread;
+
+    use crossbeam_channel::bounded;
+
+    use super::*;
+    use crate::kube::testing::{Answer, TestServer, plain_client};
+
+    /// Longer than any step of a test takes; a hung one ends here.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_process_that_lives_is_told_from_one_that_is_gone() {
+        let ours = identity(None).unwrap();
+        assert_eq!(fate(&ours.to_string()), Fate::Unknown);
+        let Identity::Process { boot_id, pid, start_time } = ours else { panic!("{ours:?}") };
+        let before_us =
+            Identity::Process { boot_id: boot_id.clone(), pid, start_time: start_time - 1 };
+        assert_eq!(fate(&before_us.to_string()), Fate::Gone);
+        let elsewhere = Identity::Process { boot_id: format!("{boot_id}0"), pid, start_time };
+        assert_eq!(fate(&elsewhere.to_string()), Fate::Unknown);
+        assert_eq!(fate("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), Fate::Unknown);
+        let pod = identity(Some("uid")).unwrap();
+        assert_eq!(pod, Identity::Pod { uid: "uid".to_owned(), init: process::id() == 1 });
+
+        // Dead and not yet reaped is dead; so is reaped.
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let began = super::start_time(child.id()).unwrap().unwrap();
+        let text = Identity::Process { boot_id, pid: child.id(), start_time: began }.to_string();
+        assert_eq!(fate(&text), Fate::Unknown);
+        drop(child.stdin.take());
+        let dead = std::time::Instant::now() + PATIENCE;
+        while fate(&text) == Fate::Unknown {
+            assert!(std::time::Instant::now() < dead, "it does not die");
+            thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(fate(&text), Fate::Gone);
+    }
+
+    /// A server that keeps one lease.
+    fn server() -> TestServer {
+        let stored = Mutex::new(None::<serde_json::Value>);
+        TestServer::start(None, move |asked| {
+            let mut stored = stored.lock().unwrap();
+            let reply = |status, body: String| {
+                Answer::Reply(status, "Content-Type: application/json\r\n", body.into_bytes())
+            };
+            let status = |code: u16, reason: &str| {
+                reply(
+                    code,
+                    format!(r#"{{"kind":"Status","reason":"{reason}","message":"{reason}"}}"#),
+                )
+            };
+            match (asked.line().split(' ').next(), stored.as_mut()) {
+                (Some("GET"), Some(lease)) => reply(200, lease.to_string()),
+                (Some("GET" | "PUT" | "DELETE"), None) => status(404, "NotFound"),
+                (Some("POST"), Some(_)) => status(409, "AlreadyExists"),
+                (Some("DELETE"), Some(_)) => {
+                    *stored = None;
+                    status(200, "")
+                }
+                (Some("POST" | "PUT"), before) => {
+                    let mut lease: serde_json::Value = serde_json::from_slice(&asked.body).unwrap();
+                    let version = before
+                        .map_or_else(|| "0".into(), |l| l["metadata"]["resourceVersion"].clone());
+                    let asked = lease["metadata"].get("resourceVersion");
+                    if asked.is_some_and(|asked| *asked != version) {
+                        return status(409, "Conflict");
+                    }
+                    let next = version.as_str().unwrap().parse::<u32>().unwrap() + 1;
+                    lease["metadata"]["resourceVersion"] = next.to_string().into();
+                    lease["metadata"]["uid"] = "lease-uid".into();
+                    *stored = Some(lease);
+                    reply(200, stored.as_ref().unwrap().to_string())
+                }
+                other => panic!("{other:?}"),
+            }
+        })
+    }
+
+    /// Runs a keeper beside a test that gets its updates and commands.
+    fn check(
+        server: &TestServer,
+        identity: Identity,
+        test: impl FnOnce(&Receiver<LeaseUpdate>, &Sender<LeaseCommand>),
+    ) {
+        let (inbox, updates) = bounded(8);
+        let (send, commands) = bounded(8);
+        let keeper = LeaseKeeper {
+            leases: Leases::new(plain_client(server.address), "n"),
+            namespace: "n".to_owned(),
+            selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
+            owner: None,
+            identity,
+            inbox,
+            commands,
+            clock: Clock::start(),
+            rng: Rng::new(1),
+        };
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| keep(&keeper));
+            test(&updates, &send);
+            drop(send);
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn taken_refused_given_back_and_taken_again() {
+        let server = server();
+        let next = |updates: &Receiver<LeaseUpdate>| updates.recv_timeout(PATIENCE).unwrap();
+        let pod = |uid: &str, init| Identity::Pod { uid: uid.to_owned(), init };
+        check(&server, pod("one", true), |updates, commands| {
+            assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None });
+            commands.send(LeaseCommand::Reserve(ExecutorId(17))).unwrap();
+            let up_to = ExecutorId(1_000);
+            assert_eq!(next(updates), LeaseUpdate::IdsReserved { up_to });
+            // A second one of the same instance is refused while the first holds it.
+            check(&server, pod("two", true), |updates, _| {
+                assert_eq!(next(updates), LeaseUpdate::HeldBy { holder: "one".to_owned() });
+            });
+            let (release, timeout) = (Release::Keep, PATIENCE);
+            commands.send(LeaseCommand::Stop { release, timeout }).unwrap();
+        });
+        check(&server, pod("two", false), |updates, commands| {
+            let id_high_water = Some(ExecutorId(1_000));
+            assert_eq!(next(updates), LeaseUpdate::Held { id_high_water });
+            let (release, timeout) = (Release::Delete, PATIENCE);
+            commands.send(LeaseCommand::Stop { release, timeout }).unwrap();
+        });
+        let last = server.seen().pop().unwrap();
+        assert!(last.line().starts_with("DELETE "), "{}", last.line());
+    }
+}

@@ -38,7 +38,8 @@ pub fn log(event: &Event) {
         Event::Waiting { group, waiting, .. } => {
             info!("group {group}: waiting: {}", waiting.as_str());
         }
-        Event::WatchRestarted { cause } => info!("the watch begins anew: {cause}"),
+        // The watcher says it with more particulars.
+        Event::WatchRestarted { cause } => log::debug!("watch restarted: {cause}"),
     }
 }
 

@@ -65,3 +65,37 @@ pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError
     }
     Ok(page)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_real_server() {
+        let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
+        let pages = [
+            include_str!("../../fixtures/pods/page1.json"),
+            include_str!("../../fixtures/pods/page2.json"),
+        ];
+        let [first, second] = pages.map(|page| parse_page(page.as_bytes(), &selection).unwrap());
+        assert_eq!((first.pods.len(), first.n_foreign), (5, 0));
+        assert_eq!((second.pods.len(), second.n_foreign), (3, 0));
+        assert!(first.next.is_some() && second.next.is_none());
+        assert_eq!(first.version_text, second.version_text);
+        assert_eq!(first.version.map(|v| v.to_string()), Some(first.version_text));
+        let other = Selection { app: "wordcount".to_owned(), instance: "other".to_owned() };
+        let page = parse_page(pages[0].as_bytes(), &other).unwrap();
+        assert_eq!((page.pods.len(), page.n_foreign), (0, 5));
+    }
+
+    #[test]
+    fn odd_pages() {
+        let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
+        let page = |text: &str| parse_page(text.as_bytes(), &selection);
+        assert_eq!(page(r#"{"metadata":{},"items":null}"#), Ok(Page::default()));
+        for broken in ["", "{}", r#"{"metadata":{},"items":{}}"#, r#"{"metadata":{},"items":[{}]}"#]
+        {
+            assert!(page(broken).is_err(), "{broken}");
+        }
+    }
+}

@@ -309,7 +309,7 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let deciding = annotations.container.or(spec.containers.and_then(|first| first.0));
+        let deciding = annotations.container.or_else(|| spec.containers.and_then(|first| first.0));
         let state = status.state_of(deciding.as_ref());
         let phase = phase(status.phase.as_ref());
         let container = container_state(state);
@@ -426,3 +426,6 @@ fn number<T: std::str::FromStr>(text: Option<&Text<'_>>) -> Option<T> {
 pub(super) fn clipped(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,7 +152,6 @@ const TABLE: &[Row] = &[
     on_create(403, "", Class::Template),
     row(403, "", "", Class::Rights),
     row(404, "", "", Class::NotFound),
-    // An older name of "not now": 405 to those who may, where the server cannot.
     on_create(405, "", Class::Template),
     row(405, "", "", Class::Rights),
     row(409, "AlreadyExists", "", Class::Exists),
@@ -166,9 +165,9 @@ const TABLE: &[Row] = &[
     row(429, "", "", Class::Throttled),
     // Refused before it was looked at. All other 5xx may come after the deed.
     row(503, "", "", Class::Transient),
-    // A version that the server has not reached, told as a code of its own by older ones.
-    row(500, "Expired", "", Class::Expired),
-    row(500, "Gone", "", Class::Expired),
+    // An ERROR event may leave its code out.
+    row(0, "Expired", "", Class::Expired),
+    row(0, "Gone", "", Class::Expired),
 ];
 
 fn class(code: u16, reason: &str, message: &str, verb: Verb) -> Class {
@@ -256,91 +255,87 @@ mod tests {
     }
 
     /// As the server's source words them; our old server cannot be made to say them.
+    const HARD_TO_PROVOKE: &[(u16, &str, &str, Class)] = &[
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: status unknown for quota: compute, resources: pods",
+            Class::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: insufficient quota to consume: pods",
+            Class::Capacity,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
+            Class::Template,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
+            Class::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
+            Class::Template,
+        ),
+        (
+            403,
+            "Forbidden",
+            "admission webhook \"w.example.com\" denied the request: no",
+            Class::Template,
+        ),
+        (
+            409,
+            "Conflict",
+            "Operation cannot be fulfilled on resourcequotas \"compute\": the object has been modified; please apply your changes to the latest version and try again",
+            Class::Transient,
+        ),
+        (
+            429,
+            "TooManyRequests",
+            "the server has received too many requests and has asked us to try again later",
+            Class::Throttled,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: failed calling webhook \"w\": timeout",
+            Class::Unknown,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: resource quota evaluation timed out",
+            Class::Unknown,
+        ),
+        (
+            500,
+            "ServerTimeout",
+            "the server cannot complete the requested operation at this time",
+            Class::Unknown,
+        ),
+        (
+            503,
+            "ServiceUnavailable",
+            "the server is currently unable to handle the request",
+            Class::Transient,
+        ),
+        (504, "Timeout", "request did not complete within the allotted timeout", Class::Unknown),
+        (418, "Teapot", "no", Class::Template),
+        (408, "Timeout", "no", Class::Unknown),
+    ];
+
     #[test]
     fn answers_that_are_hard_to_provoke() {
-        let table = [
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: status unknown for quota: compute, resources: pods",
-                Class::Transient,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: insufficient quota to consume: pods",
-                Class::Capacity,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
-                Class::Template,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
-                Class::Transient,
-            ),
-            (
-                403,
-                "Forbidden",
-                "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
-                Class::Template,
-            ),
-            (
-                403,
-                "Forbidden",
-                "admission webhook \"w.example.com\" denied the request: no",
-                Class::Template,
-            ),
-            (
-                409,
-                "Conflict",
-                "Operation cannot be fulfilled on resourcequotas \"compute\": the object has been modified; please apply your changes to the latest version and try again",
-                Class::Transient,
-            ),
-            (
-                429,
-                "TooManyRequests",
-                "the server has received too many requests and has asked us to try again later",
-                Class::Throttled,
-            ),
-            (
-                500,
-                "InternalError",
-                "Internal error occurred: failed calling webhook \"w\": timeout",
-                Class::Unknown,
-            ),
-            (
-                500,
-                "InternalError",
-                "Internal error occurred: resource quota evaluation timed out",
-                Class::Unknown,
-            ),
-            (
-                500,
-                "ServerTimeout",
-                "the server cannot complete the requested operation at this time",
-                Class::Unknown,
-            ),
-            (
-                503,
-                "ServiceUnavailable",
-                "the server is currently unable to handle the request",
-                Class::Transient,
-            ),
-            (
-                504,
-                "Timeout",
-                "request did not complete within the allotted timeout",
-                Class::Unknown,
-            ),
-            (418, "Teapot", "no", Class::Template),
-            (408, "Timeout", "no", Class::Unknown),
-        ];
-        for (code, reason, message, wanted) in table {
+        for &(code, reason, message, wanted) in HARD_TO_PROVOKE {
             let body = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
                 "message": message, "reason": reason, "code": code});
             let body = body.to_string();
@@ -374,6 +369,16 @@ mod tests {
         }
         let got = refusal(404, None, true, br#"{"kind":"Pod"}"#, Verb::Get);
         assert_eq!(got.class, Class::Transient);
+    }
+
+    #[test]
+    fn an_event_without_a_code_is_sorted_by_its_reason() {
+        let table = [("Expired", Class::Expired), ("Gone", Class::Expired), ("", Class::Unknown)];
+        for (reason, wanted) in table {
+            let body = format!(r#"{{"kind":"Status","reason":"{reason}"}}"#);
+            let status: RawApiStatus<'_> = serde_json::from_str(&body).unwrap();
+            assert_eq!(status.of_event().class, wanted, "{reason}");
+        }
     }
 
     #[test]

@@ -1,1 +1,390 @@
-//! Tables over the Lease machine.
+//! Tables over the Lease machine: who takes it when, who loses it, and what becomes of the ids.
+#![allow(clippy::wildcard_enum_match_arm)] // A test takes what it names and fails on the rest.
+
+use super::*;
+
+/// Milliseconds since 1970 at `Millis(0)` of these tests.
+const WALL_MS: i64 = 1_767_225_600_000;
+
+fn me() -> Identity {
+    Identity::Process { boot_id: "boot.1".to_owned(), pid: 7, start_time: 99 }
+}
+
+fn pod(init: bool) -> Identity {
+    Identity::Pod { uid: "pod-uid".to_owned(), init }
+}
+
+fn wall(now: Millis) -> i64 {
+    WALL_MS + i64::try_from(now.0).unwrap()
+}
+
+/// A record of `holder`, renewed at `renewed_ms` on the clock of the tests.
+fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
+    Record {
+        uid: Uid::new("lease-uid"),
+        version_text: version.to_owned(),
+        holder: holder.to_owned(),
+        duration_s: 60,
+        acquired_ms: None,
+        renewed_ms: Some(WALL_MS + renewed_ms),
+        transitions: 4,
+        id_high_water: Some(ExecutorId(3_000)),
+    }
+}
+
+fn refusal(class: Class) -> Refusal {
+    Refusal {
+        class,
+        code: 0,
+        reason: String::new(),
+        message: "no".to_owned(),
+        retry_after_ms: None,
+    }
+}
+
+/// A machine, the time, and what the server has.
+struct Bench {
+    machine: LeaseMachine,
+    now: Millis,
+    version: u32,
+}
+
+impl Bench {
+    fn new(identity: &Identity) -> Self {
+        Self { machine: LeaseMachine::new(identity, Rng::new(1)), now: Millis(1_000), version: 100 }
+    }
+
+    /// One that has created its Lease.
+    fn held() -> Self {
+        let mut bench = Self::new(&me());
+        bench.read(None);
+        let written = bench.write();
+        assert_eq!((written.version_text.as_str(), written.transitions), ("", 0));
+        assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: None }]);
+        bench
+    }
+
+    /// Passes the time until there is something to do.
+    fn due(&mut self) -> Step {
+        loop {
+            match self.machine.next(self.now, wall(self.now)) {
+                Step::Wait { until } => {
+                    assert!(until > self.now, "a wait that is over");
+                    self.now = until;
+                }
+                step => return step,
+            }
+        }
+    }
+
+    fn read(&mut self, found: Option<(Record, Fate)>) {
+        assert_eq!(self.due(), Step::Read);
+        self.machine.on_read(Ok(found), self.now, wall(self.now));
+    }
+
+    /// Answers the due write as a server does.
+    fn write(&mut self) -> Record {
+        let Step::Write(record) = self.due() else { panic!("no write is due") };
+        self.version += 1;
+        let mut stored = record.clone();
+        stored.version_text = self.version.to_string();
+        stored.uid = Uid::new("lease-uid");
+        self.machine.on_written(Ok(stored), self.now, self.now);
+        record
+    }
+
+    fn fail_write(&mut self, class: Class) {
+        assert!(matches!(self.due(), Step::Write(_)));
+        self.machine.on_written(Err(refusal(class)), self.now, self.now);
+    }
+
+    fn told(&mut self) -> Vec<LeaseUpdate> {
+        let mut told = Vec::new();
+        while let Some(update) = self.machine.update() {
+            told.push(update.clone());
+            self.machine.told();
+        }
+        told
+    }
+}
+
+#[test]
+fn who_takes_it_at_once_at_start() {
+    let ours = me().to_string();
+    let table = [
+        (me(), "", Fate::Unknown, true),
+        (me(), "other/1/2", Fate::Gone, true),
+        (me(), "other/1/2", Fate::Unknown, false),
+        (me(), &ours, Fate::Unknown, true),
+        (pod(true), "pod-uid", Fate::Unknown, true),
+        (pod(false), "pod-uid", Fate::Unknown, false),
+        (pod(true), "another-pod", Fate::Unknown, false),
+    ];
+    for (identity, holder, fate, takes) in table {
+        let mut bench = Bench::new(&identity);
+        bench.read(Some((record(holder, "9", 0), fate)));
+        if takes {
+            let written = bench.write();
+            assert_eq!(written.version_text, "9", "only that state of it is replaced");
+            assert_eq!(written.holder, identity.to_string());
+            assert_eq!(written.transitions, 4 + u32::from(holder != identity.to_string()));
+            let high = Some(ExecutorId(3_000));
+            assert_eq!(written.id_high_water, high);
+            assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: high }]);
+        } else {
+            assert_eq!(bench.told(), [LeaseUpdate::HeldBy { holder: holder.to_owned() }]);
+            assert_eq!(bench.due(), Step::Done);
+        }
+    }
+}
+
+#[test]
+fn a_stale_one_is_watched_for_its_duration_first() {
+    // Stale by its own word, in the past or in the future of our clock, or silent about it.
+    for renewed_ms in [Some(-600_000), Some(600_000), None] {
+        let mut stale = record("other", "9", 0);
+        stale.renewed_ms = renewed_ms.map(|ms| WALL_MS + ms);
+        let mut bench = Bench::new(&me());
+        bench.read(Some((stale.clone(), Fate::Unknown)));
+        let began = bench.now;
+        assert_eq!(bench.told(), []);
+        let mut n_reads = 1;
+        while bench.due() == Step::Read {
+            bench.machine.on_read(
+                Ok(Some((stale.clone(), Fate::Unknown))),
+                bench.now,
+                wall(bench.now),
+            );
+            n_reads += 1;
+        }
+        assert_eq!(bench.now.since(began), 60_000);
+        assert_eq!(n_reads, 7);
+        bench.write();
+        assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
+    }
+}
+
+#[test]
+fn a_stale_one_that_moves_is_alive() {
+    let mut bench = Bench::new(&me());
+    bench.read(Some((record("other", "9", -600_000), Fate::Unknown)));
+    bench.read(Some((record("other", "10", -590_000), Fate::Unknown)));
+    assert_eq!(bench.told(), [LeaseUpdate::HeldBy { holder: "other".to_owned() }]);
+    assert_eq!(bench.due(), Step::Done);
+}
+
+#[test]
+fn a_race_at_start_is_looked_at_again() {
+    for class in [Class::Exists, Class::Conflict] {
+        let mut bench = Bench::new(&me());
+        bench.read(None);
+        bench.fail_write(class);
+        bench.read(Some((record("faster", "9", 1_000), Fate::Unknown)));
+        assert_eq!(bench.told().last(), Some(&LeaseUpdate::HeldBy { holder: "faster".to_owned() }));
+    }
+}
+
+#[test]
+fn without_rights_it_goes_without() {
+    let mut bench = Bench::new(&me());
+    assert_eq!(bench.due(), Step::Read);
+    bench.machine.on_read(Err(refusal(Class::Rights)), bench.now, wall(bench.now));
+    assert_eq!(bench.told(), [LeaseUpdate::NoRights { message: "no".to_owned() }]);
+    assert_eq!(bench.due(), Step::Done);
+
+    let mut bench = Bench::new(&me());
+    bench.read(None);
+    bench.fail_write(Class::Rights);
+    assert_eq!(bench.told(), [LeaseUpdate::NoRights { message: "no".to_owned() }]);
+}
+
+#[test]
+fn trouble_at_start_is_told_and_sat_out() {
+    let mut bench = Bench::new(&me());
+    for _ in 0..5 {
+        assert_eq!(bench.due(), Step::Read);
+        bench.machine.on_read(Err(refusal(Class::Transient)), bench.now, wall(bench.now));
+        assert_eq!(bench.told(), [LeaseUpdate::Trouble { refusal: refusal(Class::Transient) }]);
+    }
+    bench.read(None);
+    bench.write();
+    assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: None }]);
+}
+
+#[test]
+fn renewed_every_ten_seconds() {
+    let mut bench = Bench::held();
+    for _ in 0..10 {
+        let before = bench.now;
+        let version = bench.version.to_string();
+        let written = bench.write();
+        assert_eq!(bench.now.since(before), RENEW_MS);
+        assert_eq!((written.version_text, written.transitions), (version, 0));
+        assert_eq!(written.renewed_ms, Some(wall(bench.now)));
+    }
+    assert_eq!(bench.told(), []);
+}
+
+#[test]
+fn lost_when_it_cannot_be_renewed_and_taken_back() {
+    let mut bench = Bench::held();
+    let began = bench.now;
+    loop {
+        let step = bench.machine.next(bench.now, wall(bench.now));
+        if !bench.told().is_empty() {
+            break;
+        }
+        match step {
+            Step::Wait { until } => bench.now = until,
+            _ => bench.fail_write(Class::Transient),
+        }
+    }
+    assert_eq!(bench.now.since(began), RENEW_DEADLINE_MS);
+    // The server is back, and nobody took it.
+    bench.write();
+    assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: None }]);
+}
+
+#[test]
+fn lost_to_another_and_taken_back_when_that_one_falls_silent() {
+    let mut bench = Bench::held();
+    bench.fail_write(Class::Conflict);
+    bench.read(Some((record("thief", "500", 0), Fate::Unknown)));
+    assert_eq!(bench.told(), [LeaseUpdate::Lost { holder: Some("thief".to_owned()) }]);
+    // It lives, and renews: not a word, whatever its clock says.
+    for version in 501..510 {
+        bench.read(Some((record("thief", &version.to_string(), 0), Fate::Unknown)));
+    }
+    assert_eq!(bench.told(), []);
+    let began = bench.now;
+    while bench.due() == Step::Read {
+        let silent = record("thief", "509", 0);
+        bench.machine.on_read(Ok(Some((silent, Fate::Unknown))), bench.now, wall(bench.now));
+    }
+    assert_eq!(bench.now.since(began), 60_000);
+    bench.write();
+    assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
+}
+
+#[test]
+fn an_answer_that_was_lost_is_found_again() {
+    let mut bench = Bench::held();
+    bench.fail_write(Class::Unknown);
+    bench.fail_write(Class::Conflict);
+    // Our own write had come through after all.
+    let ours = record(&me().to_string(), "777", 0);
+    bench.read(Some((ours, Fate::Unknown)));
+    assert_eq!(bench.write().version_text, "777");
+    assert_eq!(bench.told(), []);
+}
+
+#[test]
+fn a_deleted_lease_is_made_again() {
+    let mut bench = Bench::held();
+    bench.fail_write(Class::NotFound);
+    bench.read(None);
+    assert_eq!(bench.write().version_text, "");
+    assert_eq!(bench.told(), []);
+}
+
+#[test]
+fn ids_come_in_blocks() {
+    let mut bench = Bench::held();
+    let before = bench.now;
+    bench.machine.reserve(ExecutorId(1));
+    assert_eq!(bench.write().id_high_water, Some(ExecutorId(1_000)));
+    assert_eq!(bench.now, before, "not at the next renewal but now");
+    assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
+    // Within the block nothing is written.
+    bench.machine.reserve(ExecutorId(1_000));
+    assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
+    assert!(matches!(bench.machine.next(bench.now, 0), Step::Wait { .. }));
+    bench.machine.reserve(ExecutorId(1_001));
+    bench.fail_write(Class::Unknown);
+    assert_eq!(bench.told(), []);
+    bench.write();
+    assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(2_000) }]);
+    // Renewals keep it.
+    assert_eq!(bench.write().id_high_water, Some(ExecutorId(2_000)));
+}
+
+#[test]
+fn ids_asked_for_before_it_is_held() {
+    let mut bench = Bench::new(&me());
+    bench.machine.reserve(ExecutorId(1_500));
+    bench.read(Some((record("", "9", 0), Fate::Unknown)));
+    assert_eq!(bench.write().id_high_water, Some(ExecutorId(3_000)), "it never falls");
+    let wanted = [
+        LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) },
+        LeaseUpdate::IdsReserved { up_to: ExecutorId(3_000) },
+    ];
+    assert_eq!(bench.told(), wanted);
+}
+
+#[test]
+fn given_back_at_the_end() {
+    let by = Millis(60_000);
+    let mut bench = Bench::held();
+    bench.machine.stop(Release::Delete, by);
+    let Step::Delete(record) = bench.due() else { panic!("no delete") };
+    assert_eq!(record.version_text, bench.version.to_string());
+    bench.machine.on_deleted(Ok(()), bench.now);
+    assert_eq!(bench.due(), Step::Done);
+
+    // Without the right to delete it is released.
+    let mut bench = Bench::held();
+    bench.machine.reserve(ExecutorId(5));
+    bench.write();
+    bench.machine.stop(Release::Delete, by);
+    assert!(matches!(bench.due(), Step::Delete(_)));
+    bench.machine.on_deleted(Err(refusal(Class::Rights)), bench.now);
+    let released = bench.write();
+    assert_eq!((released.holder.as_str(), released.duration_s), ("", 1));
+    assert_eq!(released.id_high_water, Some(ExecutorId(1_000)));
+    assert_eq!(bench.due(), Step::Done);
+
+    // What was taken by another is left alone.
+    let mut bench = Bench::held();
+    bench.machine.stop(Release::Keep, by);
+    bench.fail_write(Class::Conflict);
+    bench.read(Some((self::record("thief", "9", 0), Fate::Unknown)));
+    assert_eq!(bench.due(), Step::Done);
+}
+
+#[test]
+fn a_stop_does_not_go_on_for_ever() {
+    let mut bench = Bench::held();
+    let by = bench.now.after(10_000);
+    bench.machine.stop(Release::Keep, by);
+    while matches!(bench.due(), Step::Write(_)) {
+        bench.machine.on_written(Err(refusal(Class::Transient)), bench.now, bench.now);
+    }
+    assert_eq!(bench.due(), Step::Done);
+    assert!(bench.now >= by);
+
+    let mut bench = Bench::new(&me());
+    bench.machine.stop(Release::Delete, by);
+    assert_eq!(bench.due(), Step::Done, "what was never held is not given back");
+}
+
+#[test]
+fn a_stop_finds_out_whether_it_is_held() {
+    let by = Millis(60_000);
+    let ours = record(&me().to_string(), "9", 0);
+    for (found, wanted) in [(Some(ours), true), (None, false)] {
+        let mut bench = Bench::new(&me());
+        bench.read(None);
+        bench.fail_write(Class::Unknown);
+        bench.machine.stop(Release::Delete, by);
+        bench.read(found.map(|record| (record, Fate::Unknown)));
+        assert_eq!(matches!(bench.due(), Step::Delete(_)), wanted);
+    }
+}
+
+#[test]
+fn identities_keep_their_text() {
+    assert_eq!(Identity::process(&me().to_string()), Some(me()));
+    for other in ["", "pod-uid", "a/b/c", "/1/2", "a/1/2/3", "a/1", "a/-1/2"] {
+        assert_eq!(Identity::process(other), None, "{other:?}");
+    }
+}

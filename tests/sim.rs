@@ -1,0 +1,183 @@
+//! The core against a fake cluster in virtual time: thousands of seeds, each a run with faults, a
+//! calm, and a stop. `SIM_SEED=n` reruns one with its whole trace, `SIM_SEEDS=n` sets how many.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+#[path = "sim/mod.rs"]
+mod parts;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parts::check::Verdict;
+use parts::faults::Profile;
+use parts::world::World;
+use posse::core::ids::GroupName;
+use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
+use posse::core::rng::Rng;
+use posse::core::time::Millis;
+
+const SEEDS: u64 = 2_000;
+const TRACE_LINES: usize = 60;
+const MINUTE_MS: u64 = 60_000;
+/// Seeds that once failed.
+const REGRESSIONS: &[u64] = &[];
+
+fn run(seed: u64) -> Verdict {
+    let outcome = catch_unwind(AssertUnwindSafe(|| World::new(seed).run()));
+    outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("panic: {}", text.unwrap_or("?")))
+    })
+}
+
+/// The failure of a seed with its last steps.
+fn explain(seed: u64, lines_max: usize) -> String {
+    parts::trace::begin(lines_max);
+    let outcome = run(seed);
+    let lines = parts::trace::end().join("\n");
+    format!("{lines}\nseed {seed}: {outcome:?}")
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn seeds_that_once_failed() {
+    for &seed in REGRESSIONS {
+        assert_eq!(run(seed), Ok(()), "\n{}", explain(seed, TRACE_LINES));
+    }
+}
+
+#[test]
+fn many_seeds() {
+    if let Some(seed) = number("SIM_SEED") {
+        eprintln!("{}", explain(seed, 1_000_000));
+        assert_eq!(run(seed), Ok(()));
+        return;
+    }
+    let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
+    let (next, n_failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let n_threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let failures: Vec<(u64, String)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..n_threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut failures = Vec::new();
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= seeds || n_failed.load(Ordering::Relaxed) > 20 {
+                            return failures;
+                        }
+                        if let Err(what) = run(seed) {
+                            n_failed.fetch_add(1, Ordering::Relaxed);
+                            failures.push((seed, what));
+                        }
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    if let Some((seed, _)) = failures.iter().min() {
+        for (seed, what) in &failures {
+            eprintln!("seed {seed}: {what}");
+        }
+        panic!("{} seeds failed; the first:\n{}", failures.len(), explain(*seed, TRACE_LINES));
+    }
+}
+
+/// A world in which nothing goes wrong by itself: one group `g`, the default policy.
+fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> World {
+    let mut rng = Rng::new(seed);
+    let mut profile = Profile { batch_ms: 1, stuck: 0, ..Profile::draw(&mut rng).calm() };
+    change(&mut profile);
+    let group = GroupSpec {
+        name: GroupName::from("g"),
+        target,
+        min: 0,
+        max: None,
+        scale_down: ScaleDown::Any,
+        replace: Replace::Terminating,
+        from_file: true,
+    };
+    let mut world = World::with(rng, profile, Policy::default(), vec![group]);
+    world.start();
+    world
+}
+
+fn set_target(world: &mut World, target: u32) {
+    let now = Millis(world.now);
+    let core = world.core.as_mut().unwrap();
+    assert_eq!(core.set_target(&GroupName::from("g"), target, now), Some(target));
+    world.wake();
+}
+
+fn n_live(world: &World) -> usize {
+    world.cluster.pods.values().filter(|s| !parts::cluster::is_over(&s.pod)).count()
+}
+
+#[test]
+fn a_full_quota_is_probed_now_and_then_and_used_when_it_has_room() {
+    for seed in 0..20 {
+        let mut world = quiet_world(seed, 10, |profile| profile.quota = Some(5));
+        world.run_until(60 * MINUTE_MS).unwrap();
+        assert_eq!(n_live(&world), 5, "seed {seed}");
+        assert!(world.check.n_posts <= 75, "seed {seed}: {} POSTs", world.check.n_posts);
+        world.cluster.quota = None;
+        world.run_until(61 * MINUTE_MS + 1_000).unwrap();
+        assert_eq!(n_live(&world), 10, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_pod_that_goes_wakes_the_quota_at_once() {
+    let mut world = quiet_world(1, 10, |profile| profile.quota = Some(5));
+    world.run_until(60 * MINUTE_MS).unwrap();
+    let uid = world.cluster.pods.values().next().unwrap().pod.uid.clone();
+    world.cluster.remove(&uid);
+    let posts = world.check.n_posts;
+    let now = world.now;
+    world.run_until(now + 2_000).unwrap();
+    assert_eq!(n_live(&world), 5);
+    assert!(world.check.n_posts <= posts + 5, "{} POSTs", world.check.n_posts - posts);
+}
+
+#[test]
+fn a_throttling_server_is_asked_less_and_less() {
+    for seed in 0..20 {
+        let mut world = quiet_world(seed, 64, |_| {});
+        world.run_until(MINUTE_MS).unwrap();
+        assert_eq!(n_live(&world), 64, "seed {seed}");
+        (world.profile.throttle, world.check.n_posts) = (100, 0);
+        set_target(&mut world, 256);
+        world.run_until(3 * MINUTE_MS).unwrap();
+        assert!(world.check.n_posts <= 80, "seed {seed}: {} POSTs", world.check.n_posts);
+        world.profile.throttle = 0;
+        world.run_until(5 * MINUTE_MS).unwrap();
+        assert_eq!(n_live(&world), 256, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_template_that_is_refused_costs_a_handful_of_requests() {
+    let mut world = quiet_world(3, 1_000, |profile| profile.refuse_template = 100);
+    world.run_until(60 * MINUTE_MS).unwrap();
+    assert!(world.check.n_posts <= 20, "{} POSTs", world.check.n_posts);
+    world.profile.refuse_template = 0;
+    world.run_until(66 * MINUTE_MS).unwrap();
+    assert_eq!(n_live(&world), 1_000);
+}
+
+#[test]
+fn executors_that_die_young_slow_their_group_down() {
+    for seed in 0..20 {
+        let mut world = quiet_world(seed, 10, |profile| (profile.die, profile.die_ms) = (100, 10));
+        world.run_until(60 * MINUTE_MS).unwrap();
+        assert!(world.check.n_posts <= 60, "seed {seed}: {} POSTs", world.check.n_posts);
+        world.profile.die = 0;
+        world.run_until(67 * MINUTE_MS).unwrap();
+        assert_eq!(n_live(&world), 10, "seed {seed}");
+    }
+}

@@ -1,0 +1,226 @@
+//! Owns the way between the core and the cluster: what becomes of a request, when it takes effect,
+//! and what is answered, with the faults that the profile draws.
+
+use posse::core::action::{Action, Patch};
+use posse::core::ids::Uid;
+use posse::core::input::{Foreign, Input, List, ListSource, Seen};
+use posse::core::refusal::{Class, Refusal};
+
+use super::check::{Check, Verdict};
+use super::cluster::CreateError;
+use super::trace;
+use super::world::{Happening, PREFIX, World};
+
+/// What the server, or the way to it, does to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    LateCommit,
+    LoseAfter,
+    LoseBefore,
+    Throttle,
+    Unauthorized,
+    Unavailable,
+}
+
+impl World {
+    pub fn send(&mut self, action: &Action) {
+        if *action == Action::Relist {
+            self.open_stream();
+            return;
+        }
+        let request = self.next_request(action.clone());
+        let fault = self.draw_fault(action);
+        let ms = 1 + self.rng.below(self.profile.answer_ms);
+        let timeout = ms + self.rng.below(10_000);
+        if let Some(fault) = fault {
+            trace(|| format!("{:>9}      {fault:?} of request {request}", self.now));
+        }
+        let refused = |class, code| refusal(class, code, "simulated");
+        match fault {
+            None => self.after(ms, Happening::Execute(request)),
+            Some(Fault::LoseBefore) => {
+                self.answer(request, timeout, Err(refused(Class::Unknown, 0)))
+            }
+            Some(Fault::LoseAfter | Fault::LateCommit) => {
+                let late = if fault == Some(Fault::LateCommit) { 50_000 } else { 1 };
+                let commit = ms.min(5_000) + self.rng.below(late);
+                let unheard = self.requests.get(&request).cloned();
+                let twin = self.next_request(action.clone());
+                self.outstanding.remove(&twin);
+                if let Some(mut unheard) = unheard {
+                    unheard.is_unheard = true;
+                    self.requests.insert(twin, unheard);
+                }
+                self.after(commit, Happening::Execute(twin));
+                let heard = if fault == Some(Fault::LateCommit) { timeout } else { timeout + ms };
+                self.answer(request, heard, Err(refused(Class::Unknown, 500)));
+            }
+            Some(Fault::Throttle) => {
+                let mut refusal = refused(Class::Throttled, 429);
+                refusal.retry_after_ms = self.rng.chance(50).then(|| 1_000 * self.rng.below(6));
+                self.answer(request, ms, Err(refusal));
+            }
+            Some(Fault::Unauthorized) => {
+                self.answer(request, ms, Err(refused(Class::Unauthorized, 401)));
+            }
+            Some(Fault::Unavailable) => {
+                self.answer(request, ms, Err(refused(Class::Transient, 503)));
+            }
+        }
+    }
+
+    fn draw_fault(&mut self, action: &Action) -> Option<Fault> {
+        let is_create = matches!(action, Action::Create { .. });
+        // The runtime asks again until a reservation is durable.
+        if matches!(action, Action::ReserveIds { .. }) {
+            return None;
+        }
+        let profile = &self.profile;
+        for (percent, fault, holds) in [
+            (profile.lose_before, Fault::LoseBefore, true),
+            (profile.lose_after, Fault::LoseAfter, true),
+            (profile.late_commit, Fault::LateCommit, is_create),
+            (profile.throttle, Fault::Throttle, true),
+            (profile.unauthorized, Fault::Unauthorized, true),
+            (profile.unavailable, Fault::Unavailable, true),
+        ] {
+            if holds && self.rng.chance(percent) {
+                return Some(fault);
+            }
+        }
+        None
+    }
+
+    /// Answers a request that came to nothing, or whose outcome nobody hears.
+    fn answer(&mut self, request: u64, ms: u64, refusal: Result<(), Refusal>) {
+        let (Some(asked), Err(refusal)) = (self.requests.get(&request), refusal) else { return };
+        let input = match asked.action.clone() {
+            Action::Create { id, asked, .. } => Input::Created { id, asked, answer: Err(refusal) },
+            Action::Get { id, asked } => Input::Got { id, asked, answer: Err(refusal) },
+            Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
+            Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
+            Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
+            Action::List { .. } => Input::ListRefused { refusal },
+            Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
+            Action::Relist => return,
+        };
+        self.after(ms, Happening::Answer(request, Box::new(input)));
+    }
+
+    /// The request takes effect.
+    pub fn execute(&mut self, request: u64) -> Verdict {
+        let Some(asked) = self.requests.get(&request).cloned() else { return Ok(()) };
+        let is_heard = !asked.is_unheard && asked.gen_ == self.gen_;
+        let input = match asked.action {
+            Action::Create { id, ref group, slot, asked: mark } => {
+                let answer = self.create(id.0, group, slot);
+                if let Ok(seen) = &answer {
+                    Check::created(self, asked.gen_, id.0, seen, !is_heard)?;
+                }
+                Input::Created { id, asked: mark, answer }
+            }
+            Action::Get { id, asked } => {
+                let name = format!("{PREFIX}{id}");
+                let found = self.cluster.pods.get(name.as_str());
+                let answer = match found {
+                    Some(stored) if stored.is_labelled => Ok(Seen::Ours(stored.pod.clone())),
+                    Some(stored) => {
+                        Ok(Seen::Foreign(Foreign { name, uid: stored.pod.uid.clone() }))
+                    }
+                    None => Err(refusal(Class::NotFound, 404, "not found")),
+                };
+                Input::Got { id, asked, answer }
+            }
+            Action::Delete { uid, name, .. } => {
+                let answer = self.delete(&uid, &name);
+                Input::Deleted { uid, answer }
+            }
+            Action::DeleteAll { spare_counted, .. } => {
+                let listed = self.cluster.list().0;
+                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted)) {
+                    self.delete_pod(&pod.uid);
+                }
+                Input::DeletedAll { answer: Ok(()) }
+            }
+            Action::Patch { uid, name, patch } => {
+                let found = self.cluster.pods.get(name.as_str()).map(|s| s.pod.uid.clone());
+                let answer = match found {
+                    None => Err(refusal(Class::NotFound, 404, "not found")),
+                    Some(other) if other != uid => Err(refusal(Class::Conflict, 409, "other uid")),
+                    Some(_) => {
+                        self.cluster.update(&uid, |pod| match patch {
+                            Patch::Counted => pod.counted = true,
+                            Patch::Draining(_) => pod.draining = true,
+                        });
+                        Ok(())
+                    }
+                };
+                Input::Patched { uid, answer }
+            }
+            Action::List { asked } => {
+                let (pods, version) = self.cluster.list();
+                Input::List(List { source: ListSource::Stop, pods, version: Some(version), asked })
+            }
+            Action::ReserveIds { up_to } => {
+                self.cluster.high_water = self.cluster.high_water.max(up_to.0);
+                Input::IdsReserved { up_to }
+            }
+            Action::Relist => return Ok(()),
+        };
+        if is_heard {
+            let ms = 1 + self.rng.below(self.profile.answer_ms);
+            self.after(ms, Happening::Answer(request, Box::new(input)));
+        } else {
+            self.requests.remove(&request);
+        }
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        id: u64,
+        group: &posse::core::ids::GroupName,
+        slot: u32,
+    ) -> Result<Seen, Refusal> {
+        let name = format!("{PREFIX}{id}");
+        if self.rng.chance(self.profile.refuse_template) {
+            return Err(refusal(Class::Template, 422, "invalid"));
+        }
+        let is_labelled = !self.rng.chance(self.profile.strip);
+        match self.cluster.create(&name, id, group, slot, (is_labelled, false)) {
+            Ok(pod) => {
+                self.begin_life(&pod.uid);
+                Ok(if is_labelled {
+                    Seen::Ours(pod)
+                } else {
+                    Seen::Foreign(Foreign { name, uid: pod.uid })
+                })
+            }
+            Err(CreateError::Exists) => Err(refusal(Class::Exists, 409, "already exists")),
+            Err(CreateError::Quota) => Err(refusal(Class::Capacity, 403, "exceeded quota")),
+        }
+    }
+
+    fn delete(&mut self, uid: &Uid, name: &str) -> Result<Option<posse::core::pod::Pod>, Refusal> {
+        let found = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
+        match found {
+            None => Err(refusal(Class::NotFound, 404, "not found")),
+            Some(pod) if pod.uid != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            Some(_) => {
+                self.delete_pod(uid);
+                let after = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
+                Ok(after.filter(|_| self.rng.chance(70)))
+            }
+        }
+    }
+}
+
+pub fn refusal(class: Class, code: u16, message: &str) -> Refusal {
+    Refusal {
+        class,
+        code,
+        reason: String::new(),
+        message: message.to_owned(),
+        retry_after_ms: None,
+    }
+}

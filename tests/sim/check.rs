@@ -1,0 +1,497 @@
+//! Owns what must hold at every step, and in the end. It looks at the truth of the fake cluster, at
+//! what the core was told, and at what the core says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posse::core::action::{Action, Patch};
+use posse::core::event::Event;
+use posse::core::ids::{ExecutorId, Uid};
+use posse::core::input::{Input, PodEvent, Seen};
+use posse::core::policy::{Replace, ScaleDown};
+use posse::core::reconciler::Reconciler;
+use posse::core::refusal::Class;
+use posse::core::status::State;
+use posse::core::stop::{StopOrder, StopResult};
+
+use super::cluster::{Cluster, is_over};
+use super::world::World;
+
+pub type Verdict = Result<(), String>;
+
+const BLOCK: u64 = 1_000;
+const OPEN_MS: u64 = 60_000;
+
+#[derive(Debug, Default)]
+pub struct Check {
+    is_kept: bool,
+    pub n_actions: u64,
+    pub n_posts: u64,
+    /// The process that ended in order, and the names it told of.
+    pub ended_gen: Option<u32>,
+    named: BTreeSet<String>,
+    /// Ids under which a pod was told to any process, and how many restores there had been.
+    told_ids: BTreeMap<u64, u32>,
+    /// Ids below this may be given again: nothing was left to tell of them.
+    unknowable_above: u64,
+    unkept_ids: BTreeSet<u64>,
+    n_restores: u32,
+    // Of this process.
+    is_held: bool,
+    had_list: bool,
+    stop: Option<StopOrder>,
+    told_gone: BTreeSet<Uid>,
+    ended: BTreeSet<Uid>,
+    owned: BTreeSet<Uid>,
+    going: BTreeSet<Uid>,
+    posted: BTreeMap<u64, u64>,
+    unknown: BTreeMap<u64, u64>,
+    /// A restore that the core has not noticed: the epoch it was in.
+    doubt: Option<u32>,
+}
+
+fn fail<T>(what: String) -> Result<T, String> {
+    Err(what)
+}
+
+impl Check {
+    pub fn new(is_kept: bool) -> Self {
+        Self { is_kept, ..Self::default() }
+    }
+
+    pub fn on_start(&mut self, is_held: bool, n_restores: u32) {
+        *self = Self {
+            is_kept: self.is_kept,
+            told_ids: std::mem::take(&mut self.told_ids),
+            unkept_ids: std::mem::take(&mut self.unkept_ids),
+            n_restores,
+            is_held,
+            ..Self::default()
+        };
+    }
+
+    pub fn on_restore(&mut self, core: Option<&Reconciler>, high_water: u64) {
+        let given = self.told_ids.keys().chain(self.posted.keys());
+        self.unkept_ids.extend(given.filter(|id| **id > high_water));
+        self.n_restores += 1;
+        self.doubt = core.map(|core| core.mark().epoch);
+        self.told_gone.clear();
+    }
+
+    pub fn on_stop(&mut self, order: StopOrder) {
+        self.stop.get_or_insert(order);
+    }
+
+    pub fn before_input(&mut self, core: &Reconciler, input: &Input) {
+        match input {
+            Input::Lease { held, .. } => self.is_held = *held,
+            Input::List(list) if !core.had_first_list() => {
+                let highest = list.pods.iter().map(|pod| pod.id.0).max();
+                self.unknowable_above = highest.map_or(0, |id| id.div_ceil(BLOCK).max(1) * BLOCK);
+            }
+            Input::Watch { epoch, events } if *epoch == core.mark().epoch => {
+                for event in events {
+                    if let PodEvent::Deleted(pod) = event {
+                        self.told_gone.insert(pod.uid.clone());
+                    }
+                }
+            }
+            Input::Created { id, answer: Err(refusal), .. } if refusal.class == Class::Unknown => {
+                let sent_at = self.posted.get(&id.0).copied().unwrap_or(0);
+                self.unknown.insert(id.0, sent_at);
+            }
+            _ => {}
+        }
+    }
+
+    pub fn after_input(&mut self, core: &Reconciler, input: &Input, _: &Cluster) -> Verdict {
+        self.had_list |= core.had_first_list();
+        if let Input::Deleted { uid, answer: Err(refusal) } = input
+            && matches!(refusal.class, Class::NotFound | Class::Conflict)
+            && self.n_restores == 0
+        {
+            self.told_gone.insert(uid.clone());
+            if core.snapshot().get(uid).is_some() {
+                return fail(format!("{uid} is gone by the server's word, and still there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A POST took effect.
+    pub fn created(world: &World, gen_: u32, id: u64, seen: &Seen, was_late: bool) -> Verdict {
+        let uid = match seen {
+            Seen::Ours(pod) => &pod.uid,
+            Seen::Foreign(foreign) => &foreign.uid,
+        };
+        let lives = &world.cluster.lives;
+        let others = lives
+            .iter()
+            .filter(|(u, life)| life.id == id && !life.is_erased && !life.is_foreign && *u != uid);
+        // Only a POST of unknown outcome may come to a second pod; that one has to go.
+        let is_excused = was_late
+            || world.cluster.n_restores > 0
+            || world.check.unknown.contains_key(&id)
+            || (!world.check.is_kept && id > world.check.unknowable_above);
+        if others.count() > 0 && !is_excused {
+            return fail(format!("a second pod {uid} was made for executor {id}"));
+        }
+        let name = format!("{}{id}", super::world::PREFIX);
+        let ended = world.check.ended_gen == Some(gen_);
+        if ended && matches!(seen, Seen::Ours(_)) && !world.check.named.contains(&name) {
+            return fail(format!("{name} came after the end and was not among the names told"));
+        }
+        Ok(())
+    }
+
+    pub fn after_turn(world: &mut World, events: &[Event], actions: &[Action]) -> Verdict {
+        let Some(core) = &world.core else { return Ok(()) };
+        let check = &mut world.check;
+        check.had_list |= core.had_first_list();
+        if check.doubt.is_some_and(|epoch| core.mark().epoch != epoch)
+            && core.snapshot().is_synced()
+        {
+            check.doubt = None;
+        }
+        for event in events {
+            check.on_event(event, &world.cluster)?;
+        }
+        for action in actions {
+            check.on_action(action, core, &world.cluster, world.now)?;
+        }
+        let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
+        let (mut n_creates, mut n_chores, mut n_all) = (0, 0, 0);
+        let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
+        for (_, request) in requests {
+            n_all += 1;
+            match &request.action {
+                Action::Create { id, .. } | Action::Get { id, .. } => {
+                    n_creates += 1;
+                    *in_flight.entry(id.0).or_default() += 1;
+                }
+                Action::Delete { .. } | Action::Patch { .. } => n_chores += 1,
+                _ => {}
+            }
+        }
+        let most = world.policy.in_flight_max;
+        if n_creates > most || n_chores > 16 || n_all > most + 18 {
+            return fail(format!("{n_creates} creates, {n_chores} chores, {n_all} requests"));
+        }
+        if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
+            return fail(format!("{n} requests at a time for executor {id}"));
+        }
+        check.recount(core, &in_flight)?;
+        check.plan_bounds(core, actions, world.policy.pending_max)?;
+        check.snapshot_is_true(core, &world.cluster)?;
+        check.ledger_is_kept(core, world.now)
+    }
+
+    fn on_event(&mut self, event: &Event, cluster: &Cluster) -> Verdict {
+        let (subject, is_loss) = match event {
+            Event::ExecutorLost { subject, .. } => (subject, true),
+            Event::ExecutorDeleted { subject, .. } => (subject, false),
+            _ => return Ok(()),
+        };
+        let Some(uid) = &subject.uid else {
+            return fail(format!("an end without a uid: {event:?}"));
+        };
+        self.told_ids.insert(subject.id.0, self.n_restores);
+        if !self.ended.insert(uid.clone()) {
+            return fail(format!("the end of {uid} is told twice: {event:?}"));
+        }
+        if self.doubt.is_some() {
+            // Words of two histories: what the core makes of them is its best guess.
+            return Ok(());
+        }
+        let life = cluster.lives.get(uid);
+        let was_over = life.is_some_and(|life| life.was_over);
+        if !was_over {
+            return fail(format!("{event:?}, but it lives: {life:?}"));
+        }
+        if !is_loss && life.is_some_and(|life| life.removed.is_none() && !life.is_erased) {
+            return fail(format!("{event:?}, but it is there: {life:?}"));
+        }
+        Ok(())
+    }
+
+    fn on_action(
+        &mut self,
+        action: &Action,
+        core: &Reconciler,
+        cluster: &Cluster,
+        now: u64,
+    ) -> Verdict {
+        self.n_actions += 1;
+        let is_write = !matches!(
+            action,
+            Action::Get { .. } | Action::List { .. } | Action::Relist | Action::ReserveIds { .. }
+        );
+        if is_write && !self.is_held {
+            return fail(format!("{action:?} without the lease"));
+        }
+        match action {
+            Action::Create { id, group, .. } => {
+                self.n_posts += 1;
+                if id.0 > cluster.high_water {
+                    // A restore took the reservation back: a later process cannot know of it.
+                    self.unkept_ids.insert(id.0);
+                }
+                if !self.had_list || !core.snapshot().is_synced() {
+                    return fail(format!("{action:?} before a LIST"));
+                }
+                if self.stop.is_some() {
+                    return fail(format!("{action:?} after the stop began"));
+                }
+                if let Some(&at) = self.told_ids.get(&id.0)
+                    && at == cluster.n_restores
+                    && !(self.is_kept && self.unkept_ids.contains(&id.0))
+                    && (self.is_kept || id.0 <= self.unknowable_above)
+                {
+                    return fail(format!("{action:?}, but a pod of that id was seen before"));
+                }
+                let is_fresh = self.posted.insert(id.0, now).is_none();
+                if is_fresh && core.executors().groups.get(group).is_none() {
+                    return fail(format!("{action:?} for no group"));
+                }
+            }
+            Action::Delete { uid, .. } => {
+                if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
+                    return fail(format!("{action:?} of somebody else's pod"));
+                }
+                if self.told_gone.contains(uid) {
+                    return fail(format!("{action:?}, but it is known to be gone"));
+                }
+                self.going.insert(uid.clone());
+            }
+            Action::Patch { uid, patch: Patch::Draining(_), .. } => {
+                self.going.insert(uid.clone());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Counts, slots and states are what a recount says.
+    fn recount(&mut self, core: &Reconciler, in_flight: &BTreeMap<u64, u32>) -> Verdict {
+        let executors = core.executors();
+        let mut n = 0;
+        for (name, group) in &executors.groups {
+            let (mut counts, mut slots) = (BTreeMap::new(), BTreeSet::new());
+            let mut n_in_flight = 0;
+            for &id in &group.members {
+                n += 1;
+                let Some(executor) = executors.get(id) else {
+                    return fail(format!("{name} has a member {id} that is none"));
+                };
+                let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
+                if executor.state != executor.derive(pod) {
+                    let should = executor.derive(pod);
+                    return fail(format!("{id} is {:?}, should be {should:?}", executor.state));
+                }
+                *counts.entry(executor.state).or_insert(0_u32) += 1;
+                n_in_flight += in_flight.get(&id.0).unwrap_or(&0);
+                if executor.slot.is_some_and(|slot| !slots.insert(slot)) {
+                    return fail(format!("slot {:?} of {name} is held twice", executor.slot));
+                }
+                let is_capacity =
+                    matches!(executor.state, State::Requested | State::Pending | State::Running);
+                if let Some(uid) = &executor.uid {
+                    self.owned.insert(uid.clone());
+                    if is_capacity && self.going.contains(uid) {
+                        return fail(format!("{id} {uid} was chosen to go and is capacity again"));
+                    }
+                    if is_capacity && pod.is_none() {
+                        return fail(format!("{id} {uid} is capacity without a pod"));
+                    }
+                }
+            }
+            for state in [
+                State::Requested,
+                State::Pending,
+                State::Running,
+                State::Draining,
+                State::Terminating,
+                State::Failed,
+            ] {
+                if group.counts.of(state) != counts.get(&state).copied().unwrap_or(0) {
+                    return fail(format!("{name}: {:?}, a recount says {counts:?}", group.counts));
+                }
+            }
+            if group.n_in_flight != n_in_flight {
+                let said = group.n_in_flight;
+                return fail(format!("{name}: {said} in flight, a recount says {n_in_flight}"));
+            }
+        }
+        if n != executors.len() {
+            return fail(format!("{n} members, {} executors", executors.len()));
+        }
+        Ok(())
+    }
+
+    fn plan_bounds(&self, core: &Reconciler, actions: &[Action], pending_max: u32) -> Verdict {
+        let executors = core.executors();
+        for action in actions {
+            let Action::Create { id, group: name, .. } = action else { continue };
+            let is_fresh = executors
+                .get(*id)
+                .and_then(|executor| executor.create.as_ref())
+                .is_some_and(|create| create.n_tries == 1);
+            let Some(group) = executors.groups.get(name).filter(|_| is_fresh) else { continue };
+            if group.counts.capacity() > group.spec.target {
+                let (n, target) = (group.counts.capacity(), group.spec.target);
+                return fail(format!("{action:?} makes {n} of {target}"));
+            }
+            let not_running: u32 = executors.groups.values().map(|g| g.counts.not_running()).sum();
+            if pending_max > 0 && not_running > pending_max {
+                return fail(format!("{action:?} makes {not_running} pending"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The snapshot is what the history was at its position, or newer.
+    fn snapshot_is_true(&mut self, core: &Reconciler, cluster: &Cluster) -> Verdict {
+        for pod in core.snapshot().pods() {
+            self.told_ids.insert(pod.id.0, self.n_restores);
+        }
+        let position = core.snapshot().position().map_or(0, |version| version.0);
+        if self.doubt.is_some() || !core.snapshot().is_synced() {
+            return Ok(());
+        }
+        for pod in core.snapshot().pods() {
+            let Some(life) = cluster.lives.get(&pod.uid) else { continue };
+            if life.is_erased || life.removed.is_some_and(|at| at <= position) {
+                return fail(format!("{} {} at {position} is a ghost: {life:?}", pod.id, pod.uid));
+            }
+        }
+        for stored in cluster.pods.values().filter(|stored| stored.is_labelled) {
+            let pod = &stored.pod;
+            let known = core.snapshot().get(&pod.uid);
+            let is_told = pod.version.is_some_and(|version| version.0 <= position);
+            if is_told && !self.told_gone.contains(&pod.uid) && known != Some(pod) {
+                return fail(format!("at {position}: {pod:?} is known as {known:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A POST of unknown outcome is not forgotten while it can still take effect.
+    fn ledger_is_kept(&self, core: &Reconciler, now: u64) -> Verdict {
+        for (id, at) in &self.unknown {
+            let is_open = now < at + OPEN_MS;
+            let is_settled = self.told_ids.contains_key(id);
+            if is_open && !is_settled && core.executors().get(ExecutorId(*id)).is_none() {
+                return fail(format!("executor {id} is forgotten, its create may still come"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The faults are over for long: every group has what it wants, and nothing else is there.
+    pub fn converged(world: &World) -> Verdict {
+        let Some(core) = &world.core else { return fail("no process".to_owned()) };
+        let mut n_owned = 0;
+        for (name, group) in &core.executors().groups {
+            let ours: Vec<_> = world
+                .cluster
+                .pods
+                .values()
+                .filter(|s| s.is_labelled && s.pod.group == *name)
+                .map(|s| &s.pod)
+                .collect();
+            let live = ours.iter().filter(|pod| !is_over(pod));
+            let n = u32::try_from(live.clone().count()).unwrap();
+            let n_going = u32::try_from(ours.iter().filter(|pod| pod.deleting).count()).unwrap();
+            let n_failed = ours.iter().filter(|pod| !pod.deleting && is_over(pod)).count();
+            n_owned += ours.len();
+            let target = group.spec.target;
+            let mut fewest = target;
+            if group.spec.replace == Replace::Gone {
+                fewest = target.saturating_sub(n_going);
+            }
+            // Stuck pods never run.
+            let n_stuck = live.filter(|pod| world.stuck.contains(&pod.uid)).count();
+            let held = world.policy.pending_max > 0 || world.policy.unschedulable_max > 0;
+            if held && n_stuck > 0 {
+                fewest = 0;
+            }
+            let too_many = match group.spec.scale_down {
+                ScaleDown::Any => n > target,
+                ScaleDown::Pending => false,
+            };
+            if n < fewest || too_many {
+                let waiting = group.waiting;
+                return fail(format!(
+                    "{name}: {n} live of {target}, {n_going} going, {n_failed} failed, waiting \
+                     {waiting:?}, {:?}, {:?}",
+                    group.counts, group.brake
+                ));
+            }
+            let capacity = group.counts.capacity();
+            if capacity != n {
+                return fail(format!("{name}: {capacity} counted, {n} live"));
+            }
+        }
+        let n_all = world.cluster.pods.values().filter(|s| s.is_labelled).count();
+        if n_owned != n_all {
+            return fail(format!("{n_owned} of {n_all} pods are in groups"));
+        }
+        let n_kept = core.executors().iter().filter(|(_, e)| e.state == State::Failed).count();
+        if n_kept > world.policy.keep_failed as usize {
+            return fail(format!("{n_kept} failed pods are kept"));
+        }
+        Ok(())
+    }
+
+    /// Nothing was to be done for a minute.
+    pub fn quiet(&self, world: &World) -> Verdict {
+        if self.n_actions > 0 {
+            return fail(format!("{} actions in a steady minute", self.n_actions));
+        }
+        // What was ever an executor's pod and is gone was told of, once.
+        let Some(core) = &world.core else { return Ok(()) };
+        for uid in &self.owned {
+            let is_there = core.snapshot().get(uid).is_some();
+            if !is_there && !self.ended.contains(uid) && !self.was_counted(uid, world) {
+                return fail(format!("the end of {uid} was never told"));
+            }
+        }
+        Ok(())
+    }
+
+    fn was_counted(&self, uid: &Uid, world: &World) -> bool {
+        // Told by an earlier process: its label says so.
+        world.cluster.lives.get(uid).is_some_and(|life| life.was_counted)
+    }
+
+    pub fn stopped(world: &mut World, result: &StopResult, is_last: bool) -> Verdict {
+        let Some(core) = &world.core else { return Ok(()) };
+        let check = &mut world.check;
+        let order = check.stop.expect("a stop was ordered");
+        check.named = result.remaining.iter().chain(&result.evidence).cloned().collect();
+        if order.keep || !check.is_held {
+            if !result.remaining.is_empty() {
+                return fail(format!("left on purpose, and named: {:?}", result.remaining));
+            }
+            check.named = (1..5_000).map(|id| format!("{}{id}", super::world::PREFIX)).collect();
+            return Ok(());
+        }
+        for stored in world.cluster.pods.values().filter(|stored| stored.is_labelled) {
+            let name = stored.pod.name.to_string();
+            let is_known = core.snapshot().get(&stored.pod.uid).is_some();
+            let is_mine = check.posted.contains_key(&stored.pod.id.0) || is_known;
+            if is_mine && check.doubt.is_none() && !check.named.contains(&name) {
+                return fail(format!("{name} is left and not named; {result:?}"));
+            }
+        }
+        if !order.spare_evidence && !result.evidence.is_empty() {
+            return fail(format!("evidence was not asked for: {:?}", result.evidence));
+        }
+        if is_last && !result.remaining.is_empty() {
+            return fail(format!("the calm stop left {:?}", result.remaining));
+        }
+        if is_last && world.cluster.pods.values().any(|stored| stored.is_labelled) {
+            return fail("the calm stop left pods".to_owned());
+        }
+        Ok(())
+    }
+}

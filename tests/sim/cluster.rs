@@ -1,0 +1,231 @@
+//! Owns the fake cluster's state: an etcd-like store of pods with one version per write, a log for
+//! watches, and the truth about every uid that ever lived. Knows nothing of requests and faults.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
+use posse::core::input::PodEvent;
+use posse::core::pod::{ContainerState, Phase, Pod};
+
+/// The log keeps so many entries; a watch from before them gets 410.
+const LOG_MAX: usize = 60;
+
+/// A pod as the store holds it.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub pod: Pod,
+    /// Our labels are on it: LIST and watch show it.
+    pub is_labelled: bool,
+    /// Somebody else's: posse must never touch it.
+    pub is_foreign: bool,
+}
+
+/// The truth about one uid.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub id: u64,
+    pub created: u64,
+    /// It was deleting, ended or gone at some time.
+    pub was_over: bool,
+    pub removed: Option<u64>,
+    /// A restore took it out of history.
+    pub is_erased: bool,
+    /// Its loss was marked as told.
+    pub was_counted: bool,
+    pub is_foreign: bool,
+}
+
+/// What a create came to.
+#[derive(Debug)]
+pub enum CreateError {
+    Exists,
+    Quota,
+}
+
+type Pods = BTreeMap<Box<str>, Stored>;
+
+#[derive(Debug, Default)]
+pub struct Cluster {
+    pub version: u64,
+    pub pods: Pods,
+    pub lives: BTreeMap<Uid, Life>,
+    pub quota: Option<usize>,
+    /// Ids up to here are kept on the Lease.
+    pub high_water: u64,
+    log: VecDeque<(u64, PodEvent)>,
+    compacted: u64,
+    n_uids: u64,
+    backup: Option<(u64, Pods, u64)>,
+    pub n_restores: u32,
+}
+
+impl Cluster {
+    /// The next version. No two histories use the same number: nobody could tell them apart then.
+    fn step(&mut self) {
+        self.version += 1;
+        while self.version % 4 != u64::from(self.n_restores % 4) {
+            self.version += 1;
+        }
+    }
+
+    /// Something unrelated is written.
+    pub fn write_elsewhere(&mut self, n: u64) {
+        for _ in 0..n {
+            self.step();
+        }
+    }
+
+    pub fn create(
+        &mut self,
+        name: &str,
+        id: u64,
+        group: &GroupName,
+        slot: u32,
+        (is_labelled, is_foreign): (bool, bool),
+    ) -> Result<Pod, CreateError> {
+        if self.pods.contains_key(name) {
+            return Err(CreateError::Exists);
+        }
+        let counted = self.pods.values().filter(|s| !s.is_foreign && !s.pod.phase.is_final());
+        if !is_foreign && self.quota.is_some_and(|quota| counted.count() >= quota) {
+            return Err(CreateError::Quota);
+        }
+        self.step();
+        self.n_uids += 1;
+        let uid = Uid::new(&format!("u{}", self.n_uids));
+        let pod = Pod {
+            uid: uid.clone(),
+            name: name.into(),
+            version: Some(Version(self.version)),
+            id: ExecutorId(id),
+            group: group.clone(),
+            slot: Some(slot),
+            owner: None,
+            phase: Phase::Pending,
+            deleting: false,
+            container: ContainerState::Waiting,
+            unschedulable: false,
+            ready: false,
+            draining: false,
+            counted: false,
+            deletion_cost: 0,
+            node: None,
+            ip: None,
+            end: None,
+        };
+        let created = self.version;
+        self.lives.insert(
+            uid,
+            Life {
+                id,
+                created,
+                was_over: false,
+                removed: None,
+                is_erased: false,
+                was_counted: false,
+                is_foreign,
+            },
+        );
+        self.pods.insert(name.into(), Stored { pod: pod.clone(), is_labelled, is_foreign });
+        if is_labelled {
+            self.note(PodEvent::Applied(pod.clone()));
+        }
+        Ok(pod)
+    }
+
+    pub fn name_of(&self, uid: &Uid) -> Option<Box<str>> {
+        self.pods.values().find(|s| s.pod.uid == *uid).map(|s| s.pod.name.clone())
+    }
+
+    /// Changes a pod; a version of its own for each change.
+    pub fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
+        let Some(name) = self.name_of(uid) else { return };
+        let Some(stored) = self.pods.get_mut(&name) else { return };
+        let before = stored.pod.clone();
+        change(&mut stored.pod);
+        if stored.pod == before {
+            return;
+        }
+        self.step();
+        let Some(stored) = self.pods.get_mut(&name) else { return };
+        stored.pod.version = Some(Version(self.version));
+        let (pod, is_labelled) = (stored.pod.clone(), stored.is_labelled);
+        if let Some(life) = self.lives.get_mut(uid) {
+            life.was_over |= is_over(&pod);
+            life.was_counted |= pod.counted;
+        }
+        if is_labelled {
+            self.note(PodEvent::Applied(pod));
+        }
+    }
+
+    pub fn remove(&mut self, uid: &Uid) {
+        let Some(name) = self.name_of(uid) else { return };
+        let Some(mut stored) = self.pods.remove(&name) else { return };
+        self.step();
+        if let Some(life) = self.lives.get_mut(uid) {
+            (life.was_over, life.removed) = (true, Some(self.version));
+        }
+        if stored.is_labelled {
+            stored.pod.version = Some(Version(self.version));
+            self.note(PodEvent::Deleted(stored.pod));
+        }
+    }
+
+    /// What a LIST by our labels shows, and its version.
+    pub fn list(&self) -> (Vec<Pod>, Version) {
+        let pods = self.pods.values().filter(|s| s.is_labelled).map(|s| s.pod.clone());
+        (pods.collect(), Version(self.version))
+    }
+
+    /// The next `n` log entries after `cursor`, and the version up to which they tell everything.
+    /// None: too old.
+    pub fn watch(&self, cursor: u64, n: usize) -> Option<(Vec<(u64, PodEvent)>, u64)> {
+        if cursor < self.compacted {
+            return None;
+        }
+        let all = self.log.iter().filter(|(version, _)| *version > cursor);
+        let told: Vec<_> = all.take(n).cloned().collect();
+        let upto = match told.last() {
+            Some((version, _)) if told.len() == n => *version,
+            Some(_) | None => self.version.max(cursor),
+        };
+        Some((told, upto))
+    }
+
+    pub fn back_up(&mut self) {
+        self.backup = Some((self.version, self.pods.clone(), self.high_water));
+    }
+
+    /// Puts the store back to the back-up; false where there is none.
+    pub fn restore(&mut self) -> bool {
+        let Some((version, pods, high_water)) = self.backup.take() else { return false };
+        for (uid, life) in &mut self.lives {
+            let is_back = pods.values().any(|s| s.pod.uid == *uid);
+            if is_back {
+                life.removed = None;
+                life.is_erased = false;
+            } else if life.removed.is_none() || life.created > version {
+                (life.is_erased, life.was_over) = (true, true);
+            }
+        }
+        self.log.retain(|(at, _)| *at <= version);
+        (self.version, self.pods, self.high_water) = (version, pods, high_water);
+        self.n_restores += 1;
+        true
+    }
+
+    fn note(&mut self, event: PodEvent) {
+        self.log.push_back((self.version, event));
+        while self.log.len() > LOG_MAX {
+            if let Some((version, _)) = self.log.pop_front() {
+                self.compacted = version;
+            }
+        }
+    }
+}
+
+/// Ended, or on its way out.
+pub fn is_over(pod: &Pod) -> bool {
+    pod.deleting || pod.phase.is_final() || pod.container == ContainerState::Ended
+}

@@ -1,0 +1,130 @@
+//! Owns what a seed means: which faults there are, how often, and what the run is like.
+
+use posse::core::policy::{FailureLimit, Policy};
+use posse::core::rng::Rng;
+
+/// Chances in percent, and times in milliseconds.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    pub lose_before: u64,
+    pub lose_after: u64,
+    pub late_commit: u64,
+    pub throttle: u64,
+    pub unavailable: u64,
+    pub unauthorized: u64,
+    pub strip: u64,
+    pub refuse_template: u64,
+    pub foreign: u64,
+    pub answer_ms: u64,
+    pub list_late: u64,
+    pub list_expired: u64,
+    pub watch_gap_ms: u64,
+    pub watch_cut: u64,
+    pub watch_again: u64,
+    pub coalesce: u64,
+    pub die: u64,
+    pub die_ms: u64,
+    pub delete_by_others: u64,
+    pub unschedulable: u64,
+    pub stuck: u64,
+    pub noise: u64,
+    pub kills: u64,
+    pub restores: u64,
+    pub lease_losses: u64,
+    pub retargets: u64,
+    pub early_stop: bool,
+    pub keep: bool,
+    pub is_high_water_kept: bool,
+    pub quota: Option<usize>,
+    pub n_groups: u64,
+    pub faulty_ms: u64,
+    pub poll_ms: u64,
+    pub batch_ms: u64,
+}
+
+impl Profile {
+    pub fn draw(rng: &mut Rng) -> Self {
+        let some = |rng: &mut Rng, percent: u64, most: u64| {
+            if rng.chance(percent) { 1 + rng.below(most) } else { 0 }
+        };
+        Self {
+            lose_before: some(rng, 40, 15),
+            lose_after: some(rng, 50, 20),
+            late_commit: some(rng, 30, 10),
+            throttle: some(rng, 30, 20),
+            unavailable: some(rng, 20, 10),
+            unauthorized: some(rng, 10, 5),
+            strip: some(rng, 8, 20),
+            refuse_template: some(rng, 8, 20),
+            foreign: some(rng, 20, 10),
+            answer_ms: [5, 50, 500, 4_000][at(rng, 4)],
+            list_late: some(rng, 50, 60),
+            list_expired: some(rng, 20, 30),
+            watch_gap_ms: [2, 20, 300, 3_000][at(rng, 4)],
+            watch_cut: some(rng, 40, 10),
+            watch_again: some(rng, 30, 20),
+            coalesce: [0, 50, 100][at(rng, 3)],
+            die: some(rng, 60, 60),
+            die_ms: [2_000, 30_000, 90_000][at(rng, 3)],
+            delete_by_others: some(rng, 40, 30),
+            unschedulable: some(rng, 30, 30),
+            stuck: some(rng, 40, 60),
+            noise: some(rng, 70, 60),
+            kills: some(rng, 40, 3),
+            restores: some(rng, 25, 2),
+            lease_losses: some(rng, 25, 2),
+            retargets: some(rng, 80, 8),
+            early_stop: rng.chance(25),
+            keep: rng.chance(5),
+            is_high_water_kept: rng.chance(70),
+            quota: rng.chance(20).then(|| 1 + at(rng, 8)),
+            n_groups: 1 + rng.below(3),
+            faulty_ms: 20_000 + rng.below(180_000),
+            poll_ms: [5_000, 30_000, 60_000][at(rng, 3)],
+            batch_ms: [0, 1, 10][at(rng, 3)],
+        }
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn calm(&self) -> Self {
+        Self {
+            lose_before: 0,
+            lose_after: 0,
+            late_commit: 0,
+            throttle: 0,
+            unavailable: 0,
+            unauthorized: 0,
+            strip: 0,
+            refuse_template: 0,
+            foreign: 0,
+            answer_ms: 20,
+            list_late: 0,
+            list_expired: 0,
+            watch_gap_ms: 20,
+            watch_cut: 0,
+            watch_again: 0,
+            die: 0,
+            delete_by_others: 0,
+            unschedulable: 0,
+            noise: 0,
+            quota: None,
+            ..self.clone()
+        }
+    }
+}
+
+pub fn policy(rng: &mut Rng) -> Policy {
+    Policy {
+        in_flight_max: [1, 4, 32][at(rng, 3)],
+        pending_max: [0, 0, 2, 5][at(rng, 4)],
+        unschedulable_max: [0, 0, 1][at(rng, 3)],
+        adopt_hold_ms: [0, 5_000, 60_000][at(rng, 3)],
+        failures_app: FailureLimit::Off,
+        keep_failed: [0, 2, 5][at(rng, 3)],
+        ..Policy::default()
+    }
+}
+
+pub fn at(rng: &mut Rng, n: u64) -> usize {
+    usize::try_from(rng.below(n)).unwrap()
+}

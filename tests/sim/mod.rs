@@ -1,0 +1,10 @@
+//! The simulator's parts: a fake cluster, the way to it, the world around the core, and the checks.
+
+pub mod api;
+pub mod check;
+pub mod cluster;
+pub mod faults;
+pub mod trace;
+pub mod world;
+
+pub use trace::trace;

@@ -1,0 +1,751 @@
+//! Owns virtual time: one queue of happenings, the core under test, a plain model of the runtime
+//! around it (watcher, poller, lease, driver), and the life of pods on nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posse::core::action::Action;
+use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
+use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
+use posse::core::pod::{ContainerState, End, Phase};
+use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
+use posse::core::reconciler::{Identity, Reconciler};
+use posse::core::rng::Rng;
+use posse::core::stop::StopOrder;
+use posse::core::time::Millis;
+
+use super::check::{Check, Verdict};
+use super::cluster::{Cluster, is_over};
+use super::faults::{Profile, at, policy};
+use super::trace;
+
+pub const PREFIX: &str = "app-x-exec-";
+/// Long enough for every hold, back-off and life that the core knows, one after the other.
+const CALM_MS: u64 = 660_000;
+const QUIET_MS: u64 = 60_000;
+const STEPS_MAX: u64 = 400_000;
+
+/// What happens at a time.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    Answer(u64, Box<Input>),
+    BackUp,
+    Calm,
+    Drive,
+    Execute(u64),
+    Foreign,
+    Kill,
+    LastStop,
+    Lease(bool),
+    ListIn { gen_: u32, stream: Option<u64>, list: Box<List> },
+    ListSent { gen_: u32, stream: Option<u64>, source: ListSource },
+    ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, asked: Mark },
+    Node(Uid, Step),
+    Noise,
+    Poll(u32),
+    Pump { gen_: u32, stream: u64 },
+    QuietBegins,
+    Restore,
+    Start,
+    Stop,
+}
+
+/// A step in a pod's life.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    Bind,
+    Die,
+    Gone,
+    Ready,
+    Run,
+}
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub gen_: u32,
+    pub action: Action,
+    /// Nobody hears what comes of it.
+    pub is_unheard: bool,
+}
+
+struct Stream {
+    number: u64,
+    epoch: u32,
+    cursor: u64,
+    is_open: bool,
+    is_pumping: bool,
+}
+
+pub struct World {
+    pub now: u64,
+    pub rng: Rng,
+    pub profile: Profile,
+    pub policy: Policy,
+    pub cluster: Cluster,
+    pub core: Option<Reconciler>,
+    pub gen_: u32,
+    pub check: Check,
+    pub requests: BTreeMap<u64, Request>,
+    pub outstanding: BTreeSet<u64>,
+    pub groups: Vec<GroupSpec>,
+    pub stuck: BTreeSet<Uid>,
+    pub is_calm: bool,
+    queue: BTreeMap<(u64, u64), Happening>,
+    n_queued: u64,
+    n_requests: u64,
+    n_streams: u64,
+    stream: Option<Stream>,
+    turn_at: Option<u64>,
+    n_idle_turns: u32,
+    is_held: bool,
+    is_done: bool,
+    is_last_stop: bool,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let profile = Profile::draw(&mut rng);
+        let policy = policy(&mut rng);
+        let groups: Vec<GroupSpec> =
+            (0..profile.n_groups).map(|i| group(&format!("g{i}"), &mut rng)).collect();
+        Self::with(rng, profile, policy, groups)
+    }
+
+    pub fn with(rng: Rng, profile: Profile, policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let mut cluster = Cluster::default();
+        (cluster.version, cluster.quota) = (10, profile.quota);
+        trace(|| format!("{profile:?}\n{policy:?}\n{groups:?}"));
+        Self {
+            now: 0,
+            rng,
+            check: Check::new(profile.is_high_water_kept),
+            profile,
+            policy,
+            cluster,
+            core: None,
+            gen_: 0,
+            requests: BTreeMap::new(),
+            outstanding: BTreeSet::new(),
+            groups,
+            stuck: BTreeSet::new(),
+            is_calm: false,
+            queue: BTreeMap::new(),
+            n_queued: 0,
+            n_requests: 0,
+            n_streams: 0,
+            stream: None,
+            turn_at: None,
+            n_idle_turns: 0,
+            is_held: true,
+            is_done: false,
+            is_last_stop: false,
+        }
+    }
+
+    /// A whole run: faults, calm, quiet, stop.
+    pub fn run(&mut self) -> Verdict {
+        self.schedule_faults();
+        self.at(0, Happening::Start);
+        let calm = self.profile.faulty_ms;
+        self.at(calm, Happening::Calm);
+        self.at(calm + CALM_MS, Happening::QuietBegins);
+        self.at(calm + CALM_MS + QUIET_MS, Happening::LastStop);
+        self.run_until(u64::MAX)
+    }
+
+    /// Goes on until that time, or until nothing happens any more.
+    pub fn run_until(&mut self, end: u64) -> Verdict {
+        for _ in 0..STEPS_MAX {
+            if self.is_done {
+                return Ok(());
+            }
+            let queued = self.queue.first_key_value().map(|(&(at, _), _)| at);
+            let turn_at = self.turn_at.filter(|_| self.core.is_some());
+            let next = queued.into_iter().chain(turn_at).min();
+            let Some(next) = next.filter(|&next| next <= end) else {
+                self.now = if end == u64::MAX { self.now } else { self.now.max(end) };
+                return Ok(());
+            };
+            self.now = self.now.max(next);
+            if turn_at.is_some_and(|at| at <= self.now) {
+                self.turn()?;
+            } else if let Some((_, happening)) = self.queue.pop_first() {
+                self.happen(happening)?;
+            }
+            self.wake_watch();
+        }
+        Err(format!("more than {STEPS_MAX} steps: something goes in circles"))
+    }
+
+    pub fn at(&mut self, at: u64, happening: Happening) {
+        self.n_queued += 1;
+        self.queue.insert((at, self.n_queued), happening);
+    }
+
+    pub fn after(&mut self, ms: u64, happening: Happening) {
+        self.at(self.now + ms, happening);
+    }
+
+    /// A turn is due now: the test changed something.
+    pub fn wake(&mut self) {
+        self.turn_at = Some(self.now);
+    }
+
+    fn schedule_faults(&mut self) {
+        let end = self.profile.faulty_ms;
+        for _ in 0..self.profile.kills {
+            let at = self.rng.below(end);
+            self.at(at, Happening::Kill);
+        }
+        for _ in 0..self.profile.restores {
+            let at = self.rng.below(end);
+            self.at(at, Happening::BackUp);
+            let gap = self.rng.below(20_000);
+            self.at((at + gap).min(end), Happening::Restore);
+        }
+        for _ in 0..self.profile.lease_losses {
+            let at = self.rng.below(end);
+            self.at(at, Happening::Lease(false));
+            let gap = self.rng.below(20_000);
+            self.at((at + gap).min(end), Happening::Lease(true));
+        }
+        for _ in 0..self.profile.retargets {
+            let at = self.rng.below(end);
+            self.at(at, Happening::Drive);
+        }
+        if self.profile.early_stop {
+            let at = self.rng.below(end);
+            self.at(at, Happening::Stop);
+        }
+        if self.profile.noise > 0 {
+            self.at(100, Happening::Noise);
+        }
+        if self.profile.foreign > 0 {
+            self.at(0, Happening::Foreign);
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) -> Verdict {
+        match happening {
+            Happening::Answer(request, input) => {
+                let is_ours =
+                    self.requests.remove(&request).is_some_and(|request| request.gen_ == self.gen_);
+                if is_ours && self.outstanding.remove(&request) {
+                    return self.input(*input);
+                }
+            }
+            Happening::Execute(request) => return self.execute(request),
+            Happening::Node(uid, step) => self.live(&uid, step),
+            Happening::ListSent { gen_, stream, source } if gen_ == self.gen_ => {
+                let Some(core) = &self.core else { return Ok(()) };
+                let asked = core.mark();
+                let ms = 1 + self.rng.below(self.profile.answer_ms);
+                self.after(ms, Happening::ListTaken { gen_, stream, source, asked });
+            }
+            Happening::ListTaken { gen_, stream, source, asked } if gen_ == self.gen_ => {
+                self.take_list(stream, source, asked);
+            }
+            Happening::ListIn { gen_, stream, list } if gen_ == self.gen_ => {
+                return self.list_in(stream, *list);
+            }
+            Happening::Poll(gen_) if gen_ == self.gen_ => {
+                if self.core.as_ref().is_some_and(Reconciler::had_first_list) {
+                    let source = ListSource::Poll;
+                    self.after(0, Happening::ListSent { gen_, stream: None, source });
+                }
+                self.after(self.profile.poll_ms, Happening::Poll(gen_));
+            }
+            Happening::Pump { gen_, stream } if gen_ == self.gen_ => return self.pump(stream),
+            Happening::ListSent { .. }
+            | Happening::ListTaken { .. }
+            | Happening::ListIn { .. }
+            | Happening::Poll(_)
+            | Happening::Pump { .. } => {}
+            Happening::Noise => {
+                let n = 1 + self.rng.below(3);
+                self.cluster.write_elsewhere(n);
+                if self.profile.noise > 0 {
+                    let ms = 1 + self.rng.below(20_000 / self.profile.noise);
+                    self.after(ms, Happening::Noise);
+                }
+            }
+            other => return self.upset(other),
+        }
+        Ok(())
+    }
+
+    /// What the world does to the run.
+    fn upset(&mut self, happening: Happening) -> Verdict {
+        trace(|| format!("{:>9} {happening:?}", self.now));
+        match happening {
+            Happening::BackUp => self.cluster.back_up(),
+            Happening::Restore => {
+                if self.cluster.restore() {
+                    self.check.on_restore(self.core.as_ref(), self.cluster.high_water);
+                    self.revive_after_restore();
+                }
+            }
+            Happening::Kill => {
+                if self.core.is_some() {
+                    self.kill();
+                    let ms = self.rng.below(5_000);
+                    self.after(ms, Happening::Start);
+                }
+            }
+            Happening::Start => self.start(),
+            Happening::Lease(held) => return self.lease(held),
+            Happening::Drive => self.drive(),
+            Happening::Foreign => self.squat(),
+            Happening::Stop => {
+                let keep = self.profile.keep;
+                let spare_evidence = self.rng.chance(50);
+                self.stop(StopOrder { keep, spare_evidence });
+            }
+            Happening::Calm => {
+                self.is_calm = true;
+                self.profile = self.profile.calm();
+                self.cluster.quota = None;
+                let uids: Vec<Uid> =
+                    self.cluster.pods.values().map(|stored| stored.pod.uid.clone()).collect();
+                for uid in uids {
+                    self.after(100, Happening::Node(uid, Step::Bind));
+                }
+                if self.core.is_none() {
+                    self.start();
+                }
+            }
+            Happening::QuietBegins => {
+                self.check.n_actions = 0;
+                return Check::converged(self);
+            }
+            Happening::LastStop => {
+                self.check.quiet(self)?;
+                self.is_last_stop = true;
+                let stuck = std::mem::take(&mut self.stuck);
+                for uid in stuck {
+                    if self.cluster.pods.values().any(|s| s.pod.uid == uid && s.pod.deleting) {
+                        self.after(10, Happening::Node(uid, Step::Gone));
+                    }
+                }
+                self.stop(StopOrder { keep: false, spare_evidence: false });
+            }
+            Happening::Answer(..)
+            | Happening::Execute(_)
+            | Happening::ListIn { .. }
+            | Happening::ListSent { .. }
+            | Happening::ListTaken { .. }
+            | Happening::Node(..)
+            | Happening::Noise
+            | Happening::Poll(_)
+            | Happening::Pump { .. } => {}
+        }
+        Ok(())
+    }
+
+    pub fn start(&mut self) {
+        if self.core.is_some() {
+            return;
+        }
+        self.gen_ += 1;
+        let kept = self.profile.is_high_water_kept;
+        let identity = Identity {
+            pod_prefix: PREFIX.to_owned(),
+            owner: None,
+            id_high_water: if kept { self.cluster.high_water } else { 0 },
+            is_id_high_water_kept: kept,
+            is_lease_held: self.is_held,
+            is_driver_ready: true,
+        };
+        let seed = self.rng.next_u64();
+        let groups = self.groups.clone();
+        trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
+        self.core =
+            Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
+        self.check.on_start(self.is_held, self.cluster.n_restores);
+        self.open_stream();
+        self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
+        self.turn_at = Some(self.now);
+    }
+
+    fn kill(&mut self) {
+        self.core = None;
+        self.gen_ += 1;
+        self.stream = None;
+        self.turn_at = None;
+        self.outstanding.clear();
+    }
+
+    fn lease(&mut self, held: bool) -> Verdict {
+        self.is_held = held;
+        if held && self.rng.chance(40) {
+            // Somebody else had it for a while.
+            self.cluster.high_water += 1_000;
+        }
+        let high_water = self.profile.is_high_water_kept.then_some(self.cluster.high_water);
+        let high_water = high_water.filter(|_| held).map(ExecutorId);
+        if self.core.is_some() {
+            self.input(Input::Lease { held, high_water })?;
+        }
+        Ok(())
+    }
+
+    fn drive(&mut self) {
+        let i = at(&mut self.rng, self.groups.len() as u64);
+        let target = u32::try_from(self.rng.below(9)).unwrap();
+        let name = self.groups[i].name.clone();
+        if let Some(core) = &mut self.core {
+            core.set_target(&name, target, Millis(self.now));
+            self.turn_at = Some(self.now);
+        }
+    }
+
+    /// A pod of somebody else takes a name of ours.
+    fn squat(&mut self) {
+        let id = self.cluster.high_water.min(1_000 * self.rng.below(3)) + 1 + self.rng.below(20);
+        let name = format!("{PREFIX}{id}");
+        let group = GroupName::from("other");
+        if self.cluster.create(&name, id, &group, 0, (false, true)).is_ok()
+            && self.profile.foreign > 0
+        {
+            let ms = self.rng.below(20_000);
+            self.after(ms, Happening::Foreign);
+        }
+    }
+
+    fn stop(&mut self, order: StopOrder) {
+        if let Some(core) = &mut self.core {
+            trace(|| format!("{:>9} {order:?}", self.now));
+            core.begin_stop(order, Millis(self.now));
+            self.check.on_stop(order);
+            self.turn_at = Some(self.now);
+        }
+    }
+
+    pub fn input(&mut self, input: Input) -> Verdict {
+        let Some(core) = &mut self.core else { return Ok(()) };
+        trace(|| format!("{:>9}   <- {}", self.now, short(&input)));
+        self.check.before_input(core, &input);
+        core.handle(input.clone(), Millis(self.now));
+        let ms = if self.profile.batch_ms == 0 { 0 } else { self.rng.below(self.profile.batch_ms) };
+        let at = self.now + ms;
+        self.turn_at = Some(self.turn_at.map_or(at, |before| before.min(at)));
+        self.n_idle_turns = 0;
+        self.check.after_input(core, &input, &self.cluster)
+    }
+
+    fn turn(&mut self) -> Verdict {
+        let Some(core) = &mut self.core else { return Ok(()) };
+        core.turn(Millis(self.now));
+        self.turn_at = core.next_deadline().map(|at| at.0);
+        if self.turn_at.is_some_and(|at| at <= self.now) {
+            self.n_idle_turns += 1;
+            if self.n_idle_turns > 3 {
+                return Err(format!("busy: the next deadline {:?} is not later", self.turn_at));
+            }
+        }
+        let mut events = Vec::new();
+        while let Some(event) = core.poll_event() {
+            trace(|| format!("{:>9}   ** {event:?}", self.now));
+            events.push(event);
+        }
+        let mut actions = Vec::new();
+        while let Some(action) = core.poll_action() {
+            trace(|| format!("{:>9}   -> {action:?}", self.now));
+            actions.push(action);
+        }
+        let _ = core.poll_verdict();
+        for action in &actions {
+            self.send(action);
+        }
+        Check::after_turn(self, &events, &actions)?;
+        self.end_of_stop()
+    }
+
+    fn end_of_stop(&mut self) -> Verdict {
+        let Some(core) = &self.core else { return Ok(()) };
+        let Some(result) = core.stop_result().cloned() else { return Ok(()) };
+        trace(|| format!("{:>9} {result:?}", self.now));
+        Check::stopped(self, &result, self.is_last_stop)?;
+        self.check.ended_gen = Some(self.gen_);
+        self.core = None;
+        self.stream = None;
+        self.outstanding.clear();
+        if self.is_last_stop {
+            self.is_done = true;
+        } else if self.rng.chance(70) {
+            self.gen_ += 1;
+            self.check.ended_gen = None;
+            let ms = 61_000 + self.rng.below(5_000);
+            self.after(ms, Happening::Start);
+        } else {
+            // Late commits of this run may still come: they have to be among the names told.
+            let end = self.now + 70_000;
+            self.queue.retain(|_, h| matches!(h, Happening::Execute(_)));
+            self.run_until(end)?;
+            self.is_done = true;
+        }
+        Ok(())
+    }
+
+    // The watch and the poll.
+
+    pub fn open_stream(&mut self) {
+        self.n_streams += 1;
+        let (number, gen_) = (self.n_streams, self.gen_);
+        self.stream =
+            Some(Stream { number, epoch: 0, cursor: 0, is_open: false, is_pumping: false });
+        let source = ListSource::Watch;
+        let ms = self.rng.below(50);
+        self.after(ms, Happening::ListSent { gen_, stream: Some(number), source });
+    }
+
+    pub fn take_list(&mut self, stream: Option<u64>, source: ListSource, asked: Mark) {
+        let gen_ = self.gen_;
+        let ms = 1 + self.rng.below(self.profile.answer_ms);
+        if self.rng.chance(self.profile.list_expired) {
+            // 410 on a page: the whole LIST again.
+            self.after(ms + 100, Happening::ListSent { gen_, stream, source });
+            return;
+        }
+        let (pods, version) = self.cluster.list();
+        let list = Box::new(List { source, pods, version: Some(version), asked });
+        let late = if self.rng.chance(self.profile.list_late) { self.rng.below(8_000) } else { 0 };
+        self.after(ms + late, Happening::ListIn { gen_, stream, list });
+    }
+
+    fn list_in(&mut self, stream: Option<u64>, list: List) -> Verdict {
+        let (epoch, version) = (list.asked.epoch, list.version);
+        if let Some(open) = &mut self.stream
+            && stream == Some(open.number)
+        {
+            (open.is_open, open.epoch) = (true, epoch);
+            open.cursor = version.map_or(0, |version| version.0);
+        }
+        self.input(Input::List(list))
+    }
+
+    fn wake_watch(&mut self) {
+        let Some(stream) = &mut self.stream else { return };
+        if stream.is_open && !stream.is_pumping && self.cluster.version > stream.cursor {
+            stream.is_pumping = true;
+            let (gen_, stream) = (self.gen_, stream.number);
+            let ms = 1 + self.rng.below(self.profile.watch_gap_ms);
+            self.after(ms, Happening::Pump { gen_, stream });
+        }
+    }
+
+    fn pump(&mut self, number: u64) -> Verdict {
+        let again = self.rng.chance(self.profile.watch_again);
+        let (cut, n) = (self.rng.chance(self.profile.watch_cut), 1 + at(&mut self.rng, 20));
+        let Some(stream) = self.stream.as_mut().filter(|s| s.number == number && s.is_open) else {
+            return Ok(());
+        };
+        stream.is_pumping = false;
+        if cut {
+            trace(|| format!("{:>9} the watch is cut", self.now));
+            if self.rng.chance(50) {
+                self.open_stream();
+            }
+            return Ok(());
+        }
+        let from = if again { stream.cursor.saturating_sub(n as u64) } else { stream.cursor };
+        let Some((told, upto)) = self.cluster.watch(from, n) else {
+            trace(|| format!("{:>9} the watch gets 410", self.now));
+            if !again {
+                self.open_stream();
+            }
+            return Ok(());
+        };
+        let epoch = stream.epoch;
+        stream.cursor = stream.cursor.max(upto);
+        let mut events: Vec<PodEvent> = told.into_iter().map(|(_, event)| event).collect();
+        if self.rng.chance(self.profile.coalesce) {
+            coalesce(&mut events);
+        }
+        if events.is_empty() && self.rng.chance(30) {
+            events.push(PodEvent::Bookmark(Version(upto)));
+        }
+        if events.is_empty() { Ok(()) } else { self.input(Input::Watch { epoch, events }) }
+    }
+
+    // The life of pods.
+
+    pub fn begin_life(&mut self, uid: &Uid) {
+        let ms = 1 + self.rng.below(2_000);
+        self.after(ms, Happening::Node(uid.clone(), Step::Bind));
+    }
+
+    fn revive_after_restore(&mut self) {
+        let pods: Vec<_> = self.cluster.pods.values().map(|s| s.pod.clone()).collect();
+        for pod in pods {
+            let step = if pod.deleting { Step::Gone } else { Step::Bind };
+            if !self.stuck.contains(&pod.uid) {
+                self.after(500, Happening::Node(pod.uid, step));
+            }
+        }
+    }
+
+    pub fn delete_pod(&mut self, uid: &Uid) {
+        let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
+        if stored.pod.node.is_none() || stored.pod.phase.is_final() {
+            self.cluster.remove(uid);
+        } else if !stored.pod.deleting {
+            self.cluster.update(uid, |pod| pod.deleting = true);
+            let ms = self.rng.below(2_000);
+            self.after(ms, Happening::Node(uid.clone(), Step::Gone));
+        }
+    }
+
+    fn live(&mut self, uid: &Uid, step: Step) {
+        let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
+        let pod = stored.pod.clone();
+        if self.stuck.contains(uid) && (pod.deleting || matches!(step, Step::Die | Step::Gone)) {
+            return;
+        }
+        let ms = 1 + self.rng.below(1_500);
+        match step {
+            Step::Gone if pod.deleting => {
+                if self.rng.chance(30) && !pod.phase.is_final() {
+                    self.cluster.update(uid, |pod| end(pod, 143, "Error"));
+                    self.after(ms, Happening::Node(uid.clone(), Step::Gone));
+                } else {
+                    self.cluster.remove(uid);
+                }
+            }
+            Step::Gone => {}
+            _ if is_over(&pod) => {}
+            Step::Bind => {
+                if pod.node.is_none() && self.rng.chance(self.profile.unschedulable) {
+                    self.cluster.update(uid, |pod| pod.unschedulable = true);
+                    self.after(20 * ms, Happening::Node(uid.clone(), Step::Bind));
+                    return;
+                }
+                if self.rng.chance(self.profile.stuck / 4) && !self.is_calm {
+                    self.stuck.insert(uid.clone());
+                }
+                self.cluster.update(uid, |pod| {
+                    pod.unschedulable = false;
+                    pod.node = Some("node".into());
+                });
+                self.after(ms, Happening::Node(uid.clone(), Step::Run));
+            }
+            Step::Run => {
+                self.cluster.update(uid, |pod| {
+                    pod.phase = Phase::Running;
+                    pod.container = ContainerState::Running;
+                });
+                self.after(ms, Happening::Node(uid.clone(), Step::Ready));
+                let ms = 1 + self.rng.below(self.profile.die_ms);
+                self.after(ms, Happening::Node(uid.clone(), Step::Die));
+            }
+            Step::Ready => self.cluster.update(uid, |pod| pod.ready = true),
+            Step::Die if self.rng.chance(self.profile.delete_by_others) => {
+                if self.rng.chance(30) {
+                    self.cluster.remove(uid);
+                } else {
+                    self.delete_pod(uid);
+                }
+            }
+            Step::Die if self.rng.chance(self.profile.die) => self.die(uid),
+            Step::Die => {}
+        }
+    }
+
+    fn die(&mut self, uid: &Uid) {
+        match self.rng.below(5) {
+            0 => self.cluster.update(uid, |pod| end(pod, 0, "Completed")),
+            1 => self.cluster.update(uid, |pod| end(pod, 137, "OOMKilled")),
+            2 => {
+                self.cluster.update(uid, |pod| {
+                    let disruption = "EvictionByEvictionAPI".into();
+                    pod.end = Some(Box::new(End { disruption, ..End::default() }));
+                });
+                self.delete_pod(uid);
+            }
+            // A side-car goes on.
+            3 => self.cluster.update(uid, |pod| pod.container = ContainerState::Ended),
+            _ => self.cluster.update(uid, |pod| end(pod, 1, "Error")),
+        }
+    }
+
+    pub fn next_request(&mut self, action: Action) -> u64 {
+        self.n_requests += 1;
+        let request = Request { gen_: self.gen_, action, is_unheard: false };
+        self.requests.insert(self.n_requests, request);
+        self.outstanding.insert(self.n_requests);
+        self.n_requests
+    }
+}
+
+fn end(pod: &mut posse::core::pod::Pod, code: i32, reason: &str) {
+    pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
+    pod.container = ContainerState::Ended;
+    pod.ready = false;
+    let end = End { exit_code: Some(code), container_reason: reason.into(), ..End::default() };
+    pod.end = Some(Box::new(end));
+}
+
+fn group(name: &str, rng: &mut Rng) -> GroupSpec {
+    GroupSpec {
+        name: GroupName::from(name),
+        target: u32::try_from(rng.below(8)).unwrap(),
+        min: u32::from(rng.chance(20)),
+        max: rng.chance(20).then_some(6),
+        scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
+        replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
+        from_file: rng.chance(50),
+    }
+}
+
+fn uid_of(event: &PodEvent) -> Option<&Uid> {
+    match event {
+        PodEvent::Applied(pod) | PodEvent::Deleted(pod) => Some(&pod.uid),
+        PodEvent::Bookmark(_) => None,
+    }
+}
+
+/// The last word on each uid only, where it stands.
+fn coalesce(events: &mut Vec<PodEvent>) {
+    let mut said = BTreeSet::new();
+    let mut kept: Vec<PodEvent> = Vec::new();
+    for event in events.drain(..).rev() {
+        if uid_of(&event).is_none_or(|uid| said.insert(uid.clone())) {
+            kept.push(event);
+        }
+    }
+    kept.reverse();
+    *events = kept;
+}
+
+fn short(input: &Input) -> String {
+    let pod = |pod: &posse::core::pod::Pod| {
+        let version = pod.version.map_or(0, |version| version.0);
+        let over = if is_over(pod) { " over" } else { "" };
+        format!("{}:{}@{version}{over}", pod.id, pod.uid)
+    };
+    match input {
+        Input::Watch { epoch, events } => {
+            let words: Vec<String> = events
+                .iter()
+                .map(|event| match event {
+                    PodEvent::Applied(p) => format!("+{}", pod(p)),
+                    PodEvent::Deleted(p) => format!("-{}", pod(p)),
+                    PodEvent::Bookmark(version) => format!("={version}"),
+                })
+                .collect();
+            format!("watch e{epoch} {}", words.join(" "))
+        }
+        Input::List(list) => {
+            let pods: Vec<String> = list.pods.iter().map(pod).collect();
+            format!(
+                "list {:?} @{:?} {:?} {}",
+                list.source,
+                list.version,
+                list.asked,
+                pods.join(" ")
+            )
+        }
+        other => format!("{other:?}"),
+    }
+}
