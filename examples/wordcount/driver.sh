@@ -1,0 +1,125 @@
+#!/bin/sh
+# Has the words of all texts counted by the executors, and says whether it came out right.
+#
+#   driver.sh SHARED TEXTS     SHARED: the folder that the driver and its executors share
+#                              TEXTS: the folder with the texts, *.txt
+#
+# How the work is handed out is told in executor.sh. What this adds: the driver follows posse's
+# events, and puts the chunk of each lost executor back.
+
+. "${0%/*}/words.sh"
+
+: "${POSSE_EXE:?is not set: start this with posse run}" "${2:?usage: driver.sh SHARED TEXTS}"
+lines=${WORDCOUNT_CHUNK_LINES:-4}
+job=$1/posse-$POSSE_APP-$POSSE_INSTANCE
+texts=$2
+
+fail() {
+    echo "wordcount: $*" >&2
+    exit 1
+}
+
+pause() {
+    sleep 0.1 2>/dev/null || sleep 1
+}
+
+n_files() {
+    set -- "$1"/*
+    [ -e "$1" ] && echo $# || echo 0
+}
+
+# One chunk for so many lines of each text.
+cut_into_chunks() {
+    for path in "$texts"/*.txt; do
+        text=${path##*/}
+        cat "$path" >"$job/texts/$text" || return
+        n_lines=$(wc -l <"$path")
+        from=1
+        while [ $from -le $((n_lines)) ]; do
+            to=$((from + lines - 1))
+            echo "$text $from $to" >"$job/todo/$text.$from" || return
+            from=$((to + 1))
+        done
+    done
+}
+
+# An executor gets a folder for its claims, and loses it with all that is in it.
+follow_events() {
+    {
+        "$POSSE_EXE" events --follow &
+        echo $! >"$job/follower"
+        wait
+    } | while IFS= read -r event; do
+        id=${event#*\"executor\":}
+        id=${id%%[!0-9]*}
+        case $event in
+        *'"event":"executor_requested"'*)
+            mkdir "$job/claims/$id"
+            ;;
+        *'"event":"executor_lost"'* | *'"event":"executor_deleted"'*)
+            mv "$job/claims/$id" "$job/lost/$id" 2>/dev/null || continue
+            for path in "$job/lost/$id"/*; do
+                [ -e "$path" ] && mv "$path" "$job/todo/${path##*/}"
+            done
+            ;;
+        *'"event":"missed"'*)
+            # Whose loss it was that we did not hear of, nobody tells.
+            break
+            ;;
+        esac
+    done
+}
+
+# Adds up "count word" lines that come in the order of the words.
+add_up() {
+    last= sum=0
+    while read -r n word; do
+        if [ "$word" != "$last" ]; then
+            [ -z "$last" ] || echo "$sum $last"
+            last=$word sum=0
+        fi
+        sum=$((sum + n))
+    done
+    [ -z "$last" ] || echo "$sum $last"
+}
+
+clean_up() {
+    # Without its source the reader of events ends by itself.
+    [ ! -s "$job/follower" ] || kill "$(cat "$job/follower")" 2>/dev/null
+    # An executor may have made one more file while this went over the folders.
+    rm -rf "$job" 2>/dev/null || rm -rf "$job"
+}
+
+umask 077
+# Fails where it is there already: nobody else can have laid it out for us.
+mkdir "$job" || fail "cannot make the folder $job"
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+mkdir "$job/texts" "$job/todo" "$job/claims" "$job/lost" "$job/partial" "$job/counts" "$job/done" ||
+    fail "cannot make folders in $job"
+cut_into_chunks || fail "cannot cut the texts in $texts into chunks"
+n_chunks=$(n_files "$job/todo")
+[ "$n_chunks" -gt 0 ] || fail "there is nothing to count in $texts"
+
+follow_events &
+reader=$!
+while [ "$(n_files "$job/done")" -lt "$n_chunks" ]; do
+    kill -0 $reader 2>/dev/null || fail "posse's events ended before the work did"
+    pause
+done
+
+cat "$job"/counts/* | sort -k 2 | add_up >"$job/result"
+cat "$texts"/*.txt | count >"$job/expected"
+same=no
+[ "$(cat "$job/result")" = "$(cat "$job/expected")" ] && same=yes
+
+# The first line of each chunk is the work, the others are those who began it.
+n_again=$(($(cat "$job"/done/* | wc -l) - 2 * n_chunks))
+# posse's live line may stand on the terminal.
+[ -t 1 ] && printf '\r\033[K'
+echo "the ten most frequent of $(($(wc -l <"$job/result"))) words:"
+sort -k 1,1nr -k 2 "$job/result" | sed '10q'
+echo "$n_chunks chunks, begun again after a loss: $n_again"
+echo "same as one sort | uniq -c: $same"
+[ $same = yes ]

@@ -1,0 +1,15 @@
+# What a word is, said once for the driver and the executors: letters, and apostrophes among them,
+# in lower case. Lines are never joined, so a text may be cut at any line.
+
+LC_ALL=C
+export LC_ALL
+
+# Reads text, writes one word a line.
+words() {
+    tr 'A-Z' 'a-z' | tr -cs "a-z'" '\n' | sed "s/^'*//; s/'*\$//; /^\$/d"
+}
+
+# Reads text, writes "count word" lines in the order of the words.
+count() {
+    words | sort | uniq -c | sed 's/^ *//'
+}
