@@ -475,6 +475,11 @@ impl Check {
             check.named = (1..5_000).map(|id| format!("{}{id}", super::world::PREFIX)).collect();
             return Ok(());
         }
+        for (id, at) in &check.unknown {
+            if !check.told_ids.contains_key(id) && world.now < at + OPEN_MS {
+                return fail(format!("the stop did not await executor {id}: {result:?}"));
+            }
+        }
         for stored in world.cluster.pods.values().filter(|stored| stored.is_labelled) {
             let name = stored.pod.name.to_string();
             let is_known = core.snapshot().get(&stored.pod.uid).is_some();
