@@ -249,7 +249,7 @@ impl Check {
                     return fail(format!("{action:?}, but a pod of that id was seen before"));
                 }
                 let is_fresh = self.posted.insert(id.0, now).is_none();
-                if is_fresh && core.executors().groups.get(group).is_none() {
+                if is_fresh && !core.executors().groups.contains_key(group) {
                     return fail(format!("{action:?} for no group"));
                 }
             }
