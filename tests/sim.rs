@@ -20,7 +20,8 @@ const SEEDS: u64 = 2_000;
 const TRACE_LINES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
 /// Seeds that once failed.
-const REGRESSIONS: &[u64] = &[];
+const REGRESSIONS: &[u64] =
+    &[3067, 4947, 5348, 7361, 8688, 11734, 15572, 18102, 19385, 19562, 29024];
 
 fn run(seed: u64) -> Verdict {
     let outcome = catch_unwind(AssertUnwindSafe(|| World::new(seed).run()));

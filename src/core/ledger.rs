@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::Mark;
+use crate::core::snapshot::Snapshot;
 use crate::core::time::Millis;
 
 /// A create of unknown outcome can still take effect for so long after it was sent: the server's
@@ -174,6 +175,20 @@ impl Chores {
     #[must_use]
     pub fn get(&self, uid: &Uid) -> Option<&Chore> {
         self.by_uid.get(uid)
+    }
+
+    /// True where a failed pod is still to be labelled as counted.
+    #[must_use]
+    pub fn has_counts(&self) -> bool {
+        self.by_uid.values().any(|chore| chore.kind == ChoreKind::Count)
+    }
+
+    /// The names of pods to be deleted that no LIST will ever show: they lack our labels.
+    pub fn unseen(&self, snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+        self.by_uid
+            .iter()
+            .filter(|(uid, _)| snapshot.get(uid).is_none())
+            .map(|(_, chore)| &*chore.name)
     }
 
     /// True where a request may leave now.

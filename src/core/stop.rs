@@ -11,6 +11,7 @@ use crate::core::time::Millis;
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
 const LIST_DELAY_MAX_MS: u64 = 2_000;
+const EVIDENCE_MS: u64 = 2_000;
 /// What the cluster gets beyond the executors' own grace, to tell that they are gone.
 const GONE_MARGIN_MS: u64 = 5_000;
 
@@ -51,6 +52,8 @@ pub struct Stop {
     step: Step,
     pub(in crate::core) grace_s: u32,
     gone_by: Millis,
+    /// Until then the evidence may be labelled before everything else is deleted.
+    evidence_by: Millis,
     n_lists: u32,
     /// When the LIST now under way was sent.
     list_sent_at: Millis,
@@ -78,6 +81,7 @@ impl Reconciler {
             step: Step::DeleteAllAt(now),
             grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
             gone_by: now.after(timeout_ms).after(GONE_MARGIN_MS),
+            evidence_by: now.after(EVIDENCE_MS),
             n_lists: 0,
             list_sent_at: now,
             unsure_at: now,
@@ -88,7 +92,12 @@ impl Reconciler {
         for id in ids {
             let Some(executor) = self.executors.get_mut(id) else { continue };
             if executor.uid.is_none() {
-                self.cancel_create(id, now);
+                // What is kept may also still come.
+                let is_awaited =
+                    order.keep && executor.create.as_ref().is_some_and(|c| c.is_in_flight());
+                if !is_awaited {
+                    self.cancel_create(id, now);
+                }
             } else if !order.keep && executor.ending.is_none() && !executor.is_lost {
                 executor.ending = Some(DeleteCause::Stopped);
                 self.settle(id, now);
@@ -122,6 +131,7 @@ impl Reconciler {
                 result.remaining.push(self.pod_name(id));
             }
         }
+        result.remaining.extend(self.chores.unseen(&self.snapshot).map(str::to_owned));
         result.remaining.extend(self.strays.ids().map(|id| self.pod_name(id)));
         result.remaining.sort();
         result.remaining.dedup();
@@ -144,6 +154,15 @@ impl Reconciler {
         let mark = self.mark();
         let stop = self.stop.as_mut()?;
         match stop.step {
+            // The labels that spare evidence come first, where the server takes them in time.
+            Step::DeleteAllAt(at)
+                if at <= now
+                    && stop.order.spare_evidence
+                    && self.chores.has_counts()
+                    && now < stop.evidence_by =>
+            {
+                stop.step = Step::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
+            }
             Step::DeleteAllAt(at) if at <= now => {
                 stop.step = Step::DeleteAll;
                 let (grace_s, spare_counted) = (stop.grace_s, stop.order.spare_evidence);
@@ -194,6 +213,7 @@ impl Reconciler {
         let has_open = self.has_open_creates();
         let spares = self.stop.as_ref().is_some_and(|stop| stop.order.spare_evidence);
         let is_clear = self.snapshot.is_synced()
+            && self.chores.unseen(&self.snapshot).next().is_none()
             && self.snapshot.pods().all(|pod| {
                 spares && self.executors.get(pod.id).is_some_and(|executor| executor.is_kept)
             });

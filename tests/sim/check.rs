@@ -249,7 +249,7 @@ impl Check {
                     return fail(format!("{action:?}, but a pod of that id was seen before"));
                 }
                 let is_fresh = self.posted.insert(id.0, now).is_none();
-                if is_fresh && core.executors().groups.get(group).is_none() {
+                if is_fresh && !core.executors().groups.contains_key(group) {
                     return fail(format!("{action:?} for no group"));
                 }
             }
@@ -474,6 +474,11 @@ impl Check {
             }
             check.named = (1..5_000).map(|id| format!("{}{id}", super::world::PREFIX)).collect();
             return Ok(());
+        }
+        for (id, at) in &check.unknown {
+            if !check.told_ids.contains_key(id) && world.now < at + OPEN_MS {
+                return fail(format!("the stop did not await executor {id}: {result:?}"));
+            }
         }
         for stored in world.cluster.pods.values().filter(|stored| stored.is_labelled) {
             let name = stored.pod.name.to_string();

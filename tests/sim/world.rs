@@ -265,8 +265,8 @@ impl World {
             Happening::Noise => {
                 let n = 1 + self.rng.below(3);
                 self.cluster.write_elsewhere(n);
-                if self.profile.noise > 0 {
-                    let ms = 1 + self.rng.below(20_000 / self.profile.noise);
+                if let Some(gap) = 20_000_u64.checked_div(self.profile.noise) {
+                    let ms = 1 + self.rng.below(gap);
                     self.after(ms, Happening::Noise);
                 }
             }

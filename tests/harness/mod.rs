@@ -1,0 +1,263 @@
+//! One run of the core by hand: a test says what the server tells and reads what is asked of it.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use posse::core::action::Action;
+use posse::core::event::Event;
+use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
+use posse::core::input::{Input, List, ListSource, Mark, PodEvent, Seen};
+use posse::core::plan::Waiting;
+use posse::core::pod::{ContainerState, End, Phase, Pod};
+use posse::core::policy::{FailureLimit, GroupSpec, Policy, Replace, ScaleDown};
+use posse::core::reconciler::{Identity, Reconciler};
+use posse::core::refusal::{Class, Refusal};
+use posse::core::status::GroupStatus;
+use posse::core::time::Millis;
+
+pub const PREFIX: &str = "app-x-exec-";
+
+pub fn spec(name: &str, target: u32) -> GroupSpec {
+    GroupSpec {
+        name: GroupName::from(name),
+        target,
+        min: 0,
+        max: None,
+        scale_down: ScaleDown::Any,
+        replace: Replace::Terminating,
+        from_file: false,
+    }
+}
+
+/// The default policy with a window wide open, which most rules have nothing to do with.
+pub fn policy() -> Policy {
+    Policy { failures_app: FailureLimit::Off, ..Policy::default() }
+}
+
+pub fn refusal(class: Class, code: u16) -> Refusal {
+    let (reason, message) = (String::new(), "the server's own words".to_owned());
+    Refusal { class, code, reason, message, retry_after_ms: None }
+}
+
+pub struct Run {
+    pub core: Reconciler,
+    pub now: u64,
+    pub version: u64,
+    pub pods: Vec<Pod>,
+    pub events: Vec<Event>,
+    pub asked: Vec<Action>,
+}
+
+impl Run {
+    /// A run whose first LIST is still to come.
+    pub fn unlisted(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let identity = Identity {
+            pod_prefix: PREFIX.to_owned(),
+            owner: None,
+            id_high_water: 0,
+            is_id_high_water_kept: false,
+            is_lease_held: true,
+            is_driver_ready: true,
+        };
+        let core = Reconciler::new(identity, policy, groups, 1, Millis(0));
+        Self { core, now: 0, version: 10, pods: vec![], events: vec![], asked: vec![] }
+    }
+
+    /// A run whose first LIST was empty.
+    pub fn new(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let mut run = Self::unlisted(policy, groups);
+        run.list();
+        run
+    }
+
+    pub fn tell(&mut self, input: Input) {
+        self.core.handle(input, Millis(self.now));
+        self.turn();
+    }
+
+    pub fn turn(&mut self) {
+        self.core.turn(Millis(self.now));
+        while let Some(event) = self.core.poll_event() {
+            self.events.push(event);
+        }
+        while let Some(action) = self.core.poll_action() {
+            self.asked.push(action);
+        }
+    }
+
+    /// Lets time pass, with a turn at every deadline.
+    pub fn wait(&mut self, ms: u64) {
+        let end = self.now + ms;
+        for _ in 0..10_000 {
+            match self.core.next_deadline().filter(|at| at.0 <= end) {
+                Some(at) => self.now = self.now.max(at.0),
+                None => break,
+            }
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    /// What was asked for since the last time.
+    pub fn take(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.asked)
+    }
+
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// The ids of the creates asked for since the last time; nothing else may have been asked for.
+    pub fn creates(&mut self) -> Vec<u64> {
+        let ids = self.take().into_iter().map(|action| match action {
+            Action::Create { id, .. } => id.0,
+            other => panic!("a create was due, not {other:?}"),
+        });
+        ids.collect()
+    }
+
+    /// The uids to be deleted or marked so, since the last time; nothing else may be asked for.
+    pub fn ends(&mut self) -> Vec<String> {
+        let mut uids: Vec<String> = self
+            .take()
+            .into_iter()
+            .map(|action| match action {
+                Action::Delete { uid, .. } | Action::Patch { uid, .. } => uid.to_string(),
+                other => panic!("an end was due, not {other:?}"),
+            })
+            .collect();
+        uids.sort();
+        uids
+    }
+
+    fn next_version(&mut self) -> Option<Version> {
+        self.version += 1;
+        Some(Version(self.version))
+    }
+
+    pub fn pod(&mut self, group: &str, id: u64) -> Pod {
+        Pod {
+            uid: Uid::new(&format!("u{id}")),
+            name: format!("{PREFIX}{id}").into(),
+            version: self.next_version(),
+            id: ExecutorId(id),
+            group: GroupName::from(group),
+            slot: None,
+            owner: None,
+            phase: Phase::Pending,
+            deleting: false,
+            container: ContainerState::Waiting,
+            unschedulable: false,
+            ready: false,
+            draining: false,
+            counted: false,
+            deletion_cost: 0,
+            node: None,
+            ip: None,
+            end: None,
+        }
+    }
+
+    /// The group of an executor.
+    fn group_of(&self, id: u64) -> String {
+        let executor = self.core.executors().get(ExecutorId(id)).expect("an executor");
+        executor.group.as_str().to_owned()
+    }
+
+    /// The server took these creates.
+    pub fn created(&mut self, ids: &[u64]) {
+        for &id in ids {
+            let group = self.group_of(id);
+            let pod = self.pod(&group, id);
+            self.pods.push(pod.clone());
+            let executor = self.core.executors().get(ExecutorId(id)).unwrap();
+            let asked = executor.create.as_ref().map(|create| create.asked).unwrap_or_default();
+            let answer = Ok(Seen::Ours(pod));
+            self.core
+                .handle(Input::Created { id: ExecutorId(id), asked, answer }, Millis(self.now));
+        }
+        self.turn();
+    }
+
+    pub fn refused(&mut self, id: u64, refusal: Refusal) {
+        let asked = self.core.mark();
+        self.tell(Input::Created { id: ExecutorId(id), asked, answer: Err(refusal) });
+    }
+
+    /// The watch tells of a change to the pods of these executors.
+    pub fn watch(&mut self, ids: &[u64], change: impl Fn(&mut Pod)) {
+        let mut events = Vec::new();
+        for &id in ids {
+            let version = self.next_version();
+            let pod = self.pods.iter_mut().find(|pod| pod.id.0 == id).expect("a pod");
+            change(pod);
+            pod.version = version;
+            events.push(PodEvent::Applied(pod.clone()));
+        }
+        let epoch = self.core.mark().epoch;
+        self.tell(Input::Watch { epoch, events });
+    }
+
+    pub fn running(&mut self, ids: &[u64]) {
+        self.watch(ids, |pod| {
+            (pod.phase, pod.container) = (Phase::Running, ContainerState::Running);
+            (pod.ready, pod.node) = (true, Some("node".into()));
+        });
+    }
+
+    pub fn failed(&mut self, ids: &[u64]) {
+        self.watch(ids, |pod| {
+            (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+            pod.end = Some(Box::new(End { exit_code: Some(1), ..End::default() }));
+        });
+    }
+
+    /// The watch tells that these pods are gone.
+    pub fn gone(&mut self, ids: &[u64]) {
+        let mut events = Vec::new();
+        for &id in ids {
+            let version = self.next_version();
+            let at = self.pods.iter().position(|pod| pod.id.0 == id).expect("a pod");
+            let mut pod = self.pods.remove(at);
+            pod.version = version;
+            events.push(PodEvent::Deleted(pod));
+        }
+        let epoch = self.core.mark().epoch;
+        self.tell(Input::Watch { epoch, events });
+    }
+
+    /// A LIST of what is there.
+    pub fn list(&mut self) {
+        let version = self.next_version();
+        let (pods, asked) = (self.pods.clone(), self.core.mark());
+        self.tell(Input::List(List { source: ListSource::Poll, pods, version, asked }));
+    }
+
+    pub fn target(&mut self, group: &str, target: u32) {
+        self.core.set_target(&GroupName::from(group), target, Millis(self.now));
+        self.turn();
+    }
+
+    pub fn group(&self, name: &str) -> GroupStatus {
+        let status = self.core.status();
+        status.groups.into_iter().find(|group| group.group.as_str() == name).expect("a group")
+    }
+
+    pub fn waits_for(&self, name: &str) -> Option<Waiting> {
+        self.group(name).waiting
+    }
+
+    /// `n` running executors of that group, with whatever else was asked for set aside.
+    pub fn with_running(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let mut run = Self::new(policy, groups);
+        for _ in 0..100 {
+            let ids = run.creates();
+            if ids.is_empty() {
+                break;
+            }
+            run.created(&ids);
+            run.running(&ids);
+        }
+        run.events.clear();
+        run
+    }
+}

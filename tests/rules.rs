@@ -1,0 +1,562 @@
+//! The rules of the core, each where it is cheapest to see: one sentence of the design, one row.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+mod harness;
+
+use harness::{PREFIX, Run, policy, refusal, spec};
+use posse::core::action::{Action, Patch, Verdict};
+use posse::core::event::{DeleteCause, Event, LossReason};
+use posse::core::ids::{ExecutorId, Uid, Version};
+use posse::core::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
+use posse::core::plan::Waiting;
+use posse::core::policy::{GroupSpec, Policy, Replace};
+use posse::core::refusal::{Class, Refusal};
+use posse::core::rng::Rng;
+use posse::core::stop::StopOrder;
+use posse::core::time::Millis;
+use posse::core::window::Window;
+
+const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
+
+fn retry_after(ms: u64) -> Refusal {
+    Refusal { retry_after_ms: Some(ms), ..refusal(Class::Throttled, 429) }
+}
+
+// Rule 6: the window.
+
+#[test]
+fn the_window_doubles_each_clean_round_trip_up_to_its_end() {
+    let mut window = Window::new(32);
+    for want in [4, 8, 16, 32, 32] {
+        let room = window.room(Millis(0));
+        assert_eq!(room, want);
+        (0..room).for_each(|_| window.on_sent());
+        assert_eq!(window.room(Millis(0)), 0);
+        (0..room).for_each(|_| window.on_answered());
+    }
+    assert_eq!(Window::new(1).room(Millis(0)), 1);
+}
+
+#[test]
+fn the_window_halves_once_a_round_trip_and_obeys_retry_after() {
+    let (mut window, mut rng) = (Window::new(32), Rng::new(1));
+    for n in [4, 8, 16, 32] {
+        (0..n).for_each(|_| window.on_sent());
+        (0..n).for_each(|_| window.on_answered());
+    }
+    (0..32).for_each(|_| window.on_sent());
+    for at in 10..42 {
+        window.on_overload(Millis(5), &refusal(Class::Throttled, 429), Millis(at), &mut rng);
+    }
+    let open = window.closed_until(Millis(42)).expect("it is closed for a while");
+    assert!(open.0 <= 10 + 200, "one delay of 100 to 200 ms, not 32: {open}");
+    assert_eq!(window.room(open), 16);
+    window.on_sent();
+    window.on_overload(open, &retry_after(7_000), open, &mut rng);
+    assert_eq!(window.closed_until(open), Some(open.after(7_000)));
+    assert_eq!((window.room(open.after(6_999)), window.room(open.after(7_000))), (0, 8));
+}
+
+// Rules 2 to 4: the snapshot.
+
+/// What a LIST that shows only some of the running executors 1 and 2 does. `is_older`: both pods
+/// have changed since it was taken.
+#[track_caller]
+fn check_list(shows: &[u64], is_older: bool, want_running: u32, want_lost: &[u64]) {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    let (asked, version) = (run.core.mark(), run.core.mark().position);
+    let pods: Vec<_> = run.pods.iter().filter(|p| shows.contains(&p.id.0)).cloned().collect();
+    if is_older {
+        run.watch(&[1, 2], |pod| pod.deletion_cost = 7);
+    }
+    run.tell(Input::List(List { source: ListSource::Poll, pods, version, asked }));
+    let lost: Vec<u64> = run
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::ExecutorLost { subject, .. } => Some(subject.id.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(lost, want_lost, "{shows:?}");
+    assert_eq!(run.group("g").running, want_running, "{shows:?}");
+}
+
+#[test]
+fn a_list_is_applied_whole_and_moves_nothing_back() {
+    check_list(&[1, 2], false, 2, &[]);
+    check_list(&[1], false, 1, &[2]);
+    check_list(&[], false, 0, &[1, 2]);
+    // Older than the position: what is newer stays.
+    check_list(&[], true, 2, &[]);
+    check_list(&[1], true, 2, &[]);
+}
+
+#[test]
+fn an_old_list_does_not_bring_back_what_went() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    let (pods, asked, version) = (run.pods.clone(), run.core.mark(), run.core.mark().position);
+    run.gone(&[1]);
+    assert_eq!(run.creates(), [2]);
+    run.tell(Input::List(List { source: ListSource::Poll, pods, version, asked }));
+    assert!(run.core.snapshot().is_empty());
+    assert_eq!(run.take(), []);
+}
+
+#[test]
+fn a_list_below_what_was_known_when_it_was_asked_for_means_that_history_went_back() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    let (asked, pods) = (run.core.mark(), run.pods[..1].to_vec());
+    let version = Some(Version(2));
+    run.tell(Input::List(List { source: ListSource::Poll, pods: pods.clone(), version, asked }));
+    assert_eq!(run.take(), [Action::Relist]);
+    assert_eq!(run.core.mark().epoch, 1);
+    run.target("g", 3);
+    assert_eq!(run.waits_for("g"), Some(Waiting::StaleSnapshot));
+    // What the old watch still tells is of another time.
+    run.tell(Input::Watch { epoch: 0, events: vec![PodEvent::Bookmark(Version(9_999))] });
+    let asked = run.core.mark();
+    assert_eq!(asked.position, None);
+    run.tell(Input::List(List { source: ListSource::Watch, pods, version, asked }));
+    assert_eq!(run.creates(), [3, 4], "the vanished one and the new one; ids never go back");
+}
+
+#[test]
+fn a_create_that_is_not_newer_than_what_was_known_means_that_history_went_back() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.target("g", 2);
+    assert_eq!(run.creates(), [2]);
+    run.version = 3;
+    run.created(&[2]);
+    assert_eq!(run.take(), [Action::Relist]);
+}
+
+#[test]
+fn versions_that_are_no_numbers_are_accepted_and_never_compared() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.pods[0].version = None;
+    let epoch = run.core.mark().epoch;
+    let mut pod = run.pods[0].clone();
+    pod.deletion_cost = 3;
+    run.tell(Input::Watch { epoch, events: vec![PodEvent::Applied(pod.clone())] });
+    assert_eq!(run.core.snapshot().get(&pod.uid), Some(&pod));
+    run.tell(Input::Watch { epoch, events: vec![PodEvent::Deleted(pod.clone())] });
+    assert_eq!(run.creates(), [2]);
+    // A late word on it is not believed: it was seen going.
+    run.tell(Input::Watch { epoch, events: vec![PodEvent::Applied(pod)] });
+    assert!(run.core.snapshot().is_empty());
+}
+
+#[test]
+fn an_answer_that_the_position_has_overtaken_is_a_pod_that_came_and_went() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    let pod = run.pod("g", 1);
+    let asked = run.core.executors().get(ExecutorId(1)).unwrap().create.as_ref().unwrap().asked;
+    let epoch = asked.epoch;
+    let bookmark = PodEvent::Bookmark(Version(run.version + 5));
+    run.tell(Input::Watch { epoch, events: vec![bookmark] });
+    run.tell(Input::Created { id: ExecutorId(1), asked, answer: Ok(Seen::Ours(pod)) });
+    assert!(run.events.iter().any(|e| matches!(e, Event::ExecutorLost { subject, .. }
+        if subject.id.0 == 1)));
+    assert_eq!(run.creates(), [2]);
+}
+
+#[test]
+fn a_pod_that_comes_back_without_our_labels_is_deleted_and_the_template_counts_as_refused() {
+    let file = GroupSpec { from_file: true, ..spec("g", 1) };
+    let mut run = Run::new(policy(), vec![file]);
+    assert_eq!(run.creates(), [1]);
+    let (name, uid) = (format!("{PREFIX}1"), Uid::new("stripped"));
+    let answer = Ok(Seen::Foreign(Foreign { name: name.clone(), uid: uid.clone() }));
+    run.tell(Input::Created { id: ExecutorId(1), asked: run.core.mark(), answer });
+    assert_eq!(run.take(), [Action::Delete { uid: uid.clone(), name, grace_s: None }]);
+    assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
+    assert!(matches!(run.core.poll_verdict(), Some(Verdict::TemplateRefused { .. })));
+    // Until it is gone a stop names it.
+    assert_eq!(run.core.remaining().remaining, [format!("{PREFIX}1")]);
+    run.tell(Input::Deleted { uid, answer: Ok(None) });
+    assert_eq!(run.core.remaining().remaining, [] as [String; 0]);
+}
+
+// Rule 5: names and ids.
+
+#[derive(Clone, Copy)]
+enum Found {
+    Alive,
+    Ending,
+    Foreign,
+    Nothing,
+    OtherOwner,
+}
+
+/// What a GET finds after AlreadyExists, which ids are posted next, and whether a loss is told.
+#[track_caller]
+fn check_exists(found: Found, want_creates: &[u64], want_lost: usize) {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    run.refused(1, refusal(Class::Exists, 409));
+    let asked = match run.take().as_slice() {
+        [Action::Get { id: ExecutorId(1), asked }] => *asked,
+        other => panic!("a GET was due, not {other:?}"),
+    };
+    let mut pod = run.pod("g", 1);
+    let foreign = Foreign { name: pod.name.to_string(), uid: pod.uid.clone() };
+    let answer = match found {
+        Found::Alive => Ok(Seen::Ours(pod)),
+        Found::Ending => {
+            pod.deleting = true;
+            Ok(Seen::Ours(pod))
+        }
+        Found::Foreign => Ok(Seen::Foreign(foreign)),
+        Found::Nothing => Err(refusal(Class::NotFound, 404)),
+        Found::OtherOwner => {
+            pod.id = ExecutorId(7);
+            Ok(Seen::Ours(pod))
+        }
+    };
+    run.tell(Input::Got { id: ExecutorId(1), asked, answer });
+    assert_eq!(run.creates(), want_creates);
+    let lost = run.events.iter().filter(|event| matches!(event, Event::ExecutorLost { .. }));
+    assert_eq!(lost.count(), want_lost);
+}
+
+#[test]
+fn already_exists_is_settled_by_one_get() {
+    check_exists(Found::Alive, &[], 0);
+    check_exists(Found::Ending, &[2], 1);
+    check_exists(Found::Foreign, &[2], 0);
+    check_exists(Found::Nothing, &[2], 0);
+    check_exists(Found::OtherOwner, &[2], 0);
+}
+
+#[test]
+fn a_second_uid_under_one_id_is_deleted_and_the_id_spent() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    let mut second = run.pod("g", 1);
+    second.uid = Uid::new("second");
+    let (epoch, name) = (run.core.mark().epoch, second.name.to_string());
+    run.tell(Input::Watch { epoch, events: vec![PodEvent::Applied(second)] });
+    let uid = Uid::new("second");
+    assert_eq!(run.take(), [Action::Delete { uid, name, grace_s: None }]);
+    assert_eq!(run.group("g").running, 1);
+}
+
+#[test]
+fn ids_are_given_from_reserved_blocks_only() {
+    let identity = posse::core::reconciler::Identity {
+        pod_prefix: PREFIX.to_owned(),
+        owner: None,
+        id_high_water: 1_000,
+        is_id_high_water_kept: true,
+        is_lease_held: true,
+        is_driver_ready: true,
+    };
+    let groups = vec![spec("g", 1)];
+    let core = posse::core::reconciler::Reconciler::new(identity, policy(), groups, 1, Millis(0));
+    let mut run = Run::new(policy(), vec![]);
+    run.core = core;
+    run.take();
+    run.list();
+    let up_to = ExecutorId(2_000);
+    assert_eq!(run.take(), [Action::ReserveIds { up_to }]);
+    assert_eq!(run.waits_for("g"), Some(Waiting::Ids));
+    run.tell(Input::IdsReserved { up_to });
+    assert_eq!(run.creates(), [1_001]);
+}
+
+// Rules 7 and 10: the brakes.
+
+/// What a refusal does: what the group waits for, and how many creates leave in the next hour
+/// where each of them is refused likewise.
+#[track_caller]
+fn check_refusals(class: Class, code: u16, waits: Waiting, creates: std::ops::RangeInclusive<u32>) {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    let mut n = 0;
+    assert_eq!(run.creates(), [1]);
+    run.refused(1, refusal(class, code));
+    assert_eq!(run.waits_for("g"), Some(waits), "{class:?}");
+    while run.now < 3_600_000 {
+        for action in run.take() {
+            if let Action::Create { id, .. } = action {
+                n += 1;
+                run.refused(id.0, refusal(class, code));
+            }
+        }
+        run.wait(100);
+    }
+    assert!(creates.contains(&n), "{class:?}: {n} creates");
+}
+
+#[test]
+fn refusals_are_sorted_by_cause() {
+    check_refusals(Class::Capacity, 403, Waiting::Quota, 58..=75);
+    check_refusals(Class::Unauthorized, 401, Waiting::Server, 58..=75);
+    check_refusals(Class::Template, 422, Waiting::Permanent, 11..=12);
+    check_refusals(Class::Rights, 403, Waiting::Permanent, 11..=12);
+    check_refusals(Class::NamespaceGone, 403, Waiting::Permanent, 11..=12);
+}
+
+#[test]
+fn five_young_deaths_and_more_than_half_slow_a_group_down() {
+    // (executors, of which die young) -> held back
+    for (n, n_dead, want) in [(4, 4, false), (5, 5, true), (12, 5, false), (9, 5, true)] {
+        let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", n)]);
+        let dead: Vec<u64> = (1..=n_dead).collect();
+        run.failed(&dead);
+        let is_held = run.waits_for("g") == Some(Waiting::Backoff);
+        assert_eq!(is_held, want, "{n_dead} of {n}");
+    }
+}
+
+#[test]
+fn a_group_held_back_for_young_deaths_goes_on_once_one_has_lived_a_minute() {
+    let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", 5)]);
+    run.failed(&[1, 2, 3, 4, 5]);
+    run.take();
+    run.wait(2_500);
+    assert_eq!(run.creates(), [6], "one goes to see");
+    run.created(&[6]);
+    run.running(&[6]);
+    run.wait(59_000);
+    assert_eq!(run.creates(), []);
+    run.wait(1_000);
+    assert_eq!(run.creates(), [7, 8], "few at first");
+}
+
+#[test]
+fn what_posse_ends_itself_is_no_young_death() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 8)]);
+    run.target("g", 0);
+    let all: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
+    run.gone(&all);
+    run.take();
+    run.target("g", 8);
+    assert_eq!(run.waits_for("g"), None);
+}
+
+// Rules 6, 8, 9, 11, 12, 14.
+
+#[test]
+fn unschedulable_executors_hold_their_group_back_after_two_minutes() {
+    let policy = Policy { unschedulable_max: 1, ..policy() };
+    let mut run = Run::new(policy, vec![spec("g", 1)]);
+    run.creates();
+    run.created(&[1]);
+    run.watch(&[1], |pod| pod.unschedulable = true);
+    run.target("g", 2);
+    assert_eq!(run.creates(), [2], "not yet");
+    run.created(&[2]);
+    run.wait(120_000);
+    run.target("g", 3);
+    assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some(Waiting::Unschedulable)));
+    run.watch(&[1], |pod| pod.unschedulable = false);
+    assert_eq!(run.creates(), [3]);
+}
+
+#[test]
+fn a_successor_is_asked_for_at_once_or_when_the_pod_is_gone() {
+    for (replace, at_once) in [(Replace::Terminating, true), (Replace::Gone, false)] {
+        let group = GroupSpec { replace, ..spec("g", 1) };
+        let mut run = Run::with_running(policy(), vec![group]);
+        run.watch(&[1], |pod| pod.deleting = true);
+        let want: &[u64] = if at_once { &[2] } else { &[] };
+        assert_eq!(run.creates(), want);
+        assert_eq!(run.waits_for("g"), (!at_once).then_some(Waiting::ReplaceGone));
+        run.gone(&[1]);
+        let want: &[u64] = if at_once { &[] } else { &[2] };
+        assert_eq!(run.creates(), want);
+    }
+}
+
+#[test]
+fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
+    let policy = Policy { keep_failed: 2, ..policy() };
+    let mut run = Run::with_running(policy, vec![spec("g", 3)]);
+    for id in [1, 2, 3] {
+        run.failed(&[id]);
+    }
+    let asked = run.take();
+    let counted = asked.iter().filter(|a| matches!(a, Action::Patch { patch: Patch::Counted, .. }));
+    assert_eq!(counted.count(), 3);
+    assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
+    // The echo of its label does not bring the oldest back among the kept.
+    run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
+    run.watch(&[1], |pod| pod.counted = true);
+    assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
+    assert_eq!(run.ends(), ["u1"]);
+}
+
+#[test]
+fn a_counted_pod_is_no_second_loss_after_a_restart() {
+    let mut run = Run::unlisted(policy(), vec![spec("g", 0)]);
+    let mut pod = run.pod("g", 1);
+    (pod.phase, pod.counted) = (posse::core::pod::Phase::Failed, true);
+    run.pods.push(pod);
+    run.list();
+    assert_eq!(run.group("g").failed, 1);
+    assert!(!run.events.iter().any(|event| matches!(event, Event::ExecutorLost { .. })));
+    assert_eq!(run.take(), []);
+}
+
+#[test]
+fn a_victim_found_again_after_a_restart_goes_and_is_no_loss() {
+    let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
+    let mut pod = run.pod("g", 1);
+    pod.draining = true;
+    run.pods.push(pod);
+    run.list();
+    let asked = run.take();
+    assert!(matches!(asked[0], Action::Create { id: ExecutorId(1_001), .. }));
+    assert!(matches!(asked[1], Action::Delete { .. }));
+    run.gone(&[1]);
+    assert!(run.events.iter().any(|event| matches!(
+        event,
+        Event::ExecutorDeleted { cause: DeleteCause::ScaledDown, .. }
+    )));
+}
+
+#[test]
+fn adopted_surplus_is_held_until_the_target_is_set_or_the_hold_is_over() {
+    for is_set in [true, false] {
+        let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
+        run.pods = (1..=3).map(|id| run.pod(if id == 3 { "old" } else { "g" }, id)).collect();
+        run.list();
+        assert_eq!((run.take(), run.waits_for("g")), (vec![], Some(Waiting::AdoptHold)));
+        assert_eq!(run.waits_for("old"), Some(Waiting::AdoptHold));
+        if is_set {
+            run.target("g", 1);
+            assert_eq!(run.ends(), ["u2"]);
+        }
+        run.wait(300_000);
+        assert_eq!(run.ends(), if is_set { vec!["u3"] } else { vec!["u2", "u3"] });
+    }
+}
+
+#[test]
+fn nothing_is_written_without_the_lease() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    run.tell(Input::Lease { held: false, high_water: None });
+    run.target("g", 1);
+    run.gone(&[1]);
+    run.target("g", 3);
+    run.wait(600_000);
+    assert_eq!((run.take(), run.waits_for("g")), (vec![], Some(Waiting::Lease)));
+    run.tell(Input::Lease { held: true, high_water: None });
+    assert_eq!(run.creates(), [3, 4]);
+}
+
+// Rule 12: the stop.
+
+#[test]
+fn a_stop_deletes_lists_until_empty_and_ends() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.turn();
+    assert_eq!(run.take(), [Action::DeleteAll { grace_s: 10, spare_counted: false }]);
+    run.tell(Input::DeletedAll { answer: Ok(()) });
+    run.wait(100);
+    let asked = match run.take().as_slice() {
+        [Action::List { asked }] => *asked,
+        other => panic!("a LIST was due, not {other:?}"),
+    };
+    run.watch(&[1, 2], |pod| pod.deleting = true);
+    let (pods, version) = (run.pods.clone(), Some(Version(run.version)));
+    run.tell(Input::List(List { source: ListSource::Stop, pods, version, asked }));
+    assert_eq!(run.core.stop_result(), None);
+    run.gone(&[1, 2]);
+    let result = run.core.stop_result().expect("nothing is left");
+    assert_eq!((result.remaining.len(), result.evidence.len()), (0, 0));
+}
+
+#[test]
+fn a_late_comer_is_deleted_by_uid() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.turn();
+    run.take();
+    run.created(&[1]);
+    assert_eq!(run.ends(), ["u1"]);
+    assert_eq!(run.core.stop_result(), None);
+}
+
+#[test]
+fn a_create_of_unknown_outcome_is_open_for_a_minute_after_it_was_sent() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    run.wait(5_000);
+    run.refused(1, refusal(Class::Unknown, 0));
+    run.core.begin_stop(STOP, Millis(run.now));
+    assert_eq!(run.core.remaining().remaining, [format!("{PREFIX}1")], "overdue names");
+    let mut ended_at = None;
+    while ended_at.is_none() && run.now < 120_000 {
+        run.turn();
+        for action in run.take() {
+            match action {
+                Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
+                Action::List { asked } => {
+                    let version = Some(Version(run.version));
+                    let list = List { source: ListSource::Stop, pods: vec![], version, asked };
+                    run.tell(Input::List(list));
+                }
+                other => panic!("nothing new is sent: {other:?}"),
+            }
+        }
+        ended_at = run.core.stop_result().map(|_| run.now);
+        run.wait(50);
+    }
+    assert!(ended_at.is_some_and(|at| (60_000..65_000).contains(&at)), "{ended_at:?}");
+    assert_eq!(run.core.stop_result().unwrap().remaining, [] as [String; 0]);
+}
+
+#[test]
+fn a_stop_with_keep_deletes_nothing_and_waits_for_the_answers() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.target("g", 2);
+    assert_eq!(run.creates(), [2]);
+    run.core.begin_stop(StopOrder { keep: true, spare_evidence: false }, Millis(run.now));
+    run.turn();
+    assert_eq!(run.core.stop_result(), None);
+    run.created(&[2]);
+    assert_eq!(run.take(), []);
+    assert_eq!(run.core.stop_result().map(|result| result.remaining.len()), Some(0));
+}
+
+#[test]
+fn a_stop_with_nothing_ever_there_asks_nobody_but_one_before_the_first_list_does() {
+    for had_list in [true, false] {
+        let mut run = Run::unlisted(policy(), vec![spec("g", 0)]);
+        if had_list {
+            run.list();
+        }
+        run.core.begin_stop(STOP, Millis(run.now));
+        run.turn();
+        assert_eq!(run.core.stop_result().is_some(), had_list);
+        assert_eq!(run.take().is_empty(), had_list);
+    }
+}
+
+#[test]
+fn evidence_is_labelled_before_everything_else_is_deleted() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.failed(&[1]);
+    run.core.begin_stop(StopOrder { keep: false, spare_evidence: true }, Millis(run.now));
+    run.turn();
+    let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
+    assert!(!run.take().iter().any(is_delete));
+    run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
+    run.wait(100);
+    assert!(run.take().iter().any(is_delete));
+    assert_eq!(run.core.remaining().evidence, [format!("{PREFIX}1")]);
+}
+
+#[test]
+fn a_loss_names_its_reason() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.failed(&[1]);
+    assert!(run.events.iter().any(|event| matches!(
+        event,
+        Event::ExecutorLost { reason: LossReason::AppError, exit_code: Some(1), .. }
+    )));
+}
