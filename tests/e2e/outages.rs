@@ -34,8 +34,9 @@ pub fn server_stopped_and_back(server: &dyn Server) {
     stays_true(Duration::from_secs(2), "a run without its server", || !posse.is_over());
     assert_eq!(posse.status()["groups"][0]["target"], 4, "the control API answers");
     own.up();
+    // A real server that starts refuses everybody for a moment, and a refusal spends an id.
     let after = scene.wait_running(4);
-    assert_eq!(ids(&after), [1, 2, 3, 4].into());
+    assert_eq!(ids(&after).len(), 4);
     assert!(before.iter().all(|pod| after.iter().any(|other| uid_of(other) == uid_of(pod))));
     assert!(posse.events_of("executor_lost").is_empty(), "an outage is no loss");
     posse.stop();

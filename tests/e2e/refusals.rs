@@ -16,7 +16,7 @@ use crate::common::node::wait_bound;
 use crate::common::posse::Posse;
 use crate::common::proxy::{Proxy, Request, Upstream, Verdict, status};
 use crate::common::real::Account;
-use crate::common::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of};
+use crate::common::scene::{GRACE_S, Scene, describe, executor_id, is_over, name_of, uid_of};
 use crate::common::server::{End, Server, Who, items, pods_path};
 use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
@@ -46,7 +46,9 @@ impl Quota {
                 return Verdict::Pass;
             }
             let _turn = turn.lock().expect("no holder panics");
-            let (used, hard) = (items(&admin.get(&path).ok()).len(), hard.load(Ordering::SeqCst));
+            // What is over takes no room, as on the real server.
+            let used = items(&admin.get(&path).ok()).iter().filter(|pod| !is_over(pod)).count();
+            let hard = hard.load(Ordering::SeqCst);
             if used < hard {
                 let answer = upstream.send(request);
                 return Verdict::Reply(answer.code, answer.body);
