@@ -31,9 +31,9 @@ const TEXTS: [&str; 10] = [
 const N_SEEDS: u64 = 20;
 const N_PARALLEL: usize = 3;
 /// Longer chunks than a person sees: the twenty runs have to fit into a test.
-const CHUNK_LINES: u64 = 25;
-/// The last kill falls before so many of the 205 chunks are done.
-const KILL_BEFORE: u64 = 100;
+const CHUNK_LINES: u64 = 40;
+/// The last kill falls before so many of the 131 chunks are done.
+const KILL_BEFORE: u64 = 65;
 const KILLS_MAX: u64 = 3;
 const POLL: Duration = Duration::from_millis(2);
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
