@@ -148,6 +148,8 @@ pub struct Chores {
     by_uid: BTreeMap<Uid, Chore>,
     queue: VecDeque<Uid>,
     n_in_flight: usize,
+    /// Requests under way whose chore was removed: their answers tell nothing.
+    n_orphans: BTreeMap<Uid, u32>,
 }
 
 impl Chores {
@@ -220,12 +222,21 @@ impl Chores {
     /// more, or where it has to be asked again because the answer is void.
     pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut Chore> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
+        if let Some(n) = self.n_orphans.get_mut(uid) {
+            *n -= 1;
+            if *n == 0 {
+                self.n_orphans.remove(uid);
+            }
+            return None;
+        }
         let chore = self.by_uid.get_mut(uid)?;
         if chore.is_void {
             (chore.is_void, chore.step) = (false, ChoreStep::Queued);
             self.queue.push_back(uid.clone());
             return None;
         }
+        // Nothing is under way now; whoever moves it on says what it waits for.
+        chore.step = ChoreStep::Queued;
         Some(chore)
     }
 
@@ -261,6 +272,9 @@ impl Chores {
 
     /// The pod is gone, or the chore is done.
     pub fn remove(&mut self, uid: &Uid) {
-        self.by_uid.remove(uid);
+        let Some(chore) = self.by_uid.remove(uid) else { return };
+        if chore.step == ChoreStep::Answer {
+            *self.n_orphans.entry(uid.clone()).or_default() += 1;
+        }
     }
 }

@@ -4,7 +4,7 @@
 use posse::core::action::Action;
 use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
-use posse::core::input::{Input, List, ListSource, Mark, PodEvent, Seen};
+use posse::core::input::{Input, List, ListSource, PodEvent, Seen};
 use posse::core::plan::Waiting;
 use posse::core::pod::{ContainerState, End, Phase, Pod};
 use posse::core::policy::{FailureLimit, GroupSpec, Policy, Replace, ScaleDown};
