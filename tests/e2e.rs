@@ -58,7 +58,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Embedded scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};
-    Embedded harness::{harness_audit};
+    Embedded harness::{harness_audit, harness_events};
     Real harness::{harness_drives_pods, harness_outage, harness_proxy, harness_tokens};
 };
 

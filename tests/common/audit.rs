@@ -1,4 +1,5 @@
-//! Reads the real server's audit log: who wrote what, and that nothing was made twice.
+//! Reads what was written down during a test: by the real server in its audit log, who wrote what;
+//! by posse in its events, on both servers. Nothing may have been made, or lost, twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -94,6 +95,29 @@ pub fn mistakes(requests: &[Value]) -> Vec<String> {
         }
         if is_pod && verb == "create" && !made.insert(name) {
             wrong("made twice");
+        }
+    }
+    found
+}
+
+/// What the events of a scene's runs must not say: an executor asked for twice, also by a later
+/// run; a loss told twice in one run; a gap.
+pub fn mistakes_of_events(runs: &[Vec<Value>]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut requested = BTreeSet::new();
+    for events in runs {
+        let mut lost = BTreeSet::new();
+        for (event, seq) in events.iter().zip(1_u64..) {
+            let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+            if event["seq"] != seq {
+                found.push(format!("{seq} is missing: {event}"));
+            }
+            if event["event"] == "executor_requested" && !requested.insert(text("pod")) {
+                found.push(format!("requested twice: {event}"));
+            }
+            if event["event"] == "executor_lost" && !lost.insert(text("uid")) {
+                found.push(format!("lost twice: {event}"));
+            }
         }
     }
     found

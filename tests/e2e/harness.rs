@@ -107,6 +107,25 @@ pub fn harness_audit(_server: &dyn Server) {
     check(&[one, status], &["a kubelet's work"]);
 }
 
+/// So does the look at the events.
+pub fn harness_events(_server: &dyn Server) {
+    let requested =
+        |seq: u64, pod: &str| json!({"event": "executor_requested", "seq": seq, "pod": pod});
+    let lost = |seq: u64, uid: &str| json!({"event": "executor_lost", "seq": seq, "uid": uid});
+    let check = |runs: &[Vec<Value>], want: &[&str]| {
+        let found = audit::mistakes_of_events(runs);
+        let fits = found.len() == want.len()
+            && found.iter().zip(want).all(|(found, want)| found.starts_with(want));
+        assert!(fits, "{found:?} instead of {want:?}");
+    };
+    let first = vec![requested(1, "a-1"), requested(2, "a-2"), lost(3, "u")];
+    check(&[first.clone(), vec![lost(1, "u"), requested(2, "a-3")]], &[]);
+    check(&[first.clone(), vec![requested(1, "a-2")]], &["requested twice"]);
+    check(&[vec![requested(1, "a-1"), requested(2, "a-1")]], &["requested twice"]);
+    check(&[vec![lost(1, "u"), lost(2, "u")]], &["lost twice"]);
+    check(&[vec![lost(1, "u"), lost(3, "v")]], &["2 is missing"]);
+}
+
 /// A server that goes away and comes back keeps its pods; a frozen one answers late.
 pub fn harness_outage(server: &dyn Server) {
     let own = server.fresh();

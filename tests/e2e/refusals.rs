@@ -16,7 +16,9 @@ use crate::common::node::wait_bound;
 use crate::common::posse::Posse;
 use crate::common::proxy::{Proxy, Request, Upstream, Verdict, status};
 use crate::common::real::Account;
-use crate::common::scene::{GRACE_S, Scene, describe, executor_id, is_over, name_of, uid_of};
+use crate::common::scene::{
+    GRACE_S, Scene, describe, executor_id, is_over, name_of, uid_of, up_file,
+};
 use crate::common::server::{End, Server, Who, items, pods_path};
 use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
@@ -168,6 +170,7 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_deletes(true);
     let (admin, namespace) = (scene.admin.clone(), scene.namespace.clone());
+    let executing_dir = server.real().is_none().then(|| scene.dir.path().to_owned());
     let (first, again) = (AtomicBool::new(true), Arc::new(AtomicBool::new(false)));
     let asked_again = Arc::clone(&again);
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
@@ -180,6 +183,10 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
         }
         let pod = upstream.send(request).ok();
         wait_bound(&admin, &namespace, name_of(&pod));
+        if let Some(dir) = &executing_dir {
+            let up = up_file(dir, name_of(&pod));
+            wait_for(PATIENCE, "the container to be deaf", || up.exists());
+        }
         let path = format!("{}/{}", pods_path(&namespace), name_of(&pod));
         admin.delete(&path, &gone_in(GRACE_S)).ok();
         Verdict::Reply(500, status(500, "InternalError", "the answer of the first one is lost"))

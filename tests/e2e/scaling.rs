@@ -169,7 +169,11 @@ pub fn kill_9_while_scaling_up(server: &dyn Server) {
         open.fetch_sub(1, Ordering::SeqCst);
         Verdict::Reply(answer.code, answer.body)
     });
-    let run = || scene.run_with(&proxy.access()).executors(20).instance("halfw");
+    let settings = json!({"allocation": {"in_flight_max": 4}});
+    let run = || {
+        let run = scene.run_with(&proxy.access()).executors(20);
+        run.settings(settings.clone()).instance("halfw")
+    };
     let first = run().start();
     wait_for(PATIENCE, "some to be made", || scene.ours().len() >= 5);
     first.kill();
