@@ -11,6 +11,9 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
+/// Issuer and audience of service account tokens.
+pub const ISSUER: &str = "https://kubernetes.default.svc";
+
 /// A certificate and its key, both PEM.
 #[derive(Clone, Debug)]
 pub struct Pair {
@@ -98,7 +101,7 @@ impl TokenSigner {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let now = i64::try_from(now).expect("before the year 292 billion");
         let claims = json!({
-            "iss": super::real::ISSUER, "aud": [super::real::ISSUER],
+            "iss": ISSUER, "aud": [ISSUER],
             "iat": now - 600, "nbf": now - 600, "exp": now + ttl_s,
             "sub": format!("system:serviceaccount:{}:{}", subject.namespace, subject.account),
             "kubernetes.io": {

@@ -12,16 +12,13 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::access::Access;
-use super::certs::{Authority, Pair, TokenSigner, TokenSubject};
+use super::certs::{Authority, ISSUER, Pair, TokenSigner, TokenSubject};
 use super::http::Client;
 use super::node::TestNode;
 use super::reaper::Guarded;
 use super::scene::{Scene, TempDir};
 use super::server::{Node, Server, Who, create_namespace};
 use super::wait::{PATIENCE, wait_for, wait_value};
-
-/// Issuer and audience of service account tokens.
-pub const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// The names of the Node objects that the test-side node binds pods to.
 pub const NODES: [&str; 2] = ["node-a", "node-b"];

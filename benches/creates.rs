@@ -1,0 +1,251 @@
+//! Executors made against a real kube-apiserver, next to a bare loop of parallel POSTs of the same
+//! body by the same user; memory, calls, and how soon a failed executor is replaced.
+//! `KUBEBUILDER_ASSETS=... cargo bench --bench creates`. Times are the server's, of its audit log.
+
+#![allow(unreachable_pub, dead_code)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+mod figures;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use common::audit::{by_posse, requests, tally};
+use common::http::Client;
+use common::node::TestNode;
+use common::posse::{Posse, Run, said};
+use common::real::Real;
+use common::scene::TempDir;
+use common::server::{End, Node as _, Server as _, Who, pods_path};
+use common::wait::wait_value;
+use figures::{memory, quantile, spread};
+use serde_json::{Value, json};
+
+const ROUNDS: usize = 5;
+const EXECUTORS: u32 = 1_000;
+const CONNECTIONS: u32 = 32;
+const FAILURES: usize = 200;
+const LIMIT: Duration = Duration::from_secs(300);
+const BARE: &str = "test-bare";
+
+fn main() -> ExitCode {
+    let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
+        println!("KUBEBUILDER_ASSETS names no control plane: nothing is measured");
+        return ExitCode::SUCCESS;
+    };
+    let bench = Bench { real: Real::start(&assets, false), dir: TempDir::new("bench") };
+    bench.prepare();
+    bench.rates();
+    bench.memory_and_failures();
+    ExitCode::SUCCESS
+}
+
+struct Bench {
+    real: Real,
+    dir: TempDir,
+}
+
+impl Bench {
+    fn prepare(&self) {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{
+            "name": "worker", "image": "example.com/worker:1",
+            "command": ["worker", "--driver", "{{DRIVER_HOST}}"],
+            "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}});
+        std::fs::write(self.dir.path().join("pod.json"), pod.to_string()).unwrap();
+    }
+
+    fn log(&self) -> PathBuf {
+        self.real.audit_log().unwrap()
+    }
+
+    fn run(&self, namespace: &str, n: u32) -> Run {
+        Run::new(self.dir.path(), namespace, &self.real.access(Who::Posse))
+            .executors(n)
+            .settings(json!({"failures": {"app": "off"}, "driver": {"host": "127.0.0.1"}}))
+            .env("POSSE_LOG", "info")
+    }
+
+    /// Both in turn, so that a busy machine is busy for both.
+    fn rates(&self) {
+        let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut starts, mut own) = (Vec::new(), Vec::new());
+        for round in 0..=ROUNDS {
+            let (posse, bare) = (format!("posse-{round}"), format!("bare-{round}"));
+            let (started, own_part) = self.by_posse(&posse);
+            self.by_bare_loop(&bare);
+            let (a, b) = (rate(&self.log(), &posse), rate(&self.log(), &bare));
+            println!("  round {round}: posse {a:.0}/s, bare loop {b:.0}/s, {:.3}", a / b);
+            // The first one warms the server up.
+            if round > 0 {
+                ours.push(a);
+                theirs.push(b);
+                ratios.push(a / b);
+                starts.push(started);
+                own.push(own_part);
+            }
+        }
+        println!("creates/s of {EXECUTORS}: posse {}", spread(&mut ours));
+        println!("creates/s of {EXECUTORS}: bare loop {}", spread(&mut theirs));
+        println!("ratio: {:.3}", quantile(&mut ratios, 50));
+        println!("start to first POST, ms: {}", spread(&mut starts));
+        println!("of it not the server's, ms: {}", spread(&mut own));
+        println!("calls for {EXECUTORS} executors: {:?}", tally(&self.log(), "posse-1"));
+    }
+
+    /// Milliseconds from the start to the first POST; and without the server's own part of them.
+    fn by_posse(&self, namespace: &str) -> (f64, f64) {
+        self.real.open_namespace(namespace);
+        let begun = now_us();
+        let posse = self.run(namespace, EXECUTORS).start();
+        self.wait_created(namespace, EXECUTORS as usize);
+        self.clear(namespace, posse);
+        let requests = requests(&self.log(), namespace);
+        let ours: Vec<&Value> = requests.iter().filter(|entry| by_posse(entry)).collect();
+        let first = ours.iter().filter(|e| is_create(e)).map(|e| arrival_us(e)).min().unwrap();
+        let before = ours.iter().filter(|e| answer_us(e) <= first && e["verb"] != "watch");
+        let servers: i64 = before.map(|e| answer_us(e) - arrival_us(e)).sum();
+        let ms = |us: i64| us as f64 / 1e3;
+        (ms(first - begun), ms(first - begun - servers))
+    }
+
+    fn by_bare_loop(&self, namespace: &str) {
+        self.real.open_namespace(namespace);
+        let output = self.run(namespace, 1).once(&["render", "--output", "json"]);
+        assert!(output.status.success(), "{}", said(&output));
+        let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let mut pod = list["items"][0].clone();
+        pod["metadata"]["namespace"] = namespace.into();
+        let next = AtomicU32::new(1);
+        let path = format!("{}?fieldManager=posse", pods_path(namespace));
+        let headers = [("content-type".to_owned(), "application/json".to_owned())];
+        thread::scope(|scope| {
+            for _ in 0..CONNECTIONS {
+                scope.spawn(|| {
+                    let client = Client::new(&self.real.access(Who::Posse), BARE);
+                    let mut pod = pod.clone();
+                    loop {
+                        let id = next.fetch_add(1, Ordering::Relaxed);
+                        if id > EXECUTORS {
+                            return;
+                        }
+                        pod["metadata"]["name"] = format!("shop-xxxxx-exec-{id}").into();
+                        let body = pod.to_string();
+                        let answer =
+                            client.raw("POST", &path, &headers, body.as_bytes(), None).unwrap();
+                        assert_eq!(answer.status(), 201);
+                        answer.into_body().read_to_vec().unwrap();
+                    }
+                });
+            }
+        });
+        self.delete_all(namespace);
+    }
+
+    fn wait_created(&self, namespace: &str, n: usize) {
+        wait_value(LIMIT, "all to be created", || {
+            let n_created = creates(&self.log(), namespace).len();
+            if n_created >= n { Ok(()) } else { Err(n_created) }
+        });
+    }
+
+    /// Ends a run and what it made, with nothing of it in the next one's time.
+    fn clear(&self, namespace: &str, posse: Posse) {
+        posse.kill();
+        self.delete_all(namespace);
+    }
+
+    fn delete_all(&self, namespace: &str) {
+        let admin = Client::new(&self.real.access(Who::Admin), "test-admin");
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+        admin.delete(&pods_path(namespace), &options).ok();
+    }
+
+    fn memory_and_failures(&self) {
+        let namespace = "failures";
+        self.real.open_namespace(namespace);
+        let node = TestNode::start(&self.real.access(Who::Node), namespace);
+        let posse = self.run(namespace, 100).start();
+        for n in [100, EXECUTORS] {
+            posse.scale("default", n);
+            wait_running(&posse, n);
+            println!("{n} running executors: {}", memory(posse.pid()));
+        }
+        let mut delays: Vec<f64> = (1..=FAILURES).map(|i| self.fail(&node, &posse, i)).collect();
+        let text = |ms: f64| format!("{ms:.1} ms");
+        println!(
+            "failed pod -> replacement's POST at the server, {FAILURES} times: p50 {}, p99 {}",
+            text(quantile(&mut delays, 50)),
+            text(quantile(&mut delays, 99)),
+        );
+        println!("after them: {}", memory(posse.pid()));
+        self.clear(namespace, posse);
+    }
+
+    /// Milliseconds from the server's answer to the status patch to the arrival of the create.
+    fn fail(&self, node: &TestNode, posse: &Posse, i: usize) -> f64 {
+        let name = posse.status()["executors"][i]["pod"].as_str().unwrap().to_owned();
+        let n_before = creates(&self.log(), "failures").len();
+        node.end(&name, End::Exit(1));
+        self.wait_created("failures", n_before + 1);
+        let all = requests(&self.log(), "failures");
+        let patched = all.iter().rfind(|entry| {
+            entry["objectRef"]["subresource"] == "status" && entry["objectRef"]["name"] == *name
+        });
+        let created = creates(&self.log(), "failures").into_iter().max().unwrap();
+        (created - answer_us(patched.unwrap())) as f64 / 1e3
+    }
+}
+
+fn wait_running(posse: &Posse, n: u32) {
+    wait_value(LIMIT, "all to run", || {
+        let status = posse.status();
+        let running = status["groups"][0]["running"].clone();
+        if running == n { Ok(()) } else { Err(running) }
+    });
+    // The memory of the last answers is given back by then, or never.
+    thread::sleep(Duration::from_secs(2));
+}
+
+/// When the successful creates of pods arrived, and when the last was answered: creates a second.
+fn rate(log: &Path, namespace: &str) -> f64 {
+    let all = requests(log, namespace);
+    let creates: Vec<&Value> = all.iter().filter(|entry| is_create(entry)).collect();
+    let first = creates.iter().map(|e| arrival_us(e)).min().unwrap();
+    let last = creates.iter().map(|e| answer_us(e)).max().unwrap();
+    creates.len() as f64 / ((last - first) as f64 / 1e6)
+}
+
+/// The arrivals of the successful creates.
+fn creates(log: &Path, namespace: &str) -> Vec<i64> {
+    requests(log, namespace).iter().filter(|e| is_create(e)).map(arrival_us).collect()
+}
+
+fn is_create(entry: &Value) -> bool {
+    entry["verb"] == "create"
+        && entry["objectRef"]["resource"] == "pods"
+        && entry["objectRef"]["subresource"].is_null()
+        && entry["responseStatus"]["code"] == 201
+}
+
+fn arrival_us(entry: &Value) -> i64 {
+    time_us(&entry["requestReceivedTimestamp"])
+}
+
+fn answer_us(entry: &Value) -> i64 {
+    time_us(&entry["stageTimestamp"])
+}
+
+fn time_us(text: &Value) -> i64 {
+    let time: jiff::Timestamp = text.as_str().unwrap().parse().unwrap();
+    time.as_microsecond()
+}
+
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_micros()).unwrap()
+}

@@ -1,0 +1,70 @@
+//! posse beside 10,000 executors that an embedded cluster only simulates: memory, processor time
+//! for each, and what it costs while nothing happens. `cargo bench --bench scale`.
+
+#![allow(unreachable_pub, dead_code)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+mod figures;
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::access::Access;
+use common::posse::{Posse, Run, command};
+use common::reaper::Guarded;
+use common::scene::TempDir;
+use common::wait::{wait_for, wait_value};
+use figures::{cpu, memory};
+use serde_json::json;
+
+const LIMIT: Duration = Duration::from_secs(600);
+const IDLE: Duration = Duration::from_secs(30);
+
+fn main() {
+    let dir = TempDir::new("scale");
+    let kubeconfig = dir.path().join("kubeconfig");
+    let mut dev = command(dir.path());
+    dev.args(["dev", "--simulate", "--listen", "127.0.0.1:0"])
+        .args([Path::new("--kubeconfig"), &kubeconfig])
+        .env("POSSE_LOG", "warn")
+        .stdout(Stdio::null());
+    let _dev = Guarded::spawn(&mut dev).unwrap();
+    wait_for(LIMIT, "posse dev to answer", || kubeconfig.exists());
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [
+        {"name": "worker", "image": "example.com/worker:1"}]}});
+    fs::write(dir.path().join("pod.json"), pod.to_string()).unwrap();
+    let access = Access::from_kubeconfig(&kubeconfig);
+    let posse = Run::new(dir.path(), "default", &access).env("POSSE_LOG", "info").start();
+    posse.wait_ready();
+    for (from, to) in [(0, 100), (100, 1_000), (1_000, 10_000), (10_000, 10_100)] {
+        grow(&posse, from, to);
+    }
+    let before = cpu(posse.pid());
+    thread::sleep(IDLE);
+    let used = cpu(posse.pid()) - before;
+    println!("idle at 10,100 for {} s: {} ms of processor time", IDLE.as_secs(), used.as_millis());
+}
+
+fn grow(posse: &Posse, from: u32, to: u32) {
+    let (begun, before) = (Instant::now(), cpu(posse.pid()));
+    posse.scale("default", to);
+    wait_value(LIMIT, "all to run", || {
+        // `status --json` names every executor; the counts alone are asked for less often.
+        thread::sleep(Duration::from_millis(500));
+        let running = posse.status()["groups"][0]["running"].clone();
+        if running == to { Ok(()) } else { Err(running) }
+    });
+    let (took, used) = (begun.elapsed(), cpu(posse.pid()) - before);
+    thread::sleep(Duration::from_secs(2));
+    println!(
+        "{from} -> {to} executors: {:.1} s, {:.0} us of processor time each; {}",
+        took.as_secs_f64(),
+        used.as_secs_f64() * 1e6 / f64::from(to - from),
+        memory(posse.pid()),
+    );
+}
