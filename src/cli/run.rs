@@ -310,7 +310,9 @@ impl Run<'_> {
             }
         };
         // A request that takes it may be under way.
-        handle.stop(Release::Delete, ABANDON_TIMEOUT);
+        if !handle.stop(Release::Delete, ABANDON_TIMEOUT) {
+            debug!("the lease of {} may be left behind", selection.pod_prefix());
+        }
         refused
     }
 

@@ -185,6 +185,12 @@ impl Finish {
         self.phase == Phase::Hurrying
     }
 
+    /// True where the executors are left at the end.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.keep
+    }
+
     /// How the run ended; none while it goes on.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {

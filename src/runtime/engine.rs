@@ -20,6 +20,7 @@ use crate::core::input::{Input, Mark};
 use crate::core::lease::LeaseUpdate;
 use crate::core::reconciler::Reconciler;
 use crate::core::refusal::{Class, Refusal};
+use crate::core::stop::StopOrder;
 use crate::core::time::Millis;
 use crate::runtime::clock::Clock;
 use crate::runtime::driver::{Driver, DriverEnv, Reaper};
@@ -171,6 +172,10 @@ impl<U: Upstream> Engine<'_, U> {
                 return outcome.clone();
             }
             self.wait();
+            // Decided among the messages: nothing is told after it.
+            if let Some(outcome) = self.finish.outcome() {
+                return outcome.clone();
+            }
         }
     }
 
@@ -428,13 +433,17 @@ impl<U: Upstream> Engine<'_, U> {
                 Order::HoldCreates => self.core.hold_creates(),
                 Order::KillDriver => {
                     if let Some(driver) = &self.state.driver {
-                        warn!("the driver did not end in its time: killing it");
+                        warn!("killing the driver: it has not ended in its time");
                         driver.kill_group_now();
                     }
                 }
                 Order::LastDelete => {
+                    warn!("asked again: not waiting for the executors");
                     self.state.hurry_until = Some(now.after(HURRY_MS));
-                    if self.state.is_lease_held {
+                    let keep = self.finish.keeps();
+                    // What goes from here on goes by our own will.
+                    self.core.begin_stop(StopOrder { keep, spare_evidence: false }, now);
+                    if self.state.is_lease_held && !keep {
                         self.writers.send(Action::DeleteAll { grace_s: 0, spare_counted: false });
                     }
                 }

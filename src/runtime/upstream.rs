@@ -55,8 +55,10 @@ pub enum IdKeeper {
 impl IdKeeper {
     /// Gives the instance back, where it is held.
     pub fn release(self, release: Release) {
-        if let Self::Lease(lease) = self {
-            lease.stop(release, RELEASE_TIMEOUT);
+        if let Self::Lease(lease) = self
+            && !lease.stop(release, RELEASE_TIMEOUT)
+        {
+            warn!("the lease could not be given back: the API server does not answer");
         }
     }
 }
@@ -105,13 +107,12 @@ impl LeaseHandle {
         }
     }
 
-    /// Gives the Lease back where it is held, and waits for that no longer than `timeout`.
-    pub fn stop(self, release: Release, timeout: Duration) {
+    /// Gives the Lease back where it is held, and waits for that no longer than `timeout`; false
+    /// where it may still be held.
+    pub fn stop(self, release: Release, timeout: Duration) -> bool {
         // A keeper that has ended already needs no stop.
         let _ = self.commands.try_send(LeaseCommand::Stop { release, timeout });
-        if !self.keeper.join_by(Instant::now() + timeout) {
-            warn!("the lease could not be given back: the API server does not answer");
-        }
+        self.keeper.join_by(Instant::now() + timeout)
     }
 }
 
@@ -409,7 +410,7 @@ mod tests {
             handle.reserve(ExecutorId(id));
         }
         let began = Instant::now();
-        handle.stop(Release::Delete, Duration::from_millis(50));
+        assert!(!handle.stop(Release::Delete, Duration::from_millis(50)));
         // The request itself would take 10 s to be given up.
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
@@ -427,7 +428,7 @@ mod tests {
         let (signals, clock) = (Signals::start().unwrap(), Clock::start());
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
         let acquired = await_lease(&receiver, &signals, clock, Duration::from_millis(2_500));
-        handle.stop(Release::Keep, Duration::from_secs(10));
+        assert!(handle.stop(Release::Keep, Duration::from_secs(10)), "nothing is held or asked");
         acquired
     }
 
