@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,7 @@ use crate::runtime::worker::Worker;
 use crate::runtime::writers::{Effects, Writers};
 use crate::wire::build::Owner;
 use crate::wire::config::{Control, Ready};
+use crate::wire::control_addr::ControlAddr;
 use crate::wire::labels::Selection;
 use crate::wire::names;
 use crate::wire::status_json;
@@ -537,8 +538,12 @@ impl Run<'_> {
                 app: selection.app.clone(),
                 instance: selection.instance.clone(),
                 namespace: self.ground.namespace.clone(),
-                control: outside.control.as_ref().map(|control| control.address().to_string()),
-                control_token_file: self.settings.control_token_file.clone(),
+                control: outside.control.as_ref().map(|control| match control.address() {
+                    ControlAddr::Unix(path) => ControlAddr::Unix(absolute(path)).to_string(),
+                    tcp @ ControlAddr::Tcp(_) => tcp.to_string(),
+                }),
+                // The driver may go to another folder before it reads it.
+                control_token_file: self.settings.control_token_file.as_deref().map(absolute),
             },
             probe: match driver.ready {
                 Ready::Tcp(port) => Some(format!("{host}:{port}")),
@@ -547,6 +552,11 @@ impl Run<'_> {
             is_ready_by_call: driver.ready == Ready::Control,
         }
     }
+}
+
+/// The path from the root; as it is where the working directory is not known.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// What others see of a run.

@@ -326,6 +326,10 @@ impl<U: Upstream> Engine<'_, U> {
         }
         if self.core.had_first_list() {
             self.state.is_driver_begun = true;
+            let n_found = self.core.executors().iter().count();
+            if n_found > 0 {
+                info!("{n_found} executors of an earlier run are there and kept");
+            }
             self.begin_driver(now);
             return;
         }

@@ -149,7 +149,10 @@ pub fn verdict(verdict: &Verdict) -> String {
         }
         Verdict::DriverNotStarted { message } => message.clone(),
         Verdict::NotAllowed { message } => {
-            format!("the API server does not allow it: {message}")
+            format!(
+                "the API server does not allow it: {message}; deploy/rbac.yaml lists the rights \
+                 that are needed, --namespace says where"
+            )
         }
         Verdict::NotReachable { message } => {
             format!("the API server cannot be reached: {message}")

@@ -178,8 +178,16 @@ pub fn await_lease(
             }
             Message::Lease(LeaseUpdate::Trouble { refusal }) => {
                 n_not_found += u32::from(refusal.class == Class::NotFound);
-                if refusal.class == Class::Unauthorized || n_not_found > 1 {
-                    return Acquired::Refused { message: refusal.to_string() };
+                // A lease that is gone is made anew; where that finds nothing, the place is missing.
+                let remedy = if refusal.class == Class::Unauthorized {
+                    Some("renew the token or certificate we come with")
+                } else if n_not_found > 1 {
+                    Some("create the namespace, or choose another with --namespace")
+                } else {
+                    None
+                };
+                if let Some(remedy) = remedy {
+                    return Acquired::Refused { message: format!("{refusal}; {remedy}") };
                 }
                 if last != refusal.to_string() {
                     last = refusal.to_string();
@@ -438,13 +446,18 @@ mod tests {
         let got = acquire(move |_| refused(403, "Forbidden", "leases is forbidden: User"));
         assert!(matches!(got, Acquired::NoRights { .. }), "{got:?}");
         let got = acquire(move |_| refused(401, "Unauthorized", "Unauthorized"));
-        assert_eq!(got, Acquired::Refused { message: "Unauthorized (401)".to_owned() });
+        assert!(
+            matches!(&got, Acquired::Refused { message } if message.contains("renew the token")),
+            "{got:?}"
+        );
         let got = acquire(move |line| match line.starts_with("GET") {
             true => absent(),
             false => refused(404, "NotFound", "namespaces \"ns\" not found"),
         });
-        let message = "namespaces \"ns\" not found (404)".to_owned();
-        assert_eq!(got, Acquired::Refused { message });
+        assert!(
+            matches!(&got, Acquired::Refused { message } if message.contains("--namespace")),
+            "{got:?}"
+        );
         let got = acquire(move |_| refused(503, "ServiceUnavailable", "later"));
         assert_eq!(got, Acquired::TimedOut { message: "later (503)".to_owned() });
     }
