@@ -8,7 +8,9 @@
 
 mod common;
 mod e2e {
+    pub mod faults;
     pub mod harness;
+    pub mod history;
     pub mod losses;
     pub mod outages;
     pub mod refusals;
@@ -30,26 +32,33 @@ const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};
+    Real history::{compacted_while_away, restored_from_a_backup};
     Both outages::{
         answers_after_the_watch, error_after_commit, silent_watch, stop_while_a_create_hangs,
-        watch_cut_and_410,
+        told_to_end_while_starting, watch_cut_and_410,
+    };
+    Embedded faults::{
+        fault_500_after_commit, fault_compacted_history, fault_dropped_watches,
+        fault_latency_and_429, fault_quota, fault_silent_watch,
     };
     Both refusals::{
         foreign_pod_in_the_way, label_stripper, own_ending_pod_in_the_way, quota_then_room,
         quota_wakes_when_a_pod_goes,
     };
-    Real refusals::{bad_template, wrong_rights};
+    Real refusals::{bad_template, rights_taken_while_running, wrong_rights};
     Both losses::{
-        poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
+        budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
         replaced_after_failure, replaced_when_gone, replaced_while_terminating,
     };
     Real losses::{pending_goes_before_running, reasons_of_the_cluster};
     Both scaling::{
         driver_decides_the_exit_code, groups_have_their_own_targets, keep_then_cleanup,
-        kill_9_and_adoption, owned_by_the_driver_pod, render_asks_the_server, scale_up_and_down,
+        kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod, render_asks_the_server, scale_up_and_down,
         second_signal_ends_it_at_once, two_posse_of_one_instance,
     };
+    Embedded scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};
+    Embedded harness::{harness_audit, harness_events};
     Real harness::{harness_drives_pods, harness_outage, harness_proxy, harness_tokens};
 };
 

@@ -21,7 +21,7 @@ const TRACE_LINES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
 /// Seeds that once failed.
 const REGRESSIONS: &[u64] =
-    &[3067, 4947, 5348, 7361, 8688, 11734, 15572, 18102, 19385, 19562, 29024];
+    &[3067, 4947, 5348, 7361, 8688, 11734, 15572, 18102, 19385, 19562, 29024, 41584, 46219, 85681];
 
 fn run(seed: u64) -> Verdict {
     let outcome = catch_unwind(AssertUnwindSafe(|| World::new(seed).run()));

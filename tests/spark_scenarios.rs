@@ -9,9 +9,10 @@ mod harness;
 use harness::{Run, policy, refusal, spec};
 use posse::core::event::Event;
 use posse::core::input::PodEvent;
-use posse::core::plan::{Waiting, share};
+use posse::core::plan::share;
 use posse::core::policy::{Policy, ScaleDown};
 use posse::core::refusal::Class;
+use posse::core::waiting::Waiting;
 
 /// The limit holds over all groups; a pending pod frees nothing, a running one does.
 #[test]
@@ -20,7 +21,7 @@ fn spark_c1_4_pending_pod_limit_with_multiple_resource_profiles() {
     let mut run = Run::new(policy, vec![spec("a", 2), spec("b", 3)]);
     assert_eq!(run.creates(), [1, 2, 3]);
     run.created(&[1, 2, 3]);
-    assert_eq!(run.creates(), []);
+    assert!(run.creates().is_empty());
     assert_eq!(run.waits_for("b"), Some(Waiting::PendingLimit));
     // Spark waits for an idle time-out; here a lower target ends the youngest pending one at once.
     run.target("a", 1);
@@ -51,7 +52,7 @@ fn spark_c1_6_initially_request_executors_in_batches() {
     let mut run = Run::new(policy(), vec![spec("g", 6)]);
     assert_eq!(run.creates(), [1, 2, 3, 4]);
     run.wait(60_000);
-    assert_eq!(run.creates(), []);
+    assert!(run.creates().is_empty());
     assert_eq!(run.waits_for("g"), Some(Waiting::InFlight));
 }
 
@@ -64,7 +65,7 @@ fn spark_c1_8_request_executors_in_batches_allow_another_batch() {
     assert_eq!(run.creates(), [5, 6]);
     run.created(&[2, 3, 4, 5, 6]);
     run.running(&[1, 2, 3, 4, 5, 6]);
-    assert_eq!(run.creates(), []);
+    assert!(run.creates().is_empty());
 }
 
 /// The failed one is replaced in the same turn, not with the next batch.
@@ -101,7 +102,7 @@ fn spark_c1_12_scale_up_and_down_on_target_executor_count_changes() {
     assert_eq!(run.creates(), [2, 3, 4]);
     run.created(&[2, 3, 4]);
     run.running(&[2]);
-    assert_eq!(run.take(), []);
+    assert!(run.take().is_empty());
     // Spark waits for an idle time-out and deletes in one call; posse ends what did not start.
     run.target("g", 2);
     assert_eq!(run.ends(), ["u3", "u4"]);
@@ -121,7 +122,7 @@ fn spark_c1_13_correctly_identify_timed_out_pending_pod_requests_as_excess() {
     run.target("g", 2);
     assert_eq!(run.creates(), [2]);
     run.target("g", 1);
-    assert_eq!(run.take(), [], "the create under way is given up, nothing is deleted");
+    assert!(run.take().is_empty(), "the create under way is given up, nothing is deleted");
     assert_eq!(run.group("g").draining, 1);
     run.created(&[2]);
     assert_eq!(run.ends(), ["u2"]);
@@ -156,7 +157,7 @@ fn spark_c1_15_known_pods_with_multiple_resource_profiles_at_downscaling() {
     assert_eq!(ended.len(), 5);
     assert!(ids.iter().all(|id| ended.contains(&format!("u{id}"))), "pending ones first");
     run.target("a", 1);
-    assert_eq!(run.take(), []);
+    assert!(run.take().is_empty());
 }
 
 #[test]

@@ -10,7 +10,7 @@
 . "${0%/*}/words.sh"
 
 : "${POSSE_EXE:?is not set: start this with posse run}" "${2:?usage: driver.sh SHARED TEXTS}"
-lines=${WORDCOUNT_CHUNK_LINES:-4}
+lines=${WORDCOUNT_CHUNK_LINES:-6}
 job=$1/posse-$POSSE_APP-$POSSE_INSTANCE
 texts=$2
 

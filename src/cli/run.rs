@@ -596,7 +596,9 @@ fn tell(outcome: &Outcome) -> Code {
         Some(Verdict::NotAllowed { .. } | Verdict::NotReachable { .. }) => Code::Server,
         Some(Verdict::TemplateRefused { .. }) => Code::TemplateRefused,
         None if outcome.is_taken_over => Code::TakenOver,
-        None if outcome.is_hurried || !outcome.stop.remaining.is_empty() => Code::Remain,
+        // The driver was killed for the hurry's sake: its code tells nothing of its own.
+        None if outcome.is_hurried => return Code::Remain,
+        None if !outcome.stop.remaining.is_empty() => Code::Remain,
         None => Code::Clean,
     };
     own.with_driver(outcome.driver.unwrap_or(0))

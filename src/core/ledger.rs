@@ -1,7 +1,7 @@
 //! Owns what was asked of the server and is not settled: creates by executor, chores (deletes and
 //! patches) by uid. Entries are written before the request leaves.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::Mark;
@@ -148,6 +148,9 @@ pub struct Chores {
     by_uid: BTreeMap<Uid, Chore>,
     queue: VecDeque<Uid>,
     n_in_flight: usize,
+    /// Requests under way whose chore was removed: their answers tell nothing, and the pod (which
+    /// a history that went back may bring again) gets no other request before them.
+    orphans: BTreeSet<Uid>,
 }
 
 impl Chores {
@@ -207,7 +210,7 @@ impl Chores {
     pub fn send_next(&mut self) -> Option<(Uid, &Chore)> {
         while let Some(uid) = self.queue.pop_front() {
             let Some(chore) = self.by_uid.get_mut(&uid) else { continue };
-            if chore.step == ChoreStep::Queued {
+            if chore.step == ChoreStep::Queued && !self.orphans.contains(&uid) {
                 (chore.step, chore.n_tries) = (ChoreStep::Answer, chore.n_tries.saturating_add(1));
                 self.n_in_flight += 1;
                 return self.by_uid.get(&uid).map(|chore| (uid, chore));
@@ -220,12 +223,18 @@ impl Chores {
     /// more, or where it has to be asked again because the answer is void.
     pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut Chore> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
+        if self.orphans.remove(uid) {
+            self.queue.push_back(uid.clone());
+            return None;
+        }
         let chore = self.by_uid.get_mut(uid)?;
         if chore.is_void {
             (chore.is_void, chore.step) = (false, ChoreStep::Queued);
             self.queue.push_back(uid.clone());
             return None;
         }
+        // Nothing is under way now; whoever moves it on says what it waits for.
+        chore.step = ChoreStep::Queued;
         Some(chore)
     }
 
@@ -261,6 +270,9 @@ impl Chores {
 
     /// The pod is gone, or the chore is done.
     pub fn remove(&mut self, uid: &Uid) {
-        self.by_uid.remove(uid);
+        let Some(chore) = self.by_uid.remove(uid) else { return };
+        if chore.step == ChoreStep::Answer {
+            self.orphans.insert(uid.clone());
+        }
     }
 }

@@ -415,6 +415,7 @@ impl Reconciler {
     /// A pod under a name of ours, with our labels and our owner: an earlier create of ours.
     fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
         pod.id == id
+            && self.executors.get(id).is_some_and(|executor| executor.group == pod.group)
             && *pod.name == *self.pod_name(id)
             && (self.identity.owner.is_none() || pod.owner == self.identity.owner)
     }

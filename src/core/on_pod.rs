@@ -63,7 +63,11 @@ impl Reconciler {
             self.ids.on_seen(id);
         }
         let is_second = match self.executors.get(id) {
-            Some(executor) => executor.is_gone || executor.uid.as_ref().is_some_and(|u| u != uid),
+            // A pod of another group is not what this create asked for, whatever its name.
+            Some(executor) => {
+                executor.is_gone
+                    || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
+            }
             None => self.spent.contains(id),
         };
         if is_second || !is_named_so {
@@ -291,7 +295,7 @@ impl Reconciler {
         let is_its_pod = match &executor.uid {
             Some(uid) => *uid == pod.uid && !executor.is_gone,
             // Came and went before anything else told of it.
-            None => *pod.name == *self.pod_name(pod.id),
+            None => *pod.name == *self.pod_name(pod.id) && executor.group == pod.group,
         };
         let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
         if is_its_pod {

@@ -200,15 +200,15 @@ impl Cluster {
              users: []\n",
             self.url()
         );
+        // Whole or not at all: whoever waits for the file reads it the moment it is there.
+        let mut part = self.kubeconfig.clone().into_os_string();
+        part.push(format!(".{}", std::process::id()));
         let write = || -> io::Result<()> {
             let mut options = fs::OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&self.kubeconfig)?;
-            io::Write::write_all(&mut file, text.as_bytes())
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            io::Write::write_all(&mut file, text.as_bytes())?;
+            fs::rename(&part, &self.kubeconfig)
         };
         write().map_err(|error| DevError::File(self.kubeconfig.clone(), error))
     }

@@ -1,4 +1,5 @@
-//! Reads the real server's audit log: who wrote what, and that nothing was made twice.
+//! Reads what was written down during a test: by the real server in its audit log, who wrote what;
+//! by posse in its events, on both servers. Nothing may have been made, or lost, twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,40 +41,84 @@ pub fn tally(log: &Path, namespace: &str) -> BTreeMap<String, u32> {
     tally
 }
 
-/// What holds for every test: no executor made twice, nobody writes unnamed, no pod of others
-/// is deleted.
+/// What holds for every test; see `mistakes`.
 #[track_caller]
 pub fn check(log: &Path, namespace: &str) {
-    let requests = requests(log, namespace);
-    let mut made = BTreeSet::new();
-    let mut made_by_others = BTreeSet::new();
-    for entry in &requests {
-        let uri = entry["requestURI"].as_str().unwrap_or_default();
+    let found = mistakes(&requests(log, namespace));
+    assert!(found.is_empty(), "the audit log shows:\n{}", found.join("\n"));
+}
+
+/// What no posse may do: make an executor twice, write under no name, touch what is not its own,
+/// write anything but pods and its Lease, or do a kubelet's work.
+pub fn mistakes(requests: &[Value]) -> Vec<String> {
+    let mut found = Vec::new();
+    let (mut made, mut made_by_others) = (BTreeSet::new(), BTreeSet::new());
+    for entry in requests {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (uri, verb) = (text(&entry["requestURI"]), text(&entry["verb"]));
         let object = &entry["objectRef"];
-        let code = entry["responseStatus"]["code"].as_i64();
-        let verb = entry["verb"].as_str().unwrap_or_default();
-        let is_pod = object["resource"] == "pods" && object["subresource"].is_null();
-        let name = object["name"].as_str().unwrap_or_default();
+        let (name, resource) = (text(&object["name"]), text(&object["resource"]));
+        let is_done = entry["responseStatus"]["code"].as_i64().is_some_and(|code| code < 300)
+            && !uri.contains("dryRun");
+        let is_pod = resource == "pods" && object["subresource"].is_null();
+        let mut wrong = |what: &str| found.push(format!("{what}: {verb} {uri}"));
         if !by_posse(entry) {
-            if is_pod && verb == "create" && code == Some(201) {
+            if is_pod && verb == "create" && is_done {
                 made_by_others.insert(name);
             }
             // The tests themselves borrow the identity, under names of their own.
-            let by_test =
-                entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with("test-"));
-            let named = by_test || entry["user"]["username"] != "posse-test";
-            assert!(named, "posse must name itself in its user agent: {entry}");
+            let is_test = text(&entry["userAgent"]).starts_with("test-");
+            if !is_test && entry["user"]["username"] == "posse-test" {
+                wrong("posse must name itself in its user agent");
+            }
             continue;
         }
-        if matches!(verb, "create" | "patch" | "update") && code.is_some_and(|c| c < 300) {
-            assert!(uri.contains("fieldManager=posse"), "a write without a field manager: {uri}");
+        if !is_done || matches!(&*verb, "get" | "list" | "watch") {
+            continue;
         }
-        if is_pod && verb == "create" && code == Some(201) && !uri.contains("dryRun") {
-            assert!(!name.is_empty(), "the audit log names what is created: {entry}");
-            assert!(made.insert(name), "{name} was made twice");
+        if matches!(&*verb, "create" | "patch" | "update") && !uri.contains("fieldManager=posse") {
+            wrong("a write without a field manager");
         }
-        if is_pod && verb == "delete" && code == Some(200) {
-            assert!(!made_by_others.contains(name), "{name} is not posse's, and was deleted");
+        if !object["subresource"].is_null() {
+            wrong("a kubelet's work");
+        } else if !matches!(&*resource, "leases" | "pods" | "selfsubjectaccessreviews") {
+            wrong("not posse's to write");
+        }
+        if is_pod && verb == "create" && name.is_empty() {
+            wrong("a create that the log does not name");
+        }
+        if is_pod && verb == "deletecollection" && !uri.contains("labelSelector=") {
+            wrong("all pods of the namespace are deleted");
+        }
+        if is_pod && verb != "create" && made_by_others.contains(&name) {
+            wrong("a pod that is not posse's");
+        }
+        if is_pod && verb == "create" && !made.insert(name) {
+            wrong("made twice");
         }
     }
+    found
+}
+
+/// What the events of a scene's runs must not say: an executor asked for twice, also by a later
+/// run; a loss told twice in one run; a gap.
+pub fn mistakes_of_events(runs: &[Vec<Value>]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut requested = BTreeSet::new();
+    for events in runs {
+        let mut lost = BTreeSet::new();
+        for (event, seq) in events.iter().zip(1_u64..) {
+            let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+            if event["seq"] != seq {
+                found.push(format!("{seq} is missing: {event}"));
+            }
+            if event["event"] == "executor_requested" && !requested.insert(text("pod")) {
+                found.push(format!("requested twice: {event}"));
+            }
+            if event["event"] == "executor_lost" && !lost.insert(text("uid")) {
+                found.push(format!("lost twice: {event}"));
+            }
+        }
+    }
+    found
 }

@@ -33,6 +33,11 @@ pub struct Embedded {
 
 impl Embedded {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these words after `posse dev`.
+    pub fn start_with(args: &[&str]) -> Self {
         let dir = TempDir::new("dev");
         let kubeconfig = dir.path().join("kubeconfig");
         let log = fs::File::create(dir.path().join("log")).expect("the folder can be written");
@@ -40,6 +45,7 @@ impl Embedded {
         command
             .args(["dev", "--listen", "127.0.0.1:0"])
             .args([Path::new("--kubeconfig"), &kubeconfig])
+            .args(args)
             .stdout(Stdio::null())
             .stderr(log);
         let mut process = Guarded::spawn(&mut command).expect("the binary can be started");

@@ -184,11 +184,9 @@ impl Posse {
         fs::read_to_string(&self.stdout).unwrap_or_default()
     }
 
-    /// The events so far; a line that is half written is not one yet.
+    /// The events so far.
     pub fn events(&self) -> Vec<Value> {
-        let text = fs::read_to_string(&self.events).unwrap_or_default();
-        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        whole.map(|line| serde_json::from_str(line).expect("an event is JSON")).collect()
+        read_events(&self.events)
     }
 
     /// The events of one kind.
@@ -281,6 +279,13 @@ impl Posse {
         self.may_end();
         self.life.child.borrow_mut().kill();
     }
+}
+
+/// The events in a file; a line that is half written is not one yet.
+pub fn read_events(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).expect("an event is JSON")).collect()
 }
 
 /// What a finished command printed.

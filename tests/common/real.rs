@@ -63,7 +63,7 @@ pub struct Real {
     // Before the folder: what runs in it ends first.
     apiserver: Mutex<Option<Guarded>>,
     _controllers: Option<Guarded>,
-    _etcd: Guarded,
+    etcd: Mutex<Option<Guarded>>,
     assets: PathBuf,
     dir: TempDir,
     ports: Ports,
@@ -105,7 +105,7 @@ impl Real {
         let mut real = Self {
             apiserver: Mutex::new(Some(apiserver)),
             _controllers: None,
-            _etcd: etcd,
+            etcd: Mutex::new(Some(etcd)),
             assets: assets.to_owned(),
             dir,
             ports,
@@ -200,6 +200,59 @@ impl Real {
             let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
             admin.post(path, &review).ok()["status"]["allowed"] == true
         });
+    }
+
+    /// Takes away what `bind_role` gave; the server acts on it at once.
+    pub fn unbind_role(&self, namespace: &str, role: &str, user: &str) {
+        let path = format!(
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/{role}-{user}"
+        );
+        let now = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
+        self.client(Who::Admin, "test-admin").delete(&path, &now).ok();
+    }
+
+    /// Makes etcd forget all versions but the newest, and the API server all that it remembers
+    /// of them: a watch from an older version gets a 410.
+    pub fn compact(&self) {
+        let etcd =
+            Access { url: format!("http://127.0.0.1:{}", self.ports.etcd), ..Access::default() };
+        let etcd = Client::new(&etcd, "test-admin");
+        self.down();
+        let range = etcd.post("/v3/kv/range", &json!({"key": "Lw==", "count_only": true})).ok();
+        let newest = &range["header"]["revision"];
+        assert!(newest.is_string(), "etcd tells its revision: {range}");
+        etcd.post("/v3/kv/compaction", &json!({"revision": newest, "physical": true})).ok();
+        self.up();
+    }
+
+    /// Keeps a copy of all that etcd holds, for `restore`.
+    pub fn back_up(&self) {
+        self.without_etcd(|| copy_folder(&self.dir.path().join("etcd"), &self.backup()));
+    }
+
+    /// Brings etcd back to the copy: what was written since never was.
+    pub fn restore(&self) {
+        self.without_etcd(|| {
+            let data = self.dir.path().join("etcd");
+            fs::remove_dir_all(&data).expect("etcd's folder can be removed");
+            copy_folder(&self.backup(), &data);
+        });
+    }
+
+    fn backup(&self) -> PathBuf {
+        self.dir.path().join("etcd.backup")
+    }
+
+    /// Does something to the data while nobody has it open.
+    fn without_etcd(&self, change: impl FnOnce()) {
+        self.down();
+        drop(self.etcd.lock().expect("nobody panics in here").take());
+        change();
+        let again = wait_value(PATIENCE, "etcd to start again", || {
+            spawn_etcd(&self.assets, self.dir.path(), &self.ports)
+        });
+        *self.etcd.lock().expect("nobody panics in here") = Some(again);
+        self.up();
     }
 
     fn signal(&self, signal: Signal) {
@@ -380,6 +433,19 @@ fn spawn_apiserver(assets: &Path, dir: &Path, ports: &Ports) -> Result<Guarded, 
         .arg(format!("--audit-log-path={}", file("audit.log")))
         .arg("--audit-log-maxsize=1000");
     spawn(&mut command, &dir.join("apiserver.log"))
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("the test's own folder can be written");
+    for entry in fs::read_dir(from).expect("the folder can be read") {
+        let entry = entry.expect("the folder can be read");
+        let to = to.join(entry.file_name());
+        if entry.file_type().expect("a file has a type").is_dir() {
+            copy_folder(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).expect("the folder can be written");
+        }
+    }
 }
 
 fn tail(log: &Path) -> String {

@@ -29,6 +29,8 @@ const LINES_SHOWN: usize = 60;
 pub enum On {
     /// Both servers.
     Both,
+    /// What only the embedded cluster can do, or what needs no server twice.
+    Embedded,
     /// Users, TLS, tokens, a test-side node: only the real server has these.
     Real,
 }
@@ -130,7 +132,8 @@ pub fn main(scenarios: &[Scenario]) -> ExitCode {
     let assets = std::env::var_os(ASSETS).filter(|v| !v.is_empty()).map(PathBuf::from);
     let mut cases: Vec<Case<'_>> = Vec::new();
     for real in [false, true] {
-        let on_this = scenarios.iter().filter(|scenario| real || scenario.on == On::Both);
+        let other = if real { On::Embedded } else { On::Real };
+        let on_this = scenarios.iter().filter(|scenario| scenario.on != other);
         cases.extend(on_this.map(|scenario| Case { scenario, real }));
     }
     cases.retain(|case| wanted.takes(&case.name()));

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::access::Access;
 use super::audit;
 use super::http::{Client, gone_in};
-use super::posse::Run;
+use super::posse::{Run, read_events};
 use super::runner;
 use super::server::{End, Node, Server, Who, items, pods_path};
 use super::wait::{PATIENCE, wait_value};
@@ -83,6 +83,7 @@ impl<'s> Scene<'s> {
     /// another one makes it deaf to TERM; where the test-side node runs, nothing executes it.
     pub fn template(&self) -> Value {
         let script = r#"trap 'test -e "$SCENE/deaf" || exit 143' TERM
+            touch "$SCENE/$POSSE_POD_NAME.up"
             end=$SCENE/$POSSE_POD_NAME.end; turns=0
             while test -d "$SCENE" && test $turns -lt 3000 && ! test -e "$end"; do
                 sleep 0.1; turns=$((turns + 1))
@@ -137,12 +138,15 @@ impl<'s> Scene<'s> {
             let mut ours = self.ours();
             ours.retain(|pod| !is_over(pod));
             ours.sort_by_key(executor_id);
-            if ours.len() == n && ours.iter().all(is_running) {
-                Ok(ours)
-            } else {
-                Err(describe(&ours))
-            }
+            let up = |pod: &Value| is_running(pod) && self.listens(name_of(pod));
+            if ours.len() == n && ours.iter().all(up) { Ok(ours) } else { Err(describe(&ours)) }
         })
+    }
+
+    /// True once the pod's container is deaf where it should be: one that has only just begun
+    /// dies of any signal. Where nothing is executed there is nothing to wait for.
+    fn listens(&self, pod: &str) -> bool {
+        self.server.real().is_some() || up_file(self.dir.path(), pod).exists()
     }
 
     /// Waits until no pod of posse is left.
@@ -172,10 +176,19 @@ impl<'s> Scene<'s> {
         self.admin.delete(&path, &gone_in(GRACE_S)).ok();
     }
 
-    /// The end of a test: nothing is left, and what was written is as it should be.
+    /// The end of a test: nothing is left, nobody holds on to an instance, and what was written is
+    /// as it should be.
     #[track_caller]
     pub fn finish(self) {
         self.wait_none();
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace);
+        wait_value(PATIENCE, "every Lease to be released or gone", || {
+            let mut leases = items(&self.admin.get(&path).ok());
+            leases.retain(|lease| {
+                lease["spec"]["holderIdentity"].as_str().is_some_and(|h| !h.is_empty())
+            });
+            if leases.is_empty() { Ok(()) } else { Err(Value::from(leases)) }
+        });
         self.finish_with_pods();
     }
 
@@ -185,7 +198,22 @@ impl<'s> Scene<'s> {
         if let Some(log) = self.server.audit_log() {
             audit::check(&log, &self.namespace);
         }
+        let found = audit::mistakes_of_events(&self.runs());
+        assert!(found.is_empty(), "the events show:\n{}", found.join("\n"));
     }
+
+    /// The events of each run of this scene.
+    fn runs(&self) -> Vec<Vec<Value>> {
+        let files = fs::read_dir(self.dir.path()).expect("the folder can be read");
+        let mut files: Vec<PathBuf> = files.map(|entry| entry.expect("readable").path()).collect();
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "events"));
+        files.iter().map(|path| read_events(path)).collect()
+    }
+}
+
+/// What a pod's container makes when it has begun.
+pub fn up_file(scene_dir: &Path, pod: &str) -> PathBuf {
+    scene_dir.join(format!("{pod}.up"))
 }
 
 /// An executor of any posse.

@@ -64,6 +64,68 @@ pub fn harness_drives_pods(server: &dyn Server) {
     scene.finish();
 }
 
+/// The look at the audit log after each test finds what it is there to find.
+pub fn harness_audit(_server: &dyn Server) {
+    let entry = |agent: &str, verb: &str, resource: &str, name: &str| {
+        let uri = format!("/x/{resource}/{name}?fieldManager=posse");
+        json!({"verb": verb, "requestURI": uri, "userAgent": agent,
+            "user": {"username": "posse-test"}, "responseStatus": {"code": 200},
+            "objectRef": {"resource": resource, "name": name, "namespace": "n"}})
+    };
+    let posse = |verb: &str, resource: &str, name: &str| entry("posse/0.1", verb, resource, name);
+    let with = |mut entry: Value, pointer: &str, value: Value| {
+        *entry.pointer_mut(pointer).expect("it is there") = value;
+        entry
+    };
+    let check = |entries: &[Value], want: &[&str]| {
+        let found = audit::mistakes(entries);
+        let fits = found.len() == want.len()
+            && found.iter().zip(want).all(|(found, want)| found.starts_with(want));
+        assert!(fits, "{found:?} instead of {want:?}");
+    };
+    let one = posse("create", "pods", "one");
+    check(&[one.clone(), posse("create", "pods", "two"), posse("delete", "pods", "one")], &[]);
+    check(&[one.clone(), posse("update", "leases", "l"), one.clone()], &["made twice"]);
+    let refused = with(one.clone(), "/responseStatus/code", json!(409));
+    check(&[one.clone(), refused], &[]);
+    let dry = with(one.clone(), "/requestURI", json!("/x/pods?dryRun=All&fieldManager=posse"));
+    check(&[one.clone(), dry], &[]);
+    let foreign = entry("test-admin", "create", "pods", "theirs");
+    check(
+        &[foreign.clone(), posse("delete", "pods", "theirs"), posse("patch", "pods", "theirs")],
+        &["a pod that is not posse's", "a pod that is not posse's"],
+    );
+    check(&[foreign, posse("get", "pods", "theirs")], &[]);
+    check(&[entry("", "list", "pods", "")], &["posse must name itself"]);
+    let nobody = with(one.clone(), "/requestURI", json!("/x/pods"));
+    check(&[nobody], &["a write without a field manager"]);
+    check(&[posse("create", "pods", "")], &["a create that the log does not name"]);
+    check(&[posse("deletecollection", "pods", "")], &["all pods of the namespace"]);
+    check(&[posse("delete", "configmaps", "c")], &["not posse's to write"]);
+    let mut status = posse("patch", "pods", "one");
+    status["objectRef"]["subresource"] = "status".into();
+    check(&[one, status], &["a kubelet's work"]);
+}
+
+/// So does the look at the events.
+pub fn harness_events(_server: &dyn Server) {
+    let requested =
+        |seq: u64, pod: &str| json!({"event": "executor_requested", "seq": seq, "pod": pod});
+    let lost = |seq: u64, uid: &str| json!({"event": "executor_lost", "seq": seq, "uid": uid});
+    let check = |runs: &[Vec<Value>], want: &[&str]| {
+        let found = audit::mistakes_of_events(runs);
+        let fits = found.len() == want.len()
+            && found.iter().zip(want).all(|(found, want)| found.starts_with(want));
+        assert!(fits, "{found:?} instead of {want:?}");
+    };
+    let first = vec![requested(1, "a-1"), requested(2, "a-2"), lost(3, "u")];
+    check(&[first.clone(), vec![lost(1, "u"), requested(2, "a-3")]], &[]);
+    check(&[first.clone(), vec![requested(1, "a-2")]], &["requested twice"]);
+    check(&[vec![requested(1, "a-1"), requested(2, "a-1")]], &["requested twice"]);
+    check(&[vec![lost(1, "u"), lost(2, "u")]], &["lost twice"]);
+    check(&[vec![lost(1, "u"), lost(3, "v")]], &["2 is missing"]);
+}
+
 /// A server that goes away and comes back keeps its pods; a frozen one answers late.
 pub fn harness_outage(server: &dyn Server) {
     let own = server.fresh();

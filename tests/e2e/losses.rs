@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::common::posse::Posse;
-use crate::common::scene::{Scene, describe, executor_id, is_running, uid_of};
+use crate::common::scene::{Scene, describe, executor_id, is_over, is_running, name_of, uid_of};
 use crate::common::server::{End, Server};
 use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
@@ -148,4 +148,43 @@ pub fn poll_alone_suffices(server: &dyn Server) {
     scene.wait_running(2);
     posse.stop();
     scene.finish();
+}
+
+/// Too many failures end the application: the driver is told to end, the exit code says why, and
+/// the last failed pods stay as evidence.
+pub fn budget_spent_ends_it(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let (told, up) = (scene.file("told"), scene.file("up"));
+    let script = format!(
+        "trap 'touch {}; exit 0' TERM; touch {}; while :; do sleep 0.1; done",
+        told.display(),
+        up.display()
+    );
+    let settings = json!({"failures": {"app": 2, "keep_failed": 2}});
+    let run = scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]);
+    let posse = run.start();
+    wait_for(PATIENCE, "the driver to listen", || up.exists());
+    let mut failed = Vec::new();
+    for id in 1..=3 {
+        posse.wait_event("executor_running", |event| event["executor"] == id);
+        if id == 3 {
+            posse.may_end();
+        }
+        let pod = scene.ours().into_iter().find(|pod| executor_id(pod) == id);
+        failed.push(pod.expect("it was told as running"));
+        scene.end(&failed[failed.len() - 1], End::Exit(3));
+        let lost = posse.wait_event("executor_lost", |event| event["executor"] == id);
+        assert_eq!((&lost["budget"], &lost["exit_code"]), (&json!("app"), &json!(3)), "{lost}");
+    }
+    posse.expect_exit(11);
+    assert!(told.exists(), "the driver was told to end");
+    assert_eq!(posse.wait_event("budget_exhausted", |_| true)["budget"], "app");
+    let left = scene.ours();
+    assert!(left.iter().all(is_over) && left.len() == 2, "{}", describe(&left));
+    let words = posse.stderr();
+    let said = words.lines().find(|line| line.contains("failed pods are left")).unwrap_or_default();
+    for pod in &left {
+        assert!(said.contains(name_of(pod)), "{} is not named:\n{words}", name_of(pod));
+    }
+    scene.finish_with_pods();
 }

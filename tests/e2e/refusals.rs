@@ -16,7 +16,9 @@ use crate::common::node::wait_bound;
 use crate::common::posse::Posse;
 use crate::common::proxy::{Proxy, Request, Upstream, Verdict, status};
 use crate::common::real::Account;
-use crate::common::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of};
+use crate::common::scene::{
+    GRACE_S, Scene, describe, executor_id, is_over, name_of, uid_of, up_file,
+};
 use crate::common::server::{End, Server, Who, items, pods_path};
 use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
@@ -46,7 +48,9 @@ impl Quota {
                 return Verdict::Pass;
             }
             let _turn = turn.lock().expect("no holder panics");
-            let (used, hard) = (items(&admin.get(&path).ok()).len(), hard.load(Ordering::SeqCst));
+            // What is over takes no room, as on the real server.
+            let used = items(&admin.get(&path).ok()).iter().filter(|pod| !is_over(pod)).count();
+            let hard = hard.load(Ordering::SeqCst);
             if used < hard {
                 let answer = upstream.send(request);
                 return Verdict::Reply(answer.code, answer.body);
@@ -166,6 +170,7 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_deletes(true);
     let (admin, namespace) = (scene.admin.clone(), scene.namespace.clone());
+    let executing_dir = server.real().is_none().then(|| scene.dir.path().to_owned());
     let (first, again) = (AtomicBool::new(true), Arc::new(AtomicBool::new(false)));
     let asked_again = Arc::clone(&again);
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
@@ -178,6 +183,10 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
         }
         let pod = upstream.send(request).ok();
         wait_bound(&admin, &namespace, name_of(&pod));
+        if let Some(dir) = &executing_dir {
+            let up = up_file(dir, name_of(&pod));
+            wait_for(PATIENCE, "the container to be deaf", || up.exists());
+        }
         let path = format!("{}/{}", pods_path(&namespace), name_of(&pod));
         admin.delete(&path, &gone_in(GRACE_S)).ok();
         Verdict::Reply(500, status(500, "InternalError", "the answer of the first one is lost"))
@@ -248,6 +257,32 @@ pub fn wrong_rights(server: &dyn Server) {
     for word in ["pods", scene.namespace.as_str()] {
         assert!(words.contains(word), "the message does not name {word}:\n{words}");
     }
+    scene.finish();
+}
+
+/// Rights that are taken away in the middle, and given back: it waits, says for what, and goes on.
+pub fn rights_taken_while_running(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let real = server.real().expect("only the real server knows rights");
+    let posse = scene.run().executors(2).start();
+    let before = scene.wait_running(2);
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    real.unbind_role(&scene.namespace, "posse-test", "posse-test");
+    scene.end(&before[0], End::Exit(1));
+    posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
+    let refused = posse.wait_event("create_refused", |_| true);
+    let words = refused["message"].as_str().expect("the server's words");
+    assert!(words.contains("cannot create resource"), "{refused}");
+    stays_true(Duration::from_secs(2), "waiting", || !posse.is_over());
+    let group = posse.status()["groups"][0].clone();
+    assert_eq!(group["waiting"], "permanent", "{group}");
+    let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User",
+        "name": "posse-test"});
+    real.bind_role(&scene.namespace, "posse-test", &user);
+    let after = scene.wait_running(2);
+    assert!(after.iter().any(|pod| uid_of(pod) == uid_of(&before[1])), "the other one lived on");
+    assert_eq!(posse.events_of("executor_lost").len(), 1);
+    posse.stop();
     scene.finish();
 }
 

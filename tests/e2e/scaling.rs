@@ -1,16 +1,23 @@
 //! Targets: up, down, groups, restarts, the driver's end, what stays with `--keep`.
 
 use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::audit;
-use crate::common::posse::{Posse, said};
-use crate::common::scene::{APP, Scene, executor_id, name_of, uid_of};
-use crate::common::server::{End, Server, pods_path};
-use crate::common::wait::{PATIENCE, stays_true, wait_for};
+use crate::common::posse::{Posse, command, said};
+use crate::common::proxy::{Proxy, Verdict};
+use crate::common::reaper::Guarded;
+use crate::common::runner::show_on_failure;
+use crate::common::scene::{APP, Scene, TempDir, describe, executor_id, name_of, uid_of};
+use crate::common::server::{End, Server, Who, pods_path};
+use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 fn ids(pods: &[Value]) -> Vec<u64> {
     pods.iter().map(executor_id).collect()
@@ -146,6 +153,74 @@ pub fn kill_9_and_adoption(server: &dyn Server) {
     scene.finish();
 }
 
+/// Killed in the middle of its creates: the next one asks for what is missing, and no id that may
+/// have been given is given again, though nobody remembers which were.
+pub fn kill_9_while_scaling_up(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let n_open = Arc::new(AtomicUsize::new(0));
+    let open = Arc::clone(&n_open);
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
+        if !request.is_create() {
+            return Verdict::Pass;
+        }
+        open.fetch_add(1, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(300));
+        let answer = upstream.send(request);
+        open.fetch_sub(1, Ordering::SeqCst);
+        Verdict::Reply(answer.code, answer.body)
+    });
+    let settings = json!({"allocation": {"in_flight_max": 4}});
+    let run = || {
+        let run = scene.run_with(&proxy.access()).executors(20);
+        run.settings(settings.clone()).instance("halfw")
+    };
+    let first = run().start();
+    wait_for(PATIENCE, "some to be made", || scene.ours().len() >= 5);
+    first.kill();
+    // What was on its way arrives: a server does not take back what it was sent.
+    wait_for(PATIENCE, "the last creates to land", || n_open.load(Ordering::SeqCst) == 0);
+    let made = scene.ours();
+    assert!(made.len() < 20, "killed too late: {}", describe(&made));
+    let second = run().start();
+    let after = scene.wait_running(20);
+    assert!(uids(&after).is_superset(&uids(&made)), "what was made is adopted");
+    let new: Vec<u64> = ids(&after).into_iter().filter(|id| !ids(&made).contains(id)).collect();
+    let want: Vec<u64> = (1001..=1020 - made.len() as u64).collect();
+    assert_eq!(new, want, "ids go on above the block that the first one had");
+    assert_eq!(second.events_of("executor_requested").len(), new.len());
+    second.stop();
+    scene.finish();
+}
+
+/// The first command of all: an empty folder, one file, a driver, no server anywhere.
+pub fn run_with_a_cluster_of_its_own(_server: &dyn Server) {
+    let folder = TempDir::new("own");
+    let script = "until test -e done; do sleep 0.1; done; exit 0";
+    let work = "cd $FOLDER; touch up.$POSSE_EXECUTOR_ID; \
+                until test -e done; do sleep 0.1; done; sleep 100";
+    let settings = json!({"app": APP, "executors": [{"count": 3, "command": ["sh", "-c", work],
+        "env": {"FOLDER": folder.path().display().to_string()}, "image": "none:1"}]});
+    std::fs::write(folder.path().join("posse.yaml"), settings.to_string()).expect("writable");
+    let mut run = command(folder.path());
+    run.args(["run", "--dev", "--events", "events", "--", "sh", "-c", script]);
+    let log = folder.path().join("log");
+    show_on_failure(&log);
+    run.stdout(Stdio::null()).stderr(std::fs::File::create(&log).expect("writable"));
+    let mut posse = Guarded::spawn(&mut run).expect("the binary can be started");
+    wait_value(PATIENCE, "three executors to work", || {
+        assert!(!posse.is_over(), "posse ended");
+        let up = |id: &u32| folder.path().join(format!("up.{id}")).exists();
+        let n = (1..=3).filter(up).count();
+        if n == 3 { Ok(()) } else { Err(n) }
+    });
+    std::fs::write(folder.path().join("done"), "").expect("writable");
+    let status = wait_value(PATIENCE, "posse to end", || posse.status().ok_or("it runs"));
+    assert_eq!(status.code(), Some(0));
+    let events = std::fs::read_to_string(folder.path().join("events")).expect("readable");
+    assert_eq!(events.matches("\"executor_requested\"").count(), 3, "{events}");
+    assert_eq!(events.matches("\"executor_deleted\"").count(), 3, "{events}");
+}
+
 /// Two live posse of one instance: the second one leaves, and says who is there.
 pub fn two_posse_of_one_instance(server: &dyn Server) {
     let scene = Scene::new(server);
@@ -203,11 +278,11 @@ pub fn keep_then_cleanup(server: &dyn Server) {
     posse.signal(Signal::INT);
     posse.expect_exit(0);
     assert_eq!(uids(&scene.wait_running(2)), uids(&before));
-    let access = server.access(crate::common::server::Who::Posse);
+    let access = server.access(Who::Posse);
     let kubeconfig = scene.file("cleanup.kubeconfig");
     std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
     let cleanup = |instance: &str| {
-        let output = crate::common::posse::command(scene.dir.path())
+        let output = command(scene.dir.path())
             .args(["cleanup", "--app", APP, "--instance", instance, "--yes"])
             .args(["--namespace", &scene.namespace, "--kubeconfig"])
             .arg(&kubeconfig)

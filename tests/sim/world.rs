@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use posse::core::action::Action;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
-use posse::core::pod::{ContainerState, End, Phase};
 use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
 use posse::core::reconciler::{Identity, Reconciler};
 use posse::core::rng::Rng;
@@ -569,106 +568,6 @@ impl World {
         if events.is_empty() { Ok(()) } else { self.input(Input::Watch { epoch, events }) }
     }
 
-    // The life of pods.
-
-    pub fn begin_life(&mut self, uid: &Uid) {
-        let ms = 1 + self.rng.below(2_000);
-        self.after(ms, Happening::Node(uid.clone(), Step::Bind));
-    }
-
-    fn revive_after_restore(&mut self) {
-        let pods: Vec<_> = self.cluster.pods.values().map(|s| s.pod.clone()).collect();
-        for pod in pods {
-            let step = if pod.deleting { Step::Gone } else { Step::Bind };
-            if !self.stuck.contains(&pod.uid) {
-                self.after(500, Happening::Node(pod.uid, step));
-            }
-        }
-    }
-
-    pub fn delete_pod(&mut self, uid: &Uid) {
-        let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
-        if stored.pod.node.is_none() || stored.pod.phase.is_final() {
-            self.cluster.remove(uid);
-        } else if !stored.pod.deleting {
-            self.cluster.update(uid, |pod| pod.deleting = true);
-            let ms = self.rng.below(2_000);
-            self.after(ms, Happening::Node(uid.clone(), Step::Gone));
-        }
-    }
-
-    fn live(&mut self, uid: &Uid, step: Step) {
-        let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
-        let pod = stored.pod.clone();
-        if self.stuck.contains(uid) && (pod.deleting || matches!(step, Step::Die | Step::Gone)) {
-            return;
-        }
-        let ms = 1 + self.rng.below(1_500);
-        match step {
-            Step::Gone if pod.deleting => {
-                if self.rng.chance(30) && !pod.phase.is_final() {
-                    self.cluster.update(uid, |pod| end(pod, 143, "Error"));
-                    self.after(ms, Happening::Node(uid.clone(), Step::Gone));
-                } else {
-                    self.cluster.remove(uid);
-                }
-            }
-            Step::Gone => {}
-            _ if is_over(&pod) => {}
-            Step::Bind => {
-                if pod.node.is_none() && self.rng.chance(self.profile.unschedulable) {
-                    self.cluster.update(uid, |pod| pod.unschedulable = true);
-                    self.after(20 * ms, Happening::Node(uid.clone(), Step::Bind));
-                    return;
-                }
-                if self.rng.chance(self.profile.stuck / 4) && !self.is_calm {
-                    self.stuck.insert(uid.clone());
-                }
-                self.cluster.update(uid, |pod| {
-                    pod.unschedulable = false;
-                    pod.node = Some("node".into());
-                });
-                self.after(ms, Happening::Node(uid.clone(), Step::Run));
-            }
-            Step::Run => {
-                self.cluster.update(uid, |pod| {
-                    pod.phase = Phase::Running;
-                    pod.container = ContainerState::Running;
-                });
-                self.after(ms, Happening::Node(uid.clone(), Step::Ready));
-                let ms = 1 + self.rng.below(self.profile.die_ms);
-                self.after(ms, Happening::Node(uid.clone(), Step::Die));
-            }
-            Step::Ready => self.cluster.update(uid, |pod| pod.ready = true),
-            Step::Die if self.rng.chance(self.profile.delete_by_others) => {
-                if self.rng.chance(30) {
-                    self.cluster.remove(uid);
-                } else {
-                    self.delete_pod(uid);
-                }
-            }
-            Step::Die if self.rng.chance(self.profile.die) => self.die(uid),
-            Step::Die => {}
-        }
-    }
-
-    fn die(&mut self, uid: &Uid) {
-        match self.rng.below(5) {
-            0 => self.cluster.update(uid, |pod| end(pod, 0, "Completed")),
-            1 => self.cluster.update(uid, |pod| end(pod, 137, "OOMKilled")),
-            2 => {
-                self.cluster.update(uid, |pod| {
-                    let disruption = "EvictionByEvictionAPI".into();
-                    pod.end = Some(Box::new(End { disruption, ..End::default() }));
-                });
-                self.delete_pod(uid);
-            }
-            // A side-car goes on.
-            3 => self.cluster.update(uid, |pod| pod.container = ContainerState::Ended),
-            _ => self.cluster.update(uid, |pod| end(pod, 1, "Error")),
-        }
-    }
-
     pub fn next_request(&mut self, action: Action) -> u64 {
         self.n_requests += 1;
         let request = Request { gen_: self.gen_, action, is_unheard: false };
@@ -676,14 +575,6 @@ impl World {
         self.outstanding.insert(self.n_requests);
         self.n_requests
     }
-}
-
-fn end(pod: &mut posse::core::pod::Pod, code: i32, reason: &str) {
-    pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
-    pod.container = ContainerState::Ended;
-    pod.ready = false;
-    let end = End { exit_code: Some(code), container_reason: reason.into(), ..End::default() };
-    pod.end = Some(Box::new(end));
 }
 
 fn group(name: &str, rng: &mut Rng) -> GroupSpec {

@@ -1,0 +1,93 @@
+//! What etcd does to those who watch: it forgets, and it comes back from an older copy.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::common::posse::Posse;
+use crate::common::proxy::{Proxy, Verdict};
+use crate::common::real::Real;
+use crate::common::scene::{Scene, executor_id, name_of, uid_of};
+use crate::common::server::{End, Server, Who};
+use crate::common::wait::{PATIENCE, wait_for};
+
+fn real(server: &dyn Server) -> &Real {
+    server.real().expect("only the real server has an etcd")
+}
+
+fn ids(pods: &[Value]) -> BTreeSet<u64> {
+    pods.iter().map(executor_id).collect()
+}
+
+fn wait_known(posse: &Posse, n: usize) {
+    wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() == n);
+}
+
+/// A watch that was away for longer than the server remembers: the server's own 410.
+pub fn compacted_while_away(server: &dyn Server) {
+    let own = server.fresh();
+    let scene = Scene::new(&*own);
+    let proxy = Proxy::start(&own.access(Who::Posse), |_, _| Verdict::Pass);
+    let posse = scene.run_with(&proxy.access()).executors(2).start();
+    let before = scene.wait_running(2);
+    wait_known(&posse, 2);
+    proxy.down();
+    scene.delete(&before[0]);
+    wait_for(PATIENCE, "the pod to go unseen", || scene.pod(name_of(&before[0])).is_none());
+    real(&*own).compact();
+    proxy.up();
+    posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
+    assert_eq!(ids(&scene.wait_running(2)), [2, 3].into());
+    posse.wait_event("watch_restarted", |event| {
+        event["cause"].as_str().is_some_and(|cause| cause.contains("too old resource version"))
+    });
+    assert_eq!(posse.events_of("executor_lost").len(), 1);
+    posse.stop();
+    scene.finish();
+}
+
+/// etcd comes back from an older copy: what was made since is gone without a word, and what had
+/// gone since is there again. It is noticed, and no id is used twice.
+pub fn restored_from_a_backup(server: &dyn Server) {
+    let own = server.fresh();
+    let scene = Scene::new(&*own);
+    let settings = json!({"allocation": {"poll_interval": "1s"}});
+    let posse = scene.run().executors(2).settings(settings).start();
+    let old = scene.wait_running(2);
+    wait_known(&posse, 2);
+    real(&*own).back_up();
+    posse.scale("default", 4);
+    scene.wait_running(4);
+    scene.end(&old[0], End::Exit(1));
+    posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&old[0]));
+    let newer = scene.wait_running(4);
+    wait_for(PATIENCE, "the last one to be known", || {
+        let running = posse.events_of("executor_running");
+        newer.iter().all(|pod| running.iter().any(|event| event["uid"] == uid_of(pod)))
+    });
+    assert_eq!(ids(&newer), [2, 3, 4, 5].into());
+    // A history that is clearly longer than the one that comes back.
+    let path = format!("/api/v1/namespaces/{}/pods/{}", scene.namespace, name_of(&newer[0]));
+    for n in 0..100 {
+        let note = json!({"metadata": {"annotations": {"note": n.to_string()}}});
+        scene.admin.merge_patch(&path, &note).ok();
+    }
+    real(&*own).restore();
+    posse.wait_event("watch_restarted", |event| event["cause"] == "history went back");
+    let after = scene.wait_running(4);
+    let lost = |pod: &Value| {
+        let uid = uid_of(pod);
+        posse.events_of("executor_lost").iter().filter(|event| event["uid"] == uid).count()
+    };
+    for pod in &newer[1..] {
+        assert_eq!(lost(pod), 1, "{} went with the history", name_of(pod));
+    }
+    assert!(after.iter().any(|pod| uid_of(pod) == uid_of(&old[1])), "what was there is kept");
+    assert_eq!(lost(&old[0]), 1, "a loss is told once, also of one that is there again");
+    let made_since = after.iter().filter(|pod| !old.iter().any(|o| uid_of(o) == uid_of(pod)));
+    for pod in made_since {
+        assert!(executor_id(pod) > 5, "{} has an id that was given before", name_of(pod));
+    }
+    posse.stop();
+    scene.finish();
+}
