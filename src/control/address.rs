@@ -266,7 +266,8 @@ impl fmt::Display for ControlError {
             ),
             Self::NoFolder { tried } => write!(
                 f,
-                "no folder for the control socket ({}); name one with --control unix:PATH",
+                "no folder for the control socket ({}); name one with --control unix:PATH, \
+                 or set control: off",
                 tried.join("; ")
             ),
             Self::NoToken { address } => write!(

@@ -7,9 +7,9 @@ use log::{Level, info};
 use crate::core::action::Verdict;
 use crate::core::event::Event;
 use crate::core::ids::GroupName;
-use crate::core::plan::Waiting;
 use crate::core::status::GroupStatus;
 use crate::core::time::Millis;
+use crate::core::waiting::Waiting;
 
 /// Losses that get a line of their own in a `LOSS_WINDOW_MS`; the others are counted.
 const LOSS_LINES_MAX: u32 = 10;
@@ -118,8 +118,9 @@ fn words(event: &Event) -> String {
         Event::ExecutorLost { subject, node, reason, exit_code, message } => {
             let node = node.as_deref().unwrap_or("no node");
             let code = exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
+            let message = if message.is_empty() { "" } else { &format!(": {message}") };
             let (id, pod, reason) = (subject.id, &subject.pod, reason.as_str());
-            format!("executor {id} lost: {reason}{code}: {pod} on {node}: {message}")
+            format!("executor {id} lost: {reason}{code}: {pod} on {node}{message}")
         }
         Event::ExecutorRequested { subject } => {
             format!("executor {} requested: {}", subject.id, subject.pod)
@@ -159,6 +160,53 @@ pub fn verdict(verdict: &Verdict) -> String {
         }
         Verdict::TemplateRefused { group, message } => {
             format!("the API server refuses the template of group {group}: {message}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::status_json::tests::sample;
+
+    #[test]
+    fn a_flood_of_losses_is_counted_and_then_told() {
+        let mut narrator = Narrator { n_lost: LOSS_LINES_MAX + 5, ..Narrator::default() };
+        narrator.end_window(Millis(LOSS_WINDOW_MS - 1));
+        assert_eq!(narrator.n_lost, LOSS_LINES_MAX + 5);
+        narrator.end_window(Millis(LOSS_WINDOW_MS));
+        assert_eq!((narrator.n_lost, narrator.window_began), (0, Millis(LOSS_WINDOW_MS)));
+    }
+
+    #[test]
+    fn a_target_that_is_reached_is_said_once() {
+        let mut group = sample().groups.remove(0);
+        (group.target, group.running) = (3, 2);
+        let mut narrator = Narrator::default();
+        let mut said = |running, target| {
+            (group.running, group.target) = (running, target);
+            narrator.groups(std::slice::from_ref(&group), Millis(0));
+            narrator.reached.get(&group.group).copied()
+        };
+        assert_eq!(said(2, 3), None);
+        assert_eq!(said(3, 3), Some(3));
+        // One that goes and comes again is no news; another target is.
+        assert_eq!(said(2, 3), Some(3));
+        assert_eq!(said(4, 4), Some(4));
+        narrator.groups(&[], Millis(1));
+        assert!(narrator.reached.is_empty(), "a group that is gone is forgotten");
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_not_said_to_people() {
+        let waiting = |waiting| Event::Waiting { group: "g".into(), waiting, until: None };
+        for (event, is_flood, want) in [
+            (waiting(Waiting::FirstList), false, Level::Debug),
+            (waiting(Waiting::Quota), false, Level::Info),
+            (Event::Stopping, false, Level::Debug),
+            (Event::Missed { count: 1 }, true, Level::Warn),
+        ] {
+            assert_eq!(level(&event, is_flood), want, "{event:?}");
         }
     }
 }
