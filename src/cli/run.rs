@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use log::{error, info, warn};
+use log::{debug, error, info, warn};
 
 use crate::cli::args::RunArgs;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::server::Connection;
 use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
 use crate::cli::{World, logger};
 use crate::control::Core;
@@ -21,14 +21,13 @@ use crate::control::api::{ControlServer, Subject};
 use crate::control::token::Token;
 use crate::core::action::Verdict;
 use crate::core::finish::{Finish, Outcome};
-use crate::core::ids::Uid;
+use crate::core::ids::{ExecutorId, Uid};
 use crate::core::lease::Release;
 use crate::core::reconciler::{Identity, Reconciler};
 use crate::core::refusal::Class;
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
 use crate::kube::api::{Leases, Pods};
-use crate::kube::config::{SERVICE_ACCOUNT_DIR, Sources};
 use crate::kube::http::Http;
 use crate::kube::owner::{self, DriverPod, Hints};
 use crate::runtime::clock::Clock;
@@ -40,8 +39,10 @@ use crate::runtime::lease;
 use crate::runtime::progress::Progress;
 use crate::runtime::signals::Signals;
 use crate::runtime::upstream::{
-    Acquired, IdKeeper, LeaseHandle, LeaseSettings, LookSettings, Threads, await_lease,
+    ABANDON_TIMEOUT, Acquired, IdKeeper, LeaseHandle, LeaseSettings, LookSettings, Threads,
+    await_lease,
 };
+use crate::runtime::worker::Worker;
 use crate::runtime::writers::{Effects, Writers};
 use crate::wire::build::Owner;
 use crate::wire::config::{Control, Ready};
@@ -53,6 +54,8 @@ use crate::wire::time::Epoch;
 
 /// How long the events may take to be written out at the end.
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
+/// The stack of a thread that sends one request, bytes.
+const STACK_BYTES: usize = 256 << 10;
 
 /// Runs one application until it is told to stop, or its driver ends.
 ///
@@ -66,9 +69,10 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
     let embedded = Embedded::start(&settings, &world.env)?;
-    let http = connect(&settings, embedded.kubeconfig())?;
-    let ground = Ground::find(&settings, world, &http)?;
-    let run = Run { settings: &settings, world, clock, signals: &signals, progress, http, ground };
+    let server = connect(&settings, embedded.kubeconfig(), world)?;
+    let ground = Ground::find(&settings, world, &server)?;
+    let run =
+        Run { settings: &settings, world, clock, signals: &signals, progress, server, ground };
     let code = run.run();
     embedded.stop();
     code
@@ -83,18 +87,19 @@ struct Ground {
 }
 
 impl Ground {
-    fn find(settings: &RunSettings, world: &World<'_>, http: &Connected) -> Result<Self, Failure> {
-        let namespace = settings.namespace.clone().unwrap_or_else(|| http.namespace.clone());
-        let token_file = Path::new(SERVICE_ACCOUNT_DIR).join("token");
-        let hints = Hints {
-            env: world.env,
-            token_file: http.is_in_cluster.then_some(token_file.as_path()),
-            namespace: &namespace,
-        };
-        let owner = owner::find(hints, &http.http);
+    fn find(
+        settings: &RunSettings,
+        world: &World<'_>,
+        server: &Connection,
+    ) -> Result<Self, Failure> {
+        let namespace = settings.namespace.clone().unwrap_or_else(|| server.namespace.clone());
+        let account =
+            server.is_in_cluster.then_some((server.pod.as_ref(), server.namespace.as_str()));
+        let hints = Hints { env: world.env, account, namespace: &namespace };
+        let owner = owner::find(hints, &server.http);
         let driver_host = match &settings.driver.host {
             Some(host) => host.clone(),
-            None => our_address(&http.http)?.to_string(),
+            None => our_address(&server.http)?.to_string(),
         };
         Ok(Self { namespace, owner, driver_host })
     }
@@ -110,27 +115,16 @@ fn our_address(http: &Http) -> Result<IpAddr, Failure> {
     })
 }
 
-/// A client, and what its configuration says beside it.
-#[derive(Debug)]
-struct Connected {
-    http: Http,
-    namespace: String,
-    is_in_cluster: bool,
-}
-
-fn connect(settings: &RunSettings, embedded: Option<&Path>) -> Result<Connected, Failure> {
+fn connect(
+    settings: &RunSettings,
+    embedded: Option<&Path>,
+    world: &World<'_>,
+) -> Result<Connection, Failure> {
     let (kubeconfig, context) = match &settings.server {
         Server::Dev => (embedded, None),
         Server::Kube { kubeconfig, context } => (kubeconfig.as_deref(), context.as_deref()),
     };
-    let sources = Sources::from_process(kubeconfig, context);
-    let cluster = sources.resolve().map_err(|error| Failure::usage(error.to_string()))?;
-    let is_in_cluster = kubeconfig.is_none()
-        && context.is_none()
-        && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    let namespace = cluster.namespace.clone();
-    let http = Http::connect(cluster).map_err(|error| Failure::usage(error.to_string()))?;
-    Ok(Connected { http, namespace, is_in_cluster })
+    Connection::find(kubeconfig, context, world)
 }
 
 fn progress(app: &str, world: &World<'_>) -> Option<Progress> {
@@ -192,7 +186,7 @@ struct Run<'a> {
     clock: Clock,
     signals: &'a Signals,
     progress: Option<Progress>,
-    http: Connected,
+    server: Connection,
     ground: Ground,
 }
 
@@ -201,6 +195,15 @@ struct Who {
     selection: Selection,
     ids: IdKeeper,
     id_high_water: u64,
+    /// Its name was made up for this run.
+    is_new: bool,
+}
+
+impl Who {
+    /// An instance that may have been there before, and whose ids nobody keeps.
+    fn unkept(selection: Selection) -> Self {
+        Self { selection, ids: IdKeeper::Nobody, id_high_water: 0, is_new: false }
+    }
 }
 
 impl Run<'_> {
@@ -208,34 +211,34 @@ impl Run<'_> {
         let (sender, receiver) = inbox();
         // The seed only spreads retries: two runs should not have the same.
         let mut rng = Rng::new(settings::random_bits());
-        let mark = SharedMark::default();
-        thread::scope(|scope| {
-            let who = self.take_instance(scope, &sender, &receiver, &mut rng)?;
-            let selection = who.selection.clone();
-            info!(
-                "application {} instance {} namespace {} at {}",
-                selection.app,
-                selection.instance,
-                self.ground.namespace,
-                self.http.http.server()
-            );
-            let outside = match self.open(&selection, &sender) {
-                Ok(outside) => outside,
-                Err(failure) => {
-                    who.ids.release(Release::Delete);
-                    return Err(failure);
-                }
-            };
-            let outcome = self.reconcile(scope, who, &outside, sender, receiver, &mark, &mut rng);
-            outside.close();
-            outcome.map(|outcome| tell(&outcome))
-        })
+        self.look_at_driver_pod();
+        let who = self.take_instance(&sender, &receiver, &mut rng)?;
+        let selection = who.selection.clone();
+        info!(
+            "application {} instance {} namespace {} at {}",
+            selection.app,
+            selection.instance,
+            self.ground.namespace,
+            self.server.http.server()
+        );
+        let outside = match self.open(&selection, &sender) {
+            Ok(outside) => outside,
+            Err(failure) => {
+                who.ids.release(Release::Delete);
+                return Err(failure);
+            }
+        };
+        let outcome = self.reconcile(who, &outside, sender, receiver, &mut rng);
+        outside.close();
+        if let Some(progress) = &self.progress {
+            progress.clear();
+        }
+        outcome.map(|outcome| tell(&outcome))
     }
 
     /// Takes the Lease, or goes on without one where that is safe.
-    fn take_instance<'scope>(
+    fn take_instance(
         &self,
-        scope: &'scope thread::Scope<'scope, '_>,
         sender: &Sender<Message>,
         receiver: &Receiver<Message>,
         rng: &mut Rng,
@@ -248,9 +251,11 @@ impl Run<'_> {
         };
         let selection = Selection { app: self.settings.app.clone(), instance };
         if self.settings.lease {
-            match self.take_lease(scope, &selection, sender, receiver, rng)? {
+            match self.take_lease(&selection, sender, receiver, rng)? {
                 Some((lease, id_high_water)) => {
-                    return Ok(Who { selection, ids: IdKeeper::Lease(lease), id_high_water });
+                    let is_new = self.settings.instance.is_none() && owner.is_none();
+                    let ids = IdKeeper::Lease(lease);
+                    return Ok(Who { selection, ids, id_high_water, is_new });
                 }
                 None => warn!("nothing guards this instance against a second posse of the same"),
             }
@@ -258,9 +263,8 @@ impl Run<'_> {
         self.go_without_lease(selection, rng)
     }
 
-    fn take_lease<'scope>(
+    fn take_lease(
         &self,
-        scope: &'scope thread::Scope<'scope, '_>,
         selection: &Selection,
         sender: &Sender<Message>,
         receiver: &Receiver<Message>,
@@ -268,39 +272,49 @@ impl Run<'_> {
     ) -> Result<Option<(LeaseHandle, u64)>, Failure> {
         let owner = self.ground.owner.clone();
         let failed = |error| Failure::new(Code::Failed, format!("the lease: {error}"));
-        let identity =
-            lease::identity(owner.as_ref().map(|owner| owner.uid.as_str())).map_err(failed)?;
+        let uid = owner.as_ref().map(|owner| owner.uid.as_str());
+        let identity = lease::identity(uid, rng.next_u64());
         let lease = LeaseSettings {
-            leases: Leases::new(self.http.http.clone(), self.ground.namespace.as_str()),
+            leases: Leases::new(self.server.http.clone(), self.ground.namespace.as_str()),
             namespace: self.ground.namespace.clone(),
             selection: selection.clone(),
             owner,
             identity,
         };
         let rng = Rng::new(rng.next_u64());
-        let handle =
-            LeaseHandle::start(scope, lease, sender.clone(), self.clock, rng).map_err(failed)?;
-        match await_lease(receiver, self.signals, Duration::from_millis(START_TIMEOUT_MS)) {
-            Acquired::Held { id_high_water } => Ok(Some((handle, id_high_water))),
-            Acquired::HeldBy { holder } => {
-                let Selection { app, instance } = selection;
-                let message = format!(
-                    "instance {instance} of application {app} is held by {holder}, which is alive \
-                     or may be: end it, or take another --instance"
-                );
-                Err(Failure::new(Code::Server, message))
-            }
+        let handle = LeaseHandle::start(lease, sender.clone(), self.clock, rng).map_err(failed)?;
+        let timeout = Duration::from_millis(START_TIMEOUT_MS);
+        let refused = match await_lease(receiver, self.signals, self.clock, timeout) {
+            Acquired::Held { id_high_water } => return Ok(Some((handle, id_high_water))),
             Acquired::NoRights { message } => {
                 warn!("no right on leases, going on without one: {message}");
                 Ok(None)
             }
+            Acquired::HeldBy { holder } => {
+                let Selection { app, instance } = selection;
+                Err(Failure::new(
+                    Code::Server,
+                    format!(
+                        "instance {instance} of application {app} is held by {holder}, which is \
+                         alive or may be: end it, or take another --instance"
+                    ),
+                ))
+            }
             Acquired::Interrupted => Err(Failure::new(Code::Clean, "interrupted before the start")),
-            Acquired::TimedOut { message } => {
-                let server = self.http.http.server();
-                let message = format!("the API server {server} cannot be reached: {message}");
+            Acquired::Refused { message } => {
+                let message = format!("{}: {message}", self.server.http.server());
                 Err(Failure::new(Code::Server, message))
             }
+            Acquired::TimedOut { message } => {
+                let message = format!("the API server cannot be reached: {message}");
+                Err(Failure::new(Code::Server, message))
+            }
+        };
+        // A request that takes it may be under way.
+        if !handle.stop(Release::Delete, ABANDON_TIMEOUT) {
+            debug!("the lease of {} may be left behind", selection.pod_prefix());
         }
+        refused
     }
 
     /// Without a Lease only that is adopted which nobody else can be keeping.
@@ -317,15 +331,20 @@ impl Run<'_> {
                        of this pod may be keeping them"
                 );
             }
-            return Ok(Who { selection, ids: IdKeeper::Nobody, id_high_water: 0 });
+            return Ok(Who { is_new: true, ..Who::unkept(selection) });
         }
         let Some(owner) = owner else {
-            return Ok(Who { selection, ids: IdKeeper::Nobody, id_high_water: 0 });
+            return Ok(Who::unkept(selection));
         };
-        let pod = DriverPod::new(self.http.http.clone(), &self.ground.namespace, owner);
-        match pod.id_high_water() {
+        let pod = DriverPod::new(self.server.http.clone(), &self.ground.namespace, owner);
+        // Written back at once: a right that is missing must not turn up with the first executor.
+        let kept = pod.id_high_water().and_then(|id_high_water| {
+            pod.keep_id_high_water(ExecutorId(id_high_water)).map(|()| id_high_water)
+        });
+        match kept {
             Ok(id_high_water) => {
-                Ok(Who { selection, ids: IdKeeper::DriverPod(pod), id_high_water })
+                let ids = IdKeeper::DriverPod(pod);
+                Ok(Who { selection, ids, id_high_water, is_new: false })
             }
             Err(refusal) if refusal.class == Class::Unknown => {
                 let message = format!("the driver pod {}: {refusal}", owner.name);
@@ -333,8 +352,25 @@ impl Run<'_> {
             }
             Err(refusal) => {
                 warn!("the driver pod {} cannot keep the ids: {refusal}", owner.name);
-                Ok(Who { selection, ids: IdKeeper::Nobody, id_high_water: 0 })
+                Ok(Who::unkept(selection))
             }
+        }
+    }
+
+    /// Looks at the driver's pod, beside everything else: what is wrong with it is told, no more.
+    fn look_at_driver_pod(&self) {
+        let Some(owner) = &self.ground.owner else { return };
+        let pod = DriverPod::new(self.server.http.clone(), &self.ground.namespace, owner);
+        let has_driver = !self.settings.driver.command.is_empty();
+        let grace_ms = if has_driver { self.settings.grace_ms } else { 0 };
+        let needed_s = (grace_ms + self.settings.policy.stop_timeout_ms).div_ceil(1_000);
+        let look = move || {
+            if let Some(mistake) = pod.mistake(needed_s) {
+                warn!("{mistake}");
+            }
+        };
+        if let Err(error) = Worker::start("driver-pod", STACK_BYTES, look) {
+            debug!("no thread to look at the driver's pod with: {error}");
         }
     }
 
@@ -377,10 +413,7 @@ impl Run<'_> {
     fn bind(&self, selection: &Selection) -> Result<Option<Bound>, Failure> {
         let bound = match &self.settings.control {
             Control::Off => return Ok(None),
-            Control::At(ControlAddr::Tcp(socket)) => address::bind(&address::Address::Tcp(*socket)),
-            Control::At(ControlAddr::Unix(path)) => {
-                address::bind(&address::Address::Unix(path.clone()))
-            }
+            Control::At(at) => address::bind(at),
             Control::Default => {
                 let env = self.world.env;
                 let (xdg, tmp) = (env("XDG_RUNTIME_DIR"), env("TMPDIR"));
@@ -392,22 +425,16 @@ impl Run<'_> {
     }
 
     /// Runs the loop to its end, and the threads around it.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is a part made before, for this call alone"
-    )]
-    fn reconcile<'scope>(
+    fn reconcile(
         &self,
-        scope: &'scope thread::Scope<'scope, '_>,
         who: Who,
         outside: &Outside,
         sender: Sender<Message>,
         receiver: Receiver<Message>,
-        mark: &'scope SharedMark,
         rng: &mut Rng,
     ) -> Result<Outcome, Failure> {
         let settings = self.settings;
-        let Who { selection, ids, id_high_water } = who;
+        let Who { selection, ids, id_high_water, is_new: is_new_instance } = who;
         let templates = match self.compile(&selection) {
             Ok(templates) => templates,
             Err(failure) => {
@@ -417,14 +444,15 @@ impl Run<'_> {
         };
         let core = self.core(&selection, &ids, id_high_water, rng);
         let pods =
-            Pods::new(self.http.http.clone(), self.ground.namespace.as_str(), selection.clone());
+            Pods::new(self.server.http.clone(), self.ground.namespace.as_str(), selection.clone());
+        let mark = Arc::new(SharedMark::default());
         let look = LookSettings {
             clock: self.clock,
             seed: rng.next_u64(),
             watch: settings.watch,
             poll_interval_ms: settings.poll_interval_ms,
         };
-        let threads = Threads::start(scope, &pods, look, &sender, mark, ids)
+        let threads = Threads::start(&pods, look, &sender, &mark, ids)
             .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
         let effects = Arc::new(Effects { pods, templates });
         let in_flight_max = settings.policy.in_flight_max as usize;
@@ -437,17 +465,21 @@ impl Run<'_> {
             signals: self.signals,
             writers: Writers::new(effects, sender.clone(), in_flight_max),
             upstream: &threads,
-            mark,
+            mark: &mark,
             pulse: Arc::clone(&outside.pulse),
             log: Arc::clone(&outside.log),
             progress: self.progress.clone(),
             driver_plan: self.driver_plan(&selection, outside),
+            is_new_instance,
             state: crate::runtime::engine::LoopState::default(),
         };
         let outcome = engine.run();
         let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.evidence.is_empty();
         let is_over = is_clear && !settings.keep && self.ground.owner.is_none();
-        threads.stop(if is_over { Release::Delete } else { Release::Keep });
+        let left = threads.stop(if is_over { Release::Delete } else { Release::Keep });
+        if !left.is_empty() {
+            debug!("threads left behind: {}", left.join(" "));
+        }
         Ok(outcome)
     }
 
@@ -506,8 +538,12 @@ impl Run<'_> {
                 app: selection.app.clone(),
                 instance: selection.instance.clone(),
                 namespace: self.ground.namespace.clone(),
-                control: outside.control.as_ref().map(|control| control.address().to_string()),
-                control_token_file: self.settings.control_token_file.clone(),
+                control: outside.control.as_ref().map(|control| match control.address() {
+                    ControlAddr::Unix(path) => ControlAddr::Unix(absolute(path)).to_string(),
+                    tcp @ ControlAddr::Tcp(_) => tcp.to_string(),
+                }),
+                // The driver may go to another folder before it reads it.
+                control_token_file: self.settings.control_token_file.as_deref().map(absolute),
             },
             probe: match driver.ready {
                 Ready::Tcp(port) => Some(format!("{host}:{port}")),
@@ -516,6 +552,11 @@ impl Run<'_> {
             is_ready_by_call: driver.ready == Ready::Control,
         }
     }
+}
+
+/// The path from the root; as it is where the working directory is not known.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// What others see of a run.

@@ -7,7 +7,7 @@ use crate::cli::World;
 use crate::cli::args::ServerArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::core::refusal::Refusal;
-use crate::kube::config::{CA_BUNDLES, SERVICE_ACCOUNT_DIR, Sources};
+use crate::kube::config::{BoundPod, CA_BUNDLES, SERVICE_ACCOUNT_DIR, Sources};
 use crate::kube::http::Http;
 
 /// An API server, and the namespace that is meant where nothing else names one.
@@ -15,6 +15,10 @@ use crate::kube::http::Http;
 pub struct Connection {
     pub http: Http,
     pub namespace: String,
+    /// The pod that our token is bound to.
+    pub pod: Option<BoundPod>,
+    /// The pod that we run in told where the server is; `namespace` is that pod's then.
+    pub is_in_cluster: bool,
 }
 
 impl Connection {
@@ -23,20 +27,33 @@ impl Connection {
     /// # Errors
     /// There is no configuration, or a mistake in it (exit code 2).
     pub fn new(args: &ServerArgs, world: &World<'_>) -> Result<Self, Failure> {
+        Self::find(args.kubeconfig.as_deref(), args.context.as_deref(), world)
+    }
+
+    /// The same, from what flags give or the settings.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn find(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        world: &World<'_>,
+    ) -> Result<Self, Failure> {
         let env = |name: &str| (world.env)(name).map(OsString::from);
-        let kubeconfig = args.kubeconfig.as_ref().map(|path| world.dir.join(path));
+        let kubeconfig = kubeconfig.map(|path| world.dir.join(path));
         let sources = Sources {
             kubeconfig: kubeconfig.as_deref(),
-            context: args.context.as_deref(),
+            context,
             env: &env,
             service_account_dir: Path::new(SERVICE_ACCOUNT_DIR),
             ca_bundles: &CA_BUNDLES,
         };
         let mistake = |error: crate::kube::config::ConfigError| Failure::usage(error.to_string());
         let cluster = sources.resolve().map_err(mistake)?;
-        let namespace = cluster.namespace.clone();
+        let (namespace, pod) = (cluster.namespace.clone(), cluster.pod.clone());
+        let is_in_cluster = sources.is_in_cluster();
         let http = Http::connect(cluster).map_err(mistake)?;
-        Ok(Self { http, namespace })
+        Ok(Self { http, namespace, pod, is_in_cluster })
     }
 
     /// What a command ends with that the server does not answer, or does not allow.

@@ -4,63 +4,24 @@
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::serve::Listen;
-
-/// A control address as it is written: `unix:PATH` or `HOST:PORT` on loopback.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl FromStr for Address {
-    type Err = ControlError;
-
-    fn from_str(text: &str) -> Result<Self, ControlError> {
-        let problem = |what: &'static str| ControlError::Address { text: text.to_owned(), what };
-        if let Some(path) = text.strip_prefix("unix:") {
-            if path.is_empty() {
-                return Err(problem("names no path"));
-            }
-            if path.len() > PATH_BYTES_MAX {
-                return Err(problem(
-                    "the path is longer than the 107 bytes a unix socket may have",
-                ));
-            }
-            return Ok(Self::Unix(PathBuf::from(path)));
-        }
-        let addresses =
-            text.to_socket_addrs().map_err(|_| problem("is neither unix:PATH nor HOST:PORT"))?;
-        let found = addresses.into_iter().find(|address| address.ip().is_loopback());
-        found.map(Self::Tcp).ok_or_else(|| problem("is not a loopback address"))
-    }
-}
+use crate::wire::control_addr::{ControlAddr, SOCKET_PATH_BYTES_MAX};
 
 /// A socket that is listened on; a unix one is removed from the file system at the end.
 #[derive(Debug)]
 pub struct Bound {
     /// Where, with the port that the system chose.
-    pub address: Address,
+    pub address: ControlAddr,
     /// Taken by the server.
     pub listen: Listen,
     /// Removes the file when dropped; none on TCP.
@@ -92,15 +53,15 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 ///
 /// # Errors
 /// It is in use by a live process, or the system refuses it.
-pub fn bind(address: &Address) -> Result<Bound, ControlError> {
+pub fn bind(address: &ControlAddr) -> Result<Bound, ControlError> {
     match address {
-        Address::Tcp(wanted) => {
+        ControlAddr::Tcp(wanted) => {
             let failed = |error| ControlError::Bind { address: address.clone(), error };
             let listener = TcpListener::bind(wanted).map_err(failed)?;
-            let address = Address::Tcp(listener.local_addr().map_err(failed)?);
+            let address = ControlAddr::Tcp(listener.local_addr().map_err(failed)?);
             Ok(Bound { address, listen: Listen::Tcp(listener), file: None })
         }
-        Address::Unix(path) => bind_unix(path),
+        ControlAddr::Unix(path) => bind_unix(path),
     }
 }
 
@@ -114,7 +75,7 @@ pub fn bind_default(app: &str, instance: &str, folders: &[PathBuf]) -> Result<Bo
     for folder in folders {
         let private = private_folder(folder);
         let path = private.join(format!("{app}.{instance}.sock"));
-        if path.as_os_str().len() > PATH_BYTES_MAX {
+        if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             tried.push(format!("{}: path too long", path.display()));
             continue;
         }
@@ -221,7 +182,7 @@ fn new_socket() -> io::Result<OwnedFd> {
 }
 
 fn bind_unix(path: &Path) -> Result<Bound, ControlError> {
-    let address = Address::Unix(path.to_owned());
+    let address = ControlAddr::Unix(path.to_owned());
     let failed = |error| ControlError::Bind { address: address.clone(), error };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     // Held until it is bound: of two that find the same dead socket, only one may replace it.
@@ -277,15 +238,15 @@ fn lock_folder(folder: &Path) -> io::Result<File> {
 #[derive(Debug)]
 pub enum ControlError {
     /// It cannot be read as an address.
-    Address { text: String, what: &'static str },
+    Address { why: String },
     /// The system refuses it.
-    Bind { address: Address, error: io::Error },
+    Bind { address: ControlAddr, error: io::Error },
     /// Another process listens there.
     InUse { path: PathBuf },
     /// No folder will do.
     NoFolder { tried: Vec<String> },
     /// A TCP address without a token file.
-    NoToken { address: Address },
+    NoToken { address: ControlAddr },
     /// The token file will not do.
     TokenFile { path: PathBuf, what: String },
 }
@@ -293,9 +254,7 @@ pub enum ControlError {
 impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address { text, what } => {
-                write!(f, "control address {text:?} {what}; use unix:PATH or 127.0.0.1:PORT")
-            }
+            Self::Address { why } => write!(f, "control address: {why}"),
             Self::Bind { address, error } => {
                 write!(f, "cannot listen on control address {address}: {error}")
             }
@@ -307,7 +266,8 @@ impl fmt::Display for ControlError {
             ),
             Self::NoFolder { tried } => write!(
                 f,
-                "no folder for the control socket ({}); name one with --control unix:PATH",
+                "no folder for the control socket ({}); name one with --control unix:PATH, \
+                 or set control: off",
                 tried.join("; ")
             ),
             Self::NoToken { address } => write!(
@@ -323,9 +283,6 @@ impl fmt::Display for ControlError {
 }
 
 impl std::error::Error for ControlError {}
-
-/// What fits into `sockaddr_un` with its end.
-pub const PATH_BYTES_MAX: usize = 107;
 
 /// How long a socket's full queue is waited for before it is called live.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -345,36 +302,10 @@ mod tests {
     use crate::control::tests::Folder;
 
     #[test]
-    fn addresses_are_unix_or_loopback() {
-        for (text, want) in [
-            ("unix:/a/b", "unix:/a/b"),
-            ("127.0.0.1:80", "127.0.0.1:80"),
-            ("127.8.8.8:0", "127.8.8.8:0"),
-            ("[::1]:1", "[::1]:1"),
-        ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), want);
-        }
-        let long = format!("unix:/{}", "a".repeat(PATH_BYTES_MAX));
-        for (text, part) in [
-            ("0.0.0.0:1", "not a loopback"),
-            ("10.0.0.1:1", "not a loopback"),
-            ("[::]:1", "not a loopback"),
-            ("127.0.0.1", "neither"),
-            ("", "neither"),
-            ("127.0.0.1:99999", "neither"),
-            ("unix:", "no path"),
-            (&long, "107"),
-        ] {
-            let error = text.parse::<Address>().expect_err(text).to_string();
-            assert!(error.contains(part), "{text:?}: {error}");
-        }
-    }
-
-    #[test]
     fn the_socket_is_private_and_goes_with_its_owner() {
         let folder = Folder::new();
         let bound = bind_default("w", "a1b2c", &[folder.path()]).unwrap();
-        let Address::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
+        let ControlAddr::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
         assert!(path.ends_with("w.a1b2c.sock"), "{path:?}");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o600);
@@ -388,7 +319,7 @@ mod tests {
         let folder = Folder::new();
         let folders = [folder.path()];
         let bound = bind_default("w", "a", &folders).unwrap();
-        let Address::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
+        let ControlAddr::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
         let error = bind_default("w", "a", &folders).expect_err("it is live");
         assert!(matches!(error, ControlError::InUse { .. }), "{error}");
 
@@ -408,7 +339,7 @@ mod tests {
         let folder = Folder::new();
         let folders = [folder.path()];
         let first = bind_default("w", "a", &folders).unwrap();
-        let Address::Unix(path) = first.address.clone() else { panic!("a unix socket") };
+        let ControlAddr::Unix(path) = first.address.clone() else { panic!("a unix socket") };
         fs::rename(&path, folder.path().join("moved")).unwrap();
         let second = bind_default("w", "a", &folders).unwrap();
         drop(first);
@@ -421,7 +352,7 @@ mod tests {
         let folder = Folder::new();
         let path = folder.path().join("precious");
         fs::write(&path, "data").unwrap();
-        let error = bind(&Address::Unix(path.clone())).expect_err("it is a file").to_string();
+        let error = bind(&ControlAddr::Unix(path.clone())).expect_err("it is a file").to_string();
         assert!(error.contains("not a socket"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "data");
     }
@@ -449,7 +380,7 @@ mod tests {
         let all: Vec<PathBuf> = bad.into_iter().chain([good.clone()]).collect();
         let bound = bind_default("w", "a", &all).unwrap();
         let want = private_folder(&good).join("w.a.sock");
-        assert_eq!(bound.address, Address::Unix(want.clone()));
+        assert_eq!(bound.address, ControlAddr::Unix(want.clone()));
         assert_eq!(live_sockets(None, &all), live_sockets(Some("w"), &all));
         assert_eq!(live_sockets(Some("w"), &all), [want]);
         assert!(live_sockets(Some("other"), &all).is_empty());

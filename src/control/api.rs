@@ -5,13 +5,14 @@ use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::control::address::{Address, Bound, ControlError, SocketFile};
+use crate::control::address::{Bound, ControlError, SocketFile};
 use crate::control::token::Token;
 use crate::control::{Busy, Core, Events, Read};
 use crate::core::command::{Command, Reply};
 use crate::core::ids::GroupName;
 use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;
+use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::{Identity, StatusJson};
 use crate::wire::time::Epoch;
 
@@ -21,7 +22,7 @@ pub struct ControlServer {
     /// Goes before the server: as long as somebody listens nobody else replaces the file.
     file: Option<SocketFile>,
     server: Server,
-    address: Address,
+    address: ControlAddr,
     api: Arc<Api>,
 }
 
@@ -52,10 +53,12 @@ impl ControlServer {
     ) -> Result<Self, ControlError> {
         let Bound { address, listen, file } = bound;
         let token = match &address {
-            Address::Tcp(_) if token.is_none() => return Err(ControlError::NoToken { address }),
-            Address::Tcp(_) => token,
+            ControlAddr::Tcp(_) if token.is_none() => {
+                return Err(ControlError::NoToken { address });
+            }
+            ControlAddr::Tcp(_) => token,
             // Who may open the socket is said by its mode.
-            Address::Unix(_) => None,
+            ControlAddr::Unix(_) => None,
         };
         let api = Arc::new(Api { subject, token, followers: Places::default() });
         let handler = Arc::clone(&api) as Arc<dyn Handler>;
@@ -66,7 +69,7 @@ impl ControlServer {
 
     /// Where it listens, as clients name it.
     #[must_use]
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &ControlAddr {
         &self.address
     }
 

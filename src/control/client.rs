@@ -9,11 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::control::address::{Address, ControlError, connect_unix, live_sockets};
+use crate::control::address::{ControlError, connect_unix, live_sockets};
 use crate::control::token::Token;
 use crate::core::command::AfterKill;
 use crate::core::ids::ExecutorId;
 use crate::wire::control as calls;
+use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::StatusJson;
 
 /// What a client command was told about whom to talk to.
@@ -34,7 +35,7 @@ pub struct Whom {
 /// Talks to one run.
 #[derive(Debug)]
 pub struct Client {
-    address: Address,
+    address: ControlAddr,
     token: Option<Token>,
 }
 
@@ -46,13 +47,13 @@ impl Client {
     pub fn find(whom: &Whom) -> Result<Self, ClientError> {
         let named = whom.control.as_ref().or(whom.control_env.as_ref());
         let address = match named.filter(|text| !text.is_empty()) {
-            Some(text) => text.parse()?,
-            None => Address::Unix(only_socket(whom)?),
+            Some(text) => ControlAddr::parse(text).map_err(|why| ControlError::Address { why })?,
+            None => ControlAddr::Unix(only_socket(whom)?),
         };
         let token = match (&address, &whom.token_file) {
-            (Address::Tcp(_), Some(path)) => Some(Token::read(path)?),
-            (Address::Tcp(_), None) => return Err(ControlError::NoToken { address }.into()),
-            (Address::Unix(_), _) => None,
+            (ControlAddr::Tcp(_), Some(path)) => Some(Token::read(path)?),
+            (ControlAddr::Tcp(_), None) => return Err(ControlError::NoToken { address }.into()),
+            (ControlAddr::Unix(_), _) => None,
         };
         Ok(Self { address, token })
     }
@@ -164,13 +165,13 @@ impl Client {
 
     fn connect(&self, timeout: Duration) -> io::Result<Box<dyn Stream>> {
         match &self.address {
-            Address::Tcp(address) => {
+            ControlAddr::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
                 stream.set_read_timeout(Some(timeout))?;
                 stream.set_write_timeout(Some(TIMEOUT))?;
                 Ok(Box::new(stream))
             }
-            Address::Unix(path) => {
+            ControlAddr::Unix(path) => {
                 let stream = connect_unix(path, TIMEOUT)?;
                 stream.set_read_timeout(Some(timeout))?;
                 Ok(Box::new(stream))
@@ -274,7 +275,7 @@ pub enum ClientError {
     /// It is not a posse, or another version of it.
     Strange(&'static str),
     /// The run is not there, or does not answer.
-    Unreachable { address: Address, error: io::Error },
+    Unreachable { address: ControlAddr, error: io::Error },
 }
 
 impl From<ControlError> for ClientError {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::control::address::{Address, ControlError, bind, bind_default};
+use crate::control::address::{ControlError, bind, bind_default};
 use crate::control::api::{ControlServer, Subject};
 use crate::control::client::{Client, ClientError, Whom};
 use crate::control::token::Token;
@@ -17,6 +17,7 @@ use crate::control::{Busy, Core, Events, Read};
 use crate::core::command::{AfterKill, Command, Reply};
 use crate::core::ids::{ExecutorId, GroupName};
 use crate::wire::control::Killed;
+use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::{Identity, StatusJson, tests::sample};
 use crate::wire::time::Epoch;
 
@@ -145,7 +146,7 @@ impl Fixture {
         ControlServer::start(bound, None, subject(&self.core, &self.events)).unwrap()
     }
 
-    pub(crate) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> ControlAddr {
         self.server.as_ref().expect("it is not stopped yet").address().clone()
     }
 
@@ -166,7 +167,8 @@ impl Fixture {
 
     /// One raw call: status and body.
     fn call(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let Some(Address::Unix(socket)) = self.server.as_ref().map(|s| s.address().clone()) else {
+        let Some(ControlAddr::Unix(socket)) = self.server.as_ref().map(|s| s.address().clone())
+        else {
             panic!("a unix socket");
         };
         let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
@@ -408,7 +410,8 @@ fn a_follower_learns_that_the_run_was_cut() {
 fn followers_do_not_take_all_connections() {
     let fixture = Fixture::new();
     fixture.events.push("{}\n");
-    let Some(Address::Unix(socket)) = fixture.server.as_ref().map(|s| s.address().clone()) else {
+    let Some(ControlAddr::Unix(socket)) = fixture.server.as_ref().map(|s| s.address().clone())
+    else {
         panic!("a unix socket");
     };
     let followers: Vec<_> = (0..32)
@@ -435,7 +438,7 @@ fn tcp_needs_the_token() {
     let file = folder.path().join("token");
     fs::write(&file, "s3cret\n").unwrap();
     let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
-    let tcp = || bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    let tcp = || bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
 
     let error = ControlServer::start(tcp(), None, subject(&core, &events)).expect_err("no token");
     assert!(matches!(error, ControlError::NoToken { .. }), "{error}");

@@ -109,6 +109,7 @@ impl Finish {
             Phase::Running => self.begin_stop(),
             Phase::DriverEnding { .. } | Phase::DriverKilled | Phase::Stopping => {
                 self.phase = Phase::Hurrying;
+                self.is_driver_ended_by_us |= self.has_driver;
                 let kill = self.has_driver.then_some(Order::KillDriver);
                 kill.into_iter().chain([Order::LastDelete]).collect()
             }
@@ -182,6 +183,12 @@ impl Finish {
     #[must_use]
     pub fn is_hurrying(&self) -> bool {
         self.phase == Phase::Hurrying
+    }
+
+    /// True where the executors are left at the end.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.keep
     }
 
     /// How the run ended; none while it goes on.
@@ -269,6 +276,9 @@ mod tests {
         assert_eq!(finish.on_signal(Millis(200)), [Order::KillDriver, Order::LastDelete]);
         assert_eq!(finish.on_signal(Millis(900)), []);
         assert_eq!(finish.on_driver_ended(137), []);
+        finish.on_stopped(nothing_left(), false);
+        let driver = finish.outcome().expect("it is over").driver;
+        assert_eq!(driver, None, "our SIGKILL tells nothing of the driver's");
         let mut finish = self::finish(false);
         finish.on_signal(Millis(0));
         assert_eq!(finish.on_signal(Millis(900)), [Order::LastDelete]);

@@ -135,6 +135,8 @@ pub enum LeaseUpdate {
     NoRights { message: String },
     /// At start: it could be neither read nor taken yet; tried again.
     Trouble { refusal: Refusal },
+    /// At start: another holds it, who looks dead; it is taken at that time if nothing moves.
+    Waiting { holder: String, until: Millis },
 }
 
 /// How the Lease is given back.
@@ -357,7 +359,11 @@ impl LeaseMachine {
             self.observed = Some((record.version_text.clone(), now));
         }
         let since = self.observed.as_ref().map_or(now, |(_, since)| *since);
-        self.due_at = now.after(RENEW_MS).min(since.after(duration_ms(&record)));
+        let until = since.after(duration_ms(&record));
+        self.due_at = now.after(RENEW_MS).min(until);
+        if !self.ever_held && !same {
+            self.tell(LeaseUpdate::Waiting { holder: record.holder, until });
+        }
         self.n_failures = 0;
     }
 
@@ -452,7 +458,7 @@ fn sort(update: &LeaseUpdate) -> u8 {
         | LeaseUpdate::Lost { .. }
         | LeaseUpdate::NoRights { .. } => 0,
         LeaseUpdate::IdsReserved { .. } => 1,
-        LeaseUpdate::Trouble { .. } => 2,
+        LeaseUpdate::Trouble { .. } | LeaseUpdate::Waiting { .. } => 2,
     }
 }
 

@@ -56,28 +56,27 @@ impl fmt::Debug for Sources<'_> {
 }
 
 impl<'a> Sources<'a> {
-    /// The sources of this process.
-    #[must_use]
-    pub fn from_process(kubeconfig: Option<&'a Path>, context: Option<&'a str>) -> Self {
-        Self {
-            kubeconfig,
-            context,
-            env: &process_env,
-            service_account_dir: Path::new(SERVICE_ACCOUNT_DIR),
-            ca_bundles: &CA_BUNDLES,
-        }
-    }
-
     /// Finds the cluster: the flags, else the pod we run in, else $KUBECONFIG, else ~/.kube/config.
     ///
     /// # Errors
     /// When there is no configuration, or a mistake in it: the error names file and field.
     pub fn resolve(&self) -> Result<Cluster, ConfigError> {
-        let flagged = self.kubeconfig.is_some() || self.context.is_some();
-        match incluster::address(self) {
-            Some(address) if !flagged => incluster::cluster(self, &address),
-            Some(_) | None => kubeconfig::cluster(self),
+        match self.in_cluster() {
+            Some(address) => incluster::cluster(self, &address),
+            None => kubeconfig::cluster(self),
         }
+    }
+
+    /// The API server's URL by the pod that we run in, where no flag names another.
+    fn in_cluster(&self) -> Option<String> {
+        let flagged = self.kubeconfig.is_some() || self.context.is_some();
+        incluster::address(self).filter(|_| !flagged)
+    }
+
+    /// True where the pod that we run in tells the cluster, and no flag another.
+    #[must_use]
+    pub fn is_in_cluster(&self) -> bool {
+        self.in_cluster().is_some()
     }
 
     /// A variable of the environment, as text; empty counts as unset.
@@ -102,10 +101,6 @@ impl<'a> Sources<'a> {
             )),
         }
     }
-}
-
-fn process_env(name: &str) -> Option<OsString> {
-    std::env::var_os(name)
 }
 
 /// A checked configuration: one API server, and who we are to it.

@@ -20,11 +20,13 @@ use crate::core::input::{Input, Mark};
 use crate::core::lease::LeaseUpdate;
 use crate::core::reconciler::Reconciler;
 use crate::core::refusal::{Class, Refusal};
+use crate::core::stop::StopOrder;
 use crate::core::time::Millis;
 use crate::runtime::clock::Clock;
 use crate::runtime::driver::{Driver, DriverEnv, Reaper};
 use crate::runtime::events::EventLog;
 use crate::runtime::inbox::{Message, Pulse, TURN_MESSAGES_MAX};
+use crate::runtime::narrate::{self, Narrator};
 use crate::runtime::progress::{Facts, Progress};
 use crate::runtime::ready::ReadyProbe;
 use crate::runtime::signals::{Signal, Signals};
@@ -108,6 +110,8 @@ pub struct Engine<'a, U> {
     /// The live line, on a terminal.
     pub progress: Option<Progress>,
     pub driver_plan: DriverPlan,
+    /// Nothing of this instance can exist before this run creates it.
+    pub is_new_instance: bool,
     pub state: LoopState,
 }
 
@@ -120,6 +124,9 @@ pub struct LoopState {
     probe: Option<ReadyProbe>,
     /// The last refusal of a LIST before the first one succeeded.
     list_refusal: Option<Refusal>,
+    /// When the first LIST must have succeeded.
+    start_by: Millis,
+    narrator: Narrator,
     hurry_until: Option<Millis>,
     is_driver_begun: bool,
     /// Without it nothing is created or deleted.
@@ -138,6 +145,8 @@ impl Default for LoopState {
             reap_at: None,
             probe: None,
             list_refusal: None,
+            start_by: Millis(START_TIMEOUT_MS),
+            narrator: Narrator::default(),
             hurry_until: None,
             is_driver_begun: false,
             is_lease_held: true,
@@ -151,6 +160,7 @@ impl Default for LoopState {
 impl<U: Upstream> Engine<'_, U> {
     /// Runs until the end has come out one way or another.
     pub fn run(mut self) -> Outcome {
+        self.state.start_by = self.clock.now().after(START_TIMEOUT_MS);
         loop {
             let began = Instant::now();
             self.turn();
@@ -162,6 +172,10 @@ impl<U: Upstream> Engine<'_, U> {
                 return outcome.clone();
             }
             self.wait();
+            // Decided among the messages: nothing is told after it.
+            if let Some(outcome) = self.finish.outcome() {
+                return outcome.clone();
+            }
         }
     }
 
@@ -189,7 +203,7 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn next_deadline(&self, now: Millis) -> Millis {
-        let start = (!self.core.had_first_list()).then_some(Millis(START_TIMEOUT_MS));
+        let start = (!self.core.had_first_list()).then_some(self.state.start_by);
         [
             self.core.next_deadline(),
             self.finish.next_deadline(),
@@ -244,7 +258,8 @@ impl<U: Upstream> Engine<'_, U> {
             // Said at start only, and answered there.
             LeaseUpdate::HeldBy { .. }
             | LeaseUpdate::NoRights { .. }
-            | LeaseUpdate::Trouble { .. } => debug!("the lease: {update:?}"),
+            | LeaseUpdate::Trouble { .. }
+            | LeaseUpdate::Waiting { .. } => debug!("the lease: {update:?}"),
         }
     }
 
@@ -256,11 +271,7 @@ impl<U: Upstream> Engine<'_, U> {
         while let Some(action) = self.core.poll_action() {
             self.act(action);
         }
-        while let Some(event) = self.core.poll_event() {
-            self.state.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
-            crate::runtime::narrate::log(&event);
-            self.log.push(&event);
-        }
+        self.tell_events(now);
         if let Some(verdict) = self.core.poll_verdict() {
             self.on_verdict(verdict, now);
         }
@@ -272,14 +283,25 @@ impl<U: Upstream> Engine<'_, U> {
         if let Some(result) = self.core.stop_result().cloned()
             && self.finish.outcome().is_none()
         {
+            self.tell_events(now);
             self.finish.on_stopped(result, self.state.is_taken_over);
         } else if self.state.hurry_until.is_some_and(|at| at <= now) {
             self.give_up_waiting();
         }
         self.pulse.beat(now.0, self.core.had_first_list());
+        let groups = self.core.group_statuses();
+        self.state.narrator.groups(&groups, now);
         if let Some(progress) = &self.progress {
-            let facts = Facts::new(&self.core.group_statuses(), self.state.n_lost);
+            let facts = Facts::new(&groups, self.state.n_lost);
             self.state.redraw_at = Some(progress.show(&facts, now));
+        }
+    }
+
+    fn tell_events(&mut self, now: Millis) {
+        while let Some(event) = self.core.poll_event() {
+            self.state.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
+            self.state.narrator.event(&event, now);
+            self.log.push(&event);
         }
     }
 
@@ -304,8 +326,18 @@ impl<U: Upstream> Engine<'_, U> {
         }
         if self.core.had_first_list() {
             self.state.is_driver_begun = true;
+            let n_found = self.core.executors().iter().count();
+            if n_found > 0 {
+                info!("{n_found} executors of an earlier run are there and kept");
+            }
             self.begin_driver(now);
             return;
+        }
+        let is_late = now >= self.state.start_by;
+        if is_late && self.state.list_refusal.is_none() {
+            let s = START_TIMEOUT_MS / 1_000;
+            self.state.list_refusal =
+                Some(silence(format!("no answer to the first list in {s} s")));
         }
         let Some(refusal) = &self.state.list_refusal else { return };
         let message = refusal.to_string();
@@ -322,7 +354,7 @@ impl<U: Upstream> Engine<'_, U> {
             | Class::Throttled
             | Class::Transient
             | Class::Unknown => {
-                if now.0 < START_TIMEOUT_MS {
+                if !is_late {
                     return;
                 }
                 Verdict::NotReachable { message }
@@ -366,9 +398,9 @@ impl<U: Upstream> Engine<'_, U> {
             driver.pass(signal);
         }
         // Without a driver of ours there is nobody whom a hang-up could concern but us.
-        let is_ours = self.state.driver.is_none() && matches!(signal, Signal::Hup | Signal::Quit);
+        let is_ours = self.state.driver.is_none() && signal.is_stop_without_driver();
         if signal.is_stop() || is_ours {
-            info!("{signal:?}: stopping");
+            info!("SIG{}: stopping", format!("{signal:?}").to_uppercase());
             let orders = self.finish.on_signal(now);
             self.obey(orders, now);
         }
@@ -393,7 +425,7 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn on_verdict(&mut self, verdict: Verdict, now: Millis) {
-        error!("{}", crate::runtime::narrate::verdict(&verdict));
+        error!("{}", narrate::verdict(&verdict));
         let orders = self.finish.on_verdict(verdict, now);
         self.obey(orders, now);
     }
@@ -405,19 +437,29 @@ impl<U: Upstream> Engine<'_, U> {
                 Order::HoldCreates => self.core.hold_creates(),
                 Order::KillDriver => {
                     if let Some(driver) = &self.state.driver {
-                        warn!("the driver did not end in its time: killing it");
+                        warn!("killing the driver: it has not ended in its time");
                         driver.kill_group_now();
                     }
                 }
                 Order::LastDelete => {
+                    warn!("asked again: not waiting for the executors");
                     self.state.hurry_until = Some(now.after(HURRY_MS));
-                    if self.state.is_lease_held {
+                    let keep = self.finish.keeps();
+                    // What goes from here on goes by our own will.
+                    self.core.begin_stop(StopOrder { keep, spare_evidence: false }, now);
+                    if self.state.is_lease_held && !keep {
                         self.writers.send(Action::DeleteAll { grace_s: 0, spare_counted: false });
                     }
                 }
                 Order::Stop(order) => {
                     self.state.probe = None;
                     self.core.begin_stop(order, now);
+                    let is_blind = !self.core.had_first_list();
+                    if is_blind && (self.is_new_instance || self.state.list_refusal.is_some()) {
+                        // Nothing was created yet, or nobody is there to be asked what was.
+                        self.give_up_waiting();
+                        return;
+                    }
                     // What the stop asks for leaves in this turn.
                     self.core.turn(now);
                     while let Some(action) = self.core.poll_action() {
@@ -436,7 +478,15 @@ impl<U: Upstream> Engine<'_, U> {
     /// In a hurry: what may remain is named, not waited for.
     fn give_up_waiting(&mut self) {
         self.state.hurry_until = None;
+        let now = self.clock.now();
+        self.tell_events(now);
+        self.state.narrator.event(&Event::Stopped, now);
+        self.log.push(&Event::Stopped);
         let remaining = self.core.remaining();
         self.finish.on_stopped(remaining, self.state.is_taken_over);
     }
+}
+
+fn silence(message: String) -> Refusal {
+    Refusal { class: Class::Unknown, code: 0, reason: String::new(), message, retry_after_ms: None }
 }

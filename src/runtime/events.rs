@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -15,6 +14,7 @@ use crate::control::{Events, Read};
 use crate::core::event::Event;
 use crate::core::time::Millis;
 use crate::runtime::clock::Clock;
+use crate::runtime::worker::Worker;
 use crate::wire::event;
 use crate::wire::time::Epoch;
 
@@ -142,10 +142,7 @@ pub enum EventTarget {
 /// The thread that writes the log to a file. It alone waits for slow disks and full pipes; what
 /// the log cannot keep meanwhile it tells as `missed`.
 #[derive(Debug)]
-pub struct EventWriter {
-    thread: JoinHandle<()>,
-    done: Arc<(Mutex<bool>, Condvar)>,
-}
+pub struct EventWriter(Worker);
 
 impl EventWriter {
     /// Begins to write.
@@ -154,26 +151,15 @@ impl EventWriter {
     /// The file cannot be opened for appending, or no thread is to be had.
     pub fn start(target: EventTarget, log: Arc<EventLog>) -> io::Result<Self> {
         let sink = open(&target)?;
-        let done = Arc::new((Mutex::new(false), Condvar::new()));
-        let told = Arc::clone(&done);
         let mut writer = Writer { target, log, sink, warned: false };
-        let thread = thread::Builder::new().name("events".to_owned()).spawn(move || {
-            writer.run();
-            *told.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            told.1.notify_all();
-        })?;
-        Ok(Self { thread, done })
+        Worker::start("events", STACK_BYTES, move || writer.run()).map(Self)
     }
 
     /// Waits until everything is written, at most until `deadline`; false where it was not. The log
     /// must have been ended before. A writer that hangs in a full pipe is left to the process's end.
+    #[must_use]
     pub fn finish(self, deadline: Instant) -> bool {
-        let wait = deadline.saturating_duration_since(Instant::now());
-        let done = self.done.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.done.1.wait_timeout_while(done, wait, |done| !*done);
-        let finished = *waited.unwrap_or_else(PoisonError::into_inner).0;
-        // A panic has been printed; there is nothing to add to it here.
-        finished && self.thread.join().is_ok()
+        self.0.join_by(deadline)
     }
 }
 
@@ -305,6 +291,9 @@ fn open_file(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
+/// The writer's stack, bytes: it copies lines.
+const STACK_BYTES: usize = 256 << 10;
+
 /// Events that are kept for readers.
 pub const EVENTS_KEPT: usize = 10_000;
 
@@ -325,6 +314,7 @@ mod tests {
     use std::fs;
     use std::io::{BufRead, BufReader};
     use std::process::Command;
+    use std::thread;
 
     use serde_json::Value;
 
@@ -461,7 +451,7 @@ mod tests {
         }
         log.end();
         let begun = Instant::now();
-        writer.finish(begun + PATIENCE);
+        assert!(writer.finish(begun + PATIENCE));
         assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
     }
 

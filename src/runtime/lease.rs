@@ -144,17 +144,24 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
     }
 }
 
-/// Who we are: the pod of this uid, or this process of this host.
-///
-/// # Errors
-/// When /proc does not tell.
-pub fn identity(pod_uid: Option<&str>) -> io::Result<Identity> {
+/// Who we are: the pod of this uid, or this process of this host. Where /proc does not tell the
+/// host, `nonce` stands for it: nobody can then see that we are gone, but by the Lease's own time.
+#[must_use]
+pub fn identity(pod_uid: Option<&str>, nonce: u64) -> Identity {
     let pid = process::id();
     if let Some(uid) = pod_uid {
-        return Ok(Identity::Pod { uid: uid.to_owned(), init: pid == 1 });
+        return Identity::Pod { uid: uid.to_owned(), init: pid == 1 };
     }
-    let start_time = start_time(pid)?.ok_or_else(|| io::Error::other("no start time in /proc"))?;
-    Ok(Identity::Process { boot_id: host()?, pid, start_time })
+    match (host(), start_time(pid)) {
+        (Ok(boot_id), Ok(Some(start_time))) => Identity::Process { boot_id, pid, start_time },
+        (Err(error), _) | (_, Err(error)) => unknown_host(pid, nonce, &error.to_string()),
+        (Ok(_), Ok(None)) => unknown_host(pid, nonce, "it tells no start time"),
+    }
+}
+
+fn unknown_host(pid: u32, nonce: u64, problem: &str) -> Identity {
+    log::debug!("/proc does not tell which host this is: {problem}");
+    Identity::Process { boot_id: format!("{nonce:016x}"), pid, start_time: 0 }
 }
 
 /// What is known of a holder that may be a process of this host.
@@ -224,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_process_that_lives_is_told_from_one_that_is_gone() {
-        let ours = identity(None).unwrap();
+        let ours = identity(None, 0);
         assert_eq!(fate(&ours.to_string()), Fate::Unknown);
         let Identity::Process { boot_id, pid, start_time } = ours else { panic!("{ours:?}") };
         let before_us =
@@ -233,7 +240,7 @@ mod tests {
         let elsewhere = Identity::Process { boot_id: format!("{boot_id}0"), pid, start_time };
         assert_eq!(fate(&elsewhere.to_string()), Fate::Unknown);
         assert_eq!(fate("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), Fate::Unknown);
-        let pod = identity(Some("uid")).unwrap();
+        let pod = identity(Some("uid"), 0);
         assert_eq!(pod, Identity::Pod { uid: "uid".to_owned(), init: process::id() == 1 });
 
         // Dead and not yet reaped is dead; so is reaped.

@@ -13,4 +13,5 @@ pub mod ready;
 pub mod signals;
 pub mod upstream;
 pub mod watcher;
+pub mod worker;
 pub mod writers;

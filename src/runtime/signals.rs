@@ -54,6 +54,12 @@ impl Signal {
         matches!(self, Self::Int | Self::Term)
     }
 
+    /// True for those that end a run without a driver of its own, whom else they could concern.
+    #[must_use]
+    pub fn is_stop_without_driver(self) -> bool {
+        self.is_stop() || matches!(self, Self::Hup | Self::Quit)
+    }
+
     fn bit(self) -> u32 {
         1 << (self as u32)
     }
