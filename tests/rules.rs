@@ -8,12 +8,12 @@ use posse::core::action::{Action, Patch, Verdict};
 use posse::core::event::{DeleteCause, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid, Version};
 use posse::core::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
-use posse::core::plan::Waiting;
 use posse::core::policy::{GroupSpec, Policy, Replace};
 use posse::core::refusal::{Class, Refusal};
 use posse::core::rng::Rng;
 use posse::core::stop::StopOrder;
 use posse::core::time::Millis;
+use posse::core::waiting::Waiting;
 use posse::core::window::Window;
 
 const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };

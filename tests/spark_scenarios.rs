@@ -9,9 +9,10 @@ mod harness;
 use harness::{Run, policy, refusal, spec};
 use posse::core::event::Event;
 use posse::core::input::PodEvent;
-use posse::core::plan::{Waiting, share};
+use posse::core::plan::share;
 use posse::core::policy::{Policy, ScaleDown};
 use posse::core::refusal::Class;
+use posse::core::waiting::Waiting;
 
 /// The limit holds over all groups; a pending pod frees nothing, a running one does.
 #[test]

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use crate::core::plan::Waiting;
 use crate::core::status::State;
+use crate::core::waiting::Waiting;
 use crate::wire::status_json::{GroupJson, StatusJson};
 
 /// One sentence for each group, or for the one that is asked for.

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use crate::core::backoff::delay_ms;
 use crate::core::ids::ExecutorId;
-use crate::core::plan::Waiting;
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
+use crate::core::waiting::Waiting;
 
 const YOUNG_MS: u64 = 60_000;
 const YOUNG_WINDOW_MS: u64 = 60_000;

@@ -7,12 +7,12 @@ use crate::core::brake::Brake;
 use crate::core::event::DeleteCause;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::Create;
-use crate::core::plan::Waiting;
 use crate::core::pod::{ContainerState, Pod};
 use crate::core::policy::GroupSpec;
 use crate::core::slots::Slots;
 use crate::core::status::State;
 use crate::core::time::Millis;
+use crate::core::waiting::Waiting;
 
 /// One executor, from before its create is sent until its pod is gone.
 #[derive(Clone, Debug)]

@@ -168,6 +168,9 @@ pub struct LeaseMachine {
     /// The version under which another holds it, and since when we have seen no other.
     observed: Option<(String, Millis)>,
     ids_wanted: Option<ExecutorId>,
+    /// The highest that was ever told: what is written is never below, also where the server's
+    /// history went back.
+    ids_told: Option<ExecutorId>,
     stop: Option<(Release, Millis)>,
     done: bool,
     updates: Vec<LeaseUpdate>,
@@ -192,6 +195,7 @@ impl LeaseMachine {
             n_failures: 0,
             observed: None,
             ids_wanted: None,
+            ids_told: None,
             stop: None,
             done: false,
             updates: Vec::new(),
@@ -240,15 +244,13 @@ impl LeaseMachine {
         self.updates.remove(0);
     }
 
-    /// Asks for the ids up to `up_to`, and the rest of their block with them.
+    /// Asks for the ids up to `up_to`, and the rest of their block with them. Written even where
+    /// they are reserved already as far as we know: the server's history may have gone back.
     pub fn reserve(&mut self, up_to: ExecutorId) {
         let block = ExecutorId(up_to.0.div_ceil(ID_BLOCK).saturating_mul(ID_BLOCK));
         self.ids_wanted = self.ids_wanted.max(Some(block));
-        let stored = self.record.as_ref().and_then(|record| record.id_high_water);
-        if self.held && stored >= self.ids_wanted {
-            self.tell_reserved();
-        } else {
-            self.due_at = if self.held { Millis::ZERO } else { self.due_at };
+        if self.held {
+            self.due_at = Millis::ZERO;
         }
     }
 
@@ -420,7 +422,7 @@ impl LeaseMachine {
             renewed_ms: Some(wall_ms),
             transitions: before
                 .map_or(0, |record| record.transitions.saturating_add(from_other.into())),
-            id_high_water: stored.max(self.ids_wanted),
+            id_high_water: stored.max(self.ids_wanted).max(self.ids_told),
         }
     }
 
@@ -430,6 +432,7 @@ impl LeaseMachine {
             && up_to >= wanted
         {
             self.ids_wanted = None;
+            self.ids_told = self.ids_told.max(Some(up_to));
             self.tell(LeaseUpdate::IdsReserved { up_to });
         }
     }

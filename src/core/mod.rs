@@ -36,5 +36,6 @@ pub mod stop;
 pub(crate) mod testing;
 pub mod time;
 pub mod victims;
+pub mod waiting;
 pub mod watch;
 pub mod window;

@@ -6,11 +6,12 @@ use crate::core::event::{DeleteCause, Event};
 use crate::core::executors::Executor;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
-use crate::core::plan::{Circumstances, GroupPlan, GroupView, Waiting, plan};
+use crate::core::plan::{Circumstances, GroupPlan, GroupView, plan};
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::status::State;
 use crate::core::time::Millis;
 use crate::core::victims::{Candidate, Stage, choose};
+use crate::core::waiting::Waiting;
 
 impl Reconciler {
     /// Does what is due at its time. Every timer is checked against what it was set for.

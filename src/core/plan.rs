@@ -6,65 +6,7 @@ use crate::core::ids::GroupName;
 use crate::core::policy::{Replace, ScaleDown};
 use crate::core::status::State;
 use crate::core::time::Millis;
-
-/// Why nothing (more) is done for a group now. The names are the contract's, in snake case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Waiting {
-    /// What was adopted is kept until its target was set in this run, or the hold is over.
-    AdoptHold,
-    /// Its executors died young; one is sent to see.
-    Backoff,
-    /// The driver has not said that it is ready.
-    DriverReady,
-    /// Nothing is known yet: the first LIST is not complete.
-    FirstList,
-    /// The next block of ids is not reserved yet.
-    Ids,
-    /// As many requests are under way as the server takes now.
-    InFlight,
-    /// The instance is not ours now.
-    Lease,
-    /// `allocation.pending_max` is reached.
-    PendingLimit,
-    /// The server refuses the template or our rights for good; asked again now and then.
-    Permanent,
-    /// A quota is full.
-    Quota,
-    /// A lost executor's successor waits until its predecessor is gone (`replace: gone`).
-    ReplaceGone,
-    /// The target is below what runs, and the group's own driver chooses whom to end.
-    ScaleDownPending,
-    /// The snapshot is known to be wrong; a new one is on its way.
-    StaleSnapshot,
-    /// The server is overloaded or out of reach.
-    Server,
-    /// `allocation.unschedulable_max` is reached.
-    Unschedulable,
-}
-
-impl Waiting {
-    /// The name used in events and status.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AdoptHold => "adopt_hold",
-            Self::Backoff => "backoff",
-            Self::DriverReady => "driver_ready",
-            Self::FirstList => "first_list",
-            Self::Ids => "ids",
-            Self::InFlight => "in_flight",
-            Self::Lease => "lease",
-            Self::PendingLimit => "pending_limit",
-            Self::Permanent => "permanent",
-            Self::Quota => "quota",
-            Self::ReplaceGone => "replace_gone",
-            Self::ScaleDownPending => "scale_down_pending",
-            Self::Server => "server",
-            Self::StaleSnapshot => "stale_snapshot",
-            Self::Unschedulable => "unschedulable",
-        }
-    }
-}
+use crate::core::waiting::Waiting;
 
 /// What holds for all groups in this turn.
 #[derive(Clone, Copy, Debug)]

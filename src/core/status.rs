@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::core::ids::{ExecutorId, GroupName, Uid};
-use crate::core::plan::Waiting;
 use crate::core::time::Millis;
+use crate::core::waiting::Waiting;
 
 /// Where an executor is in its life. The names are the contract's, in lower case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

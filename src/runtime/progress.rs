@@ -207,7 +207,7 @@ const ERASE_TO_END: &str = "\x1b[K";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::plan::Waiting;
+    use crate::core::waiting::Waiting;
     use crate::wire::status_json::tests::sample;
 
     #[test]

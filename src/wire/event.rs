@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use crate::core::event::{Budget, DeleteCause, LossReason};
     use crate::core::ids::{ExecutorId, GroupName, Uid};
-    use crate::core::plan::Waiting;
+    use crate::core::waiting::Waiting;
 
     #[track_caller]
     fn check(event: Event, facts: &str) {

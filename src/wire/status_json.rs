@@ -123,9 +123,9 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::core::ids::{ExecutorId, GroupName, Uid};
-    use crate::core::plan::Waiting;
     use crate::core::status::State;
     use crate::core::time::Millis;
+    use crate::core::waiting::Waiting;
 
     /// Two groups and two executors in the most different states.
     pub(crate) fn sample() -> Status {

@@ -5,13 +5,13 @@ use posse::core::action::Action;
 use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, PodEvent, Seen};
-use posse::core::plan::Waiting;
 use posse::core::pod::{ContainerState, End, Phase, Pod};
 use posse::core::policy::{FailureLimit, GroupSpec, Policy, Replace, ScaleDown};
 use posse::core::reconciler::{Identity, Reconciler};
 use posse::core::refusal::{Class, Refusal};
 use posse::core::status::GroupStatus;
 use posse::core::time::Millis;
+use posse::core::waiting::Waiting;
 
 pub const PREFIX: &str = "app-x-exec-";
 
