@@ -183,8 +183,10 @@ fn mistakes_in_a_kubeconfig_name_file_and_field() {
     check("{}", "{}", &[], "server");
     let bad_ca = r#"{"server": "https://127.0.0.1:1", "certificate-authority-data": "?"}"#;
     check(bad_ca, "{}", &[], "certificate-authority-data");
-    check(good, r#"{"tokenFile": "nowhere"}"#, &[], "nowhere");
-    check(good, r#"{"client-certificate": "nowhere.crt"}"#, &[], "client-");
+    // Over plain http no credentials are sent, so none are read.
+    let secure = r#"{"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}"#;
+    check(secure, r#"{"tokenFile": "nowhere"}"#, &[], "nowhere");
+    check(secure, r#"{"client-certificate": "nowhere.crt"}"#, &[], "client-");
     check(r#"{"server": "http://10.0.0.1:80"}"#, r#"{"token": "hush-hush"}"#, &[], "http");
 }
 

@@ -299,7 +299,8 @@ impl Server for Real {
     }
 
     fn freeze(&self) {
-        self.signal(Signal::STOP);
+        let mut apiserver = self.apiserver.lock().expect("nobody panics in here");
+        apiserver.as_mut().expect("a stopped server is not frozen").freeze();
     }
 
     fn thaw(&self) {

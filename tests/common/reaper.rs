@@ -8,6 +8,8 @@ use std::sync::{Mutex, OnceLock};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::wait::{PATIENCE, wait_for};
+
 const SCRIPT: &str = r#"
 pids=
 while read -r word pid; do
@@ -79,6 +81,24 @@ impl Guarded {
             // Over just now: then there is nothing to signal.
             let _ = kill_process(pid, signal);
         }
+    }
+
+    /// Stops it, and waits until each of its threads stands still: a signal takes its time on a
+    /// busy machine.
+    pub fn freeze(&mut self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        wait_for(PATIENCE, "a process to stand still", || {
+            let tasks = std::fs::read_dir(&tasks).expect("a process that lives has threads");
+            tasks.flatten().all(|task| {
+                // The state comes after the name, which may hold anything; a thread that has
+                // ended meanwhile stands still too.
+                let stat = std::fs::read_to_string(task.path().join("stat"));
+                stat.map_or(true, |stat| {
+                    stat.rsplit(") ").next().unwrap_or_default().starts_with('T')
+                })
+            })
+        });
     }
 
     /// Kills it at once and waits for its end.
