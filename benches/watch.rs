@@ -11,6 +11,7 @@ use std::fs;
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -145,7 +146,14 @@ impl Server {
         });
         let path = std::env::temp_dir().join(format!("posse-bench-{}.json", std::process::id()));
         fs::write(&path, config.to_string()).unwrap();
-        let cluster = Sources::from_process(Some(&path), None).resolve().unwrap();
+        let sources = Sources {
+            kubeconfig: Some(&path),
+            context: None,
+            env: &|_| None,
+            service_account_dir: Path::new(""),
+            ca_bundles: &[],
+        };
+        let cluster = sources.resolve().unwrap();
         fs::remove_file(&path).unwrap();
         Pods::new(Http::connect(cluster).unwrap(), "analytics", selection())
     }
