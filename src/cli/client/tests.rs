@@ -48,7 +48,7 @@ fn what_goes_wrong_is_one_line_and_a_code() {
         ("explain --app w 7", 1, "posse: there is no executor 7 now"),
         ("explain --app w --group z", 1, "posse: there is no group `z`; there are: default, big\n"),
         ("status --app no-such-app", 1, "posse: no live run of application no-such-app on this"),
-        ("status --control here", 2, "posse: control address \"here\" is neither unix:PATH nor"),
+        ("status --control here", 2, "posse: control address: expected unix:PATH or a loopback"),
         ("status --control 127.0.0.1:1", 2, "posse: control address 127.0.0.1:1 needs --control-t"),
         ("status --control unix:/nowhere", 1, "posse: the run at unix:/nowhere does not answer: "),
         ("events --app w --run other", 1, "posse: refused: "),
