@@ -40,8 +40,14 @@ fn main() -> ExitCode {
     };
     let bench = Bench { real: Real::start(&assets, false), dir: TempDir::new("bench") };
     bench.prepare();
-    bench.rates();
-    bench.memory_and_failures();
+    // `cargo bench --bench creates -- failures` measures that part alone.
+    let part = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    if part.as_deref().is_none_or(|part| part == "rates") {
+        bench.rates();
+    }
+    if part.as_deref().is_none_or(|part| part == "failures") {
+        bench.memory_and_failures();
+    }
     ExitCode::SUCCESS
 }
 
@@ -170,6 +176,7 @@ impl Bench {
         self.real.open_namespace(namespace);
         let node = TestNode::start(&self.real.access(Who::Node), namespace);
         let posse = self.run(namespace, 100).start();
+        posse.wait_ready();
         for n in [100, EXECUTORS] {
             posse.scale("default", n);
             wait_running(&posse, n);
