@@ -75,7 +75,7 @@ impl Material {
                 let (chain, key) = parse_pair(pair, &places(cluster))?;
                 builder
                     .with_client_auth_cert(chain, key)
-                    .map_err(|e| ConfigError::field(places(cluster).1, e.to_string()))?
+                    .map_err(|e| pair_mistake(places(cluster), &e))?
             }
         };
         Ok(Arc::new(settings))
@@ -88,8 +88,19 @@ pub(super) fn check_pair(pair: &CertPair, places: (&str, &str)) -> Result<(), Co
     let (chain, key) = parse_pair(pair, &places)?;
     let provider = rustls::crypto::ring::default_provider();
     rustls::sign::CertifiedKey::from_der(chain, key, &provider)
-        .map_err(|e| ConfigError::field(places.1, e.to_string()))?;
+        .map_err(|e| pair_mistake(places, &e))?;
     Ok(())
+}
+
+/// Which of the two is wrong, and what to do about it.
+fn pair_mistake((chain, key): (String, String), error: &rustls::Error) -> ConfigError {
+    let rustls::Error::InvalidCertificate(problem) = error else {
+        return ConfigError::field(key, error.to_string());
+    };
+    // The error has no variant of its own for it; plain `openssl x509 -req` makes these.
+    let is_old = format!("{problem:?}").contains("UnsupportedCertVersion");
+    let remedy = if is_old { "; make it an X.509 v3 certificate (openssl: -extfile)" } else { "" };
+    ConfigError::field(chain, format!("{error}{remedy}"))
 }
 
 /// Where the client certificate and its key come from.

@@ -275,7 +275,7 @@ pub fn keep_then_cleanup(server: &dyn Server) {
     let posse = scene.run().executors(2).instance("kept1").arg("--keep").start();
     let before = scene.wait_running(2);
     wait_for(PATIENCE, "both to be known", || posse.events_of("executor_running").len() == 2);
-    posse.signal(Signal::INT);
+    posse.signal(Signal::TERM);
     posse.expect_exit(0);
     assert_eq!(uids(&scene.wait_running(2)), uids(&before));
     let access = server.access(Who::Posse);
