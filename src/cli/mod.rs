@@ -11,6 +11,7 @@ pub mod init;
 pub mod logger;
 pub mod manifest;
 pub mod render;
+pub mod rights;
 pub mod run;
 pub mod server;
 pub mod settings;

@@ -12,6 +12,7 @@ use log::{debug, error, info, warn};
 
 use crate::cli::args::RunArgs;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::rights;
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
 use crate::cli::{World, logger};
@@ -233,7 +234,12 @@ impl Run<'_> {
         if let Some(progress) = &self.progress {
             progress.clear();
         }
-        outcome.map(|outcome| tell(&outcome))
+        outcome.map(|outcome| {
+            if matches!(outcome.verdict, Some(Verdict::NotAllowed { .. })) {
+                rights::advise(&self.server.http, &self.ground.namespace);
+            }
+            tell(&outcome)
+        })
     }
 
     /// Takes the Lease, or goes on without one where that is safe.

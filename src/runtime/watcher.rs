@@ -210,7 +210,7 @@ pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Mark>(lister: &Lister<M,
     while !lister.control.is_stopped() && !watcher.gone {
         watcher.turn();
     }
-    log::debug!("the watcher ends");
+    log::debug!("the watcher ends; the inbox was full {} times", lister.control.n_overruns());
 }
 
 struct Watcher<'a, M, F> {

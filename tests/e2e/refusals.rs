@@ -257,6 +257,7 @@ pub fn wrong_rights(server: &dyn Server) {
     for word in ["pods", scene.namespace.as_str()] {
         assert!(words.contains(word), "the message does not name {word}:\n{words}");
     }
+    assert!(words.contains("list pods, watch pods, create pods"), "all at once:\n{words}");
     scene.finish();
 }
 
