@@ -88,7 +88,7 @@ fn check_type(kind: Kind, value: &Value) -> Result<(), Refused> {
         given => given.to_owned(),
     };
     let given_kind = default(given_kind, kind.name());
-    let given_version = default(given_version, kind.api_version());
+    let given_version = default(given_version, &kind.api_version());
     if given_kind == kind.name() && given_version == kind.api_version() {
         return Ok(());
     }

@@ -1,8 +1,10 @@
 //! Owns the documents that tell clients what there is: groups, resources, version.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
-use crate::dev::kind::Kind;
+use crate::dev::kind::{Kind, Part};
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
 
@@ -34,8 +36,7 @@ pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
             ],
         })),
         ["apis"] => {
-            let groups: Vec<Value> =
-                [AUTHORIZATION, Kind::Lease.group()].into_iter().map(group).collect();
+            let groups: Vec<Value> = groups().map(group).collect();
             Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
         }
         ["apis", name] if is_group(name) => {
@@ -44,20 +45,23 @@ pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
             group["apiVersion"] = "v1".into();
             Some(group)
         }
-        ["api", "v1"] => Some(resources("v1", core_resources())),
+        ["api", "v1"] => Some(resources("v1", resources_of("", "v1"))),
         ["apis", AUTHORIZATION, "v1"] => Some(resources(
             "authorization.k8s.io/v1",
             vec![entry("selfsubjectaccessreviews", "SelfSubjectAccessReview", false, &["create"])],
         )),
-        ["apis", name, "v1"] if *name == Kind::Lease.group() => {
-            Some(resources(Kind::Lease.api_version(), vec![resource(Kind::Lease)]))
+        ["apis", name, version] if groups().any(|group| group == *name) => {
+            match resources_of(name, version) {
+                none if none.is_empty() => None,
+                some => Some(resources(&format!("{name}/{version}"), some)),
+            }
         }
         _ => None,
     }
 }
 
 pub(crate) fn is_group(name: &str) -> bool {
-    [AUTHORIZATION, Kind::Lease.group()].contains(&name)
+    groups().any(|group| group == name)
 }
 
 /// The machine's architecture as Kubernetes names it.
@@ -98,25 +102,40 @@ fn resources(group_version: &str, resources: Vec<Value>) -> Value {
     })
 }
 
-fn core_resources() -> Vec<Value> {
-    let mut resources: Vec<Value> =
-        Kind::ALL.into_iter().filter(|kind| kind.group().is_empty()).map(resource).collect();
-    resources.push(entry("pods/binding", "Binding", true, &["create"]));
-    resources.push(entry("pods/log", "Pod", true, &["get"]));
-    resources.push(entry("pods/status", "Pod", true, &["get", "patch", "update"]));
-    resources
+/// The groups but the core one, by name.
+fn groups() -> impl Iterator<Item = &'static str> {
+    let stored = Kind::all().map(Kind::group).filter(|group| !group.is_empty());
+    let all: BTreeSet<&str> = stored.chain([AUTHORIZATION]).collect();
+    all.into_iter()
+}
+
+fn resources_of(group: &str, version: &str) -> Vec<Value> {
+    Kind::all()
+        .filter(|kind| kind.group() == group && kind.versions().contains(&version))
+        .flat_map(|kind| [resource(kind)].into_iter().chain(parts(kind)))
+        .collect()
 }
 
 fn resource(kind: Kind) -> Value {
     let mut entry = entry(kind.plural(), kind.name(), kind.is_namespaced(), kind.verbs());
-    let short: &[&str] = match kind {
-        Kind::Lease => return entry,
-        Kind::Namespace => &["ns"],
-        Kind::Node => &["no"],
-        Kind::Pod => &["po"],
-    };
-    entry["shortNames"] = short.into();
+    if !kind.short().is_empty() {
+        entry["shortNames"] = kind.short().into();
+    }
     entry
+}
+
+fn parts(kind: Kind) -> impl Iterator<Item = Value> {
+    kind.parts().iter().map(move |part| {
+        let (body, verbs): (&str, &[&str]) = match part {
+            Part::Binding => ("Binding", &["create"]),
+            Part::Eviction => ("Eviction", &["create"]),
+            Part::Log => (kind.name(), &["get"]),
+            Part::Token => ("TokenRequest", &["create"]),
+            Part::Status | Part::Whole => (kind.name(), &["get", "patch", "update"]),
+        };
+        let name = format!("{}/{}", kind.plural(), part.word());
+        entry(&name, body, kind.is_namespaced(), verbs)
+    })
 }
 
 fn entry(name: &str, kind: &str, namespaced: bool, verbs: &[&str]) -> Value {

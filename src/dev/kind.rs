@@ -6,69 +6,267 @@ use std::fmt;
 /// A stored resource type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
+    ClusterRole,
+    ClusterRoleBinding,
+    ConfigMap,
+    Event,
+    Job,
     Lease,
+    LimitRange,
     Namespace,
     Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
     Pod,
+    PodDisruptionBudget,
+    ResourceQuota,
+    Role,
+    RoleBinding,
+    Secret,
+    Service,
+    ServiceAccount,
 }
 
+/// What of an object is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Binding,
+    Eviction,
+    Log,
+    Status,
+    Token,
+    Whole,
+}
+
+/// How a kind is named and reached.
+#[derive(Debug)]
+struct Row {
+    kind: Kind,
+    name: &'static str,
+    plural: &'static str,
+    short: &'static [&'static str],
+    group: &'static str,
+    /// The one that is stored, and named in `apiVersion`, before others that say the same.
+    versions: &'static [&'static str],
+    namespaced: bool,
+    verbs: &'static [&'static str],
+    /// Besides the whole.
+    parts: &'static [Part],
+}
+
+const VERBS: &[&str] =
+    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// Namespaces are deleted one by one, and so are services.
+const VERBS_SINGLE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// A kind of the core group that lives in namespaces and has nothing special.
+const PLAIN: Row = Row {
+    kind: Kind::ConfigMap,
+    name: "",
+    plural: "",
+    short: &[],
+    group: "",
+    versions: &["v1"],
+    namespaced: true,
+    verbs: VERBS,
+    parts: &[],
+};
+
+/// In the order of `Kind`.
+const ROWS: [Row; 19] = [
+    Row {
+        kind: Kind::ClusterRole,
+        name: "ClusterRole",
+        plural: "clusterroles",
+        group: RBAC,
+        namespaced: false,
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::ClusterRoleBinding,
+        name: "ClusterRoleBinding",
+        plural: "clusterrolebindings",
+        group: RBAC,
+        namespaced: false,
+        ..PLAIN
+    },
+    Row { name: "ConfigMap", plural: "configmaps", short: &["cm"], ..PLAIN },
+    Row { kind: Kind::Event, name: "Event", plural: "events", short: &["ev"], ..PLAIN },
+    Row {
+        kind: Kind::Job,
+        name: "Job",
+        plural: "jobs",
+        group: "batch",
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::Lease,
+        name: "Lease",
+        plural: "leases",
+        group: "coordination.k8s.io",
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::LimitRange,
+        name: "LimitRange",
+        plural: "limitranges",
+        short: &["limits"],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::Namespace,
+        name: "Namespace",
+        plural: "namespaces",
+        short: &["ns"],
+        namespaced: false,
+        verbs: VERBS_SINGLE,
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::Node,
+        name: "Node",
+        plural: "nodes",
+        short: &["no"],
+        namespaced: false,
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::PersistentVolume,
+        name: "PersistentVolume",
+        plural: "persistentvolumes",
+        short: &["pv"],
+        namespaced: false,
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::PersistentVolumeClaim,
+        name: "PersistentVolumeClaim",
+        plural: "persistentvolumeclaims",
+        short: &["pvc"],
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::Pod,
+        name: "Pod",
+        plural: "pods",
+        short: &["po"],
+        parts: &[Part::Binding, Part::Eviction, Part::Log, Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::PodDisruptionBudget,
+        name: "PodDisruptionBudget",
+        plural: "poddisruptionbudgets",
+        short: &["pdb"],
+        group: "policy",
+        versions: &["v1", "v1beta1"],
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::ResourceQuota,
+        name: "ResourceQuota",
+        plural: "resourcequotas",
+        short: &["quota"],
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row { kind: Kind::Role, name: "Role", plural: "roles", group: RBAC, ..PLAIN },
+    Row {
+        kind: Kind::RoleBinding,
+        name: "RoleBinding",
+        plural: "rolebindings",
+        group: RBAC,
+        ..PLAIN
+    },
+    Row { kind: Kind::Secret, name: "Secret", plural: "secrets", ..PLAIN },
+    Row {
+        kind: Kind::Service,
+        name: "Service",
+        plural: "services",
+        short: &["svc"],
+        verbs: VERBS_SINGLE,
+        parts: &[Part::Status],
+        ..PLAIN
+    },
+    Row {
+        kind: Kind::ServiceAccount,
+        name: "ServiceAccount",
+        plural: "serviceaccounts",
+        short: &["sa"],
+        parts: &[Part::Token],
+        ..PLAIN
+    },
+];
+
 impl Kind {
-    /// All of them, in the order of discovery.
-    pub(crate) const ALL: [Self; 4] = [Self::Namespace, Self::Node, Self::Pod, Self::Lease];
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// All of them, in the order of their names.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        ROWS.iter().map(|row| row.kind)
+    }
+
+    /// Those whose objects live in a namespace, and end with it.
+    pub(crate) fn namespaced() -> impl Iterator<Item = Self> {
+        Self::all().filter(|kind| kind.is_namespaced())
+    }
 
     /// `kind` in a body.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Lease => "Lease",
-            Self::Namespace => "Namespace",
-            Self::Node => "Node",
-            Self::Pod => "Pod",
-        }
+        self.row().name
     }
 
     /// The word in a path.
     pub(crate) fn plural(self) -> &'static str {
-        match self {
-            Self::Lease => "leases",
-            Self::Namespace => "namespaces",
-            Self::Node => "nodes",
-            Self::Pod => "pods",
-        }
+        self.row().plural
+    }
+
+    /// What kubectl takes for the plural.
+    pub(crate) fn short(self) -> &'static [&'static str] {
+        self.row().short
     }
 
     /// The API group; empty for the core one.
     pub(crate) fn group(self) -> &'static str {
-        match self {
-            Self::Lease => "coordination.k8s.io",
-            Self::Namespace | Self::Node | Self::Pod => "",
-        }
+        self.row().group
+    }
+
+    /// The versions of the group under which it is served.
+    pub(crate) fn versions(self) -> &'static [&'static str] {
+        self.row().versions
     }
 
     /// `apiVersion` in a body.
-    pub(crate) fn api_version(self) -> &'static str {
-        match self {
-            Self::Lease => "coordination.k8s.io/v1",
-            Self::Namespace | Self::Node | Self::Pod => "v1",
+    pub(crate) fn api_version(self) -> String {
+        let row = self.row();
+        match row.group {
+            "" => row.versions[0].to_owned(),
+            group => format!("{group}/{}", row.versions[0]),
         }
     }
 
     /// True where objects live in a namespace.
     pub(crate) fn is_namespaced(self) -> bool {
-        match self {
-            Self::Lease | Self::Pod => true,
-            Self::Namespace | Self::Node => false,
-        }
+        self.row().namespaced
     }
 
-    /// What the server allows, in the order of discovery. Nodes are the cluster's own.
+    /// What the server allows, in the order of discovery.
     pub(crate) fn verbs(self) -> &'static [&'static str] {
-        match self {
-            Self::Lease | Self::Pod => {
-                &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-            }
-            Self::Namespace => &["create", "delete", "get", "list", "patch", "update", "watch"],
-            Self::Node => &["get", "list", "watch"],
-        }
+        self.row().verbs
+    }
+
+    /// What of its objects can be reached besides the whole.
+    pub(crate) fn parts(self) -> &'static [Part] {
+        self.row().parts
     }
 
     /// The resource as messages name it: `pods`, `leases.coordination.k8s.io`.
@@ -78,7 +276,23 @@ impl Kind {
 
     /// Reads the `apiVersion` and `kind` of a reference; none for types that are not stored here.
     pub(crate) fn of_reference(api_version: &str, kind: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|k| k.name() == kind && k.api_version() == api_version)
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        Self::all()
+            .find(|k| k.name() == kind && k.group() == group && k.versions().contains(&version))
+    }
+}
+
+impl Part {
+    /// The word in a path; empty for the whole.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Binding => "binding",
+            Self::Eviction => "eviction",
+            Self::Log => "log",
+            Self::Status => "status",
+            Self::Token => "token",
+            Self::Whole => "",
+        }
     }
 }
 
@@ -104,5 +318,19 @@ impl Key {
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}/{}", self.kind.plural(), self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_own_row() {
+        for (i, kind) in Kind::all().enumerate() {
+            assert_eq!(kind as usize, i, "{kind:?}");
+            assert_eq!(kind.name(), format!("{kind:?}"));
+            assert_eq!(Kind::of_reference(&kind.api_version(), kind.name()), Some(kind));
+        }
     }
 }

@@ -158,36 +158,45 @@ impl ListOptions {
 }
 
 /// The fields that may be selected by, as the real server has them.
+fn selectable_fields(kind: Kind) -> &'static [&'static str] {
+    const KNOWN: [(Kind, &[&str]); 3] = [
+        (
+            Kind::Pod,
+            &[
+                "metadata.name",
+                "metadata.namespace",
+                "spec.nodeName",
+                "spec.restartPolicy",
+                "spec.schedulerName",
+                "spec.serviceAccountName",
+                "status.nominatedNodeName",
+                "status.phase",
+                "status.podIP",
+            ],
+        ),
+        (Kind::Namespace, &["metadata.name", "metadata.namespace", "status.phase"]),
+        (Kind::Node, &["metadata.name", "metadata.namespace", "spec.unschedulable"]),
+    ];
+    KNOWN
+        .into_iter()
+        .find(|(known, _)| *known == kind)
+        .map_or(&["metadata.name", "metadata.namespace"], |(_, fields)| fields)
+}
+
 fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), Refused> {
-    let known: &[&str] = match kind {
-        Kind::Pod => &[
-            "metadata.name",
-            "metadata.namespace",
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "status.nominatedNodeName",
-            "status.phase",
-            "status.podIP",
-        ],
-        Kind::Namespace => &["metadata.name", "metadata.namespace", "status.phase"],
-        Kind::Node => &["metadata.name", "metadata.namespace", "spec.unschedulable"],
-        Kind::Lease => &["metadata.name", "metadata.namespace"],
-    };
+    let known = selectable_fields(kind);
     let Some(term) = fields.terms.iter().find(|term| !known.contains(&term.field.as_str())) else {
         return Ok(());
     };
-    let message = match kind {
-        Kind::Pod => format!("field label not supported: {}", term.field),
-        Kind::Lease | Kind::Namespace | Kind::Node => {
-            let known: Vec<String> = known.iter().map(|field| go_quoted(field)).collect();
-            format!(
-                "{} is not a known field selector: only {}",
-                go_quoted(&term.field),
-                known.join(", ")
-            )
-        }
+    let message = if kind == Kind::Pod {
+        format!("field label not supported: {}", term.field)
+    } else {
+        let known: Vec<String> = known.iter().map(|field| go_quoted(field)).collect();
+        format!(
+            "{} is not a known field selector: only {}",
+            go_quoted(&term.field),
+            known.join(", ")
+        )
     };
     Err(Refused::bad_request(message))
 }

@@ -3,7 +3,7 @@
 use percent_encoding::percent_decode_str;
 
 use crate::dev::discovery;
-use crate::dev::kind::{Key, Kind};
+use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::refused::Refused;
 
 /// What a path means.
@@ -30,15 +30,6 @@ pub(crate) struct Target {
     pub(crate) part: Part,
     /// The old `/watch/` paths.
     pub(crate) watch: bool,
-}
-
-/// What of an object is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Binding,
-    Log,
-    Status,
-    Whole,
 }
 
 impl Target {
@@ -80,8 +71,7 @@ fn resource(group: &str, segments: &[&str]) -> Result<Route, Refused> {
         rest => (false, rest),
     };
     let kind = |plural: &str| {
-        Kind::ALL
-            .into_iter()
+        Kind::all()
             .find(|kind| kind.plural() == plural && kind.group() == group)
             .ok_or_else(Refused::no_such_path)
     };
@@ -122,10 +112,6 @@ fn resource(group: &str, segments: &[&str]) -> Result<Route, Refused> {
 }
 
 fn part_of(kind: Kind, part: &str) -> Result<Part, Refused> {
-    match (kind, part) {
-        (Kind::Pod, "binding") => Ok(Part::Binding),
-        (Kind::Pod, "log") => Ok(Part::Log),
-        (Kind::Pod, "status") => Ok(Part::Status),
-        (Kind::Lease | Kind::Namespace | Kind::Node | Kind::Pod, _) => Err(Refused::no_such_path()),
-    }
+    let named = kind.parts().iter().copied().find(|known| known.word() == part);
+    named.ok_or_else(Refused::no_such_path)
 }

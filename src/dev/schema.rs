@@ -201,10 +201,12 @@ const PLAIN: Shape = Object("Object", &[("metadata", METADATA)]);
 
 /// Checks a whole object; the error is the decoder's.
 pub(crate) fn check(kind: Kind, value: &Value) -> Result<(), String> {
-    let shape = match kind {
-        Kind::Lease => &LEASE,
-        Kind::Namespace | Kind::Node => &PLAIN,
-        Kind::Pod => &POD,
+    let shape = if kind == Kind::Lease {
+        &LEASE
+    } else if kind == Kind::Pod {
+        &POD
+    } else {
+        &PLAIN
     };
     check_shape(shape, value, kind.name(), "")
 }

@@ -127,10 +127,12 @@ impl State {
             return Err(Refused::not_found(key.kind, &key.name));
         };
         check_preconditions(&object, options)?;
-        match key.kind {
-            Kind::Pod => Ok(self.delete_pod(&object, options)),
-            Kind::Namespace => self.delete_namespace(&object, options),
-            Kind::Lease | Kind::Node => Ok(self.delete_plain(&object, options)),
+        if key.kind == Kind::Pod {
+            Ok(self.delete_pod(&object, options))
+        } else if key.kind == Kind::Namespace {
+            self.delete_namespace(&object, options)
+        } else {
+            Ok(self.delete_plain(&object, options))
         }
     }
 
@@ -194,8 +196,7 @@ impl State {
             return Ok(Deleted::Marked(value));
         }
         let marked = self.store.put(Kind::Namespace, value).value();
-        let contents: Vec<Key> = [Kind::Pod, Kind::Lease]
-            .into_iter()
+        let contents: Vec<Key> = Kind::namespaced()
             .flat_map(|kind| self.store.objects(kind, &name))
             .map(|object| object.key.clone())
             .collect();
@@ -218,19 +219,15 @@ impl State {
         while let Some(key) = keys.pop() {
             let Some(object) = self.store.get(&key).cloned() else { continue };
             let options = DeleteOptions::default();
-            match key.kind {
-                Kind::Pod if object.deleting => {}
-                Kind::Pod => {
-                    let value = object.value();
-                    let grace = first_grace(&object, &value, &options);
-                    let stays = grace > 0 || !array_at(&value, "/metadata/finalizers").is_empty();
-                    if stays {
-                        self.delete_pod(&object, &options);
-                    } else {
-                        keys.extend(self.remove_one(&key));
-                    }
-                }
-                Kind::Lease | Kind::Namespace | Kind::Node => {
+            if key.kind != Kind::Pod {
+                keys.extend(self.remove_one(&key));
+            } else if !object.deleting {
+                let value = object.value();
+                let grace = first_grace(&object, &value, &options);
+                let stays = grace > 0 || !array_at(&value, "/metadata/finalizers").is_empty();
+                if stays {
+                    self.delete_pod(&object, &options);
+                } else {
                     keys.extend(self.remove_one(&key));
                 }
             }
@@ -249,9 +246,7 @@ impl State {
         let namespace = Key::new(Kind::Namespace, "", &key.namespace);
         let ending = self.store.get(&namespace).is_some_and(|namespace| namespace.deleting);
         let empty = || {
-            [Kind::Pod, Kind::Lease]
-                .into_iter()
-                .all(|kind| self.store.objects(kind, &key.namespace).next().is_none())
+            Kind::namespaced().all(|kind| self.store.objects(kind, &key.namespace).next().is_none())
         };
         if ending && empty() {
             self.store.remove(&namespace);

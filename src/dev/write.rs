@@ -6,11 +6,10 @@ use serde_json::{Value, json};
 use crate::dev::api::{Answer, Api, success};
 use crate::dev::decode;
 use crate::dev::defaults;
-use crate::dev::kind::{Key, Kind};
+use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::object::{Object, metadata_mut, object_mut, set_type, text_at};
 use crate::dev::options;
 use crate::dev::refused::{Cause, Refused};
-use crate::dev::route::Part;
 use crate::dev::state::State;
 use crate::dev::validate;
 use crate::serve::Request;
@@ -326,10 +325,7 @@ fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
             }
         }
     }
-    let other = match part {
-        Part::Status => "spec",
-        Part::Binding | Part::Log | Part::Whole => "status",
-    };
+    let other = if part == Part::Status { "spec" } else { "status" };
     match before.get(other) {
         Some(kept) => value[other] = kept.clone(),
         None => {

@@ -18,9 +18,9 @@ pub(super) fn check(kind: Kind, value: &Value, causes: &mut Vec<Cause>) {
         let detail = "name or generateName is required";
         causes.push(Cause::required("metadata.name", detail));
     } else {
-        let wrong = match kind {
-            Kind::Namespace => names::dns_label(name),
-            Kind::Lease | Kind::Node | Kind::Pod => names::dns_subdomain(name),
+        let wrong = match kind == Kind::Namespace {
+            true => names::dns_label(name),
+            false => names::dns_subdomain(name),
         };
         push_invalid(causes, "metadata.name", name, wrong);
     }

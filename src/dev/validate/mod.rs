@@ -17,10 +17,10 @@ use crate::dev::refused::Cause;
 pub(crate) fn create(kind: Kind, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     metadata::check(kind, value, &mut causes);
-    match kind {
-        Kind::Lease => lease::check(value, &mut causes),
-        Kind::Pod => pod::check(value, &mut causes),
-        Kind::Namespace | Kind::Node => {}
+    if kind == Kind::Lease {
+        lease::check(value, &mut causes);
+    } else if kind == Kind::Pod {
+        pod::check(value, &mut causes);
     }
     causes
 }
