@@ -102,7 +102,8 @@ fn text<'r>(row: &'r Value, field: &str) -> &'r str {
 /// Puts a row to a server, again and again where it waits for something.
 fn put(client: &Client, row: &Value, seen: &mut Seen) -> Said {
     let path = seen.fill_in(text(row, "path"));
-    let body = row.get("body").map(|body| body.as_str().map_or(body.to_string(), str::to_owned));
+    let body =
+        row.get("body").map(|body| body.as_str().map_or_else(|| body.to_string(), str::to_owned));
     let body = body.map(|body| seen.fill_in(&body).into_bytes());
     let mut headers = Vec::new();
     for (field, name) in [("type", "content-type"), ("accept", "accept")] {
@@ -253,11 +254,11 @@ fn generated(rows: &[Value]) -> Vec<String> {
         match value {
             Value::Object(members) => {
                 for (key, member) in members {
-                    match member {
-                        Value::String(base) if key == "generateName" && !base.is_empty() => {
-                            found.push(base.clone());
-                        }
-                        member => collect(member, found),
+                    if key == "generateName" {
+                        let base = member.as_str().filter(|base| !base.is_empty());
+                        found.extend(base.map(str::to_owned));
+                    } else {
+                        collect(member, found);
                     }
                 }
             }
