@@ -18,7 +18,7 @@
 //! also how new rows get their answers. An area has namespaces of its own; there are no nodes, so
 //! a row that wants a pod to run patches its status.
 
-#![allow(unreachable_pub, dead_code)]
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
