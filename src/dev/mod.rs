@@ -10,8 +10,10 @@
 //!                                      node (scheduler, kubelet) --^
 //! ```
 
+mod admit;
 mod api;
 mod cluster;
+mod controllers;
 mod decode;
 mod defaults;
 mod discovery;
