@@ -144,6 +144,7 @@ impl Cluster {
         };
         {
             let mut state = api.lock();
+            state.events.pods_are_simulated = options.simulate;
             for namespace in &options.namespaces {
                 state.ensure_namespace(namespace);
             }

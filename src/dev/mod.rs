@@ -15,6 +15,7 @@ mod cluster;
 mod decode;
 mod defaults;
 mod discovery;
+mod events;
 mod faults;
 mod kind;
 mod logs;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::core::rng::Rng;
+use crate::dev::events::Events;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, array_at, metadata_mut, object_mut, text_at};
 use crate::dev::refused::Refused;
@@ -24,6 +25,8 @@ pub(crate) struct State {
     pub(crate) rng: Rng,
     /// The wall time of the call in progress.
     pub(crate) now: String,
+    /// What has been said about objects.
+    pub(crate) events: Events,
 }
 
 /// What a delete asks for.
