@@ -27,7 +27,8 @@ pub struct Options {
     pub namespaces: Vec<String>,
     /// Run nothing: pods only move through their phases.
     pub simulate: bool,
-    /// How many nodes to show, at least 1.
+    /// How many nodes there are; with none, no pod is bound, started or reported on: clients play
+    /// the node themselves.
     pub nodes: u32,
     /// From a pod's binding to the start of its containers.
     pub start_delay: Duration,
@@ -101,7 +102,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Server, Node)>,
+    running: Option<(Server, Option<Node>)>,
 }
 
 impl Cluster {
@@ -137,7 +138,7 @@ impl Cluster {
         let api = Arc::new(Api::new(clock, faults, options.seed, folder.join("logs")));
         let settings = node::Settings {
             simulate: options.simulate,
-            nodes: options.nodes.max(1),
+            nodes: options.nodes,
             start_delay: options.start_delay,
             seed: options.seed,
             port: listener.local_addr().map_or(0, |address| address.port()),
@@ -151,7 +152,10 @@ impl Cluster {
         // In this order: a server that is dropped stops, a node has to be told.
         let (server, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
-        let node = Node::start(api, settings).map_err(DevError::Thread)?;
+        let node = match options.nodes {
+            0 => None,
+            _ => Some(Node::start(api, settings).map_err(DevError::Thread)?),
+        };
         let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
         let cluster =
             Self { address, kubeconfig, folder: folder.to_owned(), running: Some((server, node)) };
@@ -179,7 +183,9 @@ impl Cluster {
 
     fn end(&mut self) {
         let Some((server, node)) = self.running.take() else { return };
-        node.stop();
+        if let Some(node) = node {
+            node.stop();
+        }
         server.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("{}: {error}", self.folder.display());
