@@ -11,7 +11,7 @@ use crate::dev::duplicates::duplicates;
 use crate::dev::kind::{Kind, Part};
 use crate::dev::protobuf::{self, Envelope, MAGIC};
 use crate::dev::refused::{Cause, Refused, go_quoted};
-use crate::dev::route::Target;
+use crate::dev::route::{self, Route, Target};
 use crate::dev::schema;
 use crate::serve::Request;
 use crate::wire::yaml;
@@ -202,6 +202,17 @@ fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, Refused> {
             value["apiVersion"] = envelope.api_version.into();
             Ok(value)
         }
+    }
+}
+
+/// The texts of the warnings that the answer to a request bears.
+pub(crate) fn warnings(request: &Request) -> Vec<String> {
+    if request.query("fieldValidation") != Some("Warn") {
+        return Vec::new();
+    }
+    match route::parse(&request.path) {
+        Ok(Route::Resource(target)) => validate_fields(request, &target).unwrap_or_default(),
+        Ok(_) | Err(_) => Vec::new(),
     }
 }
 

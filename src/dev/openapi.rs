@@ -9,7 +9,12 @@ use crate::dev::protobuf::Message;
 use crate::dev::schema::{self, Field, List, Shape, Type};
 use crate::serve::Request;
 
-const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// As clients ask for it; the second is the name that a mime type may have.
+const PROTOBUF: [&str; 2] = [
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+];
+const BYTES: &str = "application/octet-stream";
 const GVK: &str = "x-kubernetes-group-version-kind";
 /// What a patch may be asked with; clients look here whether the server knows a parameter.
 const PATCH_PARAMETERS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
@@ -20,11 +25,10 @@ pub(crate) fn answer(request: &Request) -> Answer {
     let bare = |clause: &str| clause.split(';').next().unwrap_or_default().trim().to_owned();
     let wanted = accept.split(',').map(bare).find_map(|word| match word.as_str() {
         "" | "*/*" | "application/*" | "application/json" => Some("application/json"),
-        PROTOBUF => Some(PROTOBUF),
-        _ => None,
+        other => PROTOBUF.contains(&other).then_some(BYTES),
     });
     let (code, content_type, body) = match wanted {
-        Some(PROTOBUF) => (200, PROTOBUF, encoded(&document()).0),
+        Some(BYTES) => (200, BYTES, encoded(&document()).0),
         Some(json) => (200, json, document().to_string().into_bytes()),
         None => (406, "text/plain", Vec::new()),
     };
