@@ -150,7 +150,9 @@ impl Api {
             Route::Resource(target) => {
                 let form = Form::of(request, target.part)?;
                 edge::validate_fields(request, &target)?;
-                let answer = self.resource(&*edge::inward(request, &target)?, &target)?;
+                let answer = self
+                    .resource(&*edge::inward(request, &target)?, &target)
+                    .map_err(|refused| edge::refused(&target, refused))?;
                 let answer = edge::outward(&target, answer);
                 match form.is_plain() {
                     true => Ok(answer),

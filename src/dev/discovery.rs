@@ -123,14 +123,17 @@ fn resources(api_version: &str) -> Option<Value> {
     let mut resources: Vec<(String, Value)> = stored.chain(reviews).collect();
     resources.sort_by(|a, b| a.0.cmp(&b.0));
     let resources: Vec<Value> = resources.into_iter().map(|(_, entry)| entry).collect();
-    (!resources.is_empty()).then(|| {
-        json!({
-            "kind": "APIResourceList",
-            "apiVersion": "v1",
-            "groupVersion": api_version,
-            "resources": resources,
-        })
-    })
+    if resources.is_empty() {
+        return None;
+    }
+    let mut list = json!({
+        "kind": "APIResourceList", "groupVersion": api_version, "resources": resources,
+    });
+    // The real server tells its own version everywhere but here.
+    if api_version != "v1" {
+        list["apiVersion"] = "v1".into();
+    }
+    Some(list)
 }
 
 fn resource(kind: Kind) -> Value {

@@ -2,6 +2,7 @@
 //! stored one, and the fields that `fieldValidation` asks about. What is within sees stored JSON.
 
 use std::borrow::Cow;
+use std::thread;
 
 use serde_json::{Map, Value};
 
@@ -85,6 +86,27 @@ pub(crate) fn outward(target: &Target, answer: Answer) -> Answer {
         }
         other @ Answer::Whole { .. } => other,
     }
+}
+
+/// A refusal as the request's version has it: events are named by the group that was asked.
+pub(crate) fn refused(target: &Target, mut refused: Refused) -> Refused {
+    let kind = target.kind;
+    let group = target.api_version.split('/').next().unwrap_or_default();
+    if kind == Kind::Event && !is_stored(target) {
+        for (here, there) in
+            [(kind.plural(), "events.events.k8s.io"), (kind.name(), "Event.events.k8s.io")]
+        {
+            if let Some(rest) = refused.message.strip_prefix(here).filter(|r| r.starts_with(' ')) {
+                refused.message = format!("{there}{rest}");
+            }
+        }
+        if let Some(details) =
+            refused.details.as_mut().filter(|details| details["name"].is_string())
+        {
+            details["group"] = group.into();
+        }
+    }
+    refused
 }
 
 /// The text of an object or a list of a kind, as another version has it.
@@ -178,12 +200,9 @@ fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, Refused> {
     match format {
         Format::Json => decode::tree(body, kind),
         Format::Yaml => {
-            let text = String::from_utf8_lossy(body);
-            let node = yaml::Node::read(&text).map_err(|mistake| {
-                let at = mistake.at.line;
-                decode::unrecognized(kind, body, &format!("yaml: line {at}: {}", mistake.message))
-            })?;
-            decode::tree(node.to_json().to_string().as_bytes(), kind)
+            let value =
+                read_yaml(body).map_err(|error| decode::unrecognized(kind, body, &error))?;
+            decode::tree(value.to_string().as_bytes(), kind)
         }
         Format::Protobuf => {
             let Some(rest) = body.strip_prefix(MAGIC) else {
@@ -214,6 +233,22 @@ pub(crate) fn warnings(request: &Request) -> Vec<String> {
         Ok(Route::Resource(target)) => validate_fields(request, &target).unwrap_or_default(),
         Ok(_) | Err(_) => Vec::new(),
     }
+}
+
+/// Reads YAML; the error names its line.
+pub(crate) fn read_yaml(body: &[u8]) -> Result<Value, String> {
+    // The parser recurses, and a connection's thread has a small stack.
+    const STACK_BYTES: usize = 8 << 20;
+    let text = String::from_utf8_lossy(body);
+    let read = || match yaml::Node::read(&text) {
+        Ok(node) => Ok(node.to_json()),
+        Err(mistake) => Err(format!("yaml: line {}: {}", mistake.at.line, mistake.message)),
+    };
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        let thread = builder.spawn_scoped(scope, read).map_err(|error| error.to_string())?;
+        thread.join().unwrap_or_else(|_| Err("yaml: it cannot be read".to_owned()))
+    })
 }
 
 /// What `fieldValidation` finds in a request: refused where it is `Strict`, else the texts of the
