@@ -10,11 +10,14 @@
 //!                                      node (scheduler, kubelet) --^
 //! ```
 
+mod admit;
 mod api;
 mod cluster;
+mod controllers;
 mod decode;
 mod defaults;
 mod discovery;
+mod events;
 mod faults;
 mod kind;
 mod logs;
@@ -32,6 +35,7 @@ mod selector;
 mod server;
 mod state;
 mod store;
+mod table;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::dev::admit::{self, Charges};
 use crate::dev::api::{Answer, Api, success};
 use crate::dev::decode;
 use crate::dev::kind::{Key, Kind, Part};
@@ -35,10 +36,12 @@ pub(crate) fn create(
     complete(&mut state, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
     admit_namespace(&state, kind, &name, namespace)?;
+    admit::mutate(&state, kind, namespace, &name, &mut value)?;
     prepare::admit(kind, &name, &mut value)?;
     prepare::create(kind, &mut value);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
     prepare::allocate(&state, kind, &mut value)?;
+    let charges = admit::check(&state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, &state, &name, namespace)?;
     }
@@ -54,6 +57,7 @@ pub(crate) fn create(
         return Ok(Answer::json(201, &value));
     }
     let object = state.create(kind, value);
+    charges.settle(&mut state);
     drop(state);
     if kind == Kind::Pod && api.fault_strikes(api.faults.create_500_after_percent) {
         return Err(Refused::internal("etcdserver: request timed out"));
@@ -265,6 +269,15 @@ fn update(
     }
     refuse_invalid(key.kind, &key.name, &validate::update(key.kind, part, &before, &value))?;
     prepare::allocate(state, key.kind, &mut value)?;
+    let place = (key.namespace.as_str(), key.name.as_str());
+    let charges = match part {
+        Part::Whole if !old.deleting => {
+            admit::check(state, key.kind, Some(&before), &value, place)?
+        }
+        Part::Whole | Part::Binding | Part::Eviction | Part::Log | Part::Status | Part::Token => {
+            Charges::default()
+        }
+    };
     if dry_run || value == before {
         return Ok(Answer::json(200, &value));
     }
@@ -272,6 +285,7 @@ fn update(
         && before.pointer("/metadata/finalizers").is_some()
         && old.deleting;
     let object = state.replace(key.kind, value.clone());
+    charges.settle(state);
     // Of one that went with its last finalizer the real server shows the version it had.
     match released {
         true => Ok(Answer::json(200, &value)),
