@@ -63,6 +63,8 @@ pub(crate) fn fill(kind: Kind, value: &mut Value) {
     } else if kind == Kind::LimitRange {
         let limits = value.pointer_mut("/spec/limits").and_then(Value::as_array_mut);
         limits.into_iter().flatten().for_each(limit);
+    } else if kind == Kind::Node {
+        node(value);
     } else if kind == Kind::Pod {
         pod(value);
     } else if kind == Kind::Secret {
@@ -116,6 +118,10 @@ fn fill_shaped(shape: &Shape, value: &mut Value) {
 }
 
 fn container(fields: &mut Map<String, Value>) {
+    // Another kind of it needs a feature that is off.
+    if let Some(mount) = fields.get_mut("securityContext").and_then(|c| c.get_mut("procMount")) {
+        *mount = "Default".into();
+    }
     if !fields.contains_key("imagePullPolicy") {
         let image = fields.get("image").and_then(Value::as_str).unwrap_or_default();
         fields.insert("imagePullPolicy".to_owned(), pull_policy(image).into());
@@ -133,8 +139,10 @@ fn pull_policy(image: &str) -> &'static str {
     }
 }
 
-/// On the host's network a port is the host's port, too; `serviceAccount` is an old name.
+/// On the host's network a port is the host's port, too; `serviceAccount` is an old name;
+/// ephemeral containers need a feature that is off.
 fn pod_spec(spec: &mut Map<String, Value>) {
+    spec.remove("ephemeralContainers");
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for list in ["containers", "initContainers"] {
             for container in items_mut(spec, list) {
@@ -170,6 +178,17 @@ fn subject(fields: &mut Map<String, Value>) {
     }
 }
 
+fn node(node: &mut Value) {
+    let copy = |node: &mut Value, part: &str, from: &str, to: fn(&Value) -> (&str, Value)| {
+        if let Some(given) = node[part].get(from).cloned() {
+            let (name, value) = to(&given);
+            object_mut(node, part).entry(name).or_insert(value);
+        }
+    };
+    copy(node, "spec", "podCIDR", |one| ("podCIDRs", json!([one])));
+    copy(node, "status", "capacity", |all| ("allocatable", all.clone()));
+}
+
 /// Of pods, not of templates: a limit without a request is the request too.
 fn pod(pod: &mut Value) {
     let spec = object_mut(pod, "spec");
@@ -201,7 +220,7 @@ fn limit(limit: &mut Value) {
     }
 }
 
-fn take_labels_of_template(job: &mut Value) {
+pub(crate) fn take_labels_of_template(job: &mut Value) {
     if let Some(labels) = job.pointer("/spec/template/metadata/labels").cloned() {
         metadata_mut(job).entry("labels").or_insert(labels);
     }
@@ -259,7 +278,8 @@ pub(crate) fn quality_of_service(pod: &Value) -> &'static str {
             };
             let (request, limit) = (amount("requests"), amount("limits"));
             any |= request.is_some() || limit.is_some();
-            guaranteed &= limit.is_some() && request == limit;
+            let equal = |(a, b): (Quantity, Quantity)| !a.exceeds(b) && !b.exceeds(a);
+            guaranteed &= request.zip(limit).is_some_and(equal);
         }
     }
     match (any, guaranteed) {

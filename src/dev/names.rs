@@ -228,7 +228,8 @@ pub(crate) fn port_name(text: &str) -> Vec<String> {
     if text.len() > PORT_NAME_CHARS_MAX {
         wrong.push(too_long(PORT_NAME_CHARS_MAX));
     }
-    if !text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-') {
+    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if text.is_empty() || !text.bytes().all(inner) {
         let rule = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)";
         wrong.push(rule.to_owned());
     }

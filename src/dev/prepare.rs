@@ -21,6 +21,7 @@ pub(crate) fn admit(kind: Kind, name: &str, value: &mut Value) -> Result<(), Ref
     if kind == Kind::Pod {
         priority(name, value)?;
         tolerations(object_mut(value, "spec"));
+        runtime_class(name, value)?;
     } else if kind == Kind::Node {
         taint(object_mut(value, "spec"));
     }
@@ -37,10 +38,36 @@ fn priority(name: &str, pod: &mut Value) -> Result<(), Refused> {
             return Err(Refused::forbidden(Kind::Pod, name, &detail));
         }
     };
+    let policy = "PreemptLowerPriority";
     let spec = object_mut(pod, "spec");
-    spec.insert("priority".to_owned(), priority.into());
-    spec.entry("preemptionPolicy").or_insert("PreemptLowerPriority".into());
+    let computed = "must not be provided in pod spec; priority admission controller computed";
+    let from = "from the given PriorityClass name";
+    let given = spec.insert("priority".to_owned(), priority.into());
+    if let Some(given) = given.filter(|given| *given != priority) {
+        let detail =
+            format!("the integer value of priority ({given}) {computed} {priority} {from}");
+        return Err(Refused::forbidden(Kind::Pod, name, &detail));
+    }
+    let given = spec.insert("preemptionPolicy".to_owned(), policy.into());
+    if let Some(given) = given.as_ref().and_then(Value::as_str).filter(|given| *given != policy) {
+        let what = "the string value of PreemptionPolicy";
+        let detail = format!("{what} ({given}) {computed} {policy} {from}");
+        return Err(Refused::forbidden(Kind::Pod, name, &detail));
+    }
     Ok(())
+}
+
+/// There are no runtime classes here.
+fn runtime_class(name: &str, pod: &Value) -> Result<(), Refused> {
+    let class = text_at(pod, "/spec/runtimeClassName");
+    let detail = if !class.is_empty() {
+        format!("pod rejected: RuntimeClass {class:?} not found")
+    } else if pod.pointer("/spec/overhead").is_some() {
+        "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead".into()
+    } else {
+        return Ok(());
+    };
+    Err(Refused::forbidden(Kind::Pod, name, &detail))
 }
 
 /// Not-ready and unreachable nodes are tolerated for five minutes where nothing else is said.
@@ -102,6 +129,8 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
     }
     if kind == Kind::Job {
         select_by_uid(value);
+    } else if kind == Kind::PersistentVolumeClaim {
+        drop_unknown_source(object_mut(value, "spec"));
     } else if kind == Kind::Namespace {
         let finalizers = object_mut(value, "spec").entry("finalizers").or_insert_with(|| json!([]));
         if let Some(list) = finalizers.as_array_mut()
@@ -116,10 +145,35 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
     }
 }
 
+/// A claim is filled from another claim or a snapshot.
+fn drop_unknown_source(spec: &mut Map<String, Value>) {
+    let source = spec.get("dataSource").unwrap_or(&Value::Null);
+    let known = match (text_at(source, "/apiGroup"), text_at(source, "/kind")) {
+        ("", kind) => kind == "PersistentVolumeClaim",
+        (group, kind) => group == "snapshot.storage.k8s.io" && kind == "VolumeSnapshot",
+    };
+    if !known {
+        spec.remove("dataSource");
+    }
+}
+
 /// Resets and derives fields of a changed object.
 pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
+    let metadata = metadata_mut(value);
+    match before.pointer("/metadata/generation") {
+        Some(generation) => metadata.insert("generation".to_owned(), generation.clone()),
+        None => metadata.remove("generation"),
+    };
     if kind == Kind::Namespace {
         value["spec"] = before["spec"].clone();
+    } else if kind == Kind::Pod {
+        let spec = object_mut(value, "spec");
+        for field in ["preemptionPolicy", "priority"] {
+            if let Some(kept) = before.pointer(&format!("/spec/{field}")) {
+                spec.entry(field).or_insert_with(|| kept.clone());
+            }
+        }
+        tolerations(spec);
     } else if kind == Kind::PodDisruptionBudget && before["spec"] != value["spec"] {
         let generation = before.pointer("/metadata/generation").and_then(Value::as_i64);
         let next = generation.unwrap_or_default() + 1;
@@ -139,6 +193,9 @@ fn select_by_uid(job: &mut Value) {
     }
     let uid = job["metadata"]["uid"].clone();
     let name = job["metadata"]["name"].clone();
+    // Labels that a job has from its template stay those of its template.
+    let own = job["metadata"].get("labels").cloned();
+    let shared = own.is_some() && own.as_ref() == job.pointer("/spec/template/metadata/labels");
     let spec = object_mut(job, "spec");
     let selector = spec.entry("selector").or_insert_with(|| json!({}));
     object_mut(selector, "matchLabels").entry("controller-uid").or_insert_with(|| uid.clone());
@@ -147,6 +204,10 @@ fn select_by_uid(job: &mut Value) {
     if let Some(labels) = metadata.as_object_mut() {
         labels.entry("controller-uid").or_insert(uid);
         labels.entry("job-name").or_insert(name);
+        if shared {
+            let labels = labels.clone();
+            metadata_mut(job).insert("labels".to_owned(), labels.into());
+        }
     }
 }
 
@@ -177,12 +238,10 @@ fn service_addresses(old: Option<&Map<String, Value>>, new: &mut Map<String, Val
         return;
     };
     let external = |spec: &Map<String, Value>| spec.get("type") == Some(&json!("ExternalName"));
-    if !external(new) {
-        for field in ["clusterIP", "clusterIPs", "healthCheckNodePort"] {
-            if let Some(kept) = old.get(field) {
-                new.entry(field).or_insert_with(|| kept.clone());
-            }
-        }
+    if one(old) == one(new)
+        && let Some(kept) = old.get("clusterIPs")
+    {
+        new.entry("clusterIPs").or_insert_with(|| kept.clone());
     }
     keep_node_ports(old, new);
     if one(old) != one(new) && old.get("clusterIPs") == new.get("clusterIPs") {
@@ -224,8 +283,11 @@ fn keep_node_ports(old: &Map<String, Value>, new: &mut Map<String, Value>) {
     }
 }
 
-/// Gives an object that was found good the addresses and ports that it needs.
+/// Gives an object that was found good the addresses and ports that it needs; a job its labels.
 pub(crate) fn allocate(state: &State, kind: Kind, value: &mut Value) -> Result<(), Refused> {
+    if kind == Kind::Job {
+        defaults::take_labels_of_template(value);
+    }
     if kind != Kind::Service {
         return Ok(());
     }

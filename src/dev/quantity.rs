@@ -74,12 +74,13 @@ impl Quantity {
 
     /// How the real server prints the structure in a message.
     pub(crate) fn go_struct(self) -> String {
-        let (mut value, mut scale) = (self.nanos, -9);
-        while value != 0 && value % 10 == 0 && (scale < 0 || !self.binary) {
-            value /= 10;
-            scale += 1;
-        }
-        let format = if self.binary { "BinarySI" } else { "DecimalSI" };
+        let (value, scale, format) = match self.binary {
+            true => (self.nanos / NANOS, 0, "BinarySI"),
+            false => {
+                let (value, step) = reduced(self.nanos, 1000);
+                (value, i32::try_from(step).unwrap_or_default() * 3 - 9, "DecimalSI")
+            }
+        };
         format!(
             "resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
              d:resource.infDecAmount{{Dec:(*inf.Dec)(nil)}}, s:{:?}, Format:{format:?}}}",

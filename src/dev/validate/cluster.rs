@@ -15,11 +15,15 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// The spec and the amounts of a Node.
 pub(super) fn node(node: &Value, causes: &mut Causes) {
     taints(node, causes);
+    node_amounts(node, causes);
+}
+
+pub(super) fn node_amounts(node: &Value, causes: &mut Causes) {
     for list in ["capacity", "allocatable"] {
         let path = format!("status.{list}");
         let members = node.pointer(&format!("/status/{list}")).and_then(Value::as_object);
         for (name, amount) in members.into_iter().flatten() {
-            amounts::amount(name, amount, &format!("{path}[{name}]"), causes);
+            amounts::amount(name, amount, &join(&path, name), causes);
         }
     }
 }
@@ -54,8 +58,8 @@ pub(super) fn node_update(old: &Value, new: &Value, causes: &mut Causes) {
             let detail = format!("node updates may not change {shown} except from \"\" to valid");
             causes.push(Cause::forbidden(format!("spec.{field}"), &detail));
         }
-        of(old).is_none()
     };
+    node_amounts(new, causes);
     set_once("podCIDRs", "podCIDR", causes);
     set_once("providerID", "providerID", causes);
     taints(new, causes);

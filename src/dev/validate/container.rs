@@ -183,6 +183,8 @@ pub(super) fn field_ref(reference: &Value, known: &[&str], path: &str, causes: &
             _ => names::qualified_name(key),
         };
         push_invalid(causes, path, key, wrong);
+    } else if field_path.contains("['") && field_path.ends_with("']") {
+        causes.push(unsupported(&format!("field label does not support subscript: {field_path}")));
     } else if !ENV_FIELDS.contains(&field_path) && !OTHER_FIELDS.contains(&field_path) {
         causes.push(unsupported(&format!("field label not supported: {field_path}")));
     } else if !known.contains(&field_path) {

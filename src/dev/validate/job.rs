@@ -37,18 +37,57 @@ fn generated_selector(job: &Value, causes: &mut Causes) {
             Some(_) => {}
         }
     }
-    let uid = text_at(job, "/metadata/uid");
-    let selected = text_at(job, "/spec/selector/matchLabels/controller-uid");
-    if selected != uid {
-        let shown = &job["spec"]["selector"];
-        causes.push(Cause::invalid_raw("spec.selector", shown, "`selector` not auto-generated"));
+    let expected = Map::from_iter([
+        ("controller-uid".to_owned(), job["metadata"]["uid"].clone()),
+        ("job-name".to_owned(), job["metadata"]["name"].clone()),
+    ]);
+    let selector = &job["spec"]["selector"];
+    if selects(selector, Some(&expected)) == Some(false) {
+        let detail = "`selector` not auto-generated";
+        causes.push(Cause::invalid_raw("spec.selector", &go_selector(selector), detail));
+    }
+}
+
+/// Whether a label selector selects these labels; none where it cannot be read.
+fn selects(selector: &Value, labels: Option<&Map<String, Value>>) -> Option<bool> {
+    if selector.is_null() {
+        return Some(false);
+    }
+    let label = |key: &str| labels.and_then(|labels| labels.get(key));
+    let wanted = selector.get("matchLabels").and_then(Value::as_object);
+    let mut all = wanted.into_iter().flatten().all(|(key, value)| label(key) == Some(value));
+    for requirement in array_at(selector, "/matchExpressions") {
+        let label = label(text_at(requirement, "/key"));
+        let values = array_at(requirement, "/values");
+        let one_of = label.is_some_and(|label| values.contains(label));
+        all &= match text_at(requirement, "/operator") {
+            "In" => one_of,
+            "NotIn" => !one_of,
+            "Exists" => label.is_some(),
+            "DoesNotExist" => label.is_none(),
+            _ => return None,
+        };
+    }
+    Some(all)
+}
+
+/// A selector as Go prints it; one with expressions as JSON.
+fn go_selector(selector: &Value) -> String {
+    match array_at(selector, "/matchExpressions") {
+        [] => format!(
+            "v1.LabelSelector{{MatchLabels:{}, \
+             MatchExpressions:[]v1.LabelSelectorRequirement(nil)}}",
+            go_map(selector.get("matchLabels").and_then(Value::as_object))
+        ),
+        _ => selector.to_string(),
     }
 }
 
 /// A map as Go prints it.
 fn go_map(labels: Option<&Map<String, Value>>) -> String {
+    let Some(labels) = labels else { return "map[string]string(nil)".to_owned() };
     let members: Vec<String> =
-        labels.into_iter().flatten().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+        labels.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
     format!("map[string]string{{{}}}", members.join(", "))
 }
 
@@ -65,17 +104,12 @@ pub(super) fn check_spec(job: &Value, causes: &mut Causes) {
         other => causes.push(Cause::not_supported(field, other, &["OnFailure", "Never"])),
     }
     failure_policy(job, causes);
-    let Some(selector) = job.pointer("/spec/selector") else {
+    let selector = &job["spec"]["selector"];
+    if selector.is_null() {
         causes.push(Cause::required("spec.selector", ""));
-        return;
-    };
+    }
     rules::check("LabelSelector", selector, "spec.selector", causes);
-    let wanted = selector.get("matchLabels").and_then(Value::as_object);
-    let matches = wanted
-        .into_iter()
-        .flatten()
-        .all(|(key, value)| labels(job).and_then(|labels| labels.get(key)) == Some(value));
-    if !matches {
+    if selects(selector, labels(job)) == Some(false) {
         let field = format!("{TEMPLATE}.metadata.labels");
         let detail = "`selector` does not match template `labels`";
         causes.push(Cause::invalid_raw(field, &go_map(labels(job)), detail));
@@ -179,8 +213,11 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     for field in ["completions", "selector", "template", "completionMode", "podFailurePolicy"] {
         let of = |job: &Value| job.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
         if of(old) != of(new) {
-            let path = format!("spec.{field}");
-            causes.push(Cause::invalid_raw(path, &of(new), "field is immutable"));
+            let shown = match field {
+                "selector" => go_selector(&of(new)),
+                _ => of(new).to_string(),
+            };
+            causes.push(Cause::invalid_raw(format!("spec.{field}"), &shown, "field is immutable"));
         }
     }
 }

@@ -24,8 +24,11 @@ pub(super) fn check(kind: Kind, value: &Value, name: NameRule, causes: &mut Caus
 pub(super) fn check_common(kind: Kind, value: &Value, rule: NameRule, causes: &mut Causes) {
     let base = text_at(value, "/metadata/generateName");
     if !base.is_empty() {
-        // A letter stands for what is added: a dash before it is no end.
-        let whole = base.strip_suffix('-').map(|base| format!("{base}a"));
+        // The real server puts a letter for a dash at the end and what stands before it.
+        let whole = base.strip_suffix('-').filter(|base| !base.is_empty()).map(|base| {
+            let kept = base.char_indices().next_back().map_or(0, |(at, _)| at);
+            format!("{}a", &base[..kept])
+        });
         let wrong = rule(whole.as_deref().unwrap_or(base));
         push_invalid(causes, "metadata.generateName", base, wrong);
     }
@@ -77,6 +80,17 @@ fn owners(value: &Value, causes: &mut Causes) {
                 let detail = format!("{word} must not be empty");
                 causes.push(Cause::invalid(format!("{FIELD}.{field}"), "", &detail));
             }
+        }
+        if (text_at(owner, "/apiVersion"), text_at(owner, "/kind")) == ("v1", "Event") {
+            let text = |field: &str| go_quoted(text_at(owner, &format!("/{field}")));
+            let shown = format!(
+                "v1.OwnerReference{{APIVersion:\"v1\", Kind:\"Event\", Name:{}, UID:{}, \
+                 Controller:(*bool)(nil), BlockOwnerDeletion:(*bool)(nil)}}",
+                text("name"),
+                text("uid")
+            );
+            let detail = "/v1, Kind=Event is disallowed from being an owner";
+            causes.push(Cause::invalid_raw(FIELD, &shown, detail));
         }
         if owner.get("controller") == Some(&Value::Bool(true)) {
             controllers.push(text_at(owner, "/name"));

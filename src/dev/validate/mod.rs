@@ -42,7 +42,8 @@ fn steps(kind: Kind) -> Steps {
         Kind::ConfigMap | Kind::Secret => Steps { update: "UXMS", ..plain },
         Kind::Event | Kind::PodDisruptionBudget => Steps { create: "S", update: "S", ..plain },
         Kind::Job => Steps { update: "MSUX", ..plain },
-        Kind::Lease | Kind::ResourceQuota => Steps { update: "USX", ..plain },
+        Kind::Lease => Steps { update: "US", ..plain },
+        Kind::ResourceQuota => Steps { update: "MSUSX", ..plain },
         Kind::LimitRange => Steps { update: "MS", ..plain },
         Kind::Namespace => Steps { name: names::dns_label, update: "U", ..plain },
         Kind::Node => Steps { update: "UX", ..plain },
@@ -85,7 +86,9 @@ pub(crate) fn update(kind: Kind, part: Part, old: &Value, new: &Value) -> Causes
             'M' => metadata::check(kind, new, steps.name, &mut causes),
             'U' => {
                 metadata::check_update(old, new, &mut causes);
-                metadata::standard_finalizers(new, &mut causes);
+                if kind != Kind::Lease {
+                    metadata::standard_finalizers(new, &mut causes);
+                }
             }
             'S' => check(kind, new, &mut causes),
             _ => check_change(kind, old, new, &mut causes),
@@ -157,6 +160,8 @@ fn check_status(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
         rules::check("JobStatus", &new["status"], "status", causes);
     } else if kind == Kind::Namespace {
         cluster::namespace_status(new, causes);
+    } else if kind == Kind::Node {
+        cluster::node_amounts(new, causes);
     } else if kind == Kind::Pod {
         pod::check_status(old, new, causes);
     } else if kind == Kind::PodDisruptionBudget {

@@ -9,6 +9,7 @@ use crate::dev::names;
 use crate::dev::object::{array_at, text_at};
 use crate::dev::refused::{Cause, go_quoted};
 
+const MIRROR: &str = "kubernetes.io/config.mirror";
 const DEADLINE: &str = "spec.activeDeadlineSeconds";
 const MUST_HAVE_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
 const MUST_NOT_HAVE_VALUES: &str =
@@ -46,7 +47,6 @@ pub(super) fn check_template(template: &Value, path: &str, causes: &mut Causes) 
 
 /// Annotations that were the fields of today.
 fn annotations(pod: &Value, path: &str, causes: &mut Causes) {
-    const MIRROR: &str = "kubernetes.io/config.mirror";
     let mirror = pod.pointer("/metadata/annotations").and_then(|all| all.get(MIRROR));
     if let Some(value) = mirror
         && text_at(pod, "/spec/nodeName").is_empty()
@@ -314,8 +314,21 @@ pub(super) fn toleration(toleration: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
+/// Nobody but a kubelet makes a pod another's mirror.
+fn mirror_update(old: &Value, new: &Value, causes: &mut Causes) {
+    let mirror = |pod: &Value| pod.pointer("/metadata/annotations")?.get(MIRROR).cloned();
+    let detail = match (mirror(old), mirror(new)) {
+        (was, is) if was == is => return,
+        (None, _) => "may not add mirror pod annotation",
+        (Some(_), _) => "may not remove or update mirror pod annotation",
+    };
+    causes.push(Cause::forbidden(format!("metadata.annotations[{MIRROR}]"), detail));
+}
+
 /// Of a pod's spec only images, the deadline (downwards) and more tolerations may change.
 pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
+    mirror_update(old, new, causes);
+    annotations(new, "metadata.annotations", causes);
     for list in ["containers", "initContainers"] {
         let of = |pod| array_at(pod, &format!("/spec/{list}"));
         if of(old).len() != of(new).len() {

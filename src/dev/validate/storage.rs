@@ -52,7 +52,10 @@ pub(super) fn data_source(source: &Value, path: &str, causes: &mut Causes) {
 pub(super) fn capacity(capacity: &Value, path: &str, causes: &mut Causes) {
     let amounts = capacity.as_object();
     let n_amounts = amounts.map_or(0, Map::len);
-    if n_amounts != 1 || capacity.get("storage").is_none() {
+    if n_amounts == 0 {
+        causes.push(Cause::required(path, ""));
+        causes.push(Cause::not_supported_raw(path, &"core.ResourceList(nil)", &["storage"]));
+    } else if n_amounts > 1 || capacity.get("storage").is_none() {
         causes.push(Cause::not_supported_raw(path, capacity, &["storage"]));
     }
     for (name, amount) in amounts.into_iter().flatten() {
@@ -77,8 +80,14 @@ pub(super) fn volume_type(spec: &Value, path: &str, causes: &mut Causes) {
             rules::check("HostPathVolumeSource", source, &join(path, name), causes);
         } else if name == "nfs" {
             rules::check("NFSVolumeSource", source, &join(path, name), causes);
-        } else if name == "local" && text_at(source, "/path").is_empty() {
-            causes.push(Cause::required(join(path, "local.path"), ""));
+        } else if name == "local" {
+            if text_at(source, "/path").is_empty() {
+                causes.push(Cause::required(join(path, "local.path"), ""));
+            }
+            if spec.get("nodeAffinity").is_none() {
+                let detail = "Local volume requires node affinity";
+                causes.push(Cause::required(join(path, "nodeAffinity"), detail));
+            }
         }
     }
     if n_given == 0 {
