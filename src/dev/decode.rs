@@ -6,13 +6,16 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{DecodeError, Engine as _};
 use serde_json::{Map, Value};
 
+use crate::dev::defaults;
 use crate::dev::kind::Kind;
 use crate::dev::refused::{Cause, Refused};
 use crate::dev::schema;
 
 /// Reads a body that has to hold an object of `kind`; `kind` and `apiVersion` may be left out.
 pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
-    typed(kind.name(), &kind.api_version(), tree(body, kind.name())?)
+    let mut value = typed(kind.name(), &kind.api_version(), tree(body, kind.name())?)?;
+    defaults::fill(kind, &mut value);
+    Ok(value)
 }
 
 /// Reads JSON that is to be an object of `kind`, which is not checked.
@@ -50,6 +53,7 @@ pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
         return Err(Refused::invalid_kind("", "", "", &[cause]));
     }
     schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
     Ok(value)
 }
 
@@ -201,6 +205,10 @@ pub(crate) fn base64(text: &str) -> Result<Vec<u8>, usize> {
         DecodeError::InvalidLastSymbol { offset, .. } => offset,
         DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len() / 4 * 4,
     })
+}
+
+pub(crate) fn to_base64(text: &str) -> String {
+    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new()).encode(text)
 }
 
 /// Lays a JSON merge patch (RFC 7386) over `target`.

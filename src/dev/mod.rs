@@ -29,6 +29,7 @@ mod node;
 mod object;
 mod openapi;
 mod options;
+mod prepare;
 mod protobuf;
 mod quantity;
 mod read;
