@@ -59,8 +59,10 @@ pub(crate) fn mutate(
         return Ok(());
     }
     if !state.disabled.has("LimitRanger") {
-        let filled = ranges(state, namespace)
-            .fold(false, |filled, range| limits::fill_in(&range.value(), value) || filled);
+        let mut filled = false;
+        for range in ranges(state, namespace) {
+            filled |= limits::fill_in(&range.value(), value);
+        }
         if filled {
             let quality = quality_of_service(value);
             object_mut(value, "status").insert("qosClass".to_owned(), quality.into());

@@ -1,8 +1,11 @@
 //! Owns the controllers: one thread that looks at what changed and does what follows from the state
 //! as it is now. None of them relies on having seen a change: whoever missed some looks at all.
 
+mod jobs;
 pub(crate) mod namespaces;
 mod quotas;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
+use self::jobs::Jobs;
 use self::namespaces::Namespaces;
 use self::quotas::Quotas;
 use crate::core::time::Millis;
@@ -54,6 +58,7 @@ struct All {
     seen: u64,
     ages: Ages,
     ages_due: Millis,
+    jobs: Jobs,
     namespaces: Namespaces,
     quotas: Quotas,
 }
@@ -65,6 +70,7 @@ impl All {
             seen: 0,
             ages: Ages::default(),
             ages_due: Millis(0),
+            jobs: Jobs::default(),
             namespaces: Namespaces::default(),
             quotas: Quotas::default(),
         }
@@ -87,17 +93,19 @@ impl All {
     /// Looks at what changed and does what follows; when to come again.
     fn turn(&mut self) -> Option<Millis> {
         for change in self.changes() {
+            self.jobs.on_change(&change);
             self.namespaces.on_change(&change);
             self.quotas.on_change(&change);
         }
         self.namespaces.run(&mut self.api.lock());
+        let jobs = self.jobs.run(&self.api);
         let quotas = self.quotas.run(&self.api);
         let now = self.api.clock.now();
         if self.ages_due <= now {
             self.ages.expire(&mut self.api.lock(), now);
             self.ages_due = now.after(EVENTS_EVERY_MS);
         }
-        [quotas, Some(self.ages_due)].into_iter().flatten().min()
+        [jobs, quotas, Some(self.ages_due)].into_iter().flatten().min()
     }
 
     /// What changed since the last look; all there is where that is no longer known.
