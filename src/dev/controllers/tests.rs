@@ -267,3 +267,152 @@ fn plugins_that_are_off_do_nothing() {
     let pod = fixture.created(&format!("{CORE}/pods"), &pod("a", &json!({})));
     assert!(pod["spec"]["serviceAccountName"].is_null());
 }
+
+#[test]
+fn a_claim_gets_a_directory_and_takes_it_along() {
+    const VOLUMES: &str = "/api/v1/persistentvolumes";
+    let fixture = start(|options| options.simulate = true);
+    let claims = format!("{CORE}/persistentvolumeclaims");
+    let claim = |name: &str| {
+        json!({
+            "metadata": { "name": name },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+            },
+        })
+    };
+    fixture.created(&claims, &claim("c"));
+    let path = format!("{claims}/c");
+    let bound = fixture.until(&path, "bound", |claim| claim["status"]["phase"] == "Bound");
+    assert_eq!(bound["status"]["capacity"]["storage"], "1Gi");
+    let name = bound["spec"]["volumeName"].as_str().expect("a volume").to_owned();
+    let volume = fixture.get(&format!("{VOLUMES}/{name}")).json();
+    assert_eq!(volume["status"]["phase"], "Bound");
+    assert_eq!(volume["spec"]["claimRef"]["name"], "c");
+    let folder = volume["spec"]["hostPath"]["path"].as_str().expect("a path").to_owned();
+    assert!(std::path::Path::new(&folder).is_dir());
+    let volumes = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }]);
+    fixture.created(&format!("{CORE}/pods"), &pod("user", &json!({ "volumes": volumes })));
+    fixture.until(&format!("{CORE}/pods/user"), "bound", |pod| pod["spec"]["nodeName"].is_string());
+    assert_eq!(fixture.delete(&path).status, 200);
+    let held = fixture.get(&path).json();
+    assert!(held["metadata"]["deletionTimestamp"].is_string(), "in use: {held}");
+    fixture.delete(&format!("{CORE}/pods/user?gracePeriodSeconds=0"));
+    fixture.until(&path, "gone", |claim| claim["code"] == 404);
+    fixture.until(&format!("{VOLUMES}/{name}"), "gone", |volume| volume["code"] == 404);
+    eventually("the folder to go", || (!std::path::Path::new(&folder).exists()).then_some(()));
+}
+
+#[test]
+fn claims_take_volumes_that_fit_and_ephemeral_ones_go_with_their_pods() {
+    const VOLUMES: &str = "/api/v1/persistentvolumes";
+    let fixture = start(|options| options.simulate = true);
+    let claims = format!("{CORE}/persistentvolumeclaims");
+    for (name, size) in [("small", "1Gi"), ("fits", "3Gi"), ("large", "9Gi")] {
+        fixture.created(
+            VOLUMES,
+            &json!({
+                "metadata": { "name": name },
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"], "capacity": { "storage": size },
+                    "hostPath": { "path": "/tmp" }, "storageClassName": "",
+                },
+            }),
+        );
+    }
+    fixture.until(&format!("{VOLUMES}/large"), "free", |v| v["status"]["phase"] == "Available");
+    let spec = json!({
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "2Gi" } },
+        "storageClassName": "",
+    });
+    fixture.created(&claims, &json!({ "metadata": { "name": "c" }, "spec": spec }));
+    let bound = fixture.until(&format!("{claims}/c"), "bound", |c| c["status"]["phase"] == "Bound");
+    assert_eq!(bound["spec"]["volumeName"], "fits");
+    let mut own = spec.clone();
+    own["storageClassName"] = "any".into();
+    let volumes = json!([{ "name": "v", "ephemeral": { "volumeClaimTemplate": {
+        "metadata": { "labels": { "l": "1" } }, "spec": own,
+    }}}]);
+    fixture.created(&format!("{CORE}/pods"), &pod("p", &json!({ "volumes": volumes })));
+    let path = format!("{claims}/p-v");
+    let own = fixture.until(&path, "bound", |claim| claim["status"]["phase"] == "Bound");
+    assert_eq!(own["metadata"]["ownerReferences"][0]["name"], "p");
+    assert_eq!(own["metadata"]["labels"]["l"], "1");
+    fixture.delete(&format!("{CORE}/pods/p?gracePeriodSeconds=0"));
+    fixture.until(&path, "gone", |claim| claim["code"] == 404);
+    // The one that was not made here stays.
+    fixture.delete(&format!("{claims}/c"));
+    fixture.until(&format!("{VOLUMES}/fits"), "left", |v| v["status"]["phase"] == "Released");
+}
+
+#[test]
+fn a_namespace_goes_with_claims_and_jobs_in_it() {
+    let fixture = start(|options| options.simulate = true);
+    fixture.created("/api/v1/namespaces", &json!({ "metadata": { "name": "n" } }));
+    let claim = json!({ "metadata": { "name": "c" }, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+    }});
+    let claims = "/api/v1/namespaces/n/persistentvolumeclaims";
+    fixture.created(claims, &claim);
+    fixture.until(&format!("{claims}/c"), "bound", |claim| claim["status"]["phase"] == "Bound");
+    fixture.created("/apis/batch/v1/namespaces/n/jobs", &job("j", "sleep 9", &json!({})));
+    let pods = "/api/v1/namespaces/n/pods";
+    fixture.until(pods, "begun", |pods| !pods["items"][0]["spec"]["nodeName"].is_null());
+    fixture.delete("/api/v1/namespaces/n");
+    fixture.until("/api/v1/namespaces/n", "gone", |namespace| namespace["code"] == 404);
+    fixture.until("/api/v1/persistentvolumes", "none", |volumes| volumes["items"] == json!([]));
+}
+
+#[test]
+fn a_budget_allows_one_eviction_and_refuses_the_next() {
+    const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let fixture = start(|options| options.simulate = true);
+    let spec = json!({ "minAvailable": 1, "selector": { "matchLabels": { "app": "a" } } });
+    fixture.created(BUDGETS, &json!({ "metadata": { "name": "b" }, "spec": spec }));
+    for name in ["p", "q"] {
+        fixture.created(&format!("{CORE}/pods"), &pod(name, &json!({})));
+    }
+    let path = format!("{BUDGETS}/b");
+    fixture.until(&path, "counted", |budget| budget["status"]["disruptionsAllowed"] == 1);
+    let evict = |name: &str, options: &Value| {
+        let body = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name },
+            "deleteOptions": options,
+        });
+        fixture.post(&format!("{CORE}/pods/{name}/eviction"), &body)
+    };
+    assert_eq!(evict("p", &json!({ "dryRun": ["All"] })).status, 201);
+    assert_eq!(evict("p", &json!({})).status, 201);
+    let refused = evict("q", &json!({}));
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    assert_eq!(refused.json()["message"], message);
+    assert_eq!(refused.json()["details"]["causes"][0]["reason"], "DisruptionBudget");
+    fixture.until(&format!("{CORE}/pods/p"), "gone", |pod| pod["code"] == 404);
+    let left = fixture.until(&path, "counted", |budget| budget["status"]["expectedPods"] == 1);
+    assert!(left["status"]["disruptedPods"].is_null(), "{left}");
+    assert_eq!(fixture.get(&format!("{CORE}/pods/q")).status, 200);
+}
+
+#[test]
+fn an_evicted_pod_says_so_and_a_job_may_ignore_it() {
+    let fixture = start(|options| options.simulate = true);
+    let policy = json!({ "backoffLimit": 0, "podFailurePolicy": { "rules": [
+        { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] },
+    ]}});
+    fixture.created(JOBS, &job("j", "sleep 100", &policy));
+    let pods = format!("{CORE}/pods");
+    let running =
+        fixture.until(&pods, "running", |pods| pods["items"][0]["status"]["phase"] == "Running");
+    let name = running["items"][0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    let body = json!({ "metadata": { "name": name } });
+    assert_eq!(fixture.post(&format!("{pods}/{name}/eviction"), &body).status, 201);
+    let next = fixture.until(&pods, "replaced", |pods| {
+        pods["items"]
+            .as_array()
+            .is_some_and(|pods| pods.len() == 1 && pods[0]["metadata"]["name"] != name.as_str())
+    });
+    assert_eq!(next["items"][0]["metadata"]["labels"]["job-name"], "j");
+    let job = fixture.get(&format!("{JOBS}/j")).json();
+    assert!(job["status"]["failed"].is_null() && condition(&job, "Failed").is_none(), "{job}");
+}
