@@ -80,7 +80,7 @@ fn counted(state: &State, budget: &Object, value: &Value) -> Value {
     let allowed = if expected == 0 { 0 } else { healthy.saturating_sub(desired) };
     let mut after = value.clone();
     let status = object_mut(&mut after, "status");
-    let generation = value.pointer("/metadata/generation").cloned().unwrap_or(json!(1));
+    let generation = value.pointer("/metadata/generation").cloned().unwrap_or_else(|| 1.into());
     status.insert("observedGeneration".to_owned(), generation);
     for (field, number) in [
         ("disruptionsAllowed", allowed),
