@@ -6,6 +6,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{DecodeError, Engine as _};
 use serde_json::Value;
 
+use crate::dev::defaults;
 use crate::dev::kind::Kind;
 use crate::dev::refused::{Cause, Refused};
 use crate::dev::schema;
@@ -24,6 +25,7 @@ pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     let of = schema::of(kind);
     schema::check(of, &value).map_err(|error| cannot_be_handled(kind, kind, &error))?;
     schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
     Ok(value)
 }
 
@@ -56,6 +58,7 @@ pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
         return Err(Refused::invalid_kind("", "", "", &[cause]));
     }
     schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
     Ok(value)
 }
 
@@ -161,6 +164,10 @@ pub(crate) fn base64(text: &str) -> Result<Vec<u8>, usize> {
         DecodeError::InvalidLastSymbol { offset, .. } => offset,
         DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len() / 4 * 4,
     })
+}
+
+pub(crate) fn to_base64(text: &str) -> String {
+    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new()).encode(text)
 }
 
 /// Lays a JSON merge patch (RFC 7386) over `target`.

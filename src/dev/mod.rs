@@ -26,6 +26,7 @@ mod names;
 mod node;
 mod object;
 mod options;
+mod prepare;
 mod quantity;
 mod read;
 mod refused;
