@@ -45,6 +45,16 @@ pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<V
     Ok(value)
 }
 
+/// Reads a body of a type that is not stored, of any of its versions; the last one where it names
+/// none of them.
+pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
+    let value = tree(body, kind)?;
+    let given = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let known = versions.iter().find(|version| !given.is_empty() && **version == given);
+    let version = known.or_else(|| versions.last()).copied().unwrap_or_default();
+    typed(kind, version, value)
+}
+
 /// Checks and cleans what a merge patch gave.
 pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
     let of = schema::of(kind);

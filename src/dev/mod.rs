@@ -20,6 +20,7 @@ mod discovery;
 mod duplicates;
 mod edge;
 mod events;
+mod evict;
 mod faults;
 mod health;
 mod kind;
