@@ -29,6 +29,27 @@ pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     Ok(value)
 }
 
+/// Reads a body of a type that is not stored.
+pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
+    let value = value(body).map_err(|error| {
+        Refused::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get \
+             version/kind; json parse error: {error} ({})",
+            shown(body)
+        ))
+    })?;
+    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (given, version) = (text("kind"), text("apiVersion"));
+    if (given.is_empty() || given == kind) && versions.contains(&version) {
+        return Ok(value);
+    }
+    Err(Refused::bad_request(format!(
+        "{given} in version {} cannot be handled as a {kind}: converting (v1.{given}) to \
+         (policy.{kind}): unknown conversion",
+        quoted_version(version)
+    )))
+}
+
 /// Checks and cleans what a merge patch gave.
 pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
     let of = schema::of(kind);

@@ -18,6 +18,7 @@ mod decode;
 mod defaults;
 mod discovery;
 mod events;
+mod evict;
 mod faults;
 mod kind;
 mod logs;

@@ -178,6 +178,15 @@ impl Refused {
         refused
     }
 
+    /// 429 to an eviction that a disruption budget is in the way of.
+    pub(crate) fn disruption_budget(cause: &str) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut refused = Self::new(429, "TooManyRequests", message.to_owned());
+        let cause = json!({ "reason": "DisruptionBudget", "message": cause });
+        refused.details = Some(json!({ "causes": [cause] }));
+        refused
+    }
+
     /// 500 without a reason: what the real server passes on from its own inside.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "", message.into())
