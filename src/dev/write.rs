@@ -40,7 +40,7 @@ pub(crate) fn create(
     prepare::admit(kind, &name, &mut value)?;
     prepare::create(kind, &mut value);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
-    prepare::allocate(&state, kind, &mut value)?;
+    prepare::finish(&state, kind, &mut value, dry_run)?;
     let charges = admit::check(&state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, &state, &name, namespace)?;
@@ -268,7 +268,7 @@ fn update(
         prepare::update(key.kind, &before, &mut value);
     }
     refuse_invalid(key.kind, &key.name, &validate::update(key.kind, part, &before, &value))?;
-    prepare::allocate(state, key.kind, &mut value)?;
+    prepare::finish(state, key.kind, &mut value, dry_run)?;
     let place = (key.namespace.as_str(), key.name.as_str());
     let charges = match part {
         Part::Whole if !old.deleting => {

@@ -37,7 +37,7 @@ fn steps(kind: Kind) -> Steps {
     let plain = Steps { name: names::dns_subdomain, create: "MS", update: "UMSX" };
     match kind {
         Kind::ClusterRole | Kind::ClusterRoleBinding | Kind::Role | Kind::RoleBinding => {
-            Steps { name: names::path_segment, update: "MSUX", ..plain }
+            Steps { name: names::path_segment, update: "MSMSUX", ..plain }
         }
         Kind::ConfigMap | Kind::Secret => Steps { update: "UXMS", ..plain },
         Kind::Event | Kind::PodDisruptionBudget => Steps { create: "S", update: "S", ..plain },
