@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{check_media_type, refuse_invalid, whole};
+use crate::dev::admit;
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
 use crate::dev::defaults;
@@ -35,8 +36,9 @@ pub(crate) fn create(
     complete(&mut state, kind, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
     admit_namespace(&state, kind, &name, namespace)?;
-    fill_in(kind, &name, &mut value)?;
+    fill_in(&state, kind, &name, namespace, &mut value)?;
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
+    let charges = admit::check(&state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, &state, &name, namespace)?;
     }
@@ -52,6 +54,7 @@ pub(crate) fn create(
         return Ok(Answer::json(201, &value));
     }
     let object = state.create(kind, value);
+    charges.settle(&mut state);
     drop(state);
     if kind == Kind::Pod && api.fault_strikes(api.faults.create_500_after_percent) {
         return Err(Refused::internal("etcdserver: request timed out"));
@@ -113,7 +116,17 @@ fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Re
 }
 
 /// Defaults and admission of a new object.
-fn fill_in(kind: Kind, name: &str, value: &mut Value) -> Result<(), Refused> {
+fn fill_in(
+    state: &State,
+    kind: Kind,
+    name: &str,
+    namespace: &str,
+    value: &mut Value,
+) -> Result<(), Refused> {
+    if kind == Kind::Pod {
+        defaults::pod(value);
+    }
+    admit::mutate(state, kind, namespace, name, value)?;
     if kind != Kind::Pod {
         return Ok(());
     }
@@ -127,7 +140,6 @@ fn fill_in(kind: Kind, name: &str, value: &mut Value) -> Result<(), Refused> {
         }
     };
     object_mut(value, "spec").insert("priority".to_owned(), priority.into());
-    defaults::pod(value);
     Ok(())
 }
 

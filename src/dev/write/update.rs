@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::create::create;
 use super::{check_media_type, other_name, refuse_invalid, whole};
+use crate::dev::admit::{self, Charges};
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
 use crate::dev::defaults;
@@ -98,6 +99,15 @@ pub(super) fn update(
         value["status"] = status;
     }
     refuse_invalid(key.kind, &key.name, &validate::update(key.kind, &before, &value))?;
+    let place = (key.namespace.as_str(), key.name.as_str());
+    let charges = match part {
+        Part::Whole if !old.deleting => {
+            admit::check(state, key.kind, Some(&before), &value, place)?
+        }
+        Part::Whole | Part::Binding | Part::Eviction | Part::Log | Part::Status | Part::Token => {
+            Charges::default()
+        }
+    };
     if dry_run || value == before {
         return Ok(Answer::json(200, &value));
     }
@@ -105,6 +115,7 @@ pub(super) fn update(
         && before.pointer("/metadata/finalizers").is_some()
         && old.deleting;
     let object = state.replace(key.kind, value.clone());
+    charges.settle(state);
     // Of one that went with its last finalizer the real server shows the version it had.
     match released {
         true => Ok(Answer::json(200, &value)),
