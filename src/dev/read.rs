@@ -157,7 +157,7 @@ pub(crate) fn list_body(
         if i > 0 {
             body.push(b',');
         }
-        body.extend_from_slice(item.item_json().as_bytes());
+        item.write_item(&mut body);
     }
     body.extend_from_slice(b"]}");
     body

@@ -2,14 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{check_media_type, refuse_invalid, whole};
+use super::{check_media_type, check_size, refuse_invalid, set_managed, whole};
 use crate::dev::admit;
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
 use crate::dev::defaults;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{metadata_mut, object_mut, set_type, text_at};
-use crate::dev::options;
+use crate::dev::options::{self, WriteOptions};
+use crate::dev::patch::managed::{self, Writer};
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
 use crate::dev::validate;
@@ -18,29 +19,53 @@ use crate::serve::Request;
 /// A generated name's base is cut so that name and suffix fit a label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
 
+/// A generated name that is taken is drawn again so many times.
+const GENERATE_NAME_TRIES: u32 = 8;
+
+/// What admission sets in a pod's spec, and the client does not manage.
+const ADMITTED: [&str; 5] =
+    ["preemptionPolicy", "priority", "serviceAccount", "serviceAccountName", "tolerations"];
+
 pub(crate) fn create(
     api: &Api,
     request: &Request,
     kind: Kind,
     namespace: &str,
 ) -> Result<Answer, Refused> {
-    let dry_run = options::dry_run(request, "CreateOptions")?;
+    let options = options::write(request, "CreateOptions")?;
     if kind == Kind::Pod && api.fault_strikes(api.faults.create_429_percent) {
         return Err(Refused::too_many_requests());
     }
     check_media_type(request)?;
-    let mut value = decode::object(kind, &request.body)?;
+    let value = decode::object(kind, &request.body)?;
+    let answer = insert(api, &mut api.lock(), (kind, namespace), value, &options, None)?;
+    if kind == Kind::Pod && api.fault_strikes(api.faults.create_500_after_percent) {
+        return Err(Refused::internal("etcdserver: request timed out"));
+    }
+    Ok(answer)
+}
+
+/// Stores a new object. `managed` is who manages its fields, where that is known.
+pub(super) fn insert(
+    api: &Api,
+    state: &mut State,
+    (kind, namespace): (Kind, &str),
+    mut value: Value,
+    options: &WriteOptions,
+    managed: Option<Value>,
+) -> Result<Answer, Refused> {
     check_namespace(&mut value, namespace)?;
-    let mut state = api.lock();
     let wants_version = !text_at(&value, "/metadata/resourceVersion").is_empty();
-    complete(&mut state, kind, &mut value);
+    let absent: Vec<&str> =
+        ADMITTED.into_iter().filter(|name| value["spec"].get(name).is_none()).collect();
+    complete(state, kind, namespace, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
-    admit_namespace(&state, kind, &name, namespace)?;
-    fill_in(&state, kind, &name, namespace, &mut value)?;
+    admit_namespace(state, kind, &name, namespace)?;
+    fill_in(state, kind, &name, namespace, &mut value)?;
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
-    let charges = admit::check(&state, kind, None, &value, (namespace, &name))?;
+    let charges = admit::check(state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
-        admit_quota(api, &state, &name, namespace)?;
+        admit_quota(api, state, &name, namespace)?;
     }
     if wants_version {
         let message = "resourceVersion should not be set on objects to be created";
@@ -49,17 +74,30 @@ pub(crate) fn create(
     if let Some(present) = state.store.get(&Key::new(kind, namespace, &name)) {
         return Err(Refused::already_exists(kind, &name, present.deleting));
     }
+    check_size(&value)?;
+    let managed = managed.unwrap_or_else(|| {
+        let writer = Writer { manager: &options.manager, now: &state.now };
+        managed::created(kind, &given(kind, &value, &absent), writer)
+    });
+    set_managed(&mut value, managed);
     set_type(&mut value, kind);
-    if dry_run {
+    if options.dry_run {
         return Ok(Answer::json(201, &value));
     }
     let object = state.create(kind, value);
-    charges.settle(&mut state);
-    drop(state);
-    if kind == Kind::Pod && api.fault_strikes(api.faults.create_500_after_percent) {
-        return Err(Refused::internal("etcdserver: request timed out"));
-    }
+    charges.settle(state);
     Ok(whole(201, &object))
+}
+
+/// A new object without what admission and the server have put in.
+fn given(kind: Kind, value: &Value, absent: &[&str]) -> Value {
+    let mut given = value.clone();
+    if kind != Kind::Pod {
+        return given;
+    }
+    object_mut(&mut given, "spec").retain(|name, _| !absent.contains(&name.as_str()));
+    given["status"] = json!({});
+    given
 }
 
 fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
@@ -80,12 +118,11 @@ fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
 }
 
 /// Sets what only the server sets, whatever the client wrote there.
-fn complete(state: &mut State, kind: Kind, value: &mut Value) {
+fn complete(state: &mut State, kind: Kind, namespace: &str, value: &mut Value) {
     let base = text_at(value, "/metadata/generateName").to_owned();
     let named = !text_at(value, "/metadata/name").is_empty();
     let uid = state.new_uid();
-    let generated: String = base.chars().take(GENERATE_NAME_CHARS_MAX).collect();
-    let generated = generated + &state.new_suffix();
+    let generated = generate_name(state, kind, namespace, &base);
     let metadata = metadata_mut(value);
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "selfLink"]
     {
@@ -96,10 +133,26 @@ fn complete(state: &mut State, kind: Kind, value: &mut Value) {
     }
     metadata.insert("uid".to_owned(), uid.into());
     metadata.insert("creationTimestamp".to_owned(), state.now.clone().into());
+    if kind.has_generation() {
+        metadata.insert("generation".to_owned(), 1.into());
+    }
     if kind == Kind::Namespace {
         object_mut(value, "spec").insert("finalizers".to_owned(), json!(["kubernetes"]));
         object_mut(value, "status").insert("phase".to_owned(), "Active".into());
     }
+}
+
+/// A name that begins so and is not taken, as far as a few tries find one.
+fn generate_name(state: &mut State, kind: Kind, namespace: &str, base: &str) -> String {
+    let base: String = base.chars().take(GENERATE_NAME_CHARS_MAX).collect();
+    let mut name = String::new();
+    for _ in 0..GENERATE_NAME_TRIES {
+        name = format!("{base}{}", state.new_suffix());
+        if state.store.get(&Key::new(kind, namespace, &name)).is_none() {
+            break;
+        }
+    }
+    name
 }
 
 fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Result<(), Refused> {
@@ -153,4 +206,21 @@ fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<
     let detail =
         format!("exceeded quota: dev, requested: pods=1, used: pods={used}, limited: pods={limit}");
     Err(Refused::forbidden(Kind::Pod, name, &detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dev::testing::state;
+
+    #[test]
+    fn a_generated_name_that_is_taken_is_drawn_again() {
+        let mut state = state();
+        let rng = state.rng.clone();
+        let first = generate_name(&mut state, Kind::Pod, "n", "g-");
+        state.store.put(Kind::Pod, json!({"metadata": {"name": first, "namespace": "n"}}));
+        state.rng = rng;
+        let next = generate_name(&mut state, Kind::Pod, "n", "g-");
+        assert!(next.starts_with("g-") && next != first, "{next}");
+    }
 }

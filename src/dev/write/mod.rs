@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::dev::api::{Answer, Api, success};
 use crate::dev::decode;
 use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{Object, object_mut, text_at};
+use crate::dev::object::{Object, metadata_mut, object_mut, text_at};
 use crate::dev::refused::{Cause, Refused};
 use crate::dev::state::State;
 use crate::serve::Request;
@@ -41,9 +41,53 @@ fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), Refuse
     }
 }
 
-fn other_name(name: &str, key: &Key) -> Refused {
+/// What etcd takes in one request, in bytes, and what the client library to it sends at most.
+const STORED_BYTES_MAX: usize = 3 << 19;
+const SENT_BYTES_MAX: usize = 2 << 20;
+
+/// Objects that etcd would not take are refused in its words.
+fn check_size(value: &Value) -> Result<(), Refused> {
+    let length = value.to_string().len();
+    if length > SENT_BYTES_MAX {
+        return Err(Refused::internal(format!(
+            "rpc error: code = ResourceExhausted desc = trying to send message larger than max \
+             ({length} vs. {SENT_BYTES_MAX})"
+        )));
+    }
+    match length > STORED_BYTES_MAX {
+        true => Err(Refused::internal("etcdserver: request is too large")),
+        false => Ok(()),
+    }
+}
+
+/// Writes who manages an object into it; no list where nobody does.
+fn set_managed(value: &mut Value, managed: Value) {
+    metadata_mut(value).insert("managedFields".to_owned(), managed);
+}
+
+/// One more change of the spec, or the mark of deletion.
+pub(crate) fn next_generation(value: &mut Value) {
+    let generation = value.pointer("/metadata/generation").and_then(Value::as_i64);
+    if let Some(generation) = generation {
+        metadata_mut(value).insert("generation".to_owned(), (generation + 1).into());
+    }
+}
+
+/// The name in a body has to be that of the path.
+fn check_name(value: &Value, key: &Key) -> Result<(), Refused> {
+    match text_at(value, "/metadata/name") {
+        name if name == key.name => Ok(()),
+        "" => Err(nameless(key)),
+        name => Err(Refused::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            key.name
+        ))),
+    }
+}
+
+fn nameless(key: &Key) -> Refused {
     Refused::bad_request(format!(
-        "the name of the object ({name}) does not match the name on the URL ({})",
+        "the name of the object ({} based on URL) was undeterminable: name must be provided",
         key.name
     ))
 }
