@@ -12,6 +12,7 @@ use crate::dev::admit::Disabled;
 use crate::dev::deletion::{Collector, Deleted};
 use crate::dev::discovery;
 use crate::dev::events::Events;
+use crate::dev::evict;
 use crate::dev::faults::Faults;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
@@ -21,6 +22,7 @@ use crate::dev::refused::{Cause, Refused};
 use crate::dev::route::{self, Route, Target};
 use crate::dev::state::{NAMESPACES, State};
 use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
+use crate::dev::table::Form;
 use crate::dev::time;
 use crate::dev::watch::Watch;
 use crate::dev::write;
@@ -137,7 +139,15 @@ impl Api {
             Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
             Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
             Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
-            Route::Resource(target) => self.resource(request, &target),
+            Route::Resource(target) if target.part == Part::Log => self.resource(request, &target),
+            Route::Resource(target) => {
+                let form = Form::of(request, target.part)?;
+                let answer = self.resource(request, &target)?;
+                match form.is_plain() {
+                    true => Ok(answer),
+                    false => form.answer(target.kind, answer, &self.lock().now),
+                }
+            }
         }
     }
 
@@ -169,6 +179,7 @@ impl Api {
                 write::create(self, request, kind, &target.namespace)
             }
             ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
+            ("POST", Some(key), Part::Eviction) => evict::evict(self, request, &key),
             ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
                 allowed("update")?;
                 write::put(self, request, &key, part)
@@ -237,7 +248,8 @@ impl Api {
             }
         }
         drop(state);
-        Ok(Answer::body(200, read::list_body(target.kind, version, None, None, &chosen)))
+        let metadata = read::list_metadata(version, None, None);
+        Ok(Answer::body(200, read::list_body(target.kind, &metadata, &chosen)))
     }
 
     /// Changes the object of that key and uid, where it is still there.

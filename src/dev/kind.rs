@@ -269,11 +269,6 @@ impl Kind {
         self.row().parts
     }
 
-    /// True where the server counts the changes of the spec.
-    pub(crate) fn has_generation(self) -> bool {
-        self == Self::PodDisruptionBudget
-    }
-
     /// True where an update may create.
     pub(crate) fn is_created_by_update(self) -> bool {
         const KINDS: [Kind; 7] = [

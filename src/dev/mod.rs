@@ -19,6 +19,7 @@ mod defaults;
 mod deletion;
 mod discovery;
 mod events;
+mod evict;
 mod faults;
 mod kind;
 mod logs;
@@ -27,6 +28,7 @@ mod node;
 mod object;
 mod options;
 mod patch;
+mod prepare;
 mod quantity;
 mod read;
 mod refused;
@@ -36,6 +38,7 @@ mod selector;
 mod server;
 mod state;
 mod store;
+mod table;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

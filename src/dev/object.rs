@@ -107,6 +107,11 @@ impl Object {
         }
     }
 
+    /// The text without `managedFields`, to look for something in it.
+    pub(crate) fn item_json(&self) -> &str {
+        &self.json
+    }
+
     /// Writes a list's item.
     pub(crate) fn write_item(&self, out: &mut Vec<u8>) {
         out.push(b'{');

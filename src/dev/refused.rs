@@ -47,6 +47,20 @@ impl Cause {
         Self::new(field, "FieldValueDuplicate", message)
     }
 
+    pub(crate) fn duplicate_raw(field: impl Into<String>, value: &dyn fmt::Display) -> Self {
+        Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {value}"))
+    }
+
+    pub(crate) fn too_long(field: impl Into<String>, bytes_max: usize) -> Self {
+        let message = format!("Too long: must have at most {bytes_max} bytes");
+        Self::new(field, "FieldValueTooLong", message)
+    }
+
+    pub(crate) fn too_many(field: impl Into<String>, n: usize, max: usize) -> Self {
+        let message = format!("Too many: {n}: must have at most {max} items");
+        Self::new(field, "FieldValueTooMany", message)
+    }
+
     pub(crate) fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {detail}"))
     }
@@ -54,11 +68,6 @@ impl Cause {
     /// A field that somebody else manages.
     pub(crate) fn conflict(field: String, manager: &str) -> Self {
         Self::new(field, "FieldManagerConflict", format!("conflict with {manager}"))
-    }
-
-    pub(crate) fn too_long(field: impl Into<String>, bytes_max: usize) -> Self {
-        let message = format!("Too long: must have at most {bytes_max} bytes");
-        Self::new(field, "FieldValueTooLong", message)
     }
 
     pub(crate) fn not_found(field: impl Into<String>, value: &str) -> Self {
@@ -182,6 +191,15 @@ impl Refused {
         refused
     }
 
+    /// 429 to an eviction that a disruption budget is in the way of.
+    pub(crate) fn disruption_budget(cause: &str) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut refused = Self::new(429, "TooManyRequests", message.to_owned());
+        let cause = json!({ "reason": "DisruptionBudget", "message": cause });
+        refused.details = Some(json!({ "causes": [cause] }));
+        refused
+    }
+
     /// 500 without a reason: what the real server passes on from its own inside.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "", message.into())
@@ -213,6 +231,16 @@ impl Refused {
     pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self::new(404, "NotFound", message.to_owned()).about("", "", "")
+    }
+
+    /// 406: the answer cannot take the form that was asked for.
+    pub(crate) fn not_acceptable(message: impl Into<String>) -> Self {
+        Self::new(406, "NotAcceptable", message.into())
+    }
+
+    /// 406 before it was seen what the request is about.
+    pub(crate) fn no_known_media_type() -> Self {
+        Self::not_acceptable("406: Not Acceptable").about("", "", "")
     }
 
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {

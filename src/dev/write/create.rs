@@ -1,16 +1,16 @@
 //! Owns the way of a new object: what only the server sets, admission, defaults, checks, storing.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{check_media_type, check_size, refuse_invalid, set_managed, whole};
 use crate::dev::admit;
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
-use crate::dev::defaults;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{metadata_mut, object_mut, set_type, text_at};
 use crate::dev::options::{self, WriteOptions};
 use crate::dev::patch::managed::{self, Writer};
+use crate::dev::prepare;
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
 use crate::dev::validate;
@@ -21,10 +21,6 @@ const GENERATE_NAME_CHARS_MAX: usize = 58;
 
 /// A generated name that is taken is drawn again so many times.
 const GENERATE_NAME_TRIES: u32 = 8;
-
-/// What admission sets in a pod's spec, and the client does not manage.
-const ADMITTED: [&str; 5] =
-    ["preemptionPolicy", "priority", "serviceAccount", "serviceAccountName", "tolerations"];
 
 pub(crate) fn create(
     api: &Api,
@@ -56,13 +52,18 @@ pub(super) fn insert(
 ) -> Result<Answer, Refused> {
     check_namespace(&mut value, namespace)?;
     let wants_version = !text_at(&value, "/metadata/resourceVersion").is_empty();
-    let absent: Vec<&str> =
-        ADMITTED.into_iter().filter(|name| value["spec"].get(name).is_none()).collect();
+    let managed = managed.unwrap_or_else(|| {
+        let writer = Writer { manager: &options.manager, now: &state.now };
+        managed::created(kind, &with_phase(kind, value.clone()), writer)
+    });
     complete(state, kind, namespace, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
     admit_namespace(state, kind, &name, namespace)?;
-    fill_in(state, kind, &name, namespace, &mut value)?;
+    admit::mutate(state, kind, namespace, &name, &mut value)?;
+    prepare::admit(kind, &name, &mut value)?;
+    prepare::create(kind, &mut value);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
+    prepare::allocate(state, kind, &mut value)?;
     let charges = admit::check(state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, state, &name, namespace)?;
@@ -75,10 +76,6 @@ pub(super) fn insert(
         return Err(Refused::already_exists(kind, &name, present.deleting));
     }
     check_size(&value)?;
-    let managed = managed.unwrap_or_else(|| {
-        let writer = Writer { manager: &options.manager, now: &state.now };
-        managed::created(kind, &given(kind, &value, &absent), writer)
-    });
     set_managed(&mut value, managed);
     set_type(&mut value, kind);
     if options.dry_run {
@@ -89,15 +86,17 @@ pub(super) fn insert(
     Ok(whole(201, &object))
 }
 
-/// A new object without what admission and the server have put in.
-fn given(kind: Kind, value: &Value, absent: &[&str]) -> Value {
-    let mut given = value.clone();
-    if kind != Kind::Pod {
-        return given;
-    }
-    object_mut(&mut given, "spec").retain(|name, _| !absent.contains(&name.as_str()));
-    given["status"] = json!({});
-    given
+/// The phase that an object begins with is the client's, as if it had said so.
+fn with_phase(kind: Kind, mut value: Value) -> Value {
+    let phase = if kind == Kind::Namespace {
+        "Active"
+    } else if kind == Kind::PersistentVolume || kind == Kind::PersistentVolumeClaim {
+        "Pending"
+    } else {
+        return value;
+    };
+    object_mut(&mut value, "status").insert("phase".to_owned(), phase.into());
+    value
 }
 
 fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
@@ -133,13 +132,6 @@ fn complete(state: &mut State, kind: Kind, namespace: &str, value: &mut Value) {
     }
     metadata.insert("uid".to_owned(), uid.into());
     metadata.insert("creationTimestamp".to_owned(), state.now.clone().into());
-    if kind.has_generation() {
-        metadata.insert("generation".to_owned(), 1.into());
-    }
-    if kind == Kind::Namespace {
-        object_mut(value, "spec").insert("finalizers".to_owned(), json!(["kubernetes"]));
-        object_mut(value, "status").insert("phase".to_owned(), "Active".into());
-    }
 }
 
 /// A name that begins so and is not taken, as far as a few tries find one.
@@ -168,34 +160,6 @@ fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Re
     }
 }
 
-/// Defaults and admission of a new object.
-fn fill_in(
-    state: &State,
-    kind: Kind,
-    name: &str,
-    namespace: &str,
-    value: &mut Value,
-) -> Result<(), Refused> {
-    if kind == Kind::Pod {
-        defaults::pod(value);
-    }
-    admit::mutate(state, kind, namespace, name, value)?;
-    if kind != Kind::Pod {
-        return Ok(());
-    }
-    let priority = match text_at(value, "/spec/priorityClassName") {
-        "" => 0,
-        "system-cluster-critical" => 2_000_000_000_i64,
-        "system-node-critical" => 2_000_001_000,
-        other => {
-            let detail = format!("no PriorityClass with name {other} was found");
-            return Err(Refused::forbidden(kind, name, &detail));
-        }
-    };
-    object_mut(value, "spec").insert("priority".to_owned(), priority.into());
-    Ok(())
-}
-
 /// The quota counts before the name is looked up, so that a full one hides an AlreadyExists.
 fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<(), Refused> {
     let Some(limit) = api.faults.quota_pods else { return Ok(()) };
@@ -210,6 +174,8 @@ fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::dev::testing::state;
 

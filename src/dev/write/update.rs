@@ -7,11 +7,11 @@ use super::{check_media_type, check_name, check_size, refuse_invalid, set_manage
 use crate::dev::admit::{self, Charges};
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
-use crate::dev::defaults;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::object::{Object, array_at, metadata_mut, object_mut, text_at};
 use crate::dev::options::{self, WriteOptions};
 use crate::dev::patch::managed::{self, Writer};
+use crate::dev::prepare;
 use crate::dev::refused::{Cause, Refused};
 use crate::dev::state::State;
 use crate::dev::validate;
@@ -78,19 +78,17 @@ pub(super) fn update(
     let Change { mut value, part, options, managed } = change;
     check_place(old, &value)?;
     let before = old.value();
-    if key.kind == Kind::Pod && part == Part::Whole {
-        let status = value["status"].clone();
-        defaults::pod(&mut value);
-        value["status"] = status;
-    }
     let managed = managed.unwrap_or_else(|| {
         let writer = Writer { manager: &options.manager, now: &state.now };
         managed_after(old, &before, &value, writer)
     });
     metadata_mut(&mut value).remove("managedFields");
     keep_what_is_the_servers(&before, &mut value, part);
-    count_generation(key.kind, &before, &mut value, part);
-    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, &before, &value))?;
+    if part == Part::Whole {
+        prepare::update(key.kind, &before, &mut value);
+    }
+    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, part, &before, &value))?;
+    prepare::allocate(state, key.kind, &mut value)?;
     check_size(&value)?;
     let place = (key.namespace.as_str(), key.name.as_str());
     let charges = match part {
@@ -213,13 +211,6 @@ fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
     }
     if part == Part::Status {
         complete_status(value);
-    }
-}
-
-/// Of the kinds that have a generation, it counts the changes of the spec.
-fn count_generation(kind: Kind, before: &Value, value: &mut Value, part: Part) {
-    if kind.has_generation() && part == Part::Whole && value["spec"] != before["spec"] {
-        super::next_generation(value);
     }
 }
 
