@@ -159,11 +159,6 @@ fn drop_unknown_source(spec: &mut Map<String, Value>) {
 
 /// Resets and derives fields of a changed object.
 pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
-    let metadata = metadata_mut(value);
-    match before.pointer("/metadata/generation") {
-        Some(generation) => metadata.insert("generation".to_owned(), generation.clone()),
-        None => metadata.remove("generation"),
-    };
     if kind == Kind::Namespace {
         value["spec"] = before["spec"].clone();
     } else if kind == Kind::Pod {
