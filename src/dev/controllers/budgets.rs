@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, array_at, object_mut, text_at};
@@ -122,6 +122,8 @@ fn desired(budget: &Value, expected: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
