@@ -50,11 +50,11 @@ impl Budgets {
     }
 }
 
-/// True where the budget's selector means the pod; one that selects nothing means none.
+/// True where the budget's selector means the pod. One without a selector means none; an empty one
+/// means all, as it does since `policy/v1`.
 pub(crate) fn covers(budget: &Value, pod: &Object) -> bool {
-    let selector = budget.pointer("/spec/selector").cloned().unwrap_or_default();
-    LabelSelector::of_object(&selector)
-        .is_some_and(|selector| !selector.is_empty() && selector.matches(|name| pod.label(name)))
+    let selector = budget.pointer("/spec/selector").and_then(LabelSelector::of_object);
+    selector.is_some_and(|selector| selector.matches(|name| pod.label(name)))
 }
 
 fn counted(state: &State, budget: &Object, value: &Value) -> Value {
