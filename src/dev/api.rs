@@ -11,6 +11,7 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
+use crate::dev::evict;
 use crate::dev::faults::Faults;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
@@ -176,6 +177,7 @@ impl Api {
                 write::create(self, request, kind, &target.namespace)
             }
             ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
+            ("POST", Some(key), Part::Eviction) => evict::evict(self, request, &key),
             ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
                 allowed("update")?;
                 write::put(self, request, &key, part)
