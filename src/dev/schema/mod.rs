@@ -130,6 +130,12 @@ pub(crate) fn of_body(api_version: &str, kind: &str) -> Option<&'static Type> {
     table().iter().find(|one| one.kind() == kind && one.versions.contains(&api_version))
 }
 
+/// The `apiVersion`s under which a stored kind is served.
+pub(crate) fn versions(kind: Kind) -> impl Iterator<Item = &'static str> {
+    let same = table().iter().filter(move |one| one.kind() == kind.name());
+    same.flat_map(|one| one.versions.iter().copied())
+}
+
 /// A line with its number.
 type Line = (usize, &'static str);
 
