@@ -81,9 +81,9 @@ mod python {
 }
 
 const SCENARIOS: &[Scenario] = scenarios! {
-    Real python::{kubernetes, lightkube};
-    Real kubectl_1_20::{get, describe, delete, apply, create, patch, waiting, nodes};
-    Real kubectl_newer::{get, describe, delete, apply, create, patch, waiting, nodes};
+    Both python::{kubernetes, lightkube};
+    Both kubectl_1_20::{logs, get, describe, delete, apply, create, patch, waiting, nodes};
+    Both kubectl_newer::{logs, get, describe, delete, apply, create, patch, waiting, nodes};
 };
 
 fn main() -> ExitCode {
