@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::dev::defaults;
 use crate::dev::kind::Kind;
-use crate::dev::refused::{Cause, Refused, go_quoted};
+use crate::dev::refused::{Cause, Refused};
 use crate::dev::schema;
 
 /// Reads a body that has to hold an object of `kind`; `kind` and `apiVersion` may be left out.
@@ -16,27 +16,6 @@ pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     let mut value = typed(kind.name(), &kind.api_version(), tree(body, kind.name())?)?;
     defaults::fill(kind, &mut value);
     Ok(value)
-}
-
-/// Reads a body of a type that is not stored.
-pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
-    let value = value(body).map_err(|error| {
-        Refused::bad_request(format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get \
-             version/kind; json parse error: {error} ({})",
-            shown(body)
-        ))
-    })?;
-    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (given, version) = (text("kind"), text("apiVersion"));
-    if (given.is_empty() || given == kind) && versions.contains(&version) {
-        return Ok(value);
-    }
-    Err(Refused::bad_request(format!(
-        "{given} in version {} cannot be handled as a {kind}: converting (v1.{given}) to \
-         (policy.{kind}): unknown conversion",
-        go_quoted(version.rsplit('/').next().unwrap_or_default())
-    )))
 }
 
 /// Reads JSON that is to be an object of `kind`, which is not checked.
@@ -64,6 +43,16 @@ pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<V
         schema::canonical(of, &mut value);
     }
     Ok(value)
+}
+
+/// Reads a body of a type that is not stored, of any of its versions; the last one where it names
+/// none of them.
+pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
+    let value = tree(body, kind)?;
+    let given = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let known = versions.iter().find(|version| !given.is_empty() && **version == given);
+    let version = known.or_else(|| versions.last()).copied().unwrap_or_default();
+    typed(kind, version, value)
 }
 
 /// Checks and cleans what a merge patch gave.

@@ -91,7 +91,6 @@ pub(crate) fn outward(target: &Target, answer: Answer) -> Answer {
 /// A refusal as the request's version has it: events are named by the group that was asked.
 pub(crate) fn refused(target: &Target, mut refused: Refused) -> Refused {
     let kind = target.kind;
-    let group = target.api_version.split('/').next().unwrap_or_default();
     if kind == Kind::Event && !is_stored(target) {
         for (here, there) in
             [(kind.plural(), "events.events.k8s.io"), (kind.name(), "Event.events.k8s.io")]
@@ -103,7 +102,7 @@ pub(crate) fn refused(target: &Target, mut refused: Refused) -> Refused {
         if let Some(details) =
             refused.details.as_mut().filter(|details| details["name"].is_string())
         {
-            details["group"] = group.into();
+            details["group"] = group_of(target.api_version).into();
         }
     }
     refused
@@ -113,13 +112,17 @@ pub(crate) fn refused(target: &Target, mut refused: Refused) -> Refused {
 pub(crate) fn shown(kind: Kind, api_version: &'static str, body: Vec<u8>) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(&body) else { return body };
     let given = value["kind"].as_str().unwrap_or_default();
+    if given == "Status" && kind == Kind::Event && value["details"]["kind"].is_string() {
+        value["details"]["group"] = group_of(api_version).into();
+        return value.to_string().into_bytes();
+    }
     if given != kind.name() && given.strip_suffix("List") != Some(kind.name()) {
         return body;
     }
     if let Some(items) = value.get_mut("items").and_then(Value::as_array_mut) {
-        items.iter_mut().for_each(|item| rename(kind, item, |(there, here)| (here, there)));
+        items.iter_mut().for_each(|item| show(kind, item));
     }
-    rename(kind, &mut value, |(there, here)| (here, there));
+    show(kind, &mut value);
     value["apiVersion"] = api_version.into();
     value.to_string().into_bytes()
 }
@@ -138,6 +141,19 @@ fn rename(kind: Kind, value: &mut Value, from_to: impl Fn(Names) -> Names) {
             members.insert(to.to_owned(), moved);
         }
     }
+}
+
+/// Gives an object the names of the other version, which leaves out what is empty.
+fn show(kind: Kind, value: &mut Value) {
+    rename(kind, value, |(there, here)| (here, there));
+    if let Some(members) = value.as_object_mut().filter(|_| kind == Kind::Event) {
+        let given = |name: &str, value: &Value| !name.starts_with("reporting") || *value != "";
+        members.retain(|name, value| given(name, value));
+    }
+}
+
+fn group_of(api_version: &str) -> &str {
+    api_version.split('/').next().unwrap_or_default()
 }
 
 /// A patch that names fields: its top-level ones are the only ones that differ.
@@ -301,4 +317,97 @@ pub(crate) fn validate_fields(request: &Request, target: &Target) -> Result<Vec<
         }
         false => decode::cannot_be_handled(expected, target.api_version, expected, &error),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dev::protobuf::Message;
+
+    fn request(method: &str, path: &str, media_type: &str, body: &[u8]) -> Request {
+        let mut request = Request::default();
+        request.method = method.to_owned();
+        request.path = path.to_owned();
+        request.replace_body(media_type, body.to_vec());
+        request
+    }
+
+    fn target(path: &str) -> Target {
+        match route::parse(path) {
+            Ok(Route::Resource(target)) => target,
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn protobuf_and_yaml_come_in_as_json() {
+        let path = "/api/v1/namespaces/n/configmaps";
+        let metadata = Message::default().text(1, "c");
+        let entry = Message::default().text(1, "a").text(2, "b");
+        let raw = Message::default().message(1, &metadata).message(2, &entry);
+        let of = Message::default().text(1, "v1").text(2, "ConfigMap");
+        let envelope = Message::default().message(1, &of).message(2, &raw);
+        let protobuf = [MAGIC, &envelope.0].concat();
+        let expected = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" },
+            "data": { "a": "b" },
+        });
+        let yaml = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  a: b\n";
+        for (media_type, body) in
+            [("application/vnd.kubernetes.protobuf", &protobuf[..]), ("application/yaml", yaml)]
+        {
+            let request = request("POST", path, media_type, body);
+            let inner = inward(&request, &target(path)).expect("it can be read");
+            assert_eq!(inner.header("content-type"), Some(JSON));
+            let value: Value = serde_json::from_slice(&inner.body).expect("JSON");
+            assert_eq!(value, expected, "{media_type}");
+        }
+    }
+
+    #[test]
+    fn a_patch_of_another_version_names_the_stored_fields() {
+        let path = "/apis/events.k8s.io/v1/namespaces/n/events/e";
+        for (patch, expected) in [
+            (json!({ "note": "x", "series": {} }), json!({ "message": "x", "series": {} })),
+            (
+                json!([{ "op": "replace", "path": "/regarding/name", "value": 1 }]),
+                json!([{ "op": "replace", "path": "/involvedObject/name", "value": 1 }]),
+            ),
+            (json!({ "apiVersion": "events.k8s.io/v1" }), json!({ "apiVersion": "v1" })),
+        ] {
+            let request = request("PATCH", path, JSON, patch.to_string().as_bytes());
+            let inner = inward(&request, &target(path)).expect("a patch");
+            let value: Value = serde_json::from_slice(&inner.body).expect("JSON");
+            assert_eq!(value, expected);
+        }
+    }
+
+    #[test]
+    fn unknown_and_repeated_fields_are_told_where_that_is_asked() {
+        let pods = "/api/v1/namespaces/n/pods";
+        let pod =
+            br#"{"spec":{"nope":1,"containers":[{"name":"c","image":"a","image":"b","x":1}]}}"#;
+        let all = "duplicate field \"spec.containers[0].image\", \
+                   unknown field \"spec.nope\", unknown field \"spec.containers[0].x\"";
+        for (method, media_type, wanted, expected) in [
+            ("POST", JSON, "Ignore", Ok("")),
+            ("POST", JSON, "", Ok("")),
+            ("POST", JSON, "Warn", Ok(all)),
+            ("POST", JSON, "Strict", Err(400)),
+            ("PATCH", "application/merge-patch+json", "Strict", Err(422)),
+            ("POST", JSON, "Nope", Err(422)),
+            ("DELETE", JSON, "Strict", Ok("")),
+        ] {
+            let mut request = request(method, pods, media_type, pod);
+            request.query.push(("fieldValidation".to_owned(), wanted.to_owned()));
+            let got = validate_fields(&request, &target(pods));
+            match (got, expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got.join(", "), expected, "{wanted}"),
+                (Err(refused), Err(code)) => assert_eq!(refused.code, code, "{wanted}"),
+                (got, _) => panic!("{method} {wanted}: {got:?}"),
+            }
+        }
+    }
 }

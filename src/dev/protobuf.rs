@@ -75,28 +75,26 @@ fn read_fields(
         let named = |field: &&crate::dev::schema::Field| field.inside == inside && field.tag == tag;
         let Some(field) = of.fields.iter().find(named) else { continue };
         let slot = members.entry(field.name).or_insert(Value::Null);
-        match &field.shape {
-            Shape::List(item) => {
-                let value = value(item, &part, depth)?;
-                push(slot, value);
+        if let Shape::List(item) = &field.shape {
+            push(slot, value(item, &part, depth)?);
+        } else if let Shape::Map(item) = &field.shape {
+            let (key, value) = read_entry(item, part.bytes()?, depth)?;
+            if !slot.is_object() {
+                *slot = json!({});
             }
-            Shape::Map(item) => {
-                let (key, value) = read_entry(item, part.bytes()?, depth)?;
-                if !slot.is_object() {
-                    *slot = json!({});
-                }
-                slot[key] = value;
-            }
-            shape => *slot = value(shape, &part, depth)?,
+            slot[key] = value;
+        } else {
+            *slot = value(&field.shape, &part, depth)?;
         }
     }
     Ok(())
 }
 
 fn push(list: &mut Value, item: Value) {
-    match list {
-        Value::Array(items) => items.push(item),
-        other => *other = json!([item]),
+    if let Some(items) = list.as_array_mut() {
+        items.push(item);
+    } else {
+        *list = json!([item]);
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::dev::api::Answer;
 use crate::dev::edge;
 use crate::dev::object::text_at;
-use crate::dev::refused::{Cause, Refused};
+use crate::dev::refused::{Cause, Refused, go_quoted};
 use crate::serve::Request;
 
 /// A kind of questions.
@@ -84,17 +84,25 @@ fn check(kind: &str, namespace: &str, body: &Value) -> Result<(), Refused> {
     }
     let mut causes = Vec::new();
     let asks = matches!(kind, LOCAL | SELF | SUBJECT);
-    if asks && given("resourceAttributes") == given("nonResourceAttributes") {
-        let detail = match given("resourceAttributes") {
-            true => "cannot be specified in combination with resourceAttributes",
-            false => "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        };
-        let field = if given("resourceAttributes") {
-            "nonResourceAttributes"
-        } else {
-            "resourceAttributes"
-        };
-        causes.push(Cause::invalid(format!("spec.{field}"), "null", detail));
+    match (given("resourceAttributes"), given("nonResourceAttributes")) {
+        (true, true) if asks => {
+            let text = |name: &str| {
+                go_quoted(text_at(body, &format!("/spec/nonResourceAttributes/{name}")))
+            };
+            let shown = format!(
+                "authorization.NonResourceAttributes{{Path:{}, Verb:{}}}",
+                text("path"),
+                text("verb")
+            );
+            let detail = "cannot be specified in combination with resourceAttributes";
+            causes.push(Cause::invalid_raw("spec.nonResourceAttributes", &shown, detail));
+        }
+        (false, false) if asks => {
+            let detail =
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            causes.push(Cause::invalid("spec.resourceAttributes", "null", detail));
+        }
+        _ => {}
     }
     if matches!(kind, LOCAL | SUBJECT) && !given("user") && !given("groups") {
         let detail = "at least one of user or group must be specified";
