@@ -162,7 +162,7 @@ impl ListOptions {
 
 /// The fields that may be selected by, as the real server has them.
 fn selectable_fields(kind: Kind) -> &'static [&'static str] {
-    const KNOWN: [(Kind, &[&str]); 3] = [
+    const KNOWN: [(Kind, &[&str]); 6] = [
         (
             Kind::Pod,
             &[
@@ -179,6 +179,26 @@ fn selectable_fields(kind: Kind) -> &'static [&'static str] {
         ),
         (Kind::Namespace, &["metadata.name", "metadata.namespace", "status.phase"]),
         (Kind::Node, &["metadata.name", "metadata.namespace", "spec.unschedulable"]),
+        (Kind::Job, &["metadata.name", "metadata.namespace", "status.successful"]),
+        (Kind::Secret, &["metadata.name", "metadata.namespace", "type"]),
+        (
+            Kind::Event,
+            &[
+                "metadata.name",
+                "metadata.namespace",
+                "involvedObject.apiVersion",
+                "involvedObject.fieldPath",
+                "involvedObject.kind",
+                "involvedObject.name",
+                "involvedObject.namespace",
+                "involvedObject.resourceVersion",
+                "involvedObject.uid",
+                "reason",
+                "reportingComponent",
+                "source",
+                "type",
+            ],
+        ),
     ];
     KNOWN
         .into_iter()
@@ -191,7 +211,9 @@ fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), Refused> {
     let Some(term) = fields.terms.iter().find(|term| !known.contains(&term.field.as_str())) else {
         return Ok(());
     };
-    let message = if kind == Kind::Pod {
+    let message = if kind == Kind::Job {
+        format!("field label {} not supported for batchv1.Job", go_quoted(&term.field))
+    } else if known.len() > 2 {
         format!("field label not supported: {}", term.field)
     } else {
         let known: Vec<String> = known.iter().map(|field| go_quoted(field)).collect();
