@@ -12,7 +12,7 @@ use super::environment::Blocked;
 use super::process::{Process, StartFailed};
 use super::run::{Container, Ended, Next, Restart, Run, State};
 use super::scheduler::Scheduler;
-use super::start::{NotStarted, Place, prepare};
+use super::start::{NotStarted, Place, Words, prepare};
 use super::{Input, Settings, report};
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
@@ -271,7 +271,7 @@ impl Kubelet {
             base: &self.base_env,
             termination: &termination,
         };
-        let prepared = prepare(&place, None)?;
+        let prepared = prepare(&place, Words::Container)?;
         let process = Process::start(prepared, &log, &self.inbox).map_err(NotStarted::Failed)?;
         let id = process.id();
         let owned = Owned { process, key: key.clone(), uid: object.uid.clone(), container: at };

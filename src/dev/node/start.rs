@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::environment::{Blocked, command_line};
+use super::environment::{Blocked, command_line, expand};
 use super::process::{StartFailed, not_started};
 use crate::dev::api::Api;
 use crate::dev::kind::Key;
@@ -42,17 +42,33 @@ pub(super) enum NotStarted {
     Failed(StartFailed),
 }
 
-/// The command that runs the container, or in the container (a probe, a hook) where `words` are
-/// given. Everything that a container sees of the machine is decided here.
-pub(super) fn prepare(place: &Place<'_>, words: Option<&[String]>) -> Result<Prepared, NotStarted> {
+/// What runs in a container.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Words<'a> {
+    /// Its own command.
+    Container,
+    /// A hook's, as they are.
+    Hook(&'a [String]),
+    /// A probe's: references to the container's variables are filled in.
+    Probe(&'a [String]),
+}
+
+/// The command that runs the container, or a hook or probe in it. Everything that a container sees
+/// of the machine is decided here.
+pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, NotStarted> {
     let mut base = place.base.clone();
     base.insert("HOSTNAME".to_owned(), host_name(place));
     let line = command_line(place.pod, place.spec, &base).map_err(NotStarted::Blocked)?;
-    let (program, args) = match words.and_then(<[String]>::split_first) {
-        Some((program, args)) => (program.clone(), args.to_vec()),
-        None => (line.program, line.args),
+    let own = std::iter::once(&line.program).chain(&line.args);
+    let all: Vec<String> = match words {
+        Words::Container => own.cloned().collect(),
+        Words::Hook(words) => words.to_vec(),
+        Words::Probe(words) => words.iter().map(|word| expand(word, &line.env)).collect(),
     };
-    let mut command = Command::new(&program);
+    let Some((program, args)) = all.split_first() else {
+        return Err(NotStarted::Failed(not_started("no command specified")));
+    };
+    let mut command = Command::new(program);
     command.args(args).env_clear().envs(&line.env);
     if !line.working_dir.is_empty() {
         if !std::path::Path::new(&line.working_dir).is_dir() {
@@ -64,7 +80,7 @@ pub(super) fn prepare(place: &Place<'_>, words: Option<&[String]>) -> Result<Pre
         }
         command.current_dir(&line.working_dir);
     }
-    Ok(Prepared { program, command })
+    Ok(Prepared { program: program.clone(), command })
 }
 
 /// The name that the pod's containers know their host by.
