@@ -30,7 +30,7 @@ pub fn enter() -> Result<(), String> {
     let node = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let mut node = UnixStream::from(node);
     let mut plan = Vec::new();
-    let read = node.by_ref().take(PLAN_BYTES_MAX).read_to_end(&mut plan);
+    let read = Read::by_ref(&mut node).take(PLAN_BYTES_MAX).read_to_end(&mut plan);
     let plan: Option<Value> = read.ok().and_then(|_| serde_json::from_slice(&plan).ok());
     let Some(plan) = plan else {
         return Err("this command is for the embedded node, which starts containers by it".into());
@@ -66,9 +66,12 @@ fn prepare(plan: &Value) -> Result<Command, Trouble> {
     }
     change_root(&folder.join(ROOT))
         .map_err(|error| Trouble::Failed(format!("error changing the root: {error}")))?;
-    let working_dir = text_at(plan, "/workingDir");
-    rustix::process::chdir(working_dir)
-        .map_err(|error| Trouble::Failed(chdir_error(working_dir, &error.into())))?;
+    match text_at(plan, "/workingDir") {
+        // A volume may lie over the folder that posse was started in; then it is the root.
+        "" => drop(rustix::process::chdir(text_at(plan, "/startedIn"))),
+        folder => rustix::process::chdir(folder)
+            .map_err(|error| Trouble::Failed(chdir_error(folder, &error.into())))?,
+    }
     let mut command = Command::new(text_at(plan, "/program"));
     command.args(array_at(plan, "/args").iter().filter_map(Value::as_str));
     command.stdin(Stdio::null());

@@ -97,16 +97,13 @@ impl Sandbox {
                 })
             })
             .collect();
-        let working_dir = match line.working_dir.as_str() {
-            "" => text(&std::env::current_dir()?),
-            given => given.to_owned(),
-        };
         Ok(json!({
             "folder": text(&self.folder),
             "mounts": mounts,
             "program": line.program,
             "args": line.args,
-            "workingDir": working_dir,
+            "startedIn": text(&std::env::current_dir()?),
+            "workingDir": line.working_dir,
         }))
     }
 }

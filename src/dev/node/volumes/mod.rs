@@ -168,7 +168,10 @@ pub(super) fn mounts(
             return Err(Blocked::config(format!("volume {name} is not in the pod's spec")));
         };
         let whole = source(store, pod, volume, pod_folder).map_err(Blocked::config)?;
+        // What the cluster fills is not for containers to write.
+        let filled = ["configMap", "downwardAPI", "projected", "secret"];
         let read_only = mount["readOnly"] == true
+            || filled.iter().any(|kind| volume.get(kind).is_some())
             || volume.pointer("/persistentVolumeClaim/readOnly") == Some(&Value::Bool(true));
         let source = match sub_path(mount, env).map_err(Blocked::config)? {
             None => whole,

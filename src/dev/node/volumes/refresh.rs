@@ -31,7 +31,8 @@ impl Refresher {
         let (stop, stopped) = bounded(0);
         let kinds = [Kind::ConfigMap, Kind::Secret, Kind::Pod];
         let [maps, secrets, pods] = kinds.map(|kind| api.subscribe(kind));
-        let mut look = Look { seen: api.lock().store.version(), api };
+        let seen = api.lock().store.version();
+        let mut look = Look { api, seen };
         let builder = thread::Builder::new().name("dev-volumes".to_owned());
         let thread = builder.spawn(move || {
             while wait([&maps, &secrets, &pods], &stopped, &mut look) {
