@@ -197,7 +197,7 @@ pub struct DevArgs {
     /// Start no process: pods only move through their phases
     #[arg(long)]
     pub simulate: bool,
-    /// How many nodes there are
+    /// How many nodes there are; with 0 pods stay pending, and clients play the node
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub nodes: u32,
     /// How long a pod takes to start
@@ -206,6 +206,10 @@ pub struct DevArgs {
     /// A fault to inject; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,
+    /// An admission plugin to leave out; may be given several times
+    #[arg(long, value_name = "PLUGIN",
+          value_parser = ["LimitRanger", "ResourceQuota", "ServiceAccount"])]
+    pub disable_admission_plugins: Vec<String>,
     /// What the random choices follow from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

@@ -8,6 +8,7 @@ use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
 
 use crate::core::rng::Rng;
+use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
 use crate::dev::faults::Faults;
@@ -86,6 +87,7 @@ impl Api {
             store: Store::new(history_max),
             rng: Rng::new(mixed.next_u64()),
             now: String::new(),
+            disabled: Disabled::default(),
             events: Events::default(),
         };
         state.now = time::text(clock.wall(clock.now()));

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::rng::Rng;
+use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
+use crate::dev::controllers::Controllers;
 use crate::dev::faults::Faults;
 use crate::dev::node::{self, Node};
 use crate::dev::server;
@@ -27,12 +29,15 @@ pub struct Options {
     pub namespaces: Vec<String>,
     /// Run nothing: pods only move through their phases.
     pub simulate: bool,
-    /// How many nodes to show, at least 1.
+    /// How many nodes there are; with none, no pod is bound, started or reported on: clients play
+    /// the node themselves.
     pub nodes: u32,
     /// From a pod's binding to the start of its containers.
     pub start_delay: Duration,
     /// `--fault NAME=VALUE`, not yet checked.
     pub faults: Vec<(String, String)>,
+    /// The admission plugins that are off, as kube-apiserver names them.
+    pub disabled_admission: Vec<String>,
     /// Of faults and of simulated delays.
     pub seed: u64,
     /// Where the private folder is made; none: in the system's place for temporary files.
@@ -51,6 +56,7 @@ impl Default for Options {
             nodes: 1,
             start_delay: Duration::ZERO,
             faults: Vec::new(),
+            disabled_admission: Vec::new(),
             seed: 0,
             folder: None,
             runner: None,
@@ -104,7 +110,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Server, Node)>,
+    running: Option<(Server, Controllers, Option<Node>)>,
 }
 
 impl Cluster {
@@ -146,7 +152,7 @@ impl Cluster {
         let api = Arc::new(api);
         let settings = node::Settings {
             simulate: options.simulate,
-            nodes: options.nodes.max(1),
+            nodes: options.nodes,
             start_delay: options.start_delay,
             seed: options.seed,
             port: listener.local_addr().map_or(0, |address| address.port()),
@@ -154,6 +160,7 @@ impl Cluster {
         {
             let mut state = api.lock();
             state.events.pods_are_simulated = options.simulate;
+            state.disabled = Disabled(options.disabled_admission);
             for namespace in &options.namespaces {
                 state.ensure_namespace(namespace);
             }
@@ -161,9 +168,17 @@ impl Cluster {
         // In this order: a server that is dropped stops, a node has to be told.
         let (server, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
-        let node = Node::start(api, settings).map_err(DevError::Thread)?;
-        let cluster =
-            Self { address, kubeconfig, folder: folder.to_owned(), running: Some((server, node)) };
+        let controllers = Controllers::start(Arc::clone(&api)).map_err(DevError::Thread)?;
+        let node = match options.nodes {
+            0 => None,
+            _ => Some(Node::start(api, settings).map_err(DevError::Thread)?),
+        };
+        let cluster = Self {
+            address,
+            kubeconfig,
+            folder: folder.to_owned(),
+            running: Some((server, controllers, node)),
+        };
         cluster.write_kubeconfig()?;
         Ok(cluster)
     }
@@ -187,8 +202,11 @@ impl Cluster {
     }
 
     fn end(&mut self) {
-        let Some((server, node)) = self.running.take() else { return };
-        node.stop();
+        let Some((server, controllers, node)) = self.running.take() else { return };
+        controllers.stop();
+        if let Some(node) = node {
+            node.stop();
+        }
         server.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("{}: {error}", self.folder.display());

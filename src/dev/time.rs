@@ -25,6 +25,12 @@ pub(crate) fn seconds(text: &str) -> i64 {
     text.parse::<Timestamp>().map_or(0, Timestamp::as_second)
 }
 
+/// A moment in UTC with six digits after the point; unchanged where the text is no moment.
+pub(crate) fn micros(text: &str) -> String {
+    let at = text.parse::<Timestamp>().ok();
+    at.map_or_else(|| text.to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string())
+}
+
 fn shown(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
