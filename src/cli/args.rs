@@ -41,6 +41,10 @@ pub enum Command {
     /// Serve the embedded cluster until a signal
     #[cfg(feature = "dev")]
     Dev(DevArgs),
+    /// Become a container of the embedded cluster: its node starts those with volumes by this
+    #[cfg(feature = "dev")]
+    #[command(name = crate::dev::COMMAND, hide = true)]
+    DevContainer,
     /// Show the groups and executors of a run
     Status(StatusArgs),
     /// Set the target of a group in a run

@@ -12,6 +12,7 @@ use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
 use crate::dev::faults::Faults;
+use crate::dev::identity::Tokens;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
 use crate::dev::options::{self, ListOptions};
@@ -36,6 +37,11 @@ pub(crate) struct Api {
     pub(crate) faults: Faults,
     /// Where the node writes the containers' output.
     pub(crate) logs: PathBuf,
+    /// The file that clients reach this server with.
+    pub(crate) kubeconfig: PathBuf,
+    /// This program, as which containers with volumes start.
+    pub(crate) runner: PathBuf,
+    pub(crate) tokens: Tokens,
 }
 
 /// What a request is answered with.
@@ -95,6 +101,9 @@ impl Api {
             clock,
             faults,
             logs,
+            kubeconfig: PathBuf::new(),
+            runner: "/proc/self/exe".into(),
+            tokens: Tokens::default(),
         }
     }
 

@@ -42,6 +42,8 @@ pub struct Options {
     pub seed: u64,
     /// Where the private folder is made; none: in the system's place for temporary files.
     pub folder: Option<PathBuf>,
+    /// The posse binary, as which containers with volumes start; none: this program itself.
+    pub runner: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -57,6 +59,7 @@ impl Default for Options {
             disabled_admission: Vec::new(),
             seed: 0,
             folder: None,
+            runner: None,
         }
     }
 }
@@ -140,7 +143,13 @@ impl Cluster {
         faults: Faults,
     ) -> Result<Self, DevError> {
         let clock = Clock::start();
-        let api = Arc::new(Api::new(clock, faults, options.seed, folder.join("logs")));
+        let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
+        let mut api = Api::new(clock, faults, options.seed, folder.join("logs"));
+        api.kubeconfig.clone_from(&kubeconfig);
+        if let Some(runner) = options.runner {
+            api.runner = runner;
+        }
+        let api = Arc::new(api);
         let settings = node::Settings {
             simulate: options.simulate,
             nodes: options.nodes,
@@ -164,7 +173,6 @@ impl Cluster {
             0 => None,
             _ => Some(Node::start(api, settings).map_err(DevError::Thread)?),
         };
-        let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
         let cluster = Self {
             address,
             kubeconfig,

@@ -19,6 +19,7 @@ mod defaults;
 mod discovery;
 mod events;
 mod faults;
+mod identity;
 mod kind;
 mod logs;
 mod names;
@@ -45,3 +46,4 @@ mod watch;
 mod write;
 
 pub use cluster::{Cluster, DevError, Options};
+pub use node::{COMMAND, enter};

@@ -272,7 +272,7 @@ impl Kubelet {
             termination: &termination,
         };
         let prepared = prepare(&place, Words::Container)?;
-        let process = Process::start(prepared, &log, &self.inbox).map_err(NotStarted::Failed)?;
+        let process = Process::start(prepared, &log, &self.inbox)?;
         let id = process.id();
         let owned = Owned { process, key: key.clone(), uid: object.uid.clone(), container: at };
         self.processes.insert(id, owned);

@@ -7,8 +7,11 @@ mod kubelet;
 mod process;
 mod report;
 mod run;
+mod sandbox;
 mod scheduler;
+mod sources;
 mod start;
+mod volumes;
 
 use std::io;
 use std::sync::Arc;
@@ -20,6 +23,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use crate::dev::api::Api;
 use crate::dev::kind::Kind;
 use crate::dev::node::kubelet::Kubelet;
+use crate::dev::node::volumes::Refresher;
+
+pub use sandbox::{COMMAND, enter};
 
 /// How the node is to be.
 #[derive(Clone, Copy, Debug)]
@@ -53,16 +59,22 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     thread: JoinHandle<()>,
     inbox: Sender<Input>,
+    /// None where nothing runs.
+    refresher: Option<Refresher>,
 }
 
 impl Node {
     pub(crate) fn start(api: Arc<Api>, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = bounded(INBOX_MAX);
         let tokens = api.subscribe(Kind::Pod);
+        let refresher = match settings.simulate {
+            true => None,
+            false => Some(Refresher::start(Arc::clone(&api))?),
+        };
         let kubelet = Kubelet::new(api, settings, sender.clone());
         let builder = thread::Builder::new().name("dev-node".to_owned());
         let thread = builder.spawn(move || run(kubelet, &tokens, &receiver))?;
-        Ok(Self { thread, inbox: sender })
+        Ok(Self { thread, inbox: sender, refresher })
     }
 
     /// Ends all pods' processes and the thread.
@@ -71,6 +83,9 @@ impl Node {
         let _ = self.inbox.send(Input::Stop);
         if self.thread.join().is_err() {
             log::error!("the embedded node's thread panicked");
+        }
+        if let Some(refresher) = self.refresher {
+            refresher.stop();
         }
     }
 }

@@ -4,16 +4,16 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::thread;
 
 use crossbeam_channel::Sender;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::Input;
-use super::start::Prepared;
+use super::start::{NotStarted, Prepared};
 
 /// A waiting thread does nothing else.
 const WAITER_STACK_BYTES: usize = 64 << 10;
@@ -34,8 +34,8 @@ impl Process {
         prepared: Prepared,
         log: &Path,
         inbox: &Sender<Input>,
-    ) -> Result<Self, StartFailed> {
-        let Prepared { program, mut command } = prepared;
+    ) -> Result<Self, NotStarted> {
+        let failed = |what: &str| NotStarted::Failed(not_started(what));
         let output = || -> io::Result<(File, File)> {
             if let Some(folder) = log.parent() {
                 std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -44,15 +44,13 @@ impl Process {
             Ok((file.try_clone()?, file))
         };
         let (stdout, stderr) =
-            output().map_err(|error| not_started(&format!("{}: {error}", log.display())))?;
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
-        let mut child =
-            command.spawn().map_err(|error| not_started(&exec_error(&program, &error)))?;
+            output().map_err(|error| failed(&format!("{}: {error}", log.display())))?;
+        let mut child = prepared.spawn(&stdout, &stderr)?;
         if let Err(error) = await_end(child.id(), inbox.clone()) {
             // Nobody would ever see its end: it must not run.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(not_started(&error.to_string()));
+            return Err(failed(&error.to_string()));
         }
         Ok(Self { child })
     }
@@ -112,8 +110,20 @@ pub(super) fn not_started(what: &str) -> StartFailed {
     ))
 }
 
+/// Why a working directory will not do, in the runtime's words.
+pub(super) fn chdir_error(working_dir: &str, error: &io::Error) -> String {
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        _ => error.to_string(),
+    };
+    format!(
+        "error during container init: chdir to cwd ({working_dir:?}) set in config.json failed: \
+         {why}"
+    )
+}
+
 /// Why a program could not be started, in the runtime's words.
-fn exec_error(program: &str, error: &io::Error) -> String {
+pub(super) fn exec_error(program: &str, error: &io::Error) -> String {
     let named = format!("exec: {program:?}");
     let found = error.kind() != io::ErrorKind::NotFound;
     if !found && program.contains('/') {
