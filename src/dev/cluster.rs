@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use crate::core::rng::Rng;
 use crate::dev::api::Api;
-use crate::dev::faults::Faults;
+use crate::dev::faults::{self, Faults};
 use crate::dev::node::{self, Node};
-use crate::dev::server;
+use crate::dev::server::{self, Door};
 use crate::runtime::clock::Clock;
-use crate::serve::Server;
 
 /// How an embedded cluster is to be.
 #[derive(Clone, Debug)]
@@ -101,7 +100,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Server, Node)>,
+    running: Option<(Door, Node)>,
 }
 
 impl Cluster {
@@ -134,7 +133,7 @@ impl Cluster {
         faults: Faults,
     ) -> Result<Self, DevError> {
         let clock = Clock::start();
-        let api = Arc::new(Api::new(clock, faults, options.seed, folder.join("logs")));
+        let api = Arc::new(Api::new(clock, faults.clone(), options.seed, folder.join("logs")));
         let settings = node::Settings {
             simulate: options.simulate,
             nodes: options.nodes.max(1),
@@ -149,12 +148,19 @@ impl Cluster {
             }
         }
         // In this order: a server that is dropped stops, a node has to be told.
-        let (server, address) =
+        let (door, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
-        let node = Node::start(api, settings).map_err(DevError::Thread)?;
+        let node = Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?;
+        match faults::apply(&api, faults) {
+            Ok(refuse) => door.refuse(refuse),
+            Err(mistake) => {
+                node.stop();
+                return Err(DevError::Fault(mistake));
+            }
+        }
         let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
         let cluster =
-            Self { address, kubeconfig, folder: folder.to_owned(), running: Some((server, node)) };
+            Self { address, kubeconfig, folder: folder.to_owned(), running: Some((door, node)) };
         cluster.write_kubeconfig()?;
         Ok(cluster)
     }
@@ -178,9 +184,9 @@ impl Cluster {
     }
 
     fn end(&mut self) {
-        let Some((server, node)) = self.running.take() else { return };
+        let Some((door, node)) = self.running.take() else { return };
         node.stop();
-        server.stop();
+        door.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("{}: {error}", self.folder.display());
         }

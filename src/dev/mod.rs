@@ -43,3 +43,4 @@ mod watch;
 mod write;
 
 pub use cluster::{Cluster, DevError, Options};
+pub use faults::table as fault_table;
