@@ -194,7 +194,7 @@ pub struct DevArgs {
     /// Start no process: pods only move through their phases
     #[arg(long)]
     pub simulate: bool,
-    /// How many nodes there are
+    /// How many nodes there are; with 0 pods stay pending, and clients play the node
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub nodes: u32,
     /// How long a pod takes to start

@@ -26,7 +26,8 @@ pub struct Options {
     pub namespaces: Vec<String>,
     /// Run nothing: pods only move through their phases.
     pub simulate: bool,
-    /// How many nodes to show, at least 1.
+    /// How many nodes there are; with none, no pod is bound, started or reported on: clients play
+    /// the node themselves.
     pub nodes: u32,
     /// From a pod's binding to the start of its containers.
     pub start_delay: Duration,
@@ -100,7 +101,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Door, Node)>,
+    running: Option<(Door, Option<Node>)>,
 }
 
 impl Cluster {
@@ -136,7 +137,7 @@ impl Cluster {
         let api = Arc::new(Api::new(clock, faults.clone(), options.seed, folder.join("logs")));
         let settings = node::Settings {
             simulate: options.simulate,
-            nodes: options.nodes.max(1),
+            nodes: options.nodes,
             start_delay: options.start_delay,
             seed: options.seed,
             port: listener.local_addr().map_or(0, |address| address.port()),
@@ -150,18 +151,16 @@ impl Cluster {
         // In this order: a server that is dropped stops, a node has to be told.
         let (door, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
-        let node = Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?;
-        match faults::apply(&api, faults) {
-            Ok(refuse) => door.refuse(refuse),
-            Err(mistake) => {
-                node.stop();
-                return Err(DevError::Fault(mistake));
-            }
-        }
+        let node = match options.nodes {
+            0 => None,
+            _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),
+        };
         let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
         let cluster =
             Self { address, kubeconfig, folder: folder.to_owned(), running: Some((door, node)) };
+        let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
         cluster.write_kubeconfig()?;
+        cluster.refuse(refuse);
         Ok(cluster)
     }
 
@@ -183,9 +182,17 @@ impl Cluster {
         self.end();
     }
 
+    fn refuse(&self, ms: Option<u64>) {
+        if let Some((door, _)) = &self.running {
+            door.refuse(ms);
+        }
+    }
+
     fn end(&mut self) {
         let Some((door, node)) = self.running.take() else { return };
-        node.stop();
+        if let Some(node) = node {
+            node.stop();
+        }
         door.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("{}: {error}", self.folder.display());

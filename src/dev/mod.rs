@@ -1,7 +1,7 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
 //!
-//! Whatever it answers, a real kube-apiserver answers alike; `transcript.rs` compares, and lists
-//! what differs. Bodies are JSON, patches are merge patches, field managers are not kept. The node
+//! Whatever it answers, a real kube-apiserver answers alike: `tests/transcript.rs` compares, and
+//! `docs/EMBEDDED.md` lists what differs. Bodies are JSON, patches are merge patches, field managers are not kept. The node
 //! runs commands of this machine: no image, volume or probe, no isolation; a process that leaves
 //! its group outlives its pod, and all of them outlive a posse that was killed with -9.
 //!
@@ -36,8 +36,6 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod time;
-#[cfg(test)]
-mod transcript;
 mod validate;
 mod watch;
 mod write;

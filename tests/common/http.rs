@@ -31,6 +31,15 @@ impl Answer {
     }
 }
 
+/// A request as it is to go out.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange<'a> {
+    pub method: &'a str,
+    pub path: &'a str,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: Option<&'a [u8]>,
+}
+
 /// One identity at one server.
 #[derive(Clone)]
 pub struct Client {
@@ -102,6 +111,33 @@ impl Client {
             "PUT" => with_headers!(self.agent.put(&url)).send(body),
             other => panic!("no test sends {other}"),
         }
+    }
+
+    /// Sends any method with any body, or none; the answer's status, headers and whole body.
+    pub fn exchange(&self, exchange: &Exchange<'_>) -> Result<Response<Vec<u8>>, ureq::Error> {
+        let mut request = ureq::http::Request::builder()
+            .method(exchange.method)
+            .uri(format!("{}{}", self.url, exchange.path));
+        for (name, value) in exchange.headers {
+            request = request.header(*name, *value);
+        }
+        let config = |agent: &Agent, request| {
+            agent.configure_request(request).allow_non_standard_methods(true)
+        };
+        let answer = match exchange.body {
+            Some(body) => {
+                let request = config(&self.agent, request.body(body)?).build();
+                self.agent.run(request)
+            }
+            None => {
+                let request = request.body(())?;
+                let request = self.agent.configure_request(request);
+                self.agent.run(request.allow_non_standard_methods(true).build())
+            }
+        }?;
+        let (parts, body) = answer.into_parts();
+        let bytes = body.into_with_config().limit(256 << 20).read_to_vec()?;
+        Ok(Response::from_parts(parts, bytes))
     }
 
     /// One call; an error where there was no answer.

@@ -72,6 +72,15 @@ pub struct Real {
 impl Real {
     /// Starts one; `controllers` are needed for quotas and owners, and cost a second.
     pub fn start(assets: &Path, controllers: bool) -> Self {
+        Self::start_with(assets, controllers.then_some("garbagecollector,namespace,resourcequota"))
+    }
+
+    /// Starts one with every controller that needs no kubelet.
+    pub fn start_whole(assets: &Path) -> Self {
+        Self::start_with(assets, Some("*,-nodelifecycle"))
+    }
+
+    fn start_with(assets: &Path, controllers: Option<&str>) -> Self {
         let mut last = String::new();
         for _ in 0..START_TRIES {
             match Self::try_start(assets, controllers) {
@@ -85,7 +94,7 @@ impl Real {
         panic!("the real server does not start: {last}")
     }
 
-    fn try_start(assets: &Path, controllers: bool) -> Result<Self, String> {
+    fn try_start(assets: &Path, controllers: Option<&str>) -> Result<Self, String> {
         let dir = TempDir::new("real");
         let authority = Authority::new("test-ca");
         let signer = TokenSigner::new();
@@ -111,8 +120,8 @@ impl Real {
             users,
         };
         real.wait_ready()?;
-        if controllers {
-            real._controllers = Some(real.spawn_controllers()?);
+        if let Some(controllers) = controllers {
+            real._controllers = Some(real.spawn_controllers(controllers)?);
         }
         Ok(real)
     }
@@ -134,7 +143,7 @@ impl Real {
         })
     }
 
-    fn spawn_controllers(&self) -> Result<Guarded, String> {
+    fn spawn_controllers(&self, controllers: &str) -> Result<Guarded, String> {
         let kubeconfig = self.dir.path().join("admin.kubeconfig");
         fs::write(&kubeconfig, self.access(Who::Admin).kubeconfig("default"))
             .map_err(|e| e.to_string())?;
@@ -142,7 +151,7 @@ impl Real {
         command
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .args(["--leader-elect=false", "--secure-port=0", "--port=0"])
-            .arg("--controllers=garbagecollector,namespace,resourcequota");
+            .arg(format!("--controllers={controllers}"));
         spawn(&mut command, &self.dir.path().join("controllers.log"))
     }
 

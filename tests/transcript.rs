@@ -1,0 +1,454 @@
+//! Puts the same requests to the embedded cluster and to a real kube-apiserver and compares answer
+//! by answer. The requests and what a real 1.20 answered stand in `fixtures/transcript/AREA.jsonl`;
+//! where KUBEBUILDER_ASSETS names a real server, its answers of today are compared as well. What
+//! differs on purpose stands in `docs/EMBEDDED.md`, and nothing stands there that does not differ.
+//!
+//! A row is a request: `name` (of its own within the area), `method`, `path`, and where wanted
+//! `type` (Content-Type), `accept`, `body` (JSON, or a text that is sent as it is), `until` (JSON
+//! pointers and the values to wait for, of a GET that a controller answers in time), `managed`
+//! (true compares managedFields), `bookmarks` (true compares BOOKMARKs). `{{uid:R}}`, `{{rv:R}}`
+//! and `{{name:R}}` stand for what row R, or the object of that name, had; `{{continue:R}}` for its
+//! token. `status`, `answer` and `retry_after` are recorded:
+//!
+//! ```text
+//! POSSE_TRANSCRIPT_RECORD=AREA KUBEBUILDER_ASSETS=... cargo test --test transcript
+//! ```
+//!
+//! writes what the real server answers to the rows of that area (`all`: of all areas), which is
+//! also how new rows get their answers. An area has namespaces of its own; there are no nodes, so
+//! a row that wants a pod to run patches its status.
+
+#![allow(unreachable_pub, dead_code)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::embedded::Embedded;
+use common::http::{Client, Exchange};
+use common::real::Real;
+use common::server::{Server, Who};
+use serde_json::{Map, Value};
+
+const FOLDER: &str = "fixtures/transcript";
+const DOCUMENT: &str = "docs/EMBEDDED.md";
+const RECORD: &str = "POSSE_TRANSCRIPT_RECORD";
+/// How long a controller gets for what a row waits for.
+const UNTIL_LIMIT: Duration = Duration::from_secs(60);
+const UNTIL_EVERY: Duration = Duration::from_millis(50);
+
+/// How much of an answer is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    Nothing,
+    Code,
+    /// The code, and of a `Status` its reason and the fields of its causes.
+    Gist,
+    Whole,
+}
+
+/// A row of the document: what differs, and how far.
+#[derive(Debug)]
+struct Difference {
+    /// `area: name`; a star at its end stands for any ending.
+    rows: String,
+    depth: Depth,
+}
+
+/// What a server said.
+#[derive(Clone, Debug)]
+struct Said {
+    status: u16,
+    answer: Value,
+    retry_after: Option<String>,
+}
+
+/// What earlier answers gave, for the requests after them.
+#[derive(Default)]
+struct Seen(BTreeMap<String, String>);
+
+impl Seen {
+    fn note(&mut self, row: &str, answer: &Value) {
+        let text = |pointer: &str| answer.pointer(pointer).and_then(Value::as_str);
+        let version = text("/metadata/resourceVersion").unwrap_or_default();
+        self.0.insert(format!("{{{{rv:{row}}}}}"), version.to_owned());
+        if let (Some(name), Some(uid)) = (text("/metadata/name"), text("/metadata/uid")) {
+            for of in [row, name] {
+                self.0.insert(format!("{{{{uid:{of}}}}}"), uid.to_owned());
+                self.0.insert(format!("{{{{rv:{of}}}}}"), version.to_owned());
+                self.0.insert(format!("{{{{name:{of}}}}}"), name.to_owned());
+            }
+        }
+        if let Some(token) = text("/metadata/continue") {
+            self.0.insert(format!("{{{{continue:{row}}}}}"), token.to_owned());
+        }
+    }
+
+    fn fill_in(&self, text: &str) -> String {
+        let fill = |text: String, (mark, value): (&String, &String)| text.replace(mark, value);
+        self.0.iter().fold(text.to_owned(), fill)
+    }
+}
+
+fn text<'r>(row: &'r Value, field: &str) -> &'r str {
+    row[field].as_str().unwrap_or_default()
+}
+
+/// Puts a row to a server, again and again where it waits for something.
+fn put(client: &Client, row: &Value, seen: &mut Seen) -> Said {
+    let path = seen.fill_in(text(row, "path"));
+    let body = row.get("body").map(|body| body.as_str().map_or(body.to_string(), str::to_owned));
+    let body = body.map(|body| seen.fill_in(&body).into_bytes());
+    let mut headers = Vec::new();
+    for (field, name) in [("type", "content-type"), ("accept", "accept")] {
+        if row.get(field).is_some() {
+            headers.push((name, text(row, field)));
+        }
+    }
+    let exchange = Exchange {
+        method: text(row, "method"),
+        path: &path,
+        headers: &headers,
+        body: body.as_deref(),
+    };
+    let deadline = Instant::now() + UNTIL_LIMIT;
+    loop {
+        let answer = client.exchange(&exchange).unwrap_or_else(|e| panic!("{row}: {e}"));
+        let header = |name: &str| {
+            answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+        };
+        let said = Said {
+            status: answer.status().as_u16(),
+            retry_after: header("retry-after"),
+            answer: read(row, answer.body()),
+        };
+        let reached = row["until"].as_object().is_none_or(|until| {
+            until
+                .iter()
+                .all(|(pointer, want)| said.answer.pointer(pointer).unwrap_or(&Value::Null) == want)
+        });
+        if reached || Instant::now() > deadline {
+            seen.note(text(row, "name"), &said.answer);
+            return said;
+        }
+        std::thread::sleep(UNTIL_EVERY);
+    }
+}
+
+/// A body: JSON, the lines of a watch, or a text.
+fn read(row: &Value, body: &[u8]) -> Value {
+    let path = text(row, "path");
+    if path.contains("watch=") || path.contains("/watch/") {
+        let events: Option<Vec<Value>> = String::from_utf8_lossy(body)
+            .lines()
+            .map(|line| serde_json::from_str(line).ok())
+            .collect();
+        if let Some(events) = events
+            && events.iter().all(|event| event.get("type").is_some())
+        {
+            let told = |event: &Value| event["type"] != "BOOKMARK" || row["bookmarks"] == true;
+            return events.into_iter().filter(told).collect();
+        }
+    }
+    serde_json::from_slice(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into())
+}
+
+fn normal_text(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let like = |pattern: &str| rest.get(..pattern.len()).filter(|t| is_like(t, pattern));
+        let (found, word) = if let Some(uid) = like("hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh") {
+            (uid.len(), "<uid>")
+        } else if let Some(time) = like("dddd-dd-ddTdd:dd:ddZ") {
+            (time.len(), "<time>")
+        } else if let Some(time) = like("dddd-dd-ddTdd:dd:dd.ddddddZ") {
+            (time.len(), "<micro time>")
+        } else {
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
+            continue;
+        };
+        out.push_str(word);
+        rest = &rest[found..];
+    }
+    out
+}
+
+/// `h` stands for a hexadecimal digit, `d` for a decimal one.
+fn is_like(text: &str, pattern: &str) -> bool {
+    text.len() == pattern.len()
+        && text.bytes().zip(pattern.bytes()).all(|(c, p)| match p {
+            b'h' => c.is_ascii_hexdigit(),
+            b'd' => c.is_ascii_digit(),
+            p => c == p,
+        })
+}
+
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if !c.is_ascii_digit() {
+            out.push(c);
+        } else if !out.ends_with('#') {
+            out.push('#');
+        }
+    }
+    out
+}
+
+/// Takes out what differs from run to run.
+fn normal(value: &mut Value, generated: &[String], managed: bool) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|key, member| {
+                !member.is_null()
+                    && key != "storageVersionHash"
+                    && (managed || key != "managedFields")
+            });
+            for (key, member) in members.iter_mut() {
+                normal(member, generated, managed);
+                match (key.as_str(), &member) {
+                    ("resourceVersion", Value::String(text)) if !text.is_empty() => {
+                        *member = "<version>".into();
+                    }
+                    ("serverAddress", _) => *member = "<address>".into(),
+                    ("continue", _) => *member = "<token>".into(),
+                    ("message", Value::String(text)) if text.contains("ersion") => {
+                        *member = without_numbers(text).into();
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(Value::Array(causes)) = members.get_mut("causes") {
+                // The real server names some causes twice.
+                causes.dedup();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| normal(item, generated, managed)),
+        Value::String(text) => {
+            *text = normal_text(text);
+            // Names that the server made up: their bases are in the requests.
+            for base in generated {
+                if let Some(at) = text.find(base.as_str())
+                    && let Some(suffix) = text.get(at + base.len()..at + base.len() + 5)
+                    && suffix.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+                {
+                    text.replace_range(at + base.len()..at + base.len() + 5, "<any>");
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Every `generateName` that an area's requests and answers use, and the names of its jobs.
+fn generated(rows: &[Value]) -> Vec<String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => {
+                for (key, member) in members {
+                    match member {
+                        Value::String(base) if key == "generateName" && !base.is_empty() => {
+                            found.push(base.clone());
+                        }
+                        member => collect(member, found),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    let mut found = Vec::new();
+    rows.iter().for_each(|row| collect(row, &mut found));
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// What of an answer counts at a depth.
+fn view(said: &Said, depth: Depth, generated: &[String], managed: bool) -> String {
+    let mut answer = said.answer.clone();
+    normal(&mut answer, generated, managed);
+    match depth {
+        Depth::Nothing => String::new(),
+        Depth::Code => said.status.to_string(),
+        Depth::Gist => {
+            let causes = answer.pointer("/details/causes").and_then(Value::as_array);
+            let fields: Vec<&Value> = causes.into_iter().flatten().map(|c| &c["field"]).collect();
+            format!("{} {} {fields:?}", said.status, answer["reason"])
+        }
+        Depth::Whole => format!("{} {:?} {answer}", said.status, said.retry_after),
+    }
+}
+
+/// The differences that the document lists: table rows `| area: name | what counts | reason |`.
+fn differences() -> Vec<Difference> {
+    let document = fs::read_to_string(DOCUMENT).unwrap_or_default();
+    let mut found = Vec::new();
+    for line in document.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [rows, depth, reason] = cells.as_slice() else { continue };
+        let depth = match *depth {
+            "nothing" => Depth::Nothing,
+            "code" => Depth::Code,
+            "code, reason, fields" => Depth::Gist,
+            _ => continue,
+        };
+        assert!(!reason.is_empty(), "{DOCUMENT}: a difference without a reason: {line}");
+        for rows in rows.split("<br>").map(|rows| rows.trim().trim_matches('`')) {
+            found.push(Difference { rows: rows.to_owned(), depth });
+        }
+    }
+    found
+}
+
+impl Difference {
+    fn covers(&self, row: &str) -> bool {
+        match self.rows.strip_suffix('*') {
+            Some(beginning) => row.starts_with(beginning),
+            None => row == self.rows,
+        }
+    }
+}
+
+fn rows_of(file: &Path) -> Vec<Value> {
+    let content = fs::read_to_string(file).expect("the transcript can be read");
+    let lines = content.lines().filter(|line| !line.trim().is_empty());
+    let rows: Vec<Value> = lines
+        .map(|line| {
+            serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e}: {line}", file.display()))
+        })
+        .collect();
+    let mut names: Vec<&str> = rows.iter().map(|row| text(row, "name")).collect();
+    names.sort_unstable();
+    let twice: Vec<&[&str]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+    assert!(twice.is_empty(), "{}: names stand twice: {twice:?}", file.display());
+    rows
+}
+
+/// The areas by name.
+fn areas() -> BTreeMap<String, PathBuf> {
+    let mut areas = BTreeMap::new();
+    for entry in fs::read_dir(FOLDER).expect("there is a transcript") {
+        let path = entry.expect("the folder can be read").path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            let name = path.file_stem().expect("a file has a name").to_string_lossy();
+            areas.insert(name.into_owned(), path.clone());
+        }
+    }
+    areas
+}
+
+/// Asks a real server all of an area and writes down what it says.
+fn record(client: &Client, file: &Path) {
+    let mut seen = Seen::default();
+    let mut out = String::new();
+    for mut row in rows_of(file) {
+        let said = put(client, &row, &mut seen);
+        let members: &mut Map<String, Value> = row.as_object_mut().expect("a row is an object");
+        members.remove("retry_after");
+        members.insert("status".to_owned(), said.status.into());
+        members.insert("answer".to_owned(), said.answer);
+        if let Some(seconds) = said.retry_after {
+            members.insert("retry_after".to_owned(), seconds.into());
+        }
+        writeln!(out, "{row}").expect("a text takes everything");
+    }
+    fs::write(file, out).expect("the transcript can be written");
+}
+
+fn recorded(row: &Value) -> Said {
+    let status = row["status"].as_u64().and_then(|status| u16::try_from(status).ok());
+    Said {
+        status: status.unwrap_or_else(|| panic!("not recorded yet ({RECORD}): {row}")),
+        answer: row["answer"].clone(),
+        retry_after: row["retry_after"].as_str().map(str::to_owned),
+    }
+}
+
+/// Asks a server all of an area; what differs from the record, row by row.
+fn compare(
+    client: &Client,
+    area: &str,
+    rows: &[Value],
+    depth_of: impl Fn(&str) -> Depth,
+    mut on_whole: impl FnMut(&str, bool),
+) -> Vec<String> {
+    let mut seen = Seen::default();
+    let generated = generated(rows);
+    let mut wrong = Vec::new();
+    for row in rows {
+        let name = format!("{area}: {}", text(row, "name"));
+        let said = put(client, row, &mut seen);
+        let recorded = recorded(row);
+        let managed = row["managed"] == true;
+        let at = |depth| {
+            (view(&said, depth, &generated, managed), view(&recorded, depth, &generated, managed))
+        };
+        let (got, want) = at(Depth::Whole);
+        on_whole(&name, got == want);
+        let (got, want) = at(depth_of(&name));
+        if got != want {
+            wrong.push(format!("{name}\n got {got}\nwant {want}\n"));
+        }
+    }
+    wrong
+}
+
+fn admin(server: &dyn Server) -> Client {
+    Client::new(&server.access(Who::Admin), "transcript")
+}
+
+#[test]
+fn the_embedded_cluster_answers_as_a_real_server() {
+    let only = std::env::var("POSSE_TRANSCRIPT_AREA").ok();
+    let areas: BTreeMap<String, PathBuf> = areas()
+        .into_iter()
+        .filter(|(area, _)| only.as_ref().is_none_or(|only| only == area))
+        .collect();
+    let real =
+        std::env::var_os("KUBEBUILDER_ASSETS").map(|assets| Real::start_whole(Path::new(&assets)));
+    if let Ok(wanted) = std::env::var(RECORD) {
+        let real = real.expect("a record needs KUBEBUILDER_ASSETS");
+        let areas = areas.iter().filter(|(area, _)| wanted == "all" || wanted == **area);
+        areas.for_each(|(_, file)| record(&admin(&real), file));
+        return;
+    }
+    let differences = differences();
+    let depth_of = |row: &str| {
+        let listed = differences.iter().find(|difference| difference.covers(row));
+        listed.map_or(Depth::Whole, |difference| difference.depth)
+    };
+    let mut wrong = Vec::new();
+    let mut n_rows = 0;
+    let mut truly: Vec<bool> = differences.iter().map(|_| false).collect();
+    for (area, file) in &areas {
+        let rows = rows_of(file);
+        n_rows += rows.len();
+        let embedded = Embedded::start_with(&["--nodes", "0"]);
+        wrong.extend(compare(&admin(&embedded), area, &rows, depth_of, |row, equal| {
+            for (difference, truly) in differences.iter().zip(&mut truly) {
+                *truly |= !equal && difference.covers(row);
+            }
+        }));
+        if let Some(real) = &real {
+            let stale = compare(&admin(real), area, &rows, |_| Depth::Whole, |_, _| {});
+            wrong.extend(stale.iter().map(|row| format!("the real server no more: {row}")));
+        }
+    }
+    if only.is_none() {
+        let stale = differences.iter().zip(&truly).filter(|(_, truly)| !**truly);
+        let stale: Vec<&str> = stale.map(|(difference, _)| difference.rows.as_str()).collect();
+        assert!(stale.is_empty(), "{DOCUMENT} lists what does not differ: {stale:?}");
+        assert!(n_rows > 300, "{n_rows} rows");
+    }
+    assert!(wrong.is_empty(), "{} of {n_rows} differ\n{}", wrong.len(), wrong.join("\n"));
+    println!("{n_rows} rows equal{}", if real.is_some() { ", a real server's too" } else { "" });
+}
