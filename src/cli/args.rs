@@ -203,6 +203,10 @@ pub struct DevArgs {
     /// A fault to inject, of those below; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,
+    /// An admission plugin to leave out; may be given several times
+    #[arg(long, value_name = "PLUGIN",
+          value_parser = ["LimitRanger", "ResourceQuota", "ServiceAccount"])]
+    pub disable_admission_plugins: Vec<String>,
     /// What the random choices follow from
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

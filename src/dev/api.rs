@@ -9,7 +9,9 @@ use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
 
 use crate::core::rng::Rng;
+use crate::dev::admit::Disabled;
 use crate::dev::discovery;
+use crate::dev::events::Events;
 use crate::dev::faults::{Fault, Faults, Injector};
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
@@ -82,6 +84,8 @@ impl Api {
             store: Store::new(history_max),
             rng: Rng::new(mixed.next_u64()),
             now: String::new(),
+            disabled: Disabled::default(),
+            events: Events::default(),
         };
         state.now = time::text(wall(clock, &faults));
         for namespace in NAMESPACES {

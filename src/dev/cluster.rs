@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::core::rng::Rng;
+use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
+use crate::dev::controllers::Controllers;
 use crate::dev::faults::{self, Faults};
 use crate::dev::node::{self, Node};
 use crate::dev::server::{self, Door};
@@ -33,6 +35,8 @@ pub struct Options {
     pub start_delay: Duration,
     /// `--fault NAME=VALUE`, not yet checked.
     pub faults: Vec<(String, String)>,
+    /// The admission plugins that are off, as kube-apiserver names them.
+    pub disabled_admission: Vec<String>,
     /// Of faults and of simulated delays.
     pub seed: u64,
     /// Where the private folder is made; none: in the system's place for temporary files.
@@ -49,6 +53,7 @@ impl Default for Options {
             nodes: 1,
             start_delay: Duration::ZERO,
             faults: Vec::new(),
+            disabled_admission: Vec::new(),
             seed: 0,
             folder: None,
         }
@@ -101,7 +106,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Door, Option<Node>)>,
+    running: Option<(Door, Controllers, Option<Node>)>,
 }
 
 impl Cluster {
@@ -144,6 +149,8 @@ impl Cluster {
         };
         {
             let mut state = api.lock();
+            state.events.pods_are_simulated = options.simulate;
+            state.disabled = Disabled(options.disabled_admission);
             for namespace in &options.namespaces {
                 state.ensure_namespace(namespace);
             }
@@ -151,13 +158,18 @@ impl Cluster {
         // In this order: a server that is dropped stops, a node has to be told.
         let (door, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
+        let controllers = Controllers::start(Arc::clone(&api)).map_err(DevError::Thread)?;
         let node = match options.nodes {
             0 => None,
             _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),
         };
         let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
-        let cluster =
-            Self { address, kubeconfig, folder: folder.to_owned(), running: Some((door, node)) };
+        let cluster = Self {
+            address,
+            kubeconfig,
+            folder: folder.to_owned(),
+            running: Some((door, controllers, node)),
+        };
         let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
         cluster.write_kubeconfig()?;
         cluster.refuse(refuse);
@@ -183,13 +195,14 @@ impl Cluster {
     }
 
     fn refuse(&self, ms: Option<u64>) {
-        if let Some((door, _)) = &self.running {
+        if let Some((door, ..)) = &self.running {
             door.refuse(ms);
         }
     }
 
     fn end(&mut self) {
-        let Some((door, node)) = self.running.take() else { return };
+        let Some((door, controllers, node)) = self.running.take() else { return };
+        controllers.stop();
         if let Some(node) = node {
             node.stop();
         }

@@ -134,7 +134,7 @@ fn tolerations(spec: &mut Map<String, Value>) {
     }
 }
 
-fn quality_of_service(pod: &Value) -> &'static str {
+pub(crate) fn quality_of_service(pod: &Value) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;
     for container in ["/spec/initContainers", "/spec/containers"]

@@ -10,11 +10,14 @@
 //!                                      node (scheduler, kubelet) --^
 //! ```
 
+mod admit;
 mod api;
 mod cluster;
+mod controllers;
 mod decode;
 mod defaults;
 mod discovery;
+mod events;
 mod faults;
 mod kind;
 mod logs;

@@ -61,6 +61,37 @@ impl Quantity {
         self.nanos == 0
     }
 
+    /// A plain number.
+    pub(crate) fn whole(number: i64) -> Self {
+        Self { nanos: i128::from(number) * NANOS, binary: false }
+    }
+
+    /// The sum, in the form of the first summand that is not zero.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        let binary = if self.nanos == 0 { other.binary } else { self.binary };
+        Self { nanos: self.nanos.saturating_add(other.nanos), binary }
+    }
+
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self { nanos: self.nanos.saturating_sub(other.nanos), ..self }
+    }
+
+    /// The same amount, to be written with decimal suffixes.
+    pub(crate) fn decimal(self) -> Self {
+        Self { binary: false, ..self }
+    }
+
+    /// Rounded up to a whole number.
+    pub(crate) fn rounded_to_whole(self) -> Self {
+        Self { nanos: self.nanos.saturating_add(NANOS - 1).div_euclid(NANOS) * NANOS, ..self }
+    }
+
+    /// How often `other` goes into this; none where that is nothing.
+    pub(crate) fn ratio(self, other: Self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "the real server computes in floats too")]
+        (other.nanos != 0).then(|| self.nanos as f64 / other.nanos as f64)
+    }
+
     /// The one way to write this amount.
     pub(crate) fn canonical(self) -> String {
         const KIBI: i128 = 1024;

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::core::rng::Rng;
+use crate::dev::admit::Disabled;
+use crate::dev::controllers::namespaces;
+use crate::dev::events::Events;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, array_at, metadata_mut, object_mut, text_at};
 use crate::dev::refused::Refused;
@@ -24,6 +27,10 @@ pub(crate) struct State {
     pub(crate) rng: Rng,
     /// The wall time of the call in progress.
     pub(crate) now: String,
+    /// The admission plugins that are off.
+    pub(crate) disabled: Disabled,
+    /// What has been said about objects.
+    pub(crate) events: Events,
 }
 
 /// What a delete asks for.
@@ -93,6 +100,7 @@ impl State {
             "status": { "phase": "Active" },
         });
         self.ensure(Kind::Namespace, name, value);
+        namespaces::furnish(self, name);
     }
 
     /// Stores a new object and removes it again where all its owners are gone already.
@@ -100,6 +108,10 @@ impl State {
         let object = self.store.put(kind, value);
         if self.is_orphan(&object) {
             self.sweep(vec![object.key.clone()]);
+        }
+        if kind == Kind::Namespace {
+            // At once, so that the first pod finds its account.
+            namespaces::furnish(self, &object.key.name);
         }
         object
     }

@@ -233,10 +233,17 @@ impl Store {
 
     /// A receiver that gets a token after changes of `kind`: one for any number of them.
     pub(crate) fn subscribe(&mut self, kind: Kind) -> Receiver<()> {
-        // Those who have gone show only when they are sent to; a token too many does no harm.
-        self.wake(kind);
+        self.subscribe_to([kind])
+    }
+
+    /// The same for several kinds.
+    pub(crate) fn subscribe_to(&mut self, kinds: impl IntoIterator<Item = Kind>) -> Receiver<()> {
         let (sender, receiver) = bounded(1);
-        self.wakers.push(Waker { kind, sender });
+        for kind in kinds {
+            // Those who have gone show only when they are sent to; a token too many does no harm.
+            self.wake(kind);
+            self.wakers.push(Waker { kind, sender: sender.clone() });
+        }
         receiver
     }
 

@@ -26,6 +26,11 @@ pub(crate) fn shifted(text: &str, seconds: i64) -> String {
     moved.map_or_else(|| text.to_owned(), shown)
 }
 
+/// The seconds since 1970 of a moment; 0 where the text is none.
+pub(crate) fn seconds(text: &str) -> i64 {
+    text.parse::<Timestamp>().map_or(0, Timestamp::as_second)
+}
+
 fn shown(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

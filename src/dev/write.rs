@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::dev::admit::{self, Charges};
 use crate::dev::api::{Answer, Api, success};
 use crate::dev::decode;
 use crate::dev::defaults;
@@ -36,8 +37,9 @@ pub(crate) fn create(
     complete(&mut state, kind, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
     admit_namespace(&state, kind, &name, namespace)?;
-    fill_in(kind, &name, &mut value)?;
+    fill_in(&state, kind, &name, namespace, &mut value)?;
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
+    let charges = admit::check(&state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, &state, &name, namespace)?;
     }
@@ -53,6 +55,7 @@ pub(crate) fn create(
         return Ok(Answer::json(201, &value));
     }
     let object = state.create(kind, value);
+    charges.settle(&mut state);
     Ok(whole(201, &object))
 }
 
@@ -125,7 +128,17 @@ fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Re
 }
 
 /// Defaults and admission of a new object.
-fn fill_in(kind: Kind, name: &str, value: &mut Value) -> Result<(), Refused> {
+fn fill_in(
+    state: &State,
+    kind: Kind,
+    name: &str,
+    namespace: &str,
+    value: &mut Value,
+) -> Result<(), Refused> {
+    if kind == Kind::Pod {
+        defaults::pod(value);
+    }
+    admit::mutate(state, kind, namespace, name, value)?;
     if kind != Kind::Pod {
         return Ok(());
     }
@@ -139,7 +152,6 @@ fn fill_in(kind: Kind, name: &str, value: &mut Value) -> Result<(), Refused> {
         }
     };
     object_mut(value, "spec").insert("priority".to_owned(), priority.into());
-    defaults::pod(value);
     Ok(())
 }
 
@@ -284,6 +296,15 @@ fn update(
         value["status"] = status;
     }
     refuse_invalid(key.kind, &key.name, &validate::update(key.kind, &before, &value))?;
+    let place = (key.namespace.as_str(), key.name.as_str());
+    let charges = match part {
+        Part::Whole if !old.deleting => {
+            admit::check(state, key.kind, Some(&before), &value, place)?
+        }
+        Part::Whole | Part::Binding | Part::Eviction | Part::Log | Part::Status | Part::Token => {
+            Charges::default()
+        }
+    };
     if dry_run || value == before {
         return Ok(Answer::json(200, &value));
     }
@@ -291,6 +312,7 @@ fn update(
         && before.pointer("/metadata/finalizers").is_some()
         && old.deleting;
     let object = state.replace(key.kind, value.clone());
+    charges.settle(state);
     // Of one that went with its last finalizer the real server shows the version it had.
     match released {
         true => Ok(Answer::json(200, &value)),

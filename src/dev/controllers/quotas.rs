@@ -1,0 +1,127 @@
+//! Owns the status of ResourceQuotas: the hard limits as they were last seen, and what is used of
+//! them. New objects are charged as they are created; here is found what went, ended or changed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::core::time::Millis;
+use crate::dev::admit::{Amounts, counts, in_scope, usage};
+use crate::dev::api::Api;
+use crate::dev::kind::Kind;
+use crate::dev::object::Object;
+use crate::dev::store::Change;
+
+/// Pods that are overdue to end leave the quota without a change that would tell.
+const RESYNC_MS: u64 = 60_000;
+/// Counting may take this share of the thread's time at most: one part in so many.
+const COUNT_SHARE: u64 = 5;
+
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    /// Namespaces whose use may have changed.
+    dirty: BTreeSet<String>,
+    /// Not before then.
+    next: Millis,
+    resync: Millis,
+}
+
+impl Quotas {
+    pub(super) fn on_change(&mut self, change: &Change) {
+        let key = &change.now.key;
+        if key.kind == Kind::Event || key.namespace.is_empty() {
+            return;
+        }
+        let before = change.before.as_ref();
+        let changed = match (key.kind, before) {
+            _ if change.gone => true,
+            // Charged as they were created; they free what they used when they end.
+            (Kind::Pod, None) => false,
+            (Kind::Pod, Some(before)) => change.now.is_terminal() && !before.is_terminal(),
+            // Every charge changes a quota, and is no reason to count.
+            (Kind::ResourceQuota, Some(before)) => {
+                before.value().get("spec") != change.now.value().get("spec")
+            }
+            (Kind::PersistentVolumeClaim | Kind::Service, Some(_)) | (_, None) => true,
+            (_, Some(_)) => false,
+        };
+        if changed {
+            self.dirty.insert(key.namespace.clone());
+        }
+    }
+
+    /// Everything may have changed.
+    pub(super) fn suspect_all(&mut self) {
+        self.resync = Millis(0);
+    }
+
+    /// Counts anew where something went; when to come again.
+    pub(super) fn run(&mut self, api: &Api) -> Option<Millis> {
+        let now = api.clock.now();
+        if self.resync <= now {
+            let state = api.lock();
+            let quotas = state.store.objects(Kind::ResourceQuota, "");
+            self.dirty.extend(quotas.map(|quota| quota.key.namespace.clone()));
+            self.resync = now.after(RESYNC_MS);
+        }
+        if self.dirty.is_empty() {
+            return Some(self.resync);
+        }
+        if now < self.next {
+            return Some(self.next);
+        }
+        let mut again = BTreeSet::new();
+        for namespace in std::mem::take(&mut self.dirty) {
+            let quotas: Vec<Arc<Object>> =
+                api.lock().store.objects(Kind::ResourceQuota, &namespace).cloned().collect();
+            for quota in quotas {
+                if !recount(api, &quota) {
+                    again.insert(namespace.clone());
+                }
+            }
+        }
+        let took = api.clock.now().0.saturating_sub(now.0);
+        self.next = api.clock.now().after(took * COUNT_SHARE);
+        self.dirty = again;
+        Some(if self.dirty.is_empty() { self.resync } else { self.next })
+    }
+}
+
+/// Writes a quota's status; false where it was charged meanwhile, so that the count may be wrong.
+fn recount(api: &Api, quota: &Object) -> bool {
+    let mut value = quota.value();
+    let hard = Amounts::read(&value, "/spec/hard");
+    let kinds: Vec<Kind> = Kind::namespaced()
+        .filter(|kind| hard.0.keys().any(|resource| counts(*kind, resource)))
+        .collect();
+    let (objects, now) = {
+        let state = api.lock();
+        if state.store.get(&quota.key).is_none_or(|present| present.version != quota.version) {
+            return false;
+        }
+        let of = |kind: &Kind| state.store.objects(*kind, &quota.key.namespace).cloned();
+        (kinds.iter().flat_map(of).collect::<Vec<Arc<Object>>>(), state.now.clone())
+    };
+    let mut used = Amounts::default();
+    for resource in hard.0.keys() {
+        if kinds.iter().any(|kind| counts(*kind, resource)) {
+            used.set(resource, crate::dev::quantity::Quantity::whole(0));
+        }
+    }
+    // Read outside the lock: there may be thousands of them.
+    for object in objects {
+        let (kind, object) = (object.key.kind, object.value());
+        if in_scope(&value, kind, &object) {
+            used.add(&usage(kind, &object, &now).only(|name| hard.get(name).is_some()));
+        }
+    }
+    value["status"] = serde_json::json!({ "hard": hard.json(), "used": used.json() });
+    let mut state = api.lock();
+    let Some(present) = state.store.get(&quota.key) else { return true };
+    if present.version != quota.version {
+        return false;
+    }
+    if present.value() != value {
+        state.replace(Kind::ResourceQuota, value);
+    }
+    true
+}
