@@ -12,11 +12,10 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
 use crate::dev::controllers::Controllers;
-use crate::dev::faults::Faults;
+use crate::dev::faults::{self, Faults};
 use crate::dev::node::{self, Node};
-use crate::dev::server;
+use crate::dev::server::{self, Door};
 use crate::runtime::clock::Clock;
-use crate::serve::Server;
 
 /// How an embedded cluster is to be.
 #[derive(Clone, Debug)]
@@ -110,7 +109,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Server, Controllers, Option<Node>)>,
+    running: Option<(Door, Controllers, Option<Node>)>,
 }
 
 impl Cluster {
@@ -144,7 +143,7 @@ impl Cluster {
     ) -> Result<Self, DevError> {
         let clock = Clock::start();
         let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
-        let mut api = Api::new(clock, faults, options.seed, folder.join("logs"));
+        let mut api = Api::new(clock, faults.clone(), options.seed, folder.join("logs"));
         api.kubeconfig.clone_from(&kubeconfig);
         if let Some(runner) = options.runner {
             api.runner = runner;
@@ -166,20 +165,22 @@ impl Cluster {
             }
         }
         // In this order: a server that is dropped stops, a node has to be told.
-        let (server, address) =
+        let (door, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api)).map_err(DevError::Thread)?;
         let node = match options.nodes {
             0 => None,
-            _ => Some(Node::start(api, settings).map_err(DevError::Thread)?),
+            _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),
         };
         let cluster = Self {
             address,
             kubeconfig,
             folder: folder.to_owned(),
-            running: Some((server, controllers, node)),
+            running: Some((door, controllers, node)),
         };
+        let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
         cluster.write_kubeconfig()?;
+        cluster.refuse(refuse);
         Ok(cluster)
     }
 
@@ -201,13 +202,19 @@ impl Cluster {
         self.end();
     }
 
+    fn refuse(&self, ms: Option<u64>) {
+        if let Some((door, ..)) = &self.running {
+            door.refuse(ms);
+        }
+    }
+
     fn end(&mut self) {
-        let Some((server, controllers, node)) = self.running.take() else { return };
+        let Some((door, controllers, node)) = self.running.take() else { return };
         controllers.stop();
         if let Some(node) = node {
             node.stop();
         }
-        server.stop();
+        door.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("{}: {error}", self.folder.display());
         }

@@ -123,9 +123,7 @@ impl Tokens {
         };
         let account = Key::new(Kind::ServiceAccount, text_at(pod, "/metadata/namespace"), name);
         let Some(object) = state.store.get(&account) else {
-            return Err(format!(
-                "failed to fetch token: serviceaccounts \"{name}\" not found"
-            ));
+            return Err(format!("failed to fetch token: serviceaccounts \"{name}\" not found"));
         };
         let wanted = Wanted {
             audiences: Some(audience.to_owned()).filter(|a| !a.is_empty()).into_iter().collect(),
