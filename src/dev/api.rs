@@ -42,11 +42,13 @@ pub(crate) struct Api {
     /// This program, as which containers with volumes start.
     pub(crate) runner: PathBuf,
     pub(crate) tokens: Tokens,
+    pub(crate) followers: logs::Followers,
 }
 
 /// What a request is answered with.
 #[derive(Debug)]
 pub(crate) enum Answer {
+    Log(logs::Log),
     Watch(Watch),
     Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
 }
@@ -106,6 +108,7 @@ impl Api {
             kubeconfig: PathBuf::new(),
             runner: "/proc/self/exe".into(),
             tokens: Tokens::default(),
+            followers: logs::Followers::default(),
         }
     }
 
@@ -172,7 +175,7 @@ impl Api {
             }
             ("GET", Some(key), Part::Log) => {
                 logs::answer(self, request, &key).map(|log| match log {
-                    Some(bytes) => Answer::text(200, bytes),
+                    Some(log) => Answer::Log(log),
                     None => Answer::Whole {
                         code: 204,
                         content_type: "text/plain",
