@@ -18,6 +18,8 @@ mod sandbox;
 mod scheduler;
 mod sources;
 mod start;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 use std::io;

@@ -151,6 +151,14 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let kept = array_at(old, "/spec/tolerations")
         .iter()
         .all(|toleration| array_at(new, "/spec/tolerations").contains(toleration));
+    let gates = |pod| array_at(pod, "/spec/schedulingGates");
+    if let Some(gate) = gates(new).iter().find(|gate| !gates(old).contains(gate)) {
+        let detail = format!(
+            "only deletion is allowed, but found new scheduling gate '{}'",
+            text_at(gate, "/name")
+        );
+        causes.push(Cause::forbidden("spec.schedulingGates", &detail));
+    }
     if !kept || frozen(old) != frozen(new) {
         let detail = "pod updates may not change fields other than `spec.containers[*].image`, \
                       `spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or \
@@ -164,6 +172,7 @@ fn frozen(pod: &Value) -> Value {
     let mut spec = pod.get("spec").cloned().unwrap_or_default();
     if let Some(fields) = spec.as_object_mut() {
         fields.remove("activeDeadlineSeconds");
+        fields.remove("schedulingGates");
         fields.remove("tolerations");
     }
     for list in ["containers", "initContainers"] {
