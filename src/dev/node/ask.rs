@@ -202,10 +202,14 @@ fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, String
     let Some(address) = address else {
         return Err(format!("dial tcp: lookup {host}: no such host"));
     };
-    TcpStream::connect_timeout(&address, timeout).map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => format!("{shown}: connect: connection refused"),
-        io::ErrorKind::TimedOut => format!("{shown}: i/o timeout"),
-        _ => format!("{shown}: {error}"),
+    TcpStream::connect_timeout(&address, timeout).map_err(|error| {
+        if error.kind() == io::ErrorKind::ConnectionRefused {
+            format!("{shown}: connect: connection refused")
+        } else if error.kind() == io::ErrorKind::TimedOut {
+            format!("{shown}: i/o timeout")
+        } else {
+            format!("{shown}: {error}")
+        }
     })
 }
 
@@ -238,9 +242,10 @@ fn http(
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     head.push_str("\r\n");
-    let words = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => LATE.to_owned(),
-        _ => error.to_string(),
+    let late = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
+    let words = |error: io::Error| match late.contains(&error.kind()) {
+        true => LATE.to_owned(),
+        false => error.to_string(),
     };
     let mut answer = Vec::new();
     stream.set_write_timeout(Some(timeout)).map_err(words)?;

@@ -405,7 +405,7 @@ impl Kubelet {
         let now = self.api.clock.now();
         let Some(run) = self.runs.get_mut(key) else { return };
         let grace_ms = millis(run.ending.unwrap_or(run.grace));
-        let by = *run.end_by_ms.get_or_insert(now.0.saturating_add(grace_ms));
+        let by = *run.end_by_ms.get_or_insert_with(|| now.0.saturating_add(grace_ms));
         let mut numbers = Vec::new();
         for at in containers {
             let Some(container) = run.containers.get_mut(*at) else { continue };

@@ -124,7 +124,7 @@ impl Nodes {
     /// Renews the leases, and now and then the status, of those who can be heard; the time until
     /// it is due again.
     pub(super) fn heartbeat(&mut self, state: &mut State, is_lost: impl Fn(&str) -> bool) -> u64 {
-        let tells_status = self.n_beats > 0 && self.n_beats % STATUS_EVERY == 0;
+        let tells_status = self.n_beats > 0 && self.n_beats.is_multiple_of(STATUS_EVERY);
         self.n_beats += 1;
         for name in self.alive.iter().filter(|name| !is_lost(name)) {
             let Some(node) = state.store.get(&Key::new(Kind::Node, "", name)).cloned() else {

@@ -317,13 +317,12 @@ impl Offer {
             return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
         }
         let mut against = Vec::new();
-        let room = self.allocatable.get("pods").copied().unwrap_or(Quantity::whole(0));
-        if Quantity::whole(self.n_pods + 1).exceeds(room) {
-            against.push("Too many pods".to_owned());
-        }
         let nothing = Quantity::whole(0);
         let of =
             |resources: &Resources, name: &str| resources.get(name).copied().unwrap_or(nothing);
+        if Quantity::whole(self.n_pods + 1).exceeds(of(&self.allocatable, "pods")) {
+            against.push("Too many pods".to_owned());
+        }
         for (name, wanted) in wants.requests.iter().filter(|(_, wanted)| !wanted.is_zero()) {
             if of(&self.used, name).plus(*wanted).exceeds(of(&self.allocatable, name)) {
                 against.push(format!("Insufficient {name}"));
@@ -434,7 +433,7 @@ fn requests(pod: &Value) -> Resources {
     for container in array_at(pod, "/spec/initContainers") {
         let is_sidecar = text_at(container, "/restartPolicy") == "Always";
         for (name, amount) in of(container) {
-            let so_far = beside.get(&name).copied().unwrap_or(Quantity::whole(0));
+            let so_far = beside.get(&name).copied().unwrap_or_else(|| Quantity::whole(0));
             raise(&mut peak, &name, so_far.plus(amount));
             if is_sidecar {
                 add(&mut beside, &name, amount);
