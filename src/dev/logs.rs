@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::dev::api::Api;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, array_at, text_at};
-use crate::dev::options::{is_true, whole_number};
+use crate::dev::options::whole_number;
 use crate::dev::refused::{Cause, Refused};
 use crate::dev::time;
 use crate::serve::{Request, Responder};
@@ -184,7 +184,7 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<L
     if object.node().is_empty() {
         return Ok(None);
     }
-    let previous = is_true(request.query("previous").unwrap_or_default());
+    let previous = flag(request, "previous");
     let path = written(api, &object, &pod, &container, previous).map_err(|what| {
         let name = &key.name;
         let words = match what.split_once(' ') {
@@ -198,11 +198,22 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<L
     Ok(Some(Log { path, ..options }))
 }
 
+/// Whatever is said of a flag sets it, but for these two.
+fn flag(request: &Request, name: &str) -> bool {
+    request.query(name).is_some_and(|text| !matches!(text, "false" | "0"))
+}
+
 fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, Refused> {
     let text = |name: &str| request.query(name).unwrap_or_default();
     let mut causes = Vec::new();
     let mut number = |name: &str, least: i64, detail: &str| -> Result<Option<i64>, Refused> {
-        let given = whole_number(text(name))?;
+        let given = match request.query(name) {
+            Some("") => {
+                let message = "strconv.ParseInt: parsing \"\": invalid syntax";
+                return Err(Refused::bad_request(message.to_owned()));
+            }
+            text => whole_number(text.unwrap_or_default())?,
+        };
         if let Some(given) = given.filter(|given| *given < least) {
             causes.push(Cause::invalid_raw(name, &given, detail));
         }
@@ -222,7 +233,7 @@ fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, Refused> {
         }
         (_, Some(_)) => {
             let detail = "at most one of `sinceTime` or `sinceSeconds` may be specified";
-            causes.push(Cause::forbidden("", detail));
+            causes.push(Cause::forbidden("[]", detail));
             None
         }
         (at, None) => Some(time::precise_of(at).ok_or_else(|| {
@@ -238,8 +249,8 @@ fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, Refused> {
     let size = |number: Option<i64>| number.and_then(|number| usize::try_from(number).ok());
     Ok(Log {
         path: PathBuf::new(),
-        follow: is_true(text("follow")),
-        timestamps: is_true(text("timestamps")),
+        follow: flag(request, "follow"),
+        timestamps: flag(request, "timestamps"),
         since,
         tail: size(tail),
         limit: size(limit),
@@ -294,13 +305,9 @@ fn container(pod: &Value, name: &str, asked: &str) -> Result<String, Refused> {
     match (asked, main.as_slice()) {
         ("", [only]) => Ok(only.clone()),
         ("", _) => {
-            let main = main.join(" ");
-            let or_init = match init.is_empty() {
-                true => String::new(),
-                false => format!(" or one of the init containers: [{}]", init.join(" ")),
-            };
+            let all = [init, main].concat().join(" ");
             Err(Refused::bad_request(format!(
-                "a container name must be specified for pod {name}, choose one of: [{main}]{or_init}"
+                "a container name must be specified for pod {name}, choose one of: [{all}]"
             )))
         }
         (asked, main) if main.iter().chain(&init).any(|name| name == asked) => Ok(asked.to_owned()),

@@ -31,11 +31,8 @@ impl Kubelet {
         if run.ending.is_some_and(|present| present <= grace) {
             return;
         }
-        let first = run.ending.is_none();
         run.ending = Some(grace);
-        if !first {
-            self.shorten(key, grace);
-        }
+        self.shorten(key, grace);
         self.advance(key);
     }
 

@@ -224,8 +224,15 @@ impl Kubelet {
             self.begin_end(key, &object);
         } else if !known && !object.is_terminal() {
             self.admit(key, &object);
-        } else if known && object.item_json().contains("\"activeDeadlineSeconds\"") {
-            self.set_deadline(key, &object.value());
+        } else if known {
+            // Few pods have these, and looking into each of many takes long.
+            let names = |field: &str| object.item_json().contains(field);
+            if names("\"activeDeadlineSeconds\"") {
+                self.set_deadline(key, &object.value());
+            }
+            if names("\"readinessGates\"") {
+                self.report(key);
+            }
         }
     }
 

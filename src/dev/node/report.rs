@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::run::{Container, Ended, Role, Run, State};
-use crate::dev::object::object_mut;
+use crate::dev::object::{array_at, object_mut, text_at};
 use crate::dev::write::set_condition;
 
 /// The address of every node.
@@ -53,10 +53,14 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
     let unready: Vec<&str> =
         run.containers.iter().filter(counts).map(|container| container.name.as_str()).collect();
     let unready = unready.join(" ");
+    let gates = closed_gates(pod);
     for condition in ["Ready", "ContainersReady"] {
         match (phase, unready.as_str()) {
             ("Succeeded", _) => set_condition(pod, condition, "False", "PodCompleted", "", now),
             ("Failed", _) => set_condition(pod, condition, "False", "PodFailed", "", now),
+            (_, "") if condition == "Ready" && !gates.is_empty() => {
+                set_condition(pod, condition, "False", "ReadinessGatesNotReady", &gates, now);
+            }
             (_, "") => set_condition(pod, condition, "True", "", "", now),
             (_, unready) => {
                 let message = format!("containers with unready status: [{unready}]");
@@ -64,6 +68,25 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
             }
         }
     }
+}
+
+/// What the conditions that the pod waits for lack; empty where nothing is missing.
+fn closed_gates(pod: &Value) -> String {
+    let conditions = array_at(pod, "/status/conditions");
+    let closed = array_at(pod, "/spec/readinessGates").iter().filter_map(|gate| {
+        let name = text_at(gate, "/conditionType");
+        match conditions.iter().find(|condition| text_at(condition, "/type") == name) {
+            None => Some(format!(
+                "corresponding condition of pod readiness gate {name:?} does not exist."
+            )),
+            Some(condition) if text_at(condition, "/status") == "True" => None,
+            Some(condition) => Some(format!(
+                "the status of pod readiness gate {name:?} is not \"True\", but {}",
+                text_at(condition, "/status")
+            )),
+        }
+    });
+    closed.collect::<Vec<_>>().join(", ")
 }
 
 fn container_status(container: &Container, uid: &str) -> Value {
@@ -83,12 +106,16 @@ fn container_status(container: &Container, uid: &str) -> Value {
     if !is_init {
         status["started"] = container.started.into();
     }
+    if let Some(last) = &container.last {
+        // A restart counts when it happens, not while it is waited for.
+        let waits = container.restarting && !ran;
+        let number = container.restarts - u32::from(!waits).min(container.restarts);
+        let last_id = format!("posse-dev://{uid}/{}/{number}", container.name);
+        status["lastState"] = json!({ "terminated": ended(last, &last_id) });
+        status["containerID"] = last_id.into();
+    }
     if ran {
         status["containerID"] = id.into();
-    }
-    if let Some(last) = &container.last {
-        let id = format!("posse-dev://{uid}/{}/{}", container.name, container.restarts.max(1) - 1);
-        status["lastState"] = json!({ "terminated": ended(last, &id) });
     }
     status
 }

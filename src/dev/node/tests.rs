@@ -242,6 +242,7 @@ fn a_container_that_fails_its_liveness_is_started_again() {
     let log = fixture.log("a", "previous=true");
     assert!(log.starts_with("up\n") && log.ends_with("bye\n"), "{log}");
     fixture.wait_for_log("a", "", "up");
+    assert_eq!(fixture.get(&format!("{PODS}/a/log?previous=true&tailLines=0")).status, 200);
     // The port of nobody: the pod's own address.
     let mut spec = pod("b", "sleep 100");
     spec["spec"]["containers"][0]["readinessProbe"] = json!({ "tcpSocket": { "port": 9 } });
@@ -459,6 +460,47 @@ fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
     cordon(1, true);
     fixture.create(&pod("b", "sleep 100"));
     assert_eq!(fixture.in_phase("b", "Running")["spec"]["nodeName"], "dev-node-0");
+}
+
+#[test]
+fn the_last_run_is_the_previous_one_while_the_next_is_awaited() {
+    let fixture = start(|_| {});
+    let mut spec = pod("a", "echo run; exit 1");
+    spec["spec"]["restartPolicy"] = json!("OnFailure");
+    fixture.create(&spec);
+    let waiting = fixture
+        .pod("a", "backoff", |pod| status(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff");
+    let uid = waiting["metadata"]["uid"].as_str().expect("a uid");
+    let words = format!("back-off 10s restarting failed container=c pod=a_default({uid})");
+    assert_eq!(status(&waiting)["state"]["waiting"]["message"], words);
+    assert_eq!(status(&waiting)["restartCount"], 1);
+    for id in ["/containerID", "/lastState/terminated/containerID"] {
+        let id = status(&waiting).pointer(id).and_then(Value::as_str).expect("an id");
+        assert!(id.ends_with("/c/1"), "{id}");
+    }
+    for query in ["", "previous=true"] {
+        assert_eq!(fixture.log("a", query), "run\n", "{query}");
+    }
+    fixture.wait_for_event(
+        "a",
+        "BackOff",
+        "Back-off restarting failed container c in pod a_default",
+    );
+}
+
+#[test]
+fn readiness_gates_are_conditions_of_others() {
+    let fixture = start(|_| {});
+    let mut spec = pod("a", "sleep 100");
+    spec["spec"]["readinessGates"] = json!([{ "conditionType": "x.y/z" }]);
+    fixture.create(&spec);
+    let closed = fixture
+        .pod("a", "gate", |pod| condition(pod, "Ready")["reason"] == "ReadinessGatesNotReady");
+    assert_eq!(condition(&closed, "ContainersReady")["status"], "True");
+    let mut conditions = closed["status"]["conditions"].as_array().expect("conditions").clone();
+    conditions.push(json!({ "type": "x.y/z", "status": "True" }));
+    fixture.patch(&format!("{PODS}/a/status"), &json!({ "status": { "conditions": conditions } }));
+    fixture.pod("a", "ready", is_ready);
 }
 
 #[test]
