@@ -203,6 +203,9 @@ pub struct DevArgs {
     /// How long a pod takes to start
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub start_delay: Option<u64>,
+    /// Ask everybody who they are, and allow what the roles in the cluster allow
+    #[arg(long)]
+    pub rbac: bool,
     /// A fault to inject; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,

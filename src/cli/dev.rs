@@ -43,6 +43,7 @@ fn serve(
         nodes: args.nodes,
         start_delay: Duration::from_millis(args.start_delay.unwrap_or(0)),
         faults: args.fault.clone(),
+        rbac: args.rbac,
         disabled_admission: args.disable_admission_plugins.clone(),
         seed: args.seed,
         ..Options::default()
