@@ -187,6 +187,7 @@ pub struct InitArgs {
 /// `posse dev`.
 #[cfg(feature = "dev")]
 #[derive(Args, Clone, Debug)]
+#[command(after_help = crate::dev::fault_table())]
 pub struct DevArgs {
     /// The loopback address to serve at; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
@@ -206,7 +207,7 @@ pub struct DevArgs {
     /// Ask everybody who they are, and allow what the roles in the cluster allow
     #[arg(long)]
     pub rbac: bool,
-    /// A fault to inject; may be given several times
+    /// A fault to inject, of those below; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,
     /// An admission plugin to leave out; may be given several times

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
-use crate::dev::faults::Faults;
+use crate::dev::faults::{Fault, Faults, Injector};
 use crate::dev::identity::{self, Tokens, User};
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
@@ -34,9 +35,8 @@ use crate::serve::Request;
 #[derive(Debug)]
 pub(crate) struct Api {
     state: Mutex<State>,
-    fault_rng: Mutex<Rng>,
     pub(crate) clock: Clock,
-    pub(crate) faults: Faults,
+    pub(crate) faults: Injector,
     /// Where the node writes the containers' output.
     pub(crate) logs: PathBuf,
     /// `http://127.0.0.1:PORT`
@@ -71,7 +71,7 @@ impl Answer {
         Self::Whole { code, content_type, body, retry_after: None }
     }
 
-    fn refused(refused: &Refused) -> Self {
+    pub(crate) fn refused(refused: &Refused) -> Self {
         Self::Whole {
             code: refused.code,
             content_type: "application/json",
@@ -89,7 +89,10 @@ impl Api {
             clock.wall(clock.now()).duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let salt = u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or_default();
         let mut mixed = Rng::new(salt ^ u64::from(std::process::id()).rotate_left(32));
-        let history_max = faults.compact_events.unwrap_or(WATCH_HISTORY_EVENTS);
+        let history_max = faults.number(Fault::Compact).map(usize::try_from);
+        let history_max =
+            history_max.map_or(WATCH_HISTORY_EVENTS, |kept| kept.unwrap_or(usize::MAX));
+        let faults = Injector::new(faults, seed);
         let mut state = State {
             store: Store::new(history_max),
             rng: Rng::new(mixed.next_u64()),
@@ -97,13 +100,12 @@ impl Api {
             disabled: Disabled::default(),
             events: Events::default(),
         };
-        state.now = time::text(clock.wall(clock.now()));
+        state.now = time::text(wall(clock, &faults));
         for namespace in NAMESPACES {
             state.ensure_namespace(namespace);
         }
         Self {
             state: Mutex::new(state),
-            fault_rng: Mutex::new(Rng::new(seed)),
             clock,
             faults,
             logs,
@@ -115,21 +117,21 @@ impl Api {
         }
     }
 
+    /// The wall time as the server has it: a fault may have moved its clock.
+    pub(crate) fn wall(&self) -> SystemTime {
+        wall(self.clock, &self.faults)
+    }
+
     /// The state, at the time of this call.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere is a bug that the panic itself reports; the maps are whole.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.now = time::text(self.clock.wall(self.clock.now()));
+        state.now = time::text(self.wall());
         state
     }
 
     pub(crate) fn subscribe(&self, kind: Kind) -> Receiver<()> {
         self.lock().store.subscribe(kind)
-    }
-
-    /// True in `percent` of 100 draws of the faults' generator.
-    pub(crate) fn fault_strikes(&self, percent: u64) -> bool {
-        self.fault_rng.lock().unwrap_or_else(PoisonError::into_inner).chance(percent)
     }
 
     /// Answers a request.
@@ -284,6 +286,13 @@ impl Api {
         }
         true
     }
+}
+
+fn wall(clock: Clock, faults: &Injector) -> SystemTime {
+    let skew = faults.seconds(Fault::ClockSkew);
+    let (now, by) = (clock.wall(clock.now()), Duration::from_secs(skew.unsigned_abs()));
+    let moved = if skew < 0 { now.checked_sub(by) } else { now.checked_add(by) };
+    moved.unwrap_or(now)
 }
 
 /// A `Status` that says that all went well.

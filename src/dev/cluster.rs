@@ -12,14 +12,13 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
 use crate::dev::controllers::Controllers;
-use crate::dev::faults::Faults;
+use crate::dev::faults::{self, Faults};
 use crate::dev::identity;
 use crate::dev::kubeconfig;
 use crate::dev::node::{self, Node};
 use crate::dev::rbac;
-use crate::dev::server;
+use crate::dev::server::{self, Door};
 use crate::runtime::clock::Clock;
-use crate::serve::Server;
 
 /// How an embedded cluster is to be.
 #[derive(Clone, Debug)]
@@ -116,7 +115,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Server, Controllers, Option<Node>)>,
+    running: Option<(Door, Controllers, Option<Node>)>,
 }
 
 impl Cluster {
@@ -150,7 +149,7 @@ impl Cluster {
     ) -> Result<Self, DevError> {
         let kubeconfig =
             options.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
-        let api = Arc::new(api(folder, &listener, &kubeconfig, &options, faults)?);
+        let api = Arc::new(api(folder, &listener, &kubeconfig, &options, faults.clone())?);
         let admin_token = api.admin_token.clone();
         let settings = node::Settings {
             simulate: options.simulate,
@@ -168,21 +167,23 @@ impl Cluster {
             }
         }
         // In this order: a server that is dropped stops, a node has to be told.
-        let (server, address) =
+        let (door, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api)).map_err(DevError::Thread)?;
         let node = match options.nodes {
             0 => None,
-            _ => Some(Node::start(api, settings).map_err(DevError::Thread)?),
+            _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),
         };
         let cluster = Self {
             address,
             kubeconfig,
             folder: folder.to_owned(),
-            running: Some((server, controllers, node)),
+            running: Some((door, controllers, node)),
         };
+        let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
         kubeconfig::write(&cluster.kubeconfig, &cluster.url(), "default", admin_token.as_deref())
             .map_err(|error| DevError::File(cluster.kubeconfig.clone(), error))?;
+        cluster.refuse(refuse);
         Ok(cluster)
     }
 
@@ -204,13 +205,19 @@ impl Cluster {
         self.end();
     }
 
+    fn refuse(&self, ms: Option<u64>) {
+        if let Some((door, ..)) = &self.running {
+            door.refuse(ms);
+        }
+    }
+
     fn end(&mut self) {
-        let Some((server, controllers, node)) = self.running.take() else { return };
+        let Some((door, controllers, node)) = self.running.take() else { return };
         controllers.stop();
         if let Some(node) = node {
             node.stop();
         }
-        server.stop();
+        door.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("{}: {error}", self.folder.display());
         }

@@ -49,4 +49,5 @@ mod watch;
 mod write;
 
 pub use cluster::{Cluster, DevError, Options};
+pub use faults::table as fault_table;
 pub use node::{COMMAND, enter};

@@ -1,6 +1,7 @@
 //! Owns get, list and the choice between list and watch: versions, pages, selection.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -23,7 +24,8 @@ pub(crate) fn collection(api: &Api, request: &Request, target: &Target) -> Resul
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
     options.form.check_list(target.kind)?;
-    list(&api.lock(), target.kind, &target.namespace, &options).map(|body| Answer::body(200, body))
+    list(api, &api.lock(), target.kind, &target.namespace, &options)
+        .map(|body| Answer::body(200, body))
 }
 
 /// Answers a GET of one object.
@@ -59,12 +61,13 @@ fn check_reached(state: &State, version: u64) -> Result<(), Refused> {
 }
 
 fn list(
+    api: &Api,
     state: &State,
     kind: Kind,
     namespace: &str,
     options: &ListOptions,
 ) -> Result<Vec<u8>, Refused> {
-    let (version, all) = snapshot(state, kind, namespace, options)?;
+    let (version, all) = snapshot(api, state, kind, namespace, options)?;
     let after = options.page.as_ref().map(|page| page.after.as_str()).unwrap_or_default();
     let position = |object: &Object| match namespace {
         "" => format!("{}/{}", object.key.namespace, object.key.name),
@@ -105,6 +108,7 @@ fn order(position: &str) -> (&str, &str) {
 
 /// The version that a list is of, and everything in it.
 fn snapshot(
+    api: &Api,
     state: &State,
     kind: Kind,
     namespace: &str,
@@ -117,7 +121,8 @@ fn snapshot(
         (None, At::Now) => None,
         (None, At::NotOlderThan(version)) => {
             check_reached(state, version)?;
-            None
+            let stale = api.faults.stale_version(Instant::now());
+            stale.map(|stale| stale.clamp(version.max(store.oldest()), store.version()))
         }
     };
     let Some(version) = exact else {

@@ -10,6 +10,12 @@ pub(crate) fn text(at: SystemTime) -> String {
     shown(at)
 }
 
+/// A moment as the `Date` header writes it.
+pub(crate) fn http_date(at: SystemTime) -> String {
+    let at = Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH);
+    at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
+
 /// The text of a moment `seconds` after (or before) the one in `text`; unchanged where that is no
 /// moment.
 pub(crate) fn shifted(text: &str, seconds: i64) -> String {

@@ -7,6 +7,7 @@ use crate::dev::admit::{self, Charges};
 use crate::dev::api::{Answer, Api, success};
 use crate::dev::decode;
 use crate::dev::defaults;
+use crate::dev::faults::Fault;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::object::{Object, metadata_mut, object_mut, set_type, text_at};
 use crate::dev::options;
@@ -25,12 +26,12 @@ pub(crate) fn create(
     namespace: &str,
 ) -> Result<Answer, Refused> {
     let dry_run = options::dry_run(request, "CreateOptions")?;
-    if kind == Kind::Pod && api.fault_strikes(api.faults.create_429_percent) {
-        return Err(Refused::too_many_requests());
-    }
     check_media_type(request)?;
     let mut value = decode::object(kind, &request.body)?;
     check_namespace(&mut value, namespace)?;
+    if kind == Kind::Pod {
+        api.faults.strip_labels(&mut value);
+    }
     let mut state = api.lock();
     let wants_version = !text_at(&value, "/metadata/resourceVersion").is_empty();
     complete(&mut state, kind, &mut value);
@@ -55,10 +56,6 @@ pub(crate) fn create(
     }
     let object = state.create(kind, value);
     charges.settle(&mut state);
-    drop(state);
-    if kind == Kind::Pod && api.fault_strikes(api.faults.create_500_after_percent) {
-        return Err(Refused::internal("etcdserver: request timed out"));
-    }
     Ok(whole(201, &object))
 }
 
@@ -167,7 +164,7 @@ fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), Refuse
 
 /// The quota counts before the name is looked up, so that a full one hides an AlreadyExists.
 fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<(), Refused> {
-    let Some(limit) = api.faults.quota_pods else { return Ok(()) };
+    let Some(limit) = api.faults.number(Fault::Quota) else { return Ok(()) };
     let used = state.store.objects(Kind::Pod, namespace).filter(|pod| !pod.is_terminal()).count();
     if u64::try_from(used).unwrap_or(u64::MAX) < limit {
         return Ok(());

@@ -2,7 +2,9 @@
 //! as it is now. None of them relies on having seen a change: whoever missed some looks at all.
 
 pub(crate) mod namespaces;
+mod nodes;
 mod quotas;
+mod taints;
 
 use std::io;
 use std::sync::Arc;
@@ -11,12 +13,13 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
 use self::namespaces::Namespaces;
+use self::nodes::Nodes;
 use self::quotas::Quotas;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::Ages;
 use crate::dev::kind::Kind;
-use crate::dev::store::Change;
+use crate::dev::store::{Change, Seen};
 
 /// How often Events are looked at for their age.
 const EVENTS_EVERY_MS: u64 = 60_000;
@@ -51,10 +54,11 @@ impl Controllers {
 struct All {
     api: Arc<Api>,
     /// The store's version that has been looked at.
-    seen: u64,
+    seen: Seen,
     ages: Ages,
     ages_due: Millis,
     namespaces: Namespaces,
+    nodes: Nodes,
     quotas: Quotas,
 }
 
@@ -62,10 +66,11 @@ impl All {
     fn new(api: Arc<Api>) -> Self {
         Self {
             api,
-            seen: 0,
+            seen: Seen::default(),
             ages: Ages::default(),
             ages_due: Millis(0),
             namespaces: Namespaces::default(),
+            nodes: Nodes::default(),
             quotas: Quotas::default(),
         }
     }
@@ -88,28 +93,30 @@ impl All {
     fn turn(&mut self) -> Option<Millis> {
         for change in self.changes() {
             self.namespaces.on_change(&change);
+            self.nodes.on_change(&change);
             self.quotas.on_change(&change);
         }
         self.namespaces.run(&mut self.api.lock());
         let quotas = self.quotas.run(&self.api);
+        let nodes = self.nodes.run(&self.api);
         let now = self.api.clock.now();
         if self.ages_due <= now {
             self.ages.expire(&mut self.api.lock(), now);
             self.ages_due = now.after(EVENTS_EVERY_MS);
         }
-        [quotas, Some(self.ages_due)].into_iter().flatten().min()
+        [quotas, nodes, Some(self.ages_due)].into_iter().flatten().min()
     }
 
     /// What changed since the last look; all there is where that is no longer known.
     fn changes(&mut self) -> Vec<Change> {
         let state = self.api.lock();
-        let after = std::mem::replace(&mut self.seen, state.store.version());
-        if let Ok(changes) = state.store.changes_after(after) {
+        if let Ok(changes) = state.store.unseen(&mut self.seen) {
             return changes.cloned().collect();
         }
         self.quotas.suspect_all();
+        self.nodes.suspect_all();
         let there = Kind::all().flat_map(|kind| state.store.objects(kind, ""));
-        let change = |now| Change { version: after, before: None, now, gone: false };
+        let change = |now| Change { version: 0, before: None, now, gone: false };
         there.cloned().map(change).collect()
     }
 }

@@ -186,7 +186,8 @@ fn service_variables(store: &Store, pod: &Value) -> Env {
             let protocol = port["protocol"].as_str().unwrap_or("TCP");
             let lower = protocol.to_ascii_lowercase();
             let url = format!("{lower}://{host}:{number}");
-            let mut set = |name: String, value: &str| env.insert(prefix.clone() + &name, value.to_owned());
+            let mut set =
+                |name: String, value: &str| env.insert(prefix.clone() + &name, value.to_owned());
             if i == 0 {
                 set("_SERVICE_HOST".to_owned(), ip);
                 set("_SERVICE_PORT".to_owned(), &number);
@@ -309,7 +310,8 @@ mod tests {
                 {"name": "EMPTY"},
             ],
         });
-        let line = command_line(&Store::new(9), &pod, &container, &Env::new()).expect("it has a command");
+        let line =
+            command_line(&Store::new(9), &pod, &container, &Env::new()).expect("it has a command");
         assert_eq!(line.program, "prog");
         assert_eq!(line.args, ["p", "p-l-v-127.0.1.1-$(AFTER)", "$(LATER)"]);
         assert_eq!(line.env["EMPTY"], "");
@@ -355,9 +357,7 @@ mod tests {
             let reference = json!({"name": name, "key": key, "optional": optional});
             json!({"env": [{"name": "A", "valueFrom": {field: reference}}]})
         };
-        let all = |field: &str, name: &str, optional: bool| {
-            json!({"envFrom": [{"prefix": "P_", field: {"name": name, "optional": optional}}]})
-        };
+        let all = |field: &str, name: &str, optional: bool| json!({"envFrom": [{"prefix": "P_", field: {"name": name, "optional": optional}}]});
         for (mut container, want) in [
             (from("configMapKeyRef", "m", "k", false), Ok("A=v")),
             (from("secretKeyRef", "s", "pass", false), Ok("A=hunter")),
@@ -396,9 +396,7 @@ mod tests {
 
     #[test]
     fn services_are_variables_unless_the_pod_wants_none() {
-        let port = |port: u16, protocol: &str, name: &str| {
-            json!({"port": port, "protocol": protocol, "name": name})
-        };
+        let port = |port: u16, protocol: &str, name: &str| json!({"port": port, "protocol": protocol, "name": name});
         let ports = [port(80, "TCP", "web-ui"), port(53, "UDP", "")];
         let store = store(&[
             (

@@ -21,6 +21,7 @@ use crate::dev::kind::{Key, Kind};
 use crate::dev::logs;
 use crate::dev::object::{Object, array_at, text_at};
 use crate::dev::state::DeleteOptions;
+use crate::dev::store::Seen;
 use crate::dev::time;
 
 /// Where programs are looked for when this process has no PATH itself.
@@ -47,7 +48,7 @@ pub(super) struct Kubelet {
     timers: BTreeMap<(Millis, u64), Timer>,
     timers_set: u64,
     /// The store's version that has been looked at.
-    seen: u64,
+    seen: Seen,
 }
 
 /// A process and whose it is. The pod may be gone; then it is only reaped.
@@ -97,7 +98,7 @@ impl Kubelet {
             processes: BTreeMap::new(),
             timers: BTreeMap::new(),
             timers_set: 0,
-            seen: 0,
+            seen: Seen::default(),
             api,
             settings,
             inbox,
@@ -113,9 +114,8 @@ impl Kubelet {
 
     fn changed(&mut self) -> BTreeSet<Key> {
         let state = self.api.lock();
-        let after = std::mem::replace(&mut self.seen, state.store.version());
         let pod = |key: &&Key| key.kind == Kind::Pod;
-        match state.store.changes_after(after) {
+        match state.store.unseen(&mut self.seen) {
             Ok(changes) => changes.map(|change| &change.now.key).filter(pod).cloned().collect(),
             // Too far behind: look at everything.
             Err(_) => {

@@ -36,9 +36,7 @@ pub(super) fn data(
     };
     let decoded = |list: &str| -> Data {
         // The server took nothing that cannot be decoded.
-        members(list)
-            .map(|(key, text)| (key, STANDARD.decode(text).unwrap_or_default()))
-            .collect()
+        members(list).map(|(key, text)| (key, STANDARD.decode(text).unwrap_or_default())).collect()
     };
     if kind == Kind::Secret {
         return Ok(Some(decoded("data")));

@@ -116,9 +116,8 @@ pub(super) enum Words<'a> {
 pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, NotStarted> {
     let Place { api, pod, spec, .. } = *place;
     let folder = place.termination.parent().unwrap_or(Path::new("/"));
-    volumes::set_up(api, pod, folder).map_err(|message| {
-        NotStarted::Blocked(Blocked { reason: "ContainerCreating", message })
-    })?;
+    volumes::set_up(api, pod, folder)
+        .map_err(|message| NotStarted::Blocked(Blocked { reason: "ContainerCreating", message }))?;
     let mut base = place.base.clone();
     base.insert("HOSTNAME".to_owned(), host_name(place));
     let kubeconfig = kubeconfig(place, folder)

@@ -195,7 +195,10 @@ mod tests {
         ]);
         for (volume, want) in [
             (json!({"configMap": {"name": "m"}}), Ok("a(644)=1 b(644)=2")),
-            (json!({"configMap": {"name": "m", "defaultMode": 0o600, "items": items}}), Ok("d/x(400)=1")),
+            (
+                json!({"configMap": {"name": "m", "defaultMode": 0o600, "items": items}}),
+                Ok("d/x(400)=1"),
+            ),
             (json!({"secret": {"secretName": "s", "defaultMode": 0o600}}), Ok("pass(600)=hunter")),
             (json!({"configMap": {"name": "x"}}), Err("configmap \"x\" not found")),
             (json!({"configMap": {"name": "x", "optional": true}}), Ok("")),

@@ -289,9 +289,12 @@ mod tests {
                 "spec": {"volumeName": "pv"}, "status": {"phase": phase},
             })
         };
-        for (name, phase, owner) in
-            [("a", "Bound", "o"), ("b", "Pending", "o"), ("p-own", "Bound", "u"), ("p-not", "Bound", "o")]
-        {
+        for (name, phase, owner) in [
+            ("a", "Bound", "o"),
+            ("b", "Pending", "o"),
+            ("p-own", "Bound", "u"),
+            ("p-not", "Bound", "o"),
+        ] {
             store.put(Kind::PersistentVolumeClaim, claim(name, phase, owner));
         }
         let volume = json!({"metadata": {"name": "pv"}, "spec": {"hostPath": {"path": "/d"}}});
@@ -303,7 +306,9 @@ mod tests {
             (named("b"), Err("n/b: PVC is not bound")),
             (
                 named("x"),
-                Err("n/x: failed to fetch PVC from API server: persistentvolumeclaims \"x\" not found"),
+                Err(
+                    "n/x: failed to fetch PVC from API server: persistentvolumeclaims \"x\" not found",
+                ),
             ),
             (json!({"name": "own", "ephemeral": {}}), Ok("/d")),
             (
