@@ -208,6 +208,9 @@ pub struct DevArgs {
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
           action = clap::ArgAction::Set)]
     pub memory_limits: bool,
+    /// Ask everybody who they are, and allow what the roles in the cluster allow
+    #[arg(long)]
+    pub rbac: bool,
     /// A fault to inject, of those below; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,

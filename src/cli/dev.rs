@@ -44,6 +44,7 @@ fn serve(
         start_delay: Duration::from_millis(args.start_delay.unwrap_or(0)),
         memory_limits: args.memory_limits,
         faults: args.fault.clone(),
+        rbac: args.rbac,
         disabled_admission: args.disable_admission_plugins.clone(),
         seed: args.seed,
         ..Options::default()

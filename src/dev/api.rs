@@ -13,12 +13,14 @@ use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
 use crate::dev::faults::{Fault, Faults, Injector};
-use crate::dev::identity::Tokens;
+use crate::dev::identity::{self, Tokens, User};
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
 use crate::dev::options::{self, ListOptions};
+use crate::dev::rbac;
 use crate::dev::read;
-use crate::dev::refused::{Cause, Refused};
+use crate::dev::refused::Refused;
+use crate::dev::reviews;
 use crate::dev::route::{self, Route, Target};
 use crate::dev::state::{Deleted, NAMESPACES, State};
 use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
@@ -37,12 +39,16 @@ pub(crate) struct Api {
     pub(crate) faults: Injector,
     /// Where the node writes the containers' output.
     pub(crate) logs: PathBuf,
+    /// `http://127.0.0.1:PORT`
+    pub(crate) url: String,
     /// The file that clients reach this server with.
     pub(crate) kubeconfig: PathBuf,
     /// This program, as which containers with volumes start.
     pub(crate) runner: PathBuf,
     pub(crate) tokens: Tokens,
     pub(crate) followers: logs::Followers,
+    /// The owner's bearer token; none where nobody is asked who they are.
+    pub(crate) admin_token: Option<String>,
 }
 
 /// What a request is answered with.
@@ -105,10 +111,12 @@ impl Api {
             clock,
             faults,
             logs,
+            url: String::new(),
             kubeconfig: PathBuf::new(),
             runner: "/proc/self/exe".into(),
             tokens: Tokens::default(),
             followers: logs::Followers::default(),
+            admin_token: None,
         }
     }
 
@@ -135,12 +143,12 @@ impl Api {
     }
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
+        let user = self.admit(request)?;
         match route::parse(&request.path)? {
-            Route::AccessReview if request.method == "POST" => {
-                write::check_media_type(request)?;
-                access_review(&request.body)
+            Route::Review(review, namespace) if request.method == "POST" => {
+                reviews::answer(self, request, review, &namespace, &user)
             }
-            Route::AccessReview => Err(Refused::method_not_allowed()),
+            Route::Review(..) => Err(Refused::method_not_allowed()),
             Route::Document if request.method == "GET" => {
                 discovery::document(&request.path, address)
                     .map(|document| Answer::json(200, &document))
@@ -159,6 +167,15 @@ impl Api {
                     false => form.answer(target.kind, answer, &self.lock().now),
                 }
             }
+        }
+    }
+
+    /// Who asks, where that one may.
+    fn admit(&self, request: &Request) -> Result<User, Refused> {
+        let user = identity::authenticate(self, request)?;
+        match self.admin_token {
+            Some(_) => rbac::admit(&self.lock().store, request, user),
+            None => Ok(user),
         }
     }
 
@@ -190,6 +207,7 @@ impl Api {
                 write::create(self, request, kind, &target.namespace)
             }
             ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
+            ("POST", Some(key), Part::Token) => identity::request_token(self, request, &key),
             ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
                 allowed("update")?;
                 write::put(self, request, &key, part)
@@ -285,25 +303,4 @@ pub(crate) fn success(code: u16) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,
     })
-}
-
-/// Everybody may do everything here.
-fn access_review(body: &[u8]) -> Result<Answer, Refused> {
-    let mut review = crate::dev::decode::value(body).map_err(|error| {
-        Refused::bad_request(format!(
-            "the object provided is unrecognized (must be of type SelfSubjectAccessReview): \
-             couldn't get version/kind; json parse error: {error}"
-        ))
-    })?;
-    let given = |field: &str| review.pointer(&format!("/spec/{field}")).is_some();
-    if given("resourceAttributes") == given("nonResourceAttributes") {
-        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        let cause = Cause::invalid("spec.resourceAttributes", "null", detail);
-        return Err(Refused::invalid_kind("", "authorization.k8s.io", "", &[cause]));
-    }
-    review["kind"] = "SelfSubjectAccessReview".into();
-    review["apiVersion"] = "authorization.k8s.io/v1".into();
-    review["metadata"] = json!({ "creationTimestamp": null });
-    review["status"] = json!({ "allowed": true });
-    Ok(Answer::json(201, &review))
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,10 @@ use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
 use crate::dev::controllers::Controllers;
 use crate::dev::faults::{self, Faults};
+use crate::dev::identity;
+use crate::dev::kubeconfig;
 use crate::dev::node::{self, Node};
+use crate::dev::rbac;
 use crate::dev::server::{self, Door};
 use crate::runtime::clock::Clock;
 
@@ -41,6 +44,8 @@ pub struct Options {
     pub disabled_admission: Vec<String>,
     /// Of faults and of simulated delays.
     pub seed: u64,
+    /// Ask everybody who they are, and allow what the roles in the cluster allow.
+    pub rbac: bool,
     /// Where the private folder is made; none: in the system's place for temporary files.
     pub folder: Option<PathBuf>,
     /// The posse binary, as which containers with volumes start; none: this program itself.
@@ -60,6 +65,7 @@ impl Default for Options {
             faults: Vec::new(),
             disabled_admission: Vec::new(),
             seed: 0,
+            rbac: false,
             folder: None,
             runner: None,
         }
@@ -144,14 +150,10 @@ impl Cluster {
         options: Options,
         faults: Faults,
     ) -> Result<Self, DevError> {
-        let clock = Clock::start();
-        let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
-        let mut api = Api::new(clock, faults.clone(), options.seed, folder.join("logs"));
-        api.kubeconfig.clone_from(&kubeconfig);
-        if let Some(runner) = options.runner {
-            api.runner = runner;
-        }
-        let api = Arc::new(api);
+        let kubeconfig =
+            options.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
+        let api = Arc::new(api(folder, &listener, &kubeconfig, &options, faults.clone())?);
+        let admin_token = api.admin_token.clone();
         let settings = node::Settings {
             simulate: options.simulate,
             nodes: options.nodes,
@@ -183,7 +185,8 @@ impl Cluster {
             running: Some((door, controllers, node)),
         };
         let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
-        cluster.write_kubeconfig()?;
+        kubeconfig::write(&cluster.kubeconfig, &cluster.url(), "default", admin_token.as_deref())
+            .map_err(|error| DevError::File(cluster.kubeconfig.clone(), error))?;
         cluster.refuse(refuse);
         Ok(cluster)
     }
@@ -223,39 +226,36 @@ impl Cluster {
             log::warn!("{}: {error}", self.folder.display());
         }
     }
-
-    fn write_kubeconfig(&self) -> Result<(), DevError> {
-        let text = format!(
-            "apiVersion: v1\n\
-             kind: Config\n\
-             current-context: posse-dev\n\
-             contexts:\n\
-             - name: posse-dev\n\
-             \x20 context: {{cluster: posse-dev, namespace: default, user: \"\"}}\n\
-             clusters:\n\
-             - name: posse-dev\n\
-             \x20 cluster: {{server: \"{}\"}}\n\
-             users: []\n",
-            self.url()
-        );
-        // Whole or not at all: whoever waits for the file reads it the moment it is there.
-        let mut part = self.kubeconfig.clone().into_os_string();
-        part.push(format!(".{}", std::process::id()));
-        let write = || -> io::Result<()> {
-            let mut options = fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-            io::Write::write_all(&mut file, text.as_bytes())?;
-            fs::rename(&part, &self.kubeconfig)
-        };
-        write().map_err(|error| DevError::File(self.kubeconfig.clone(), error))
-    }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The API server as it is asked for.
+fn api(
+    folder: &Path,
+    listener: &TcpListener,
+    kubeconfig: &Path,
+    options: &Options,
+    faults: Faults,
+) -> Result<Api, DevError> {
+    let mut api = Api::new(Clock::start(), faults, options.seed, folder.join("logs"));
+    kubeconfig.clone_into(&mut api.kubeconfig);
+    if let Ok(address) = listener.local_addr() {
+        api.url = format!("http://{address}");
+    }
+    if let Some(runner) = &options.runner {
+        api.runner.clone_from(runner);
+    }
+    if options.rbac {
+        let random = |error| DevError::File("/dev/urandom".into(), error);
+        api.admin_token = Some(identity::new_secret().map_err(random)?);
+        rbac::furnish(&mut api.lock());
+    }
+    Ok(api)
 }
 
 /// Makes the private folder: one that was not there before, for this user alone.

@@ -11,9 +11,15 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
+use crate::dev::api::{Answer, Api};
 use crate::dev::kind::{Key, Kind};
-use crate::dev::object::text_at;
+use crate::dev::object::{array_at, object_mut, text_at};
+use crate::dev::refused::{Cause, Refused};
+use crate::dev::reviews;
 use crate::dev::state::State;
+use crate::dev::time;
+use crate::dev::write;
+use crate::serve::Request;
 
 /// Who issues tokens, and for whom they are where nobody else is named.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -79,14 +85,12 @@ impl Tokens {
             audiences,
             expires: now + Duration::from_secs(seconds),
         };
-        let mut signature = [0; SIGNATURE_BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut signature)?;
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let token = format!(
             "{}.{}.{}",
             part(&json!({ "alg": "HS256", "typ": "JWT" })),
             part(&claims.payload(now)),
-            URL_SAFE_NO_PAD.encode(signature)
+            new_secret()?
         );
         let mut known = self.lock();
         if known.claims.len() >= TOKENS_MAX {
@@ -117,12 +121,9 @@ impl Tokens {
         {
             return Ok(token.clone());
         }
-        let name = match text_at(pod, "/spec/serviceAccountName") {
-            "" => "default",
-            name => name,
-        };
-        let account = Key::new(Kind::ServiceAccount, text_at(pod, "/metadata/namespace"), name);
+        let account = account_key(pod);
         let Some(object) = state.store.get(&account) else {
+            let name = account.name;
             return Err(format!("failed to fetch token: serviceaccounts \"{name}\" not found"));
         };
         let wanted = Wanted {
@@ -139,6 +140,25 @@ impl Tokens {
         Ok(token)
     }
 
+    /// The token by which the clients in a pod are known: empty where the pod or its account wants
+    /// none.
+    pub(crate) fn of_client(
+        &self,
+        state: &State,
+        pod: &Value,
+        now: SystemTime,
+    ) -> Result<String, String> {
+        const SECONDS: u64 = 365 * 24 * 3600;
+        let wants = |object: &Value, place: &str| object.pointer(place).and_then(Value::as_bool);
+        let account = state.store.get(&account_key(pod)).map(|object| object.value());
+        let wanted = wants(pod, "/spec/automountServiceAccountToken")
+            .or_else(|| wants(account.as_ref()?, "/automountServiceAccountToken"));
+        match wanted {
+            Some(false) => Ok(String::new()),
+            Some(true) | None => self.of_pod(state, pod, "", SECONDS, now),
+        }
+    }
+
     /// What a token says, where it still holds: it, its account and what it is bound to are there.
     pub(crate) fn claims(&self, state: &State, token: &str, now: SystemTime) -> Option<Claims> {
         let claims = self.lock().claims.get(token).cloned()?;
@@ -148,18 +168,23 @@ impl Tokens {
     }
 }
 
+/// The account of a pod.
+fn account_key(pod: &Value) -> Key {
+    let name = match text_at(pod, "/spec/serviceAccountName") {
+        "" => "default",
+        name => name,
+    };
+    Key::new(Kind::ServiceAccount, text_at(pod, "/metadata/namespace"), name)
+}
+
 impl Claims {
     /// `system:serviceaccount:NAMESPACE:NAME`
-    pub(crate) fn user(&self) -> String {
+    fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.account)
     }
 
-    pub(crate) fn account_uid(&self) -> &str {
-        &self.account_uid
-    }
-
     /// The pod whose token it is.
-    pub(crate) fn pod(&self) -> Option<(&str, &str)> {
+    fn pod(&self) -> Option<(&str, &str)> {
         let (kind, name, uid) = self.bound.as_ref()?;
         (*kind == Kind::Pod).then_some((name, uid))
     }
@@ -185,4 +210,181 @@ impl Claims {
             "sub": self.user(),
         })
     }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) uid: String,
+    /// The pod whose token it is: name and uid.
+    pub(crate) pod: Option<(String, String)>,
+}
+
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
+const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+
+impl User {
+    /// The cluster's owner.
+    pub(crate) fn admin() -> Self {
+        Self::new("kubernetes-admin", &["system:masters", AUTHENTICATED])
+    }
+
+    fn new(name: &str, groups: &[&str]) -> Self {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        Self { name: name.to_owned(), groups, ..Self::default() }
+    }
+
+    pub(crate) fn of_claims(claims: &Claims) -> Self {
+        let own = format!("system:serviceaccounts:{}", claims.namespace);
+        Self {
+            uid: claims.account_uid.clone(),
+            pod: claims.pod().map(|(name, uid)| (name.to_owned(), uid.to_owned())),
+            ..Self::new(&claims.user(), &["system:serviceaccounts", &own, AUTHENTICATED])
+        }
+    }
+
+    /// The one that a request wants to be taken for; none where it wants nothing of the kind.
+    pub(crate) fn impersonated(request: &Request) -> Option<Self> {
+        let name = request.header("impersonate-user")?;
+        let mut groups: Vec<&str> = request.headers("impersonate-group").collect();
+        let own;
+        if groups.is_empty()
+            && let Some((namespace, _)) = account_of(name)
+        {
+            own = format!("system:serviceaccounts:{namespace}");
+            groups.extend(["system:serviceaccounts", own.as_str()]);
+        }
+        if name == ANONYMOUS {
+            groups.push(UNAUTHENTICATED);
+        } else if !groups.contains(&AUTHENTICATED) && !groups.contains(&UNAUTHENTICATED) {
+            groups.push(AUTHENTICATED);
+        }
+        Some(Self::new(name, &groups))
+    }
+}
+
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// Namespace and name of the service account that is meant by a user's name.
+pub(crate) fn account_of(user: &str) -> Option<(&str, &str)> {
+    user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')
+}
+
+/// Who a request comes from, by its bearer token alone.
+pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, Refused> {
+    let Some(admin_token) = &api.admin_token else { return Ok(User::admin()) };
+    let given = request.header("authorization").unwrap_or_default();
+    let (scheme, token) = given.trim().split_once(' ').unwrap_or_default();
+    if !scheme.eq_ignore_ascii_case("bearer") || token.trim().is_empty() {
+        return Ok(User::new(ANONYMOUS, &[UNAUTHENTICATED]));
+    }
+    let token = token.trim();
+    if token == admin_token {
+        return Ok(User::admin());
+    }
+    let now = api.clock.wall(api.clock.now());
+    let claims = api.tokens.claims(&api.lock(), token, now);
+    let ours = |claims: &Claims| claims.audiences.iter().any(|audience| audience == ISSUER);
+    claims.filter(ours).map(|claims| User::of_claims(&claims)).ok_or_else(Refused::unauthorized)
+}
+
+/// A random text that nobody guesses.
+pub(crate) fn new_secret() -> std::io::Result<String> {
+    let mut bytes = [0; SIGNATURE_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// The shortest life of a token, and the longest.
+const SECONDS_MIN: i64 = 600;
+const SECONDS_MAX: i64 = 1 << 32;
+
+/// Answers `POST serviceaccounts/NAME/token`.
+pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
+    write::check_media_type(request)?;
+    let mut review = reviews::body("TokenRequest", &request.body)?;
+    let seconds = review.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
+    let seconds = seconds.unwrap_or(3600);
+    let mut causes = Vec::new();
+    if seconds < SECONDS_MIN {
+        let detail = "may not specify a duration less than 10 minutes";
+        causes.push(Cause::invalid_raw("spec.expirationSeconds", &seconds, detail));
+    }
+    if seconds > SECONDS_MAX {
+        let detail = "may not specify a duration larger than 2^32 seconds";
+        causes.push(Cause::invalid_raw("spec.expirationSeconds", &seconds, detail));
+    }
+    if !causes.is_empty() {
+        return Err(Refused::invalid_kind("TokenRequest", "authentication.k8s.io", "", &causes));
+    }
+    let state = api.lock();
+    let Some(account) = state.store.get(key) else {
+        return Err(Refused::not_found(key.kind, &key.name));
+    };
+    let bound = bound(&state, &review, key)?;
+    let audiences = array_at(&review, "/spec/audiences").iter().filter_map(Value::as_str);
+    let wanted = Wanted {
+        audiences: audiences.map(str::to_owned).collect(),
+        bound,
+        seconds: u64::try_from(seconds).unwrap_or_default(),
+    };
+    let now = api.clock.wall(api.clock.now());
+    let (token, claims) = api
+        .tokens
+        .issue(key, &account.uid, wanted, now)
+        .map_err(|error| Refused::internal(format!("failed to generate token: {error}")))?;
+    drop(state);
+    reviews::complete(&mut review, "TokenRequest");
+    let spec = object_mut(&mut review, "spec");
+    spec.insert("audiences".to_owned(), json!(claims.audiences));
+    spec.insert("expirationSeconds".to_owned(), seconds.into());
+    spec.entry("boundObjectRef").or_insert(Value::Null);
+    review["status"] = json!({ "token": token, "expirationTimestamp": time::text(claims.expires) });
+    Ok(Answer::json(201, &review))
+}
+
+/// The object that a token is to end with.
+fn bound(
+    state: &State,
+    review: &Value,
+    account: &Key,
+) -> Result<Option<(Kind, String, String)>, Refused> {
+    let Some(reference) = review.pointer("/spec/boundObjectRef").filter(|r| !r.is_null()) else {
+        return Ok(None);
+    };
+    let (version, kind) = (text_at(reference, "/apiVersion"), text_at(reference, "/kind"));
+    let known = Kind::of_reference(version, kind);
+    let kind = match known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) {
+        Some(kind) => kind,
+        None => {
+            let slash = if version.contains('/') { "" } else { "/" };
+            return Err(Refused::bad_request(format!(
+                "cannot bind token to object of type {slash}{version}, Kind={kind}"
+            )));
+        }
+    };
+    let (name, uid) = (text_at(reference, "/name"), text_at(reference, "/uid"));
+    let Some(object) = state.store.get(&Key::new(kind, &account.namespace, name)) else {
+        return Err(Refused::not_found(kind, name));
+    };
+    let of_another = kind == Kind::Pod
+        && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
+    if of_another {
+        return Err(Refused::bad_request(format!(
+            "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount \
+             name.",
+            account.name
+        )));
+    }
+    if !uid.is_empty() && *uid != *object.uid {
+        let detail = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The \
+             object might have been deleted and then recreated"
+        );
+        return Err(Refused::conflict(kind.name(), kind.group(), name, &detail));
+    }
+    Ok(Some((kind, name.to_owned(), object.uid.to_string())))
 }

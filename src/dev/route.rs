@@ -5,11 +5,11 @@ use percent_encoding::percent_decode_str;
 use crate::dev::discovery;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::refused::Refused;
+use crate::dev::reviews::Review;
 
 /// What a path means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    AccessReview,
     /// A document that never changes: discovery, version.
     Document,
     Health,
@@ -18,6 +18,8 @@ pub(crate) enum Route {
     /// A path that is nobody's.
     Nowhere,
     Resource(Target),
+    /// A question, and the namespace it is about.
+    Review(Review, String),
 }
 
 /// A collection, or an object in it, or a part of that object.
@@ -47,15 +49,15 @@ pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
         .collect();
     let Some(segments) = decoded else { return Err(Refused::no_such_path()) };
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    if let Some((review, namespace)) = Review::of_path(&segments) {
+        return Ok(Route::Review(review, namespace));
+    }
     match segments.as_slice() {
         ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
         [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, "v1"]
             if discovery::has(path) =>
         {
             Ok(Route::Document)
-        }
-        ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] => {
-            Ok(Route::AccessReview)
         }
         ["api", "v1", rest @ ..] => resource("", rest),
         ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::NoGroup),

@@ -18,6 +18,7 @@ use super::volumes;
 use crate::dev::api::Api;
 use crate::dev::events::{self, Note};
 use crate::dev::kind::Key;
+use crate::dev::kubeconfig;
 use crate::dev::object::text_at;
 
 /// What every container is told of the API server, whose clients find it by this file.
@@ -125,8 +126,9 @@ pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, N
         .map_err(|message| NotStarted::Blocked(Blocked { reason: "ContainerCreating", message }))?;
     let mut base = place.base.clone();
     base.insert("HOSTNAME".to_owned(), host_name(place));
-    let kubeconfig = api.kubeconfig.to_string_lossy().into_owned();
-    base.insert(KUBECONFIG.to_owned(), kubeconfig);
+    let kubeconfig = kubeconfig(place, folder)
+        .map_err(|error| NotStarted::Blocked(Blocked::config(error.to_string())))?;
+    base.insert(KUBECONFIG.to_owned(), kubeconfig.to_string_lossy().into_owned());
     let (mut line, mounts) = {
         let state = api.lock();
         let line = command_line(&state.store, pod, spec, &base).map_err(NotStarted::Blocked)?;
@@ -151,9 +153,23 @@ pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, N
         line.args = words;
     }
     let dispensable = mounts.is_empty();
-    let sandbox = sandbox(place, folder, mounts, &mut line)
+    let sandbox = sandbox(place, folder, mounts, &kubeconfig, &mut line)
         .map_err(|error| NotStarted::Failed(not_started(&error.to_string())))?;
     Ok(Prepared { line, sandbox, dispensable })
+}
+
+/// The file by which the container finds the API server: everybody's, or with roles the pod's own.
+fn kubeconfig(place: &Place<'_>, folder: &Path) -> io::Result<PathBuf> {
+    let Place { api, key, pod, .. } = *place;
+    if api.admin_token.is_none() {
+        return Ok(api.kubeconfig.clone());
+    }
+    let now = api.clock.wall(api.clock.now());
+    let token = api.tokens.of_client(&api.lock(), pod, now).map_err(io::Error::other)?;
+    let path = folder.join("_kubeconfig");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    kubeconfig::write(&path, &api.url, &key.namespace, Some(&token))?;
+    Ok(path)
 }
 
 /// The container's view of the files, where it has one of its own: with volumes, or where it speaks
@@ -162,6 +178,7 @@ fn sandbox(
     place: &Place<'_>,
     folder: &Path,
     mut mounts: Vec<Mount>,
+    kubeconfig: &Path,
     line: &mut CommandLine,
 ) -> io::Result<Option<Sandbox>> {
     let message = text_at(place.spec, "/terminationMessagePath");
@@ -179,11 +196,10 @@ fn sandbox(
             read_only: false,
         });
     }
-    let kubeconfig = &place.api.kubeconfig;
     if mounts.iter().any(|mount| kubeconfig.starts_with(&mount.target)) {
         let target = "/run/posse-dev/kubeconfig".to_owned();
         line.env.insert(KUBECONFIG.to_owned(), target.clone());
-        mounts.push(Mount { source: kubeconfig.clone(), target, read_only: true });
+        mounts.push(Mount { source: kubeconfig.to_owned(), target, read_only: true });
     }
     let runner = place.api.runner.clone();
     Ok(Some(Sandbox { runner, folder: folder.join("_view"), mounts }))
