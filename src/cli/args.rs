@@ -195,7 +195,7 @@ pub struct DevArgs {
     /// Where the kubeconfig is written [default: a private folder]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Start no process: pods only move through their phases
+    /// Start no process: pods only move through their phases, on nodes with room for all
     #[arg(long)]
     pub simulate: bool,
     /// How many nodes there are; with 0 pods stay pending, and clients play the node

@@ -370,8 +370,8 @@ fn bound(
     let Some(object) = state.store.get(&Key::new(kind, &account.namespace, name)) else {
         return Err(Refused::not_found(kind, name));
     };
-    let of_another = kind == Kind::Pod
-        && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
+    let of_another =
+        kind == Kind::Pod && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
     if of_another {
         return Err(Refused::bad_request(format!(
             "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount \

@@ -430,3 +430,60 @@ impl<'a> Reader<'a> {
         told
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(reader: &mut Reader<'_>) -> String {
+        let mut text = Vec::new();
+        while let Some(bytes) = reader.next().expect("the file is read") {
+            text.extend_from_slice(&bytes);
+        }
+        String::from_utf8(text).expect("text")
+    }
+
+    #[test]
+    fn long_logs_are_begun_anew_and_readers_go_along() {
+        let folder = std::env::temp_dir().join(format!("posse-dev-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = file(&folder, "c", 0);
+        let mut written = LogFile::create(&path, &Followers::default()).expect("a file");
+        let mut n_lines = 0;
+        let mut write = |megabytes: usize| {
+            for _ in 0..megabytes {
+                let mut lines = Vec::new();
+                let moment = time::precise(std::time::UNIX_EPOCH);
+                LogFile::put_line(&mut lines, &moment, true, format!("{n_lines}").as_bytes());
+                for _ in 0..64 {
+                    LogFile::put_line(&mut lines, &moment, false, &[b'x'; 16 << 10]);
+                }
+                written.append(&lines).expect("it is written");
+                n_lines += 1;
+            }
+        };
+        write(9);
+        let log = Log {
+            path: path.clone(),
+            follow: true,
+            timestamps: false,
+            since: None,
+            tail: None,
+            limit: None,
+        };
+        let mut reader = Reader { log: &log, file: None, position: 0, left: usize::MAX };
+        reader.file = Some(File::open(&path).expect("it is there"));
+        let numbers = |text: &str| -> Vec<usize> {
+            let lines = text.split(['x', '\n']).filter(|part| !part.is_empty());
+            lines.map(|number| number.parse().expect("a number")).collect()
+        };
+        assert_eq!(numbers(&all(&mut reader)), (0..9).collect::<Vec<_>>());
+        write(5);
+        assert_eq!(numbers(&all(&mut reader)), (9..14).collect::<Vec<_>>());
+        assert_eq!(last_words(&path), "x".repeat(LAST_BYTES));
+        // Whoever begins to read now reads the new file alone.
+        let mut late = Reader::open(&log).expect("it is there");
+        assert_eq!(numbers(&all(&mut late)).first(), Some(&10));
+        std::fs::remove_dir_all(&folder).expect("it is there");
+    }
+}

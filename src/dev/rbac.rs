@@ -97,7 +97,12 @@ impl Attributes {
     pub(crate) fn refused(&self, user: &User, name: &str) -> Refused {
         let who = format!("User {} cannot {}", go_quoted(&user.name), self.verb);
         if self.resource.is_empty() {
-            return Refused::not_allowed("", "", "", &format!("{who} path {}", go_quoted(&self.path)));
+            return Refused::not_allowed(
+                "",
+                "",
+                "",
+                &format!("{who} path {}", go_quoted(&self.path)),
+            );
         }
         let place = match self.namespace.as_str() {
             "" => "at the cluster scope".to_owned(),
@@ -254,12 +259,13 @@ fn permits(rule: &Value, wanted: &Attributes) -> bool {
     }
     let whole = wanted.whole_resource();
     let any_with_part = format!("*/{}", wanted.part);
-    let resource = |text: &str| {
-        exactly(text, &whole) || !wanted.part.is_empty() && text == any_with_part
-    };
+    let resource =
+        |text: &str| exactly(text, &whole) || !wanted.part.is_empty() && text == any_with_part;
     let named = array_at(rule, "/resourceNames").is_empty()
         || has("/resourceNames", &|name| name == wanted.name && !name.is_empty());
-    has("/apiGroups", &|group| exactly(group, &wanted.group)) && has("/resources", &resource) && named
+    has("/apiGroups", &|group| exactly(group, &wanted.group))
+        && has("/resources", &resource)
+        && named
 }
 
 /// The roles that every cluster has, and the groups that they are bound to.
@@ -286,8 +292,7 @@ pub(crate) fn furnish(state: &mut State) {
             .collect();
         if !subjects.is_empty() {
             let reference = json!({ "apiGroup": GROUP, "kind": "ClusterRole", "name": role });
-            let value =
-                json!({ "metadata": metadata, "subjects": subjects, "roleRef": reference });
+            let value = json!({ "metadata": metadata, "subjects": subjects, "roleRef": reference });
             state.ensure(Kind::ClusterRoleBinding, role, value);
         }
     }

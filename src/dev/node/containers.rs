@@ -152,7 +152,6 @@ impl Kubelet {
             return Err(failed("the container is gone".to_owned()));
         };
         let restarts = run.containers.get(at).map_or(0, |container| container.restarts);
-        let is_first = run.containers.get(at).is_none_or(|container| !container.tried);
         let ip = run.ip.to_string();
         let folder = logs::pod_folder(&self.api.logs, key, &object.uid);
         let log = logs::file(&folder, text_at(spec, "/name"), restarts);
@@ -168,12 +167,10 @@ impl Kubelet {
             termination: &termination,
         };
         let prepared = prepare(&place, Words::Container)?;
-        if is_first || restarts > 0 {
-            let (name, image) = (text_at(spec, "/name"), text_at(spec, "/image"));
-            let message = format!("Container image \"{image}\" already present on machine");
-            self.event(key, Some(at), false, "Pulled", &message);
-            self.event(key, Some(at), false, "Created", &format!("Created container {name}"));
-        }
+        let (name, image) = (text_at(spec, "/name"), text_at(spec, "/image"));
+        let message = format!("Container image \"{image}\" already present on machine");
+        self.event(key, Some(at), false, "Pulled", &message);
+        self.event(key, Some(at), false, "Created", &format!("Created container {name}"));
         self.processes_started += 1;
         let number = self.processes_started;
         let output = self

@@ -19,6 +19,8 @@ const LEASES: &str = "kube-node-lease";
 const RENEW_MS: u64 = 10_000;
 const STATUS_EVERY: u64 = 30;
 const LEASE_SECONDS: u64 = 40;
+/// The taint of a cordoned node.
+pub(super) const CORDON: &str = "node.kubernetes.io/unschedulable";
 const PODS: &str = "110";
 /// A simulated node has room for whatever is asked of it: cores, memory, pods.
 const SIMULATED: [&str; 3] = ["100000", "1Pi", "100000"];
@@ -106,10 +108,13 @@ impl Nodes {
         let there: BTreeSet<&str> = nodes.iter().map(|node| node.key.name.as_str()).collect();
         self.alive =
             self.names.iter().filter(|name| there.contains(name.as_str())).cloned().collect();
-        for node in nodes.iter().filter(|node| self.alive.contains(&node.key.name)) {
+        for node in nodes {
             let mut value = node.value();
             let name = &node.key.name;
-            if array_at(&value, "/status/conditions").is_empty() {
+            if set_cordon(&mut value, &state.now) {
+                state.replace(Kind::Node, value.clone());
+            }
+            if self.alive.contains(name) && array_at(&value, "/status/conditions").is_empty() {
                 let own = labels(name);
                 let given = object_mut(&mut value["metadata"], "labels");
                 for (label, text) in own.as_object().into_iter().flatten() {
@@ -144,6 +149,27 @@ impl Nodes {
         }
         RENEW_MS
     }
+}
+
+/// Sets or removes the taint that says of a node that it is cordoned; true where that changed it.
+fn set_cordon(node: &mut Value, now: &str) -> bool {
+    let is_it = |taint: &Value| text_at(taint, "/key") == CORDON;
+    let wanted = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
+    if array_at(node, "/spec/taints").iter().any(is_it) == wanted {
+        return false;
+    }
+    let spec = object_mut(node, "spec");
+    let taints = spec.entry("taints").or_insert_with(|| json!([]));
+    let Some(list) = taints.as_array_mut() else { return false };
+    if wanted {
+        list.push(json!({ "key": CORDON, "effect": "NoSchedule", "timeAdded": now }));
+        return true;
+    }
+    list.retain(|taint| !is_it(taint));
+    if list.is_empty() {
+        spec.remove("taints");
+    }
+    true
 }
 
 fn labels(name: &str) -> Value {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::nodes::CORDON;
 use crate::dev::api::Api;
 use crate::dev::controllers::tolerates;
 use crate::dev::events::{self, Note};
@@ -83,7 +84,6 @@ pub(super) struct Scheduler {
 }
 
 const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
-const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
 impl Scheduler {
     /// Takes up how the nodes are; what is on them stays.
@@ -305,7 +305,7 @@ impl Offer {
     fn against(&self, name: &str, wants: &Wants) -> Vec<String> {
         let tolerated =
             |taint: &Value| wants.tolerations.iter().any(|toleration| tolerates(toleration, taint));
-        let cordon = serde_json::json!({ "key": UNSCHEDULABLE_TAINT, "effect": "NoSchedule" });
+        let cordon = serde_json::json!({ "key": CORDON, "effect": "NoSchedule" });
         if self.unschedulable && !tolerated(&cordon) {
             return vec!["node(s) were unschedulable".to_owned()];
         }

@@ -426,6 +426,8 @@ fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
         fixture.pod("a", "unschedulable", |pod| condition(pod, "PodScheduled")["message"] == words);
     assert_eq!(condition(&waiting, "PodScheduled")["reason"], "Unschedulable");
     fixture.wait_for_event("a", "FailedScheduling", words);
+    let taints = fixture.get(&node(1)).json()["spec"]["taints"].clone();
+    assert_eq!(taints[0]["key"], "node.kubernetes.io/unschedulable", "{taints}");
     cordon(1, false);
     let running = fixture.in_phase("a", "Running");
     assert_eq!(running["spec"]["nodeName"], "dev-node-1");
