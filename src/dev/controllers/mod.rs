@@ -4,7 +4,7 @@
 pub(crate) mod namespaces;
 mod nodes;
 mod quotas;
-mod taints;
+pub(crate) mod taints;
 
 use std::io;
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use super::{Input, Settings, report};
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
+use crate::dev::faults::Fault;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::logs;
 use crate::dev::object::{Object, array_at, text_at};
@@ -46,6 +47,8 @@ pub(super) struct Kubelet {
     processes: BTreeMap<u32, Owned>,
     timers: BTreeMap<(Millis, u64), Timer>,
     timers_set: u64,
+    /// What the fault `node-loss` said when it was looked at.
+    loss: Option<String>,
     /// The store's version that has been looked at.
     seen: Seen,
 }
@@ -97,6 +100,7 @@ impl Kubelet {
             processes: BTreeMap::new(),
             timers: BTreeMap::new(),
             timers_set: 0,
+            loss: None,
             seen: Seen::default(),
             api,
             settings,
@@ -106,6 +110,14 @@ impl Kubelet {
 
     /// Takes up what has changed in the store.
     pub(super) fn look(&mut self) {
+        let loss = self.api.faults.text(Fault::NodeLoss);
+        if loss != self.loss {
+            // A node that is back catches up: with what it was told, and with what it has to tell.
+            self.loss = loss;
+            self.seen = Seen::default();
+            let keys: Vec<Key> = self.runs.keys().cloned().collect();
+            keys.iter().for_each(|key| self.catch_up(key));
+        }
         for key in self.changed() {
             self.sync(&key);
         }
@@ -124,8 +136,27 @@ impl Kubelet {
         }
     }
 
+    /// Reports what a pod did while its node was out of reach.
+    fn catch_up(&mut self, key: &Key) {
+        self.report(key);
+        let Some(run) = self.runs.get(key).filter(|run| run.ending.is_some()) else { return };
+        if !run.has_running() {
+            let uid = run.uid.clone();
+            self.confirm_end(key, &uid);
+        }
+    }
+
+    /// True while the fault keeps the pod's node from hearing and being heard.
+    fn is_cut_off(&self, key: &Key) -> bool {
+        self.runs.get(key).is_some_and(|run| self.api.faults.is_lost(&run.node))
+    }
+
     fn sync(&mut self, key: &Key) {
         let object = self.api.lock().store.get(key).cloned();
+        let node = object.as_ref().map_or("", |object| object.node());
+        if self.is_cut_off(key) || self.api.faults.is_lost(node) {
+            return;
+        }
         let same = |run: &Run| object.as_ref().is_some_and(|object| *object.uid == *run.uid);
         if self.runs.get(key).is_some_and(|run| !same(run)) {
             self.forget(key);
@@ -161,6 +192,7 @@ impl Kubelet {
         }
         let run = Run {
             uid: object.uid.clone(),
+            node: object.node().into(),
             ip: self.addresses.take(),
             since: self.now_text(),
             restart: Restart::parse(text_at(&pod, "/spec/restartPolicy")),
@@ -327,6 +359,9 @@ impl Kubelet {
 
     /// Nothing of the pod runs any more: its object may go.
     fn confirm_end(&mut self, key: &Key, uid: &str) {
+        if self.is_cut_off(key) {
+            return;
+        }
         let options = DeleteOptions {
             grace_seconds: Some(0),
             uid: Some(uid.to_owned()),
@@ -352,7 +387,7 @@ impl Kubelet {
     }
 
     fn report(&self, key: &Key) {
-        let Some(run) = self.runs.get(key) else { return };
+        let Some(run) = self.runs.get(key).filter(|_| !self.is_cut_off(key)) else { return };
         let now = self.now_text();
         self.api.edit(key, &run.uid, |pod| report::write(run, pod, &now));
     }

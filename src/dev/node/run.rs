@@ -87,6 +87,7 @@ impl Container {
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) uid: Box<str>,
+    pub(super) node: Box<str>,
     pub(super) ip: Ipv4Addr,
     pub(super) since: String,
     pub(super) restart: Restart,
@@ -219,6 +220,7 @@ mod tests {
         }
         Run {
             uid: "u".into(),
+            node: "n".into(),
             ip: Ipv4Addr::LOCALHOST,
             since: String::new(),
             restart,

@@ -3,9 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::report::HOST_IP;
+use crate::dev::controllers::taints::tolerates;
 use crate::dev::discovery::architecture;
 use crate::dev::kind::{Key, Kind};
-use crate::dev::object::text_at;
+use crate::dev::object::{array_at, text_at};
 use crate::dev::state::State;
 use crate::dev::write::{bind_to, set_condition};
 
@@ -14,6 +15,15 @@ use crate::dev::write::{bind_to, set_condition};
 pub(super) struct Scheduler {
     nodes: u32,
     next: u32,
+}
+
+/// True where a node is there and what it is tainted with is tolerated.
+fn takes_pods(state: &State, node: &str, tolerations: &[Value]) -> bool {
+    let Some(node) = state.store.get(&Key::new(Kind::Node, "", node)) else { return false };
+    array_at(&node.value(), "/spec/taints").iter().all(|taint| {
+        text_at(taint, "/effect") == "PreferNoSchedule"
+            || tolerations.iter().any(|toleration| tolerates(toleration, taint))
+    })
 }
 
 /// The label that every node carries with its name.
@@ -75,9 +85,11 @@ impl Scheduler {
         let empty = Map::new();
         let selector =
             pod.pointer("/spec/nodeSelector").and_then(Value::as_object).unwrap_or(&empty);
+        let tolerations = array_at(pod, "/spec/tolerations");
         let fits = |number: &u32| {
             let labels = node_labels(*number);
             selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+                && takes_pods(state, &node_name(*number), tolerations)
         };
         let turn = (0..self.nodes).map(|step| (self.next + step) % self.nodes).find(fits);
         let Some(number) = turn else {
