@@ -18,7 +18,7 @@
 //! also how new rows get their answers. An area has namespaces of its own; there are no nodes, so
 //! a row that wants a pod to run patches its status.
 
-#![allow(unreachable_pub, dead_code)]
+#![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
@@ -102,7 +102,8 @@ fn text<'r>(row: &'r Value, field: &str) -> &'r str {
 /// Puts a row to a server, again and again where it waits for something.
 fn put(client: &Client, row: &Value, seen: &mut Seen) -> Said {
     let path = seen.fill_in(text(row, "path"));
-    let body = row.get("body").map(|body| body.as_str().map_or(body.to_string(), str::to_owned));
+    let body =
+        row.get("body").map(|body| body.as_str().map_or_else(|| body.to_string(), str::to_owned));
     let body = body.map(|body| seen.fill_in(&body).into_bytes());
     let mut headers = Vec::new();
     for (field, name) in [("type", "content-type"), ("accept", "accept")] {
@@ -190,6 +191,25 @@ fn is_like(text: &str, pattern: &str) -> bool {
         })
 }
 
+/// `5s`, `3m20s`, `2d`: how old something was just then.
+fn without_age(cell: &Value) -> Value {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+    let is_age = cell.as_str().is_some_and(|text| {
+        text.split_inclusive(['s', 'm', 'h', 'd', 'y']).all(|part| {
+            part.ends_with(['s', 'm', 'h', 'd', 'y']) && digits(&part[..part.len() - 1])
+        }) && !text.is_empty()
+    });
+    if is_age { "<age>".into() } else { cell.clone() }
+}
+
+fn without_description(column: &Value) -> Value {
+    let mut column = column.clone();
+    if let Some(members) = column.as_object_mut() {
+        members.remove("description");
+    }
+    column
+}
+
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -219,6 +239,13 @@ fn normal(value: &mut Value, generated: &[String], managed: bool) {
                     }
                     ("serverAddress", _) => *member = "<address>".into(),
                     ("continue", _) => *member = "<token>".into(),
+                    // A Table's ages; and what its columns mean, which nothing shows.
+                    ("cells", Value::Array(cells)) => {
+                        *member = cells.iter().map(without_age).collect();
+                    }
+                    ("columnDefinitions", Value::Array(columns)) => {
+                        *member = columns.iter().map(without_description).collect();
+                    }
                     ("message", Value::String(text)) if text.contains("ersion") => {
                         *member = without_numbers(text).into();
                     }
@@ -253,11 +280,11 @@ fn generated(rows: &[Value]) -> Vec<String> {
         match value {
             Value::Object(members) => {
                 for (key, member) in members {
-                    match member {
-                        Value::String(base) if key == "generateName" && !base.is_empty() => {
-                            found.push(base.clone());
-                        }
-                        member => collect(member, found),
+                    if key == "generateName" {
+                        let base = member.as_str().filter(|base| !base.is_empty());
+                        found.extend(base.map(str::to_owned));
+                    } else {
+                        collect(member, found);
                     }
                 }
             }

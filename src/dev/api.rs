@@ -21,6 +21,7 @@ use crate::dev::refused::{Cause, Refused};
 use crate::dev::route::{self, Route, Target};
 use crate::dev::state::{Deleted, NAMESPACES, State};
 use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
+use crate::dev::table::Form;
 use crate::dev::time;
 use crate::dev::watch::Watch;
 use crate::dev::write;
@@ -132,7 +133,15 @@ impl Api {
             Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
             Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
             Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
-            Route::Resource(target) => self.resource(request, &target),
+            Route::Resource(target) if target.part == Part::Log => self.resource(request, &target),
+            Route::Resource(target) => {
+                let form = Form::of(request, target.part)?;
+                let answer = self.resource(request, &target)?;
+                match form.is_plain() {
+                    true => Ok(answer),
+                    false => form.answer(target.kind, answer, &self.lock().now),
+                }
+            }
         }
     }
 
@@ -227,7 +236,8 @@ impl Api {
             }
         }
         drop(state);
-        Ok(Answer::body(200, read::list_body(target.kind, version, None, None, &chosen)))
+        let metadata = read::list_metadata(version, None, None);
+        Ok(Answer::body(200, read::list_body(target.kind, &metadata, &chosen)))
     }
 
     /// Changes the object of that key and uid, where it is still there.

@@ -1,6 +1,9 @@
 //! Owns the way from a request's bytes to an object: JSON, kind and version, types of fields, with
 //! the server's words about each mistake. Does not know what may be stored.
 
+use base64::alphabet::STANDARD;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use base64::{DecodeError, Engine as _};
 use serde_json::Value;
 
 use crate::dev::kind::Kind;
@@ -18,18 +21,20 @@ pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
         ))
     })?;
     check_type(kind, &value)?;
-    schema::check(kind, &value).map_err(|error| cannot_be_handled(kind, kind, &error))?;
-    drop_nulls(&mut value);
+    let of = schema::of(kind);
+    schema::check(of, &value).map_err(|error| cannot_be_handled(kind, kind, &error))?;
+    schema::canonical(of, &mut value);
     Ok(value)
 }
 
 /// Checks and cleans what a merge patch gave.
 pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
-    if let Err(error) = schema::check(kind, &value) {
+    let of = schema::of(kind);
+    if let Err(error) = schema::check(of, &value) {
         let cause = Cause::invalid("patch", &value.to_string(), &error);
         return Err(Refused::invalid_kind("", "", "", &[cause]));
     }
-    drop_nulls(&mut value);
+    schema::canonical(of, &mut value);
     Ok(value)
 }
 
@@ -47,7 +52,7 @@ pub(crate) fn value(body: &[u8]) -> Result<Value, String> {
     }
 }
 
-fn type_word(value: &Value) -> &'static str {
+pub(crate) fn type_word(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -125,16 +130,16 @@ fn cannot_be_handled(given: Kind, wanted: Kind, error: &str) -> Refused {
     ))
 }
 
-/// `null` means absent.
-fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Object(members) => {
-            members.retain(|_, member| !member.is_null());
-            members.values_mut().for_each(drop_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
+/// Reads base64 as Go does; the error is the byte at which it gives up.
+pub(crate) fn base64(text: &str) -> Result<Vec<u8>, usize> {
+    let config = GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true);
+    let engine = GeneralPurpose::new(&STANDARD, config);
+    let text: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    engine.decode(&text).map_err(|error| match error {
+        DecodeError::InvalidByte(at, _) => at,
+        DecodeError::InvalidLastSymbol { offset, .. } => offset,
+        DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len() / 4 * 4,
+    })
 }
 
 /// Lays a JSON merge patch (RFC 7386) over `target`.

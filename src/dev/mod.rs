@@ -34,6 +34,7 @@ mod selector;
 mod server;
 mod state;
 mod store;
+mod table;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -10,11 +10,12 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_
 use serde_json::{Value, json};
 
 use crate::dev::decode;
-use crate::dev::kind::Kind;
+use crate::dev::kind::{Kind, Part};
 use crate::dev::object::Object;
 use crate::dev::refused::{Cause, Refused, go_quoted};
 use crate::dev::selector::{FieldSelector, LabelSelector};
 use crate::dev::state::DeleteOptions;
+use crate::dev::table::Form;
 use crate::serve::Request;
 
 /// Which version of a list is wanted.
@@ -39,6 +40,7 @@ pub(crate) struct ListOptions {
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) form: Form,
 }
 
 /// Where a list goes on.
@@ -134,6 +136,7 @@ impl ListOptions {
                 .and_then(|seconds| u64::try_from(seconds).ok())
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
+            form: Form::of(request, Part::Whole)?,
         })
     }
 

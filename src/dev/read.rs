@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::dev::api::{Answer, Api};
 use crate::dev::kind::{Key, Kind};
@@ -13,6 +13,7 @@ use crate::dev::refused::Refused;
 use crate::dev::route::Target;
 use crate::dev::state::State;
 use crate::dev::store::Unavailable;
+use crate::dev::table::Head;
 use crate::dev::watch::Watch;
 use crate::serve::Request;
 
@@ -22,6 +23,7 @@ pub(crate) fn collection(api: &Api, request: &Request, target: &Target) -> Resul
     if options.watch || target.watch {
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
+    options.form.check_list(target.kind)?;
     list(api, &api.lock(), target.kind, &target.namespace, &options)
         .map(|body| Answer::body(200, body))
 }
@@ -93,7 +95,10 @@ fn list(
         .filter(|_| more)
         .map(|last| Page { version: Some(version), after: position(last) }.token());
     let n_remaining = (more && options.selects_all()).then_some(remaining.len());
-    Ok(list_body(kind, version, token.as_deref(), n_remaining, &chosen))
+    let metadata = list_metadata(version, token.as_deref(), n_remaining);
+    let head = Head { kind, metadata: &metadata, now: &state.now };
+    let shaped = options.form.list(&head, chosen.iter().map(|object| object.value()));
+    Ok(shaped.unwrap_or_else(|| list_body(kind, &metadata, &chosen)))
 }
 
 /// Keys are ordered by namespace, then name; a slash must not sort among letters.
@@ -137,14 +142,12 @@ fn snapshot(
     }
 }
 
-/// A list's body, put together from the texts of its items.
-pub(crate) fn list_body(
-    kind: Kind,
+/// What a list says besides its items.
+pub(crate) fn list_metadata(
     version: u64,
     token: Option<&str>,
     n_remaining: Option<usize>,
-    items: &[Arc<Object>],
-) -> Vec<u8> {
+) -> Value {
     let mut metadata = json!({ "resourceVersion": version.to_string() });
     if let Some(token) = token {
         metadata["continue"] = token.into();
@@ -152,6 +155,11 @@ pub(crate) fn list_body(
     if let Some(n_remaining) = n_remaining {
         metadata["remainingItemCount"] = n_remaining.into();
     }
+    metadata
+}
+
+/// A list's body, put together from the texts of its items.
+pub(crate) fn list_body(kind: Kind, metadata: &Value, items: &[Arc<Object>]) -> Vec<u8> {
     let head = format!(
         r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
         kind.name(),

@@ -197,6 +197,16 @@ impl Refused {
         Self::new(404, "NotFound", message.to_owned()).about("", "", "")
     }
 
+    /// 406: the answer cannot take the form that was asked for.
+    pub(crate) fn not_acceptable(message: impl Into<String>) -> Self {
+        Self::new(406, "NotAcceptable", message.into())
+    }
+
+    /// 406 before it was seen what the request is about.
+    pub(crate) fn no_known_media_type() -> Self {
+        Self::not_acceptable("406: Not Acceptable").about("", "", "")
+    }
+
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
         let message = format!("{} {} not found", kind.resource(), go_quoted(name));
         Self::new(404, "NotFound", message).about_resource(kind, name)

@@ -31,6 +31,18 @@ pub(crate) fn seconds(text: &str) -> i64 {
     text.parse::<Timestamp>().map_or(0, Timestamp::as_second)
 }
 
+/// A moment in UTC with six digits after the point; unchanged where the text is no moment.
+pub(crate) fn micros(text: &str) -> String {
+    let at = text.parse::<Timestamp>().ok();
+    at.map_or_else(|| text.to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string())
+}
+
+/// The whole seconds from one moment to another; none where either is no moment.
+pub(crate) fn seconds_between(from: &str, to: &str) -> Option<i64> {
+    let (from, to): (Timestamp, Timestamp) = (from.parse().ok()?, to.parse().ok()?);
+    Some(to.duration_since(from).as_secs())
+}
+
 fn shown(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,6 +1,7 @@
 //! Owns one watch: which changes it tells and how, bookmarks, its end, and the faults that befall
 //! it. Waits for tokens of the store, never in a loop of sleeps, and holds no lock while it writes.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub(crate) struct Watch {
     kind: Kind,
     namespace: String,
     options: ListOptions,
+    /// A Table names its columns in the first event, and not again.
+    columns_told: Cell<bool>,
 }
 
 /// Where a watch begins.
@@ -61,7 +64,7 @@ struct Deadlines {
 
 impl Watch {
     pub(crate) fn new(kind: Kind, namespace: &str, options: ListOptions) -> Self {
-        Self { kind, namespace: namespace.to_owned(), options }
+        Self { kind, namespace: namespace.to_owned(), options, columns_told: Cell::new(false) }
     }
 
     /// Tells changes until the time is up, the client has gone or a fault strikes.
@@ -114,7 +117,8 @@ impl Watch {
                     }
                 }
                 if due.bookmark.is_some_and(|at| at <= now) {
-                    send(&mut writer, &self.bookmark(version))?;
+                    let told_at = api.lock().now.clone();
+                    send(&mut writer, &self.bookmark(version, &told_at))?;
                     due.set_bookmark(now);
                 }
             }
@@ -141,7 +145,7 @@ impl Watch {
                 if self.options.matches(object) {
                     let mut json = Vec::new();
                     object.write_json(&mut json);
-                    first.extend_from_slice(&event("ADDED", &json));
+                    first.extend_from_slice(&event("ADDED", &self.shaped(json, &state.now)));
                 }
             }
         }
@@ -181,7 +185,7 @@ impl Watch {
             if n_told == BATCH_EVENTS_MAX {
                 return Look::Told { bytes, version: change.version - 1, more: true };
             }
-            let told = self.tell(change);
+            let told = self.tell(change, &state.now);
             n_told += usize::from(!told.is_empty());
             bytes.extend_from_slice(&told);
         }
@@ -189,7 +193,7 @@ impl Watch {
     }
 
     /// One change as this watch sees it; empty where it does not concern it.
-    fn tell(&self, change: &Change) -> Vec<u8> {
+    fn tell(&self, change: &Change, now: &str) -> Vec<u8> {
         let key = &change.now.key;
         let here = self.namespace.is_empty() || key.namespace == self.namespace;
         if key.kind != self.kind || !here {
@@ -209,16 +213,27 @@ impl Watch {
             (Some(before), false) => before.at_version(change.version).write_json(&mut json),
             (Some(_) | None, _) => change.now.write_json(&mut json),
         }
-        event(word, &json)
+        event(word, &self.shaped(json, now))
     }
 
-    fn bookmark(&self, version: u64) -> Vec<u8> {
+    /// An object's text in the form that was asked for.
+    fn shaped(&self, json: Vec<u8>, now: &str) -> Vec<u8> {
+        let form = &self.options.form;
+        if form.is_plain() {
+            return json;
+        }
+        let Ok(object) = serde_json::from_slice(&json) else { return json };
+        let columns = !self.columns_told.replace(true);
+        form.object(self.kind, object, now, columns).to_string().into_bytes()
+    }
+
+    fn bookmark(&self, version: u64, now: &str) -> Vec<u8> {
         let object = json!({
             "kind": self.kind.name(),
             "apiVersion": self.kind.api_version(),
             "metadata": { "resourceVersion": version.to_string(), "creationTimestamp": null },
         });
-        event("BOOKMARK", object.to_string().as_bytes())
+        event("BOOKMARK", &self.shaped(object.to_string().into_bytes(), now))
     }
 }
 

@@ -12,15 +12,13 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rustls::pki_types::ServerName;
-use serde::Deserialize;
 
 use self::user::{RawUser, identity};
 use super::config::read_file;
 use super::config::{Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust};
 use super::proxy;
-
-/// How deep a kubeconfig may be nested; real ones need seven levels.
-const DEPTH_MAX: usize = 64;
+use crate::wire::section::{self, Section};
+use crate::wire::yaml::{Node, Position};
 
 /// The namespace of a context that names none.
 const NAMESPACE_DEFAULT: &str = "default";
@@ -28,58 +26,96 @@ const NAMESPACE_DEFAULT: &str = "default";
 /// The extension of a cluster that plugins are told.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
+/// One file as it is written; absent and empty mean the same in it.
 struct RawConfig {
-    clusters: Option<Vec<RawNamedCluster>>,
-    contexts: Option<Vec<RawNamedContext>>,
+    clusters: Vec<Named<RawCluster>>,
+    contexts: Vec<Named<RawContext>>,
     current_context: Option<String>,
-    users: Option<Vec<RawNamedUser>>,
+    users: Vec<Named<RawUser>>,
 }
 
-#[derive(Deserialize)]
-struct RawNamedCluster {
+/// An entry of a list.
+struct Named<T> {
     name: String,
-    cluster: Option<RawCluster>,
+    value: T,
 }
 
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
+#[derive(Clone)]
 struct RawCluster {
     certificate_authority: Option<String>,
     certificate_authority_data: Option<String>,
-    disable_compression: Option<bool>,
-    extensions: Option<Vec<RawExtension>>,
-    insecure_skip_tls_verify: Option<bool>,
+    disable_compression: bool,
+    /// Of the extension that plugins are told: none where there is no such; `Null` where it says
+    /// nothing.
+    exec_extension: Option<serde_json::Value>,
+    insecure_skip_tls_verify: bool,
     proxy_url: Option<String>,
     server: Option<String>,
     tls_server_name: Option<String>,
 }
 
-#[derive(Clone, Deserialize)]
-struct RawExtension {
-    name: String,
-    extension: Option<serde_json::Value>,
-}
-
-#[derive(Deserialize)]
-struct RawNamedContext {
-    name: String,
-    context: Option<RawContext>,
-}
-
-#[derive(Clone, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone)]
 struct RawContext {
     cluster: Option<String>,
     namespace: Option<String>,
     user: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct RawNamedUser {
-    name: String,
-    user: Option<RawUser>,
+impl RawConfig {
+    fn read(file: &Section<'_>) -> Result<Self, section::ConfigError> {
+        Ok(Self {
+            clusters: named(file, "clusters", "cluster", RawCluster::read)?,
+            contexts: named(file, "contexts", "context", RawContext::read)?,
+            current_context: file.given("current-context")?,
+            users: named(file, "users", "user", RawUser::read)?,
+        })
+    }
+}
+
+/// The entries of a list, whose values stand under `key`.
+fn named<T>(
+    file: &Section<'_>,
+    list: &str,
+    key: &str,
+    read: fn(&Section<'_>) -> Result<T, section::ConfigError>,
+) -> Result<Vec<Named<T>>, section::ConfigError> {
+    let entry = |entry: Section<'_>| {
+        let name = entry.given("name")?.ok_or_else(|| entry.error("name", "absent"))?;
+        Ok(Named { name, value: read(&entry.section(key)?)? })
+    };
+    file.sections(list)?.into_iter().map(entry).collect()
+}
+
+impl RawCluster {
+    fn read(cluster: &Section<'_>) -> Result<Self, section::ConfigError> {
+        let mut exec_extension = None;
+        for entry in cluster.sections("extensions")? {
+            if entry.given("name")?.as_deref() == Some(EXEC_EXTENSION) {
+                let value = entry.get("extension").map(Node::to_json);
+                exec_extension = Some(value.unwrap_or_default());
+            }
+        }
+        Ok(Self {
+            certificate_authority: cluster.given("certificate-authority")?,
+            certificate_authority_data: cluster.given("certificate-authority-data")?,
+            disable_compression: cluster.flag("disable-compression", false)?,
+            exec_extension,
+            insecure_skip_tls_verify: cluster.flag("insecure-skip-tls-verify", false)?,
+            proxy_url: cluster.given("proxy-url")?,
+            server: cluster.given("server")?,
+            tls_server_name: cluster.given("tls-server-name")?,
+        })
+    }
+}
+
+impl RawContext {
+    fn read(context: &Section<'_>) -> Result<Self, section::ConfigError> {
+        Ok(Self {
+            cluster: context.given("cluster")?,
+            namespace: context.given("namespace")?,
+            user: context.given("user")?,
+        })
+    }
 }
 
 /// One file that was read.
@@ -112,42 +148,38 @@ impl Place<'_> {
         file: (&str, Option<String>),
     ) -> Result<Option<Blob>, ConfigError> {
         let name = |field| format!("{}: {}.{field}", self.file.display(), self.field);
-        if let Some(text) = given(data.1) {
+        if let Some(text) = data.1 {
             let text: String = text.split_ascii_whitespace().collect();
             let bytes =
                 BASE64_STANDARD.decode(text).map_err(|_| self.error(data.0, "not base64"))?;
             return Ok(Some(Blob { field: name(data.0), source: BlobSource::Inline(bytes) }));
         }
-        Ok(given(file.1)
+        Ok(file
+            .1
             .map(|path| Blob { field: name(file.0), source: BlobSource::File(self.path(&path)) }))
     }
-}
-
-/// Absent and empty mean the same in a kubeconfig.
-fn given(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
 }
 
 /// The cluster of the context that is asked for, or of the current one.
 pub(super) fn cluster(sources: &Sources<'_>) -> Result<Cluster, ConfigError> {
     let files = load(sources)?;
     let (place, context) = context(sources, &files)?;
-    let cluster_name = given(context.cluster)
+    let cluster_name = context
+        .cluster
         .ok_or_else(|| place.error("cluster", "absent: a context needs a cluster"))?;
-    let (cluster_place, raw_cluster) = entry(&files, "cluster", &cluster_name, |raw| {
-        named(raw.clusters.as_deref(), |entry| (&entry.name, entry.cluster.as_ref()))
-    })
-    .ok_or_else(|| place.error("cluster", format!("there is no cluster {cluster_name:?}")))?;
-    let user = given(context.user)
+    let (cluster_place, raw_cluster) =
+        entry(&files, "cluster", &cluster_name, |raw| raw.clusters.as_slice()).ok_or_else(
+            || place.error("cluster", format!("there is no cluster {cluster_name:?}")),
+        )?;
+    let user = context
+        .user
         .map(|name| {
-            entry(&files, "user", &name, |raw| {
-                named(raw.users.as_deref(), |entry| (&entry.name, entry.user.as_ref()))
-            })
-            .ok_or_else(|| place.error("user", format!("there is no user {name:?}")))
+            entry(&files, "user", &name, |raw| raw.users.as_slice())
+                .ok_or_else(|| place.error("user", format!("there is no user {name:?}")))
         })
         .transpose()?;
     let mut cluster = endpoint(sources, &cluster_place, &raw_cluster)?;
-    if let Some(namespace) = given(context.namespace) {
+    if let Some(namespace) = context.namespace {
         cluster.namespace = namespace;
     }
     match user {
@@ -203,33 +235,30 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<Loaded, ConfigError> {
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: DEPTH_MAX },
-        with_snippet: false,
+    let wrong = |at: Position, problem: String| ConfigError::Syntax {
+        file: path.to_owned(),
+        line: at.line,
+        column: at.column,
+        problem,
     };
-    let raw: Option<RawConfig> = serde_saphyr::from_slice_with_options(bytes, options)
-        .map_err(|e| syntax_error(path, &e))?;
-    Ok(Loaded { path: path.to_owned(), raw: raw.unwrap_or_default() })
-}
-
-/// Where the YAML is wrong and how. The messages quote no value, and the lines around it, which
-/// may hold a secret, are left out.
-fn syntax_error(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
-    let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
-    let rendered = error.render_with_options(serde_saphyr::render_options! {
-        formatter: &serde_saphyr::UserMessageFormatter,
-        snippets: serde_saphyr::SnippetMode::Off,
-    });
-    let message = rendered.rsplit_once(" at line ").map_or(rendered.as_str(), |split| split.0);
-    let problem = message.to_owned();
-    ConfigError::Syntax { file: path.to_owned(), line, column, problem }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| wrong(Position::default(), "is not UTF-8".to_owned()))?;
+    let node = Node::read(text).map_err(|mistake| wrong(mistake.at, mistake.message))?;
+    let raw = Section::new("", String::new(), &node)
+        .and_then(|file| RawConfig::read(&file))
+        .map_err(|error| {
+            // A value that is out of place may be a secret, so it is not quoted.
+            let message = error.message.split(", found `").next().unwrap_or_default();
+            wrong(error.at, message.to_owned())
+        })?;
+    Ok(Loaded { path: path.to_owned(), raw })
 }
 
 fn context<'a>(
     sources: &Sources<'_>,
     files: &'a [Loaded],
 ) -> Result<(Place<'a>, RawContext), ConfigError> {
-    let current = || files.iter().find_map(|file| given(file.raw.current_context.clone()));
+    let current = || files.iter().find_map(|file| file.raw.current_context.clone());
     let (asked_by, name) = match sources.context {
         Some(name) => ("--context", name.to_owned()),
         None => match current() {
@@ -243,10 +272,7 @@ fn context<'a>(
             }
         },
     };
-    let lister = |raw: &'a RawConfig| {
-        named(raw.contexts.as_deref(), |entry| (&entry.name, entry.context.as_ref()))
-    };
-    entry(files, "context", &name, lister).ok_or_else(|| {
+    entry(files, "context", &name, |raw| raw.contexts.as_slice()).ok_or_else(|| {
         let problem = format!("there is no context {name:?}, only {}", context_names(files));
         ConfigError::field(asked_by, problem).in_file(&files[0].path)
     })
@@ -255,36 +281,24 @@ fn context<'a>(
 fn context_names(files: &[Loaded]) -> String {
     let names: Vec<_> = files
         .iter()
-        .flat_map(|file| file.raw.contexts.iter().flatten())
+        .flat_map(|file| &file.raw.contexts)
         .map(|entry| format!("{:?}", entry.name))
         .collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The names and values of a list.
-fn named<'a, E, T>(
-    list: Option<&'a [E]>,
-    split: impl Fn(&'a E) -> (&'a String, Option<&'a T>),
-) -> Vec<(&'a str, Option<&'a T>)> {
-    let split = |entry| {
-        let (name, value) = split(entry);
-        (name.as_str(), value)
-    };
-    list.into_iter().flatten().map(split).collect()
-}
-
 /// The first entry of that name over all files: it wins whole, nothing is merged into it.
-fn entry<'a, T: Clone + Default + 'a>(
+fn entry<'a, T: Clone + 'a>(
     files: &'a [Loaded],
     kind: &str,
     name: &str,
-    list: impl Fn(&'a RawConfig) -> Vec<(&'a str, Option<&'a T>)>,
+    list: fn(&'a RawConfig) -> &'a [Named<T>],
 ) -> Option<(Place<'a>, T)> {
     files.iter().find_map(|file| {
         let entries = list(&file.raw);
-        let index = entries.iter().position(|(given, _)| *given == name)?;
+        let index = entries.iter().position(|entry| entry.name == name)?;
         let place = Place { file: &file.path, field: format!("{kind}s[{index}].{kind}") };
-        Some((place, entries[index].1.cloned().unwrap_or_default()))
+        Some((place, entries[index].value.clone()))
     })
 }
 
@@ -294,14 +308,16 @@ fn endpoint(
     place: &Place<'_>,
     raw: &RawCluster,
 ) -> Result<Cluster, ConfigError> {
-    let url = given(raw.server.clone())
+    let url = raw
+        .server
+        .clone()
         .ok_or_else(|| place.error("server", "absent: write https://HOST:PORT"))?;
     let server = Server::parse(&url).map_err(|e| place.error("server", e))?;
-    let proxy = match given(raw.proxy_url.clone()) {
+    let proxy = match raw.proxy_url.clone() {
         Some(url) => Some(proxy::parse(&url).map_err(|e| place.error("proxy-url", e))?),
         None => proxy::from_env(sources, &server)?,
     };
-    let tls_server_name = given(raw.tls_server_name.clone());
+    let tls_server_name = raw.tls_server_name.clone();
     if let Some(name) = &tls_server_name {
         ServerName::try_from(name.as_str())
             .map_err(|_| place.error("tls-server-name", "neither a DNS name nor an address"))?;
@@ -314,7 +330,7 @@ fn endpoint(
         tls_server_name,
         proxy,
         identity: Identity::default(),
-        compression: !raw.disable_compression.unwrap_or(false),
+        compression: !raw.disable_compression,
     })
 }
 
@@ -328,7 +344,7 @@ fn trust(
         ("certificate-authority-data", raw.certificate_authority_data.clone()),
         ("certificate-authority", raw.certificate_authority.clone()),
     )?;
-    match (raw.insecure_skip_tls_verify.unwrap_or(false), roots) {
+    match (raw.insecure_skip_tls_verify, roots) {
         (true, Some(_)) => Err(place.error(
             "insecure-skip-tls-verify",
             "true beside a certificate authority: remove one of the two",
@@ -363,17 +379,18 @@ fn exec_cluster(
         }
         Trust::Roots(_) => {}
     }
-    if let Some(url) = given(raw.proxy_url.clone()) {
+    if let Some(url) = raw.proxy_url.clone() {
         info["proxy-url"] = url.into();
     }
     if !cluster.compression {
         info["disable-compression"] = true.into();
     }
-    let extension = raw.extensions.iter().flatten().find(|entry| entry.name == EXEC_EXTENSION);
-    if let Some(extension) = extension {
-        info["config"] = extension.extension.clone().ok_or_else(|| {
-            place.error("extensions", format!("{EXEC_EXTENSION} has no extension"))
-        })?;
+    match &raw.exec_extension {
+        None => {}
+        Some(serde_json::Value::Null) => {
+            return Err(place.error("extensions", format!("{EXEC_EXTENSION} has no extension")));
+        }
+        Some(extension) => info["config"] = extension.clone(),
     }
     Ok(info)
 }

@@ -122,6 +122,15 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A text that may be empty, which counts as absent: kubeconfigs are written so.
+    ///
+    /// # Errors
+    /// A list or a map.
+    pub fn given(&self, key: &str) -> Result<Option<String>, ConfigError> {
+        let empty = |node: &Node| node.scalar().is_some_and(|text| text.is_empty());
+        if self.get(key).is_some_and(empty) { Ok(None) } else { self.text(key) }
+    }
+
     /// One of a few words.
     ///
     /// # Errors
@@ -207,6 +216,16 @@ impl<'a> Section<'a> {
             })
         };
         items.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The maps that are listed under a key; an absent list is an empty one.
+    ///
+    /// # Errors
+    /// Anything else than a list of maps.
+    pub fn sections(&self, key: &str) -> Result<Vec<Self>, ConfigError> {
+        let items = self.list(key)?.unwrap_or_default().iter().enumerate();
+        let path = |i: usize| format!("{}[{i}]", self.path_of(key));
+        items.map(|(i, item)| Self::new(self.file, path(i), item)).collect()
     }
 
     /// The map under a key; an absent one is an empty map.

@@ -8,10 +8,11 @@ use crossbeam_channel::Sender;
 use serde_json::Value;
 
 use super::addresses::Addresses;
-use super::environment::{Blocked, command_line};
+use super::environment::Blocked;
 use super::process::{Process, StartFailed};
 use super::run::{Container, Ended, Next, Restart, Run, State};
 use super::scheduler::Scheduler;
+use super::start::{NotStarted, Place, Words, prepare};
 use super::{Input, Settings, report};
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
@@ -291,16 +292,19 @@ impl Kubelet {
             return Err(NotStarted::Failed(StartFailed("the container is gone".to_owned())));
         };
         let restarts = run.containers.get(at).map_or(0, |container| container.restarts);
-        let mut base = self.base_env.clone();
-        let host = match text_at(&pod, "/spec/hostname") {
-            "" => key.name.as_str(),
-            host => host,
-        };
-        base.insert("HOSTNAME".to_owned(), host.to_owned());
-        let line = command_line(&pod, spec, &base).map_err(NotStarted::Blocked)?;
         let folder = logs::pod_folder(&self.api.logs, key, &object.uid);
         let log = logs::file(&folder, text_at(spec, "/name"), restarts);
-        let process = Process::start(&line, &log, &self.inbox).map_err(NotStarted::Failed)?;
+        let termination = log.with_extension("termination");
+        let place = Place {
+            api: &self.api,
+            key,
+            pod: &pod,
+            spec,
+            base: &self.base_env,
+            termination: &termination,
+        };
+        let prepared = prepare(&place, Words::Container)?;
+        let process = Process::start(prepared, &log, &self.inbox).map_err(NotStarted::Failed)?;
         let id = process.id();
         let owned = Owned { process, key: key.clone(), uid: object.uid.clone(), container: at };
         self.processes.insert(id, owned);
@@ -475,12 +479,6 @@ impl Kubelet {
     pub(super) fn kill_all(&self) {
         self.processes.values().for_each(|owned| owned.process.kill());
     }
-}
-
-/// Why a container did not start.
-enum NotStarted {
-    Blocked(Blocked),
-    Failed(StartFailed),
 }
 
 fn end(container: &mut Container, exit_code: i32, finished_at: String) {

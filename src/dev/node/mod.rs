@@ -8,6 +8,7 @@ mod process;
 mod report;
 mod run;
 mod scheduler;
+mod start;
 
 use std::io;
 use std::sync::Arc;

@@ -6,14 +6,14 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 
 use crossbeam_channel::Sender;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::Input;
-use super::environment::CommandLine;
+use super::start::Prepared;
 
 /// A waiting thread does nothing else.
 const WAITER_STACK_BYTES: usize = 64 << 10;
@@ -31,16 +31,11 @@ pub(super) struct StartFailed(pub(super) String);
 impl Process {
     /// Starts a process whose end comes in as an `Input`.
     pub(super) fn start(
-        line: &CommandLine,
+        prepared: Prepared,
         log: &Path,
         inbox: &Sender<Input>,
     ) -> Result<Self, StartFailed> {
-        let words = |what: &str| {
-            StartFailed(format!(
-                "failed to create containerd task: failed to create shim task: OCI runtime create \
-                 failed: runc create failed: unable to start container process: {what}: unknown"
-            ))
-        };
+        let Prepared { program, mut command } = prepared;
         let output = || -> io::Result<(File, File)> {
             if let Some(folder) = log.parent() {
                 std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -49,27 +44,15 @@ impl Process {
             Ok((file.try_clone()?, file))
         };
         let (stdout, stderr) =
-            output().map_err(|error| words(&format!("{}: {error}", log.display())))?;
-        let mut command = Command::new(&line.program);
-        command.args(&line.args).env_clear().envs(&line.env);
+            output().map_err(|error| not_started(&format!("{}: {error}", log.display())))?;
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
-        if !line.working_dir.is_empty() {
-            if !Path::new(&line.working_dir).is_dir() {
-                return Err(words(&format!(
-                    "error during container init: chdir to cwd ({:?}) set in config.json failed: \
-                     no such file or directory",
-                    line.working_dir
-                )));
-            }
-            command.current_dir(&line.working_dir);
-        }
         let mut child =
-            command.spawn().map_err(|error| words(&exec_error(&line.program, &error)))?;
+            command.spawn().map_err(|error| not_started(&exec_error(&program, &error)))?;
         if let Err(error) = await_end(child.id(), inbox.clone()) {
             // Nobody would ever see its end: it must not run.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(words(&error.to_string()));
+            return Err(not_started(&error.to_string()));
         }
         Ok(Self { child })
     }
@@ -120,6 +103,13 @@ fn await_end(id: u32, inbox: Sender<Input>) -> io::Result<()> {
         let _ = inbox.send(Input::Ended(id));
     })?;
     Ok(())
+}
+
+pub(super) fn not_started(what: &str) -> StartFailed {
+    StartFailed(format!(
+        "failed to create containerd task: failed to create shim task: OCI runtime create failed: \
+         runc create failed: unable to start container process: {what}: unknown"
+    ))
 }
 
 /// Why a program could not be started, in the runtime's words.

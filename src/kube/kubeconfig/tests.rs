@@ -162,7 +162,7 @@ fn every_dead_end_names_what_was_wanted() {
 
 #[test]
 fn broken_yaml_names_line_and_column_and_quotes_nothing() {
-    check("users:\n- name: u\n  user: s3cr3t\n", "config:3:9: expected mapping start");
+    check("users:\n- name: u\n  user: s3cr3t\n", "config:3:9: users[0].user: expected a map");
     for text in [
         "users:\n- name: u\n  user: {token: [s3cr3t]}\n",
         "users:\n- name: u\n  user: {exec: s3cr3t}\n",

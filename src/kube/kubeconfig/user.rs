@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
 use ureq::http::{HeaderName, HeaderValue};
 
-use super::{Place, given};
+use super::Place;
 use crate::kube::config::{
     Bearer, ClientCert, ConfigError, Identity, Secret, header_value, read_token,
 };
 use crate::kube::exec::{ExecPlugin, ExecVersion};
+use crate::wire::section::{self, Section};
+use crate::wire::yaml::Entry;
 
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
+/// A user as it is written.
+#[derive(Clone)]
 pub(super) struct RawUser {
-    #[serde(rename = "as")]
     as_user: Option<String>,
-    as_groups: Option<Vec<String>>,
+    as_groups: Vec<String>,
     as_uid: Option<String>,
-    as_user_extra: Option<BTreeMap<String, Vec<String>>>,
-    auth_provider: Option<serde::de::IgnoredAny>,
+    as_user_extra: BTreeMap<String, Vec<String>>,
+    has_auth_provider: bool,
     client_certificate: Option<String>,
     client_certificate_data: Option<String>,
     client_key: Option<String>,
@@ -29,27 +29,67 @@ pub(super) struct RawUser {
     exec: Option<RawExec>,
     password: Option<String>,
     token: Option<String>,
-    #[serde(rename = "tokenFile")]
     token_file: Option<String>,
     username: Option<String>,
 }
 
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[derive(Clone)]
 struct RawExec {
     api_version: Option<String>,
-    args: Option<Vec<String>>,
+    args: Vec<String>,
     command: Option<String>,
-    env: Option<Vec<RawEnv>>,
+    /// Names and values.
+    env: Vec<(String, String)>,
     install_hint: Option<String>,
     interactive_mode: Option<String>,
-    provide_cluster_info: Option<bool>,
+    provide_cluster_info: bool,
 }
 
-#[derive(Clone, Deserialize)]
-struct RawEnv {
-    name: String,
-    value: Option<String>,
+impl RawUser {
+    pub(super) fn read(user: &Section<'_>) -> Result<Self, section::ConfigError> {
+        let extra = user.section("as-user-extra")?;
+        let values =
+            |entry: &Entry| Ok((entry.key.clone(), extra.texts(&entry.key)?.unwrap_or_default()));
+        Ok(Self {
+            as_user: user.given("as")?,
+            as_groups: user.texts("as-groups")?.unwrap_or_default(),
+            as_uid: user.given("as-uid")?,
+            as_user_extra: extra.entries().iter().map(values).collect::<Result<_, _>>()?,
+            has_auth_provider: user.get("auth-provider").is_some(),
+            client_certificate: user.given("client-certificate")?,
+            client_certificate_data: user.given("client-certificate-data")?,
+            client_key: user.given("client-key")?,
+            client_key_data: user.given("client-key-data")?,
+            exec: match user.get("exec") {
+                Some(_) => Some(RawExec::read(&user.section("exec")?)?),
+                None => None,
+            },
+            password: user.given("password")?,
+            token: user.given("token")?,
+            token_file: user.given("tokenFile")?,
+            username: user.given("username")?,
+        })
+    }
+}
+
+impl RawExec {
+    fn read(exec: &Section<'_>) -> Result<Self, section::ConfigError> {
+        let variable = |entry: Section<'_>| {
+            Ok((
+                entry.given("name")?.unwrap_or_default(),
+                entry.given("value")?.unwrap_or_default(),
+            ))
+        };
+        Ok(Self {
+            api_version: exec.given("apiVersion")?,
+            args: exec.texts("args")?.unwrap_or_default(),
+            command: exec.given("command")?,
+            env: exec.sections("env")?.into_iter().map(variable).collect::<Result<_, _>>()?,
+            install_hint: exec.given("installHint")?,
+            interactive_mode: exec.given("interactiveMode")?,
+            provide_cluster_info: exec.flag("provideClusterInfo", false)?,
+        })
+    }
 }
 
 /// What a user entry means; `cluster_info` is what a plugin may be told of the cluster.
@@ -58,7 +98,7 @@ pub(super) fn identity(
     user: RawUser,
     cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
 ) -> Result<Identity, ConfigError> {
-    if user.auth_provider.is_some() {
+    if user.has_auth_provider {
         return Err(
             place.error("auth-provider", "was removed from Kubernetes clients: use an exec plugin")
         );
@@ -88,8 +128,8 @@ fn bearer(
     user: RawUser,
     cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
 ) -> Result<Bearer, ConfigError> {
-    let (token, token_file) = (given(user.token), given(user.token_file));
-    let basic = match (given(user.username), given(user.password)) {
+    let (token, token_file) = (user.token, user.token_file);
+    let basic = match (user.username, user.password) {
         (None, None) => None,
         (username, password) => {
             Some((username.unwrap_or_default(), Secret::new(password.unwrap_or_default())))
@@ -143,27 +183,24 @@ fn exec(
             return Err(place.error("exec.interactiveMode", "must be Never or IfAvailable"));
         }
     }
-    let command = given(raw.command)
+    let command = raw
+        .command
         .ok_or_else(|| place.error("exec.command", "absent: name the program to run"))?;
     let command = if command.contains('/') { place.path(&command) } else { PathBuf::from(command) };
     let mut env = Vec::new();
-    for (i, RawEnv { name, value }) in raw.env.into_iter().flatten().enumerate() {
-        let value = value.unwrap_or_default();
+    for (i, (name, value)) in raw.env.into_iter().enumerate() {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             return Err(place.error(&format!("exec.env[{i}]"), "not a variable"));
         }
         env.push((name, value.into()));
     }
-    let cluster = match raw.provide_cluster_info {
-        Some(true) => Some(cluster_info()?),
-        Some(false) | None => None,
-    };
+    let cluster = if raw.provide_cluster_info { Some(cluster_info()?) } else { None };
     Ok(ExecPlugin {
         version,
         command,
-        args: raw.args.unwrap_or_default(),
+        args: raw.args,
         env,
-        install_hint: given(raw.install_hint),
+        install_hint: raw.install_hint,
         cluster,
         timeout: ExecPlugin::TIMEOUT,
     })
@@ -197,23 +234,22 @@ fn impersonation(
         headers.push((name, header_value(value).map_err(|e| place.error(field, e))?));
         Ok(())
     };
-    let as_user = given(user.as_user.clone());
-    if let Some(name) = &as_user {
+    if let Some(name) = &user.as_user {
         add("as", "impersonate-user", name)?;
     }
-    if let Some(uid) = given(user.as_uid.clone()) {
-        add("as-uid", "impersonate-uid", &uid)?;
+    if let Some(uid) = &user.as_uid {
+        add("as-uid", "impersonate-uid", uid)?;
     }
-    for group in user.as_groups.iter().flatten() {
+    for group in &user.as_groups {
         add("as-groups", "impersonate-group", group)?;
     }
-    for (key, values) in user.as_user_extra.iter().flatten() {
+    for (key, values) in &user.as_user_extra {
         let key = utf8_percent_encode(key, HEADER_NAME);
         for value in values {
             add("as-user-extra", &format!("impersonate-extra-{key}"), value)?;
         }
     }
-    if as_user.is_none() && !headers.is_empty() {
+    if user.as_user.is_none() && !headers.is_empty() {
         return Err(place.error("as", "absent: who is impersonated beside the rest?"));
     }
     Ok(headers)
