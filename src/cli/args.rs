@@ -41,6 +41,10 @@ pub enum Command {
     /// Serve the embedded cluster until a signal
     #[cfg(feature = "dev")]
     Dev(DevArgs),
+    /// Become a container of the embedded cluster: its node starts those with volumes by this
+    #[cfg(feature = "dev")]
+    #[command(name = crate::dev::COMMAND, hide = true)]
+    DevContainer,
     /// Show the groups and executors of a run
     Status(StatusArgs),
     /// Set the target of a group in a run
@@ -200,6 +204,10 @@ pub struct DevArgs {
     /// How long a pod takes to start
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub start_delay: Option<u64>,
+    /// Whether a container that holds more memory than its limit is killed
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
+          action = clap::ArgAction::Set)]
+    pub memory_limits: bool,
     /// A fault to inject, of those below; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,
@@ -312,6 +320,15 @@ fn named(
 
 fn duration_ms(text: &str) -> Result<u64, String> {
     duration::parse_ms(text).ok_or_else(|| format!("expected {}", duration::EXPECTED))
+}
+
+#[cfg(feature = "dev")]
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("either on or off".to_owned()),
+    }
 }
 
 #[cfg(feature = "dev")]

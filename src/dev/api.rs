@@ -13,6 +13,7 @@ use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
 use crate::dev::faults::{Fault, Faults, Injector};
+use crate::dev::identity::Tokens;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
 use crate::dev::options::{self, ListOptions};
@@ -36,11 +37,18 @@ pub(crate) struct Api {
     pub(crate) faults: Injector,
     /// Where the node writes the containers' output.
     pub(crate) logs: PathBuf,
+    /// The file that clients reach this server with.
+    pub(crate) kubeconfig: PathBuf,
+    /// This program, as which containers with volumes start.
+    pub(crate) runner: PathBuf,
+    pub(crate) tokens: Tokens,
+    pub(crate) followers: logs::Followers,
 }
 
 /// What a request is answered with.
 #[derive(Debug)]
 pub(crate) enum Answer {
+    Log(logs::Log),
     Watch(Watch),
     Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
 }
@@ -92,7 +100,16 @@ impl Api {
         for namespace in NAMESPACES {
             state.ensure_namespace(namespace);
         }
-        Self { state: Mutex::new(state), clock, faults, logs }
+        Self {
+            state: Mutex::new(state),
+            clock,
+            faults,
+            logs,
+            kubeconfig: PathBuf::new(),
+            runner: "/proc/self/exe".into(),
+            tokens: Tokens::default(),
+            followers: logs::Followers::default(),
+        }
     }
 
     /// The wall time as the server has it: a fault may have moved its clock.
@@ -158,7 +175,7 @@ impl Api {
             }
             ("GET", Some(key), Part::Log) => {
                 logs::answer(self, request, &key).map(|log| match log {
-                    Some(bytes) => Answer::text(200, bytes),
+                    Some(log) => Answer::Log(log),
                     None => Answer::Whole {
                         code: 204,
                         content_type: "text/plain",

@@ -33,6 +33,8 @@ pub struct Options {
     pub nodes: u32,
     /// From a pod's binding to the start of its containers.
     pub start_delay: Duration,
+    /// Kill containers that hold more memory than their limit.
+    pub memory_limits: bool,
     /// `--fault NAME=VALUE`, not yet checked.
     pub faults: Vec<(String, String)>,
     /// The admission plugins that are off, as kube-apiserver names them.
@@ -41,6 +43,8 @@ pub struct Options {
     pub seed: u64,
     /// Where the private folder is made; none: in the system's place for temporary files.
     pub folder: Option<PathBuf>,
+    /// The posse binary, as which containers with volumes start; none: this program itself.
+    pub runner: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -52,10 +56,12 @@ impl Default for Options {
             simulate: false,
             nodes: 1,
             start_delay: Duration::ZERO,
+            memory_limits: true,
             faults: Vec::new(),
             disabled_admission: Vec::new(),
             seed: 0,
             folder: None,
+            runner: None,
         }
     }
 }
@@ -139,11 +145,18 @@ impl Cluster {
         faults: Faults,
     ) -> Result<Self, DevError> {
         let clock = Clock::start();
-        let api = Arc::new(Api::new(clock, faults.clone(), options.seed, folder.join("logs")));
+        let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
+        let mut api = Api::new(clock, faults.clone(), options.seed, folder.join("logs"));
+        api.kubeconfig.clone_from(&kubeconfig);
+        if let Some(runner) = options.runner {
+            api.runner = runner;
+        }
+        let api = Arc::new(api);
         let settings = node::Settings {
             simulate: options.simulate,
             nodes: options.nodes,
             start_delay: options.start_delay,
+            memory_limits: options.memory_limits,
             seed: options.seed,
             port: listener.local_addr().map_or(0, |address| address.port()),
         };
@@ -163,7 +176,6 @@ impl Cluster {
             0 => None,
             _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),
         };
-        let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
         let cluster = Self {
             address,
             kubeconfig,

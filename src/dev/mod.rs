@@ -19,6 +19,7 @@ mod defaults;
 mod discovery;
 mod events;
 mod faults;
+mod identity;
 mod kind;
 mod logs;
 mod names;
@@ -46,3 +47,4 @@ mod write;
 
 pub use cluster::{Cluster, DevError, Options};
 pub use faults::table as fault_table;
+pub use node::{COMMAND, enter};

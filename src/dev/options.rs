@@ -253,7 +253,7 @@ pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, Refused> {
     }
 }
 
-fn is_true(text: &str) -> bool {
+pub(crate) fn is_true(text: &str) -> bool {
     matches!(text, "1" | "t" | "true" | "T" | "TRUE" | "True")
 }
 

@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use self::namespaces::Namespaces;
 use self::nodes::Nodes;
 use self::quotas::Quotas;
+pub(crate) use self::taints::tolerates;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::Ages;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::run::{Container, Ended, Run, State};
+use super::run::{Container, Ended, Role, Run, State};
 use crate::dev::object::object_mut;
 use crate::dev::write::set_condition;
 
@@ -20,14 +20,18 @@ pub(super) fn write(run: &Run, pod: &mut Value, now: &str) {
     status.insert("hostIP".to_owned(), HOST_IP.into());
     status.insert("podIP".to_owned(), ip.as_str().into());
     status.insert("podIPs".to_owned(), json!([{ "ip": ip }]));
+    if let Some((reason, message)) = &run.failed {
+        status.insert("reason".to_owned(), (*reason).into());
+        status.insert("message".to_owned(), message.as_str().into());
+    }
     status.insert("startTime".to_owned(), run.since.as_str().into());
-    let statuses = |containers: &[Container], init: bool| -> Value {
-        containers.iter().map(|container| container_status(container, &run.uid, init)).collect()
+    let statuses = |containers: &[Container]| -> Value {
+        containers.iter().map(|container| container_status(container, &run.uid)).collect()
     };
     if run.n_init > 0 {
-        status.insert("initContainerStatuses".to_owned(), statuses(run.init(), true));
+        status.insert("initContainerStatuses".to_owned(), statuses(run.init()));
     }
-    status.insert("containerStatuses".to_owned(), statuses(run.main(), false));
+    status.insert("containerStatuses".to_owned(), statuses(run.main()));
 }
 
 fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
@@ -39,14 +43,16 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
         let reason = if phase == "Succeeded" { "PodCompleted" } else { "" };
         set_condition(pod, "Initialized", "True", reason, "", now);
     } else {
-        let done = |container: &Container| match &container.state {
-            State::Ended(ended) => ended.exit_code == 0,
-            State::Running { .. } | State::Waiting { .. } => false,
-        };
-        let message = format!("containers with incomplete status: [{}]", names(run.init(), done));
+        let message = format!(
+            "containers with incomplete status: [{}]",
+            names(run.init(), Container::is_passed)
+        );
         set_condition(pod, "Initialized", "False", "ContainersNotInitialized", &message, now);
     }
-    let unready = names(run.main(), Container::is_running);
+    let counts = |container: &&Container| container.role != Role::Init && !container.ready;
+    let unready: Vec<&str> =
+        run.containers.iter().filter(counts).map(|container| container.name.as_str()).collect();
+    let unready = unready.join(" ");
     for condition in ["Ready", "ContainersReady"] {
         match (phase, unready.as_str()) {
             ("Succeeded", _) => set_condition(pod, condition, "False", "PodCompleted", "", now),
@@ -60,14 +66,11 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
     }
 }
 
-fn container_status(container: &Container, uid: &str, init: bool) -> Value {
+fn container_status(container: &Container, uid: &str) -> Value {
     let id = format!("posse-dev://{uid}/{}/{}", container.name, container.restarts);
     let ran = container.is_running() || matches!(container.state, State::Ended(_));
-    let ready = match (&container.state, init) {
-        (State::Running { .. }, init) => !init,
-        (State::Ended(ended), true) => ended.exit_code == 0,
-        (State::Ended(_), false) | (State::Waiting { .. }, _) => false,
-    };
+    let is_init = container.role == Role::Init;
+    let ready = if is_init { container.exit_code() == Some(0) } else { container.ready };
     let mut status = json!({
         "name": container.name,
         "image": container.image,
@@ -77,8 +80,8 @@ fn container_status(container: &Container, uid: &str, init: bool) -> Value {
         "state": state(container, &id),
         "lastState": {},
     });
-    if !init {
-        status["started"] = container.is_running().into();
+    if !is_init {
+        status["started"] = container.started.into();
     }
     if ran {
         status["containerID"] = id.into();
