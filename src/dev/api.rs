@@ -12,6 +12,7 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
+use crate::dev::evict;
 use crate::dev::faults::{Fault, Faults, Injector};
 use crate::dev::identity::{self, Tokens, User};
 use crate::dev::kind::{Key, Kind, Part};
@@ -208,6 +209,7 @@ impl Api {
             }
             ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
             ("POST", Some(key), Part::Token) => identity::request_token(self, request, &key),
+            ("POST", Some(key), Part::Eviction) => evict::evict(self, request, &key),
             ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
                 allowed("update")?;
                 write::put(self, request, &key, part)
