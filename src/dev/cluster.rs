@@ -147,8 +147,7 @@ impl Cluster {
         options: Options,
         faults: Faults,
     ) -> Result<Self, DevError> {
-        let kubeconfig =
-            options.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
+        let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
         let api = Arc::new(api(folder, &listener, &kubeconfig, &options, faults.clone())?);
         let admin_token = api.admin_token.clone();
         let settings = node::Settings {

@@ -357,21 +357,18 @@ fn bound(
     };
     let (version, kind) = (text_at(reference, "/apiVersion"), text_at(reference, "/kind"));
     let known = Kind::of_reference(version, kind);
-    let kind = match known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) {
-        Some(kind) => kind,
-        None => {
-            let slash = if version.contains('/') { "" } else { "/" };
-            return Err(Refused::bad_request(format!(
-                "cannot bind token to object of type {slash}{version}, Kind={kind}"
-            )));
-        }
+    let Some(kind) = known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) else {
+        let slash = if version.contains('/') { "" } else { "/" };
+        return Err(Refused::bad_request(format!(
+            "cannot bind token to object of type {slash}{version}, Kind={kind}"
+        )));
     };
     let (name, uid) = (text_at(reference, "/name"), text_at(reference, "/uid"));
     let Some(object) = state.store.get(&Key::new(kind, &account.namespace, name)) else {
         return Err(Refused::not_found(kind, name));
     };
-    let of_another = kind == Kind::Pod
-        && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
+    let of_another =
+        kind == Kind::Pod && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
     if of_another {
         return Err(Refused::bad_request(format!(
             "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount \

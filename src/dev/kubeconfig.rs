@@ -15,7 +15,9 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     let (user, users) = match token {
         None => ("\"\"", " []".to_owned()),
-        Some(token) => ("posse-dev", format!("\n- name: posse-dev\n  user: {{token: \"{token}\"}}")),
+        Some(token) => {
+            ("posse-dev", format!("\n- name: posse-dev\n  user: {{token: \"{token}\"}}"))
+        }
     };
     let text = format!(
         "apiVersion: v1\n\

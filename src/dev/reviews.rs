@@ -150,7 +150,8 @@ fn access(
 
 fn mistakes(review: Review, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    let given = |field: &str| value.pointer(&format!("/spec/{field}")).is_some_and(|v| !v.is_null());
+    let given =
+        |field: &str| value.pointer(&format!("/spec/{field}")).is_some_and(|v| !v.is_null());
     let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
     let at = |place: &str| text_at(value, place);
     let wrong_path = |detail: &str| {
@@ -205,7 +206,8 @@ fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, Refused> {
         paths.push(anywhere);
     } else {
         rbac::each_rule(&api.lock().store, user, namespace, &mut |rule, _| {
-            let list = if rule.get("nonResourceURLs").is_some() { &mut paths } else { &mut resources };
+            let list =
+                if rule.get("nonResourceURLs").is_some() { &mut paths } else { &mut resources };
             list.push(rule.clone());
         });
     }

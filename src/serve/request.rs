@@ -42,9 +42,7 @@ impl Request {
 
     /// True where a comma-separated header holds that word.
     fn header_has(&self, name: &'static str, word: &str) -> bool {
-        self.headers(name)
-            .flat_map(|v| v.split(','))
-            .any(|v| v.trim().eq_ignore_ascii_case(word))
+        self.headers(name).flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case(word))
     }
 }
 

@@ -112,9 +112,9 @@ pub(super) fn not_started(what: &str) -> StartFailed {
 
 /// Why a working directory will not do, in the runtime's words.
 pub(super) fn chdir_error(working_dir: &str, error: &io::Error) -> String {
-    let why = match error.kind() {
-        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
-        _ => error.to_string(),
+    let why = match error.kind() == io::ErrorKind::NotFound {
+        true => "no such file or directory".to_owned(),
+        false => error.to_string(),
     };
     format!(
         "error during container init: chdir to cwd ({working_dir:?}) set in config.json failed: \
