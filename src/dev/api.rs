@@ -12,6 +12,7 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::discovery;
 use crate::dev::events::Events;
+use crate::dev::evict;
 use crate::dev::faults::{Fault, Faults, Injector};
 use crate::dev::identity::{self, Tokens, User};
 use crate::dev::kind::{Key, Kind, Part};
@@ -204,6 +205,7 @@ impl Api {
                 write::create(self, request, kind, &target.namespace)
             }
             ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
+            ("POST", Some(key), Part::Eviction) => evict::evict(self, request, &key),
             ("POST", Some(key), Part::Token) => identity::request_token(self, request, &key),
             ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
                 allowed("update")?;

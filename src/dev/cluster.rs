@@ -168,7 +168,8 @@ impl Cluster {
         // In this order: a server that is dropped stops, a node has to be told.
         let (door, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
-        let controllers = Controllers::start(Arc::clone(&api)).map_err(DevError::Thread)?;
+        let controllers = Controllers::start(Arc::clone(&api), folder.join("volumes"))
+            .map_err(DevError::Thread)?;
         let node = match options.nodes {
             0 => None,
             _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{DecodeError, Engine as _};
 use serde_json::Value;
 
+use crate::dev::defaults;
 use crate::dev::kind::Kind;
 use crate::dev::refused::{Cause, Refused};
 use crate::dev::schema;
@@ -24,7 +25,29 @@ pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     let of = schema::of(kind);
     schema::check(of, &value).map_err(|error| cannot_be_handled(kind, kind, &error))?;
     schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
     Ok(value)
+}
+
+/// Reads a body of a type that is not stored.
+pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
+    let value = value(body).map_err(|error| {
+        Refused::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get \
+             version/kind; json parse error: {error} ({})",
+            shown(body)
+        ))
+    })?;
+    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+    let (given, version) = (text("kind"), text("apiVersion"));
+    if (given.is_empty() || given == kind) && versions.contains(&version) {
+        return Ok(value);
+    }
+    Err(Refused::bad_request(format!(
+        "{given} in version {} cannot be handled as a {kind}: converting (v1.{given}) to \
+         (policy.{kind}): unknown conversion",
+        quoted_version(version)
+    )))
 }
 
 /// Checks and cleans what a merge patch gave.
@@ -35,6 +58,7 @@ pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
         return Err(Refused::invalid_kind("", "", "", &[cause]));
     }
     schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
     Ok(value)
 }
 
@@ -140,6 +164,10 @@ pub(crate) fn base64(text: &str) -> Result<Vec<u8>, usize> {
         DecodeError::InvalidLastSymbol { offset, .. } => offset,
         DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len() / 4 * 4,
     })
+}
+
+pub(crate) fn to_base64(text: &str) -> String {
+    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new()).encode(text)
 }
 
 /// Lays a JSON merge patch (RFC 7386) over `target`.

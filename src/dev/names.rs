@@ -8,6 +8,14 @@ const SUBDOMAIN_1123: &str = "a lowercase RFC 1123 subdomain must consist of low
     alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character \
     (e.g. 'example.com', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or \
+    '-', start with an alphabetic character, and end with an alphanumeric character (e.g. \
+    'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or \
+    '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is \
+    '[-._a-zA-Z0-9]+')";
+const HEADER: &str = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. \
+    'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
 const NAME_PART: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start \
     and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex \
     used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
@@ -37,6 +45,27 @@ fn is_name_part(text: &str) -> bool {
     text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c))
         && edge(text.bytes().next())
         && edge(text.bytes().last())
+}
+
+/// A DNS label that begins with a letter: names of services.
+pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_CHARS_MAX {
+        wrong.push(too_long(LABEL_CHARS_MAX));
+    }
+    if !is_label(text) || text.starts_with(|c: char| c.is_ascii_digit()) {
+        wrong.push(LABEL_1035.to_owned());
+    }
+    wrong
+}
+
+/// A name that can stand in a path: roles and bindings, and whatever has no rule of its own.
+pub(crate) fn path_segment(text: &str) -> Vec<String> {
+    if matches!(text, "." | "..") {
+        return vec![format!("may not be '{text}'")];
+    }
+    let inside = ["/", "%"].into_iter().filter(|part| text.contains(part));
+    inside.map(|part| format!("may not contain '{part}'")).collect()
 }
 
 /// A DNS label: container names, namespaces, host names.
@@ -113,13 +142,84 @@ pub(crate) fn env_name(text: &str) -> Vec<String> {
     if !text.bytes().all(inner) || text.bytes().next().is_none_or(|c| c.is_ascii_digit()) {
         wrong.push(ENV_NAME.to_owned());
     }
+    wrong.extend(no_dots_first(text));
+    wrong
+}
+
+/// What would be another folder as the name of a file.
+fn no_dots_first(text: &str) -> Option<String> {
     match text {
-        "." => wrong.push("must not be '.'".to_owned()),
-        ".." => wrong.push("must not be '..'".to_owned()),
-        text if text.starts_with("..") => wrong.push("must not start with '..'".to_owned()),
-        _ => {}
+        "." => Some("must not be '.'".to_owned()),
+        ".." => Some("must not be '..'".to_owned()),
+        text if text.starts_with("..") => Some("must not start with '..'".to_owned()),
+        _ => None,
+    }
+}
+
+/// A key of a ConfigMap's or a Secret's data.
+pub(crate) fn config_key(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > SUBDOMAIN_CHARS_MAX {
+        wrong.push(too_long(SUBDOMAIN_CHARS_MAX));
+    }
+    let inner = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
+    if text.is_empty() || !text.bytes().all(inner) {
+        wrong.push(CONFIG_KEY.to_owned());
+    }
+    wrong.extend(no_dots_first(text));
+    wrong
+}
+
+/// A subdomain, however its letters are written.
+pub(crate) fn lowered_subdomain(text: &str) -> Vec<String> {
+    dns_subdomain(&text.to_lowercase())
+}
+
+pub(crate) fn http_header(text: &str) -> Vec<String> {
+    let inner = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+    match !text.is_empty() && text.bytes().all(inner) {
+        true => Vec::new(),
+        false => vec![HEADER.to_owned()],
+    }
+}
+
+/// An address in a pod's spec.
+pub(crate) fn ip(text: &str) -> Vec<String> {
+    if_not_ip(text, "must be valid IP address")
+}
+
+/// An address of a service or a status.
+pub(crate) fn valid_ip(text: &str) -> Vec<String> {
+    if_not_ip(text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
+}
+
+fn if_not_ip(text: &str, wrong: &str) -> Vec<String> {
+    text.parse::<std::net::IpAddr>().map_or_else(|_| vec![wrong.to_owned()], |_| Vec::new())
+}
+
+pub(crate) fn absolute_path(text: &str) -> Vec<String> {
+    let wrong = (!text.starts_with('/')).then(|| "must be an absolute path".to_owned());
+    wrong.into_iter().collect()
+}
+
+/// A path that stays below where it starts.
+pub(crate) fn descending_path(text: &str) -> Vec<String> {
+    let absolute = text.starts_with('/').then(|| "must be a relative path".to_owned());
+    absolute.into_iter().chain(no_backsteps(text)).collect()
+}
+
+/// The same, and no name that the node keeps for itself.
+pub(crate) fn local_path(text: &str) -> Vec<String> {
+    let mut wrong = descending_path(text);
+    if text.starts_with("..") && text != ".." && !text.starts_with("../") {
+        wrong.push("must not start with '..'".to_owned());
     }
     wrong
+}
+
+pub(crate) fn no_backsteps(text: &str) -> Vec<String> {
+    let back = text.split('/').any(|part| part == "..");
+    back.then(|| "must not contain '..'".to_owned()).into_iter().collect()
 }
 
 /// The name of a container's port.
@@ -128,7 +228,8 @@ pub(crate) fn port_name(text: &str) -> Vec<String> {
     if text.len() > PORT_NAME_CHARS_MAX {
         wrong.push(too_long(PORT_NAME_CHARS_MAX));
     }
-    if !text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-') {
+    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    if text.is_empty() || !text.bytes().all(inner) {
         let rule = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)";
         wrong.push(rule.to_owned());
     }

@@ -1,11 +1,13 @@
 //! Owns resource quantities: their syntax, their canonical form and their order. Knows no resource.
 
+use serde_json::Value;
+
 /// The server's words about a text that is no quantity.
 pub(crate) const SYNTAX: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
 /// An amount in billionths, and the form it was written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Quantity {
     nanos: i128,
     binary: bool,
@@ -41,6 +43,15 @@ impl Quantity {
         Some(Self { nanos: if negative { -nanos } else { nanos }, binary })
     }
 
+    /// Reads a member of an object: a text or a bare number.
+    pub(crate) fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(text) => Self::parse(text),
+            Value::Number(number) => Self::parse(&number.to_string()),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+        }
+    }
+
     pub(crate) fn is_negative(self) -> bool {
         self.nanos < 0
     }
@@ -61,6 +72,26 @@ impl Quantity {
     pub(crate) fn divided(self, unit: Self) -> i128 {
         let (whole, rest) = (self.nanos / unit.nanos, self.nanos % unit.nanos);
         if rest == 0 { whole } else { whole + 1 }
+    }
+
+    pub(crate) fn is_whole(self) -> bool {
+        self.nanos % NANOS == 0
+    }
+
+    /// How the real server prints the structure in a message.
+    pub(crate) fn go_struct(self) -> String {
+        let (value, scale, format) = match self.binary {
+            true => (self.nanos / NANOS, 0, "BinarySI"),
+            false => {
+                let (value, step) = reduced(self.nanos, 1000);
+                (value, i32::try_from(step).unwrap_or_default() * 3 - 9, "DecimalSI")
+            }
+        };
+        format!(
+            "resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
+             d:resource.infDecAmount{{Dec:(*inf.Dec)(nil)}}, s:{:?}, Format:{format:?}}}",
+            self.canonical()
+        )
     }
 
     pub(crate) fn is_zero(self) -> bool {

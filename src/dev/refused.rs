@@ -47,6 +47,20 @@ impl Cause {
         Self::new(field, "FieldValueDuplicate", message)
     }
 
+    pub(crate) fn duplicate_raw(field: impl Into<String>, value: &dyn fmt::Display) -> Self {
+        Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {value}"))
+    }
+
+    pub(crate) fn too_long(field: impl Into<String>, bytes_max: usize) -> Self {
+        let message = format!("Too long: must have at most {bytes_max} bytes");
+        Self::new(field, "FieldValueTooLong", message)
+    }
+
+    pub(crate) fn too_many(field: impl Into<String>, n: usize, max: usize) -> Self {
+        let message = format!("Too many: {n}: must have at most {max} items");
+        Self::new(field, "FieldValueTooMany", message)
+    }
+
     pub(crate) fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {detail}"))
     }
@@ -177,6 +191,15 @@ impl Refused {
             "NamespaceTerminating",
             format!("namespace {namespace} is being terminated"),
         )]);
+        refused
+    }
+
+    /// 429 to an eviction that a disruption budget is in the way of.
+    pub(crate) fn disruption_budget(cause: &str) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut refused = Self::new(429, "TooManyRequests", message.to_owned());
+        let cause = json!({ "reason": "DisruptionBudget", "message": cause });
+        refused.details = Some(json!({ "causes": [cause] }));
         refused
     }
 

@@ -1,7 +1,10 @@
 //! Owns label and field selectors: their syntax, the server's words about mistakes in it, and the
 //! match. Sees labels and fields only.
 
+use serde_json::Value;
+
 use crate::dev::names;
+use crate::dev::object::{array_at, text_at};
 use crate::dev::refused::Refused;
 
 /// A label selector: all requirements have to hold.
@@ -44,6 +47,30 @@ impl LabelSelector {
     pub(crate) fn parse(text: &str) -> Result<Self, Refused> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
         parser.selector().map_err(Refused::bad_request)
+    }
+
+    /// Reads `matchLabels` and `matchExpressions`; none where an operator is unknown.
+    pub(crate) fn of_object(selector: &Value) -> Option<Self> {
+        let mut requirements = Vec::new();
+        let labels = selector.get("matchLabels").and_then(Value::as_object);
+        for (key, value) in labels.into_iter().flatten() {
+            let operator = Operator::In(vec![value.as_str().unwrap_or_default().to_owned()]);
+            requirements.push(Requirement { key: key.clone(), operator });
+        }
+        for expression in array_at(selector, "/matchExpressions") {
+            let values = array_at(expression, "/values").iter().filter_map(Value::as_str);
+            let values = values.map(str::to_owned).collect();
+            let operator = match text_at(expression, "/operator") {
+                "In" => Operator::In(values),
+                "NotIn" => Operator::NotIn(values),
+                "Exists" => Operator::Exists,
+                "DoesNotExist" => Operator::Absent,
+                _ => return None,
+            };
+            requirements
+                .push(Requirement { key: text_at(expression, "/key").to_owned(), operator });
+        }
+        Some(Self { requirements })
     }
 
     pub(crate) fn is_empty(&self) -> bool {

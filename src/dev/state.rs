@@ -232,7 +232,13 @@ impl State {
             let Some(object) = self.store.get(&key).cloned() else { continue };
             let options = DeleteOptions::default();
             if key.kind != Kind::Pod {
-                keys.extend(self.remove_one(&key));
+                match array_at(&object.value(), "/metadata/finalizers").is_empty() {
+                    true => keys.extend(self.remove_one(&key)),
+                    // Whoever set them lets it go.
+                    false => {
+                        self.delete_plain(&object, &options);
+                    }
+                }
             } else if !object.deleting {
                 let value = object.value();
                 let grace = first_grace(&object, &value, &options);

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::dev::admit::{self, Charges};
 use crate::dev::api::{Answer, Api, success};
 use crate::dev::decode;
-use crate::dev::defaults;
 use crate::dev::faults::Fault;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::object::{Object, metadata_mut, object_mut, set_type, text_at};
 use crate::dev::options;
+use crate::dev::prepare;
 use crate::dev::refused::{Cause, Refused};
 use crate::dev::state::State;
 use crate::dev::validate;
@@ -34,11 +34,14 @@ pub(crate) fn create(
     }
     let mut state = api.lock();
     let wants_version = !text_at(&value, "/metadata/resourceVersion").is_empty();
-    complete(&mut state, kind, &mut value);
+    complete(&mut state, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
     admit_namespace(&state, kind, &name, namespace)?;
-    fill_in(&state, kind, &name, namespace, &mut value)?;
+    admit::mutate(&state, kind, namespace, &name, &mut value)?;
+    prepare::admit(kind, &name, &mut value)?;
+    prepare::create(kind, &mut value);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
+    prepare::allocate(&state, kind, &mut value)?;
     let charges = admit::check(&state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, &state, &name, namespace)?;
@@ -92,7 +95,7 @@ fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
 }
 
 /// Sets what only the server sets, whatever the client wrote there.
-fn complete(state: &mut State, kind: Kind, value: &mut Value) {
+fn complete(state: &mut State, value: &mut Value) {
     let base = text_at(value, "/metadata/generateName").to_owned();
     let named = !text_at(value, "/metadata/name").is_empty();
     let uid = state.new_uid();
@@ -108,10 +111,6 @@ fn complete(state: &mut State, kind: Kind, value: &mut Value) {
     }
     metadata.insert("uid".to_owned(), uid.into());
     metadata.insert("creationTimestamp".to_owned(), state.now.clone().into());
-    if kind == Kind::Namespace {
-        object_mut(value, "spec").insert("finalizers".to_owned(), json!(["kubernetes"]));
-        object_mut(value, "status").insert("phase".to_owned(), "Active".into());
-    }
 }
 
 fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Result<(), Refused> {
@@ -125,34 +124,6 @@ fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Re
         }
         Some(_) => Ok(()),
     }
-}
-
-/// Defaults and admission of a new object.
-fn fill_in(
-    state: &State,
-    kind: Kind,
-    name: &str,
-    namespace: &str,
-    value: &mut Value,
-) -> Result<(), Refused> {
-    if kind == Kind::Pod {
-        defaults::pod(value);
-    }
-    admit::mutate(state, kind, namespace, name, value)?;
-    if kind != Kind::Pod {
-        return Ok(());
-    }
-    let priority = match text_at(value, "/spec/priorityClassName") {
-        "" => 0,
-        "system-cluster-critical" => 2_000_000_000_i64,
-        "system-node-critical" => 2_000_001_000,
-        other => {
-            let detail = format!("no PriorityClass with name {other} was found");
-            return Err(Refused::forbidden(kind, name, &detail));
-        }
-    };
-    object_mut(value, "spec").insert("priority".to_owned(), priority.into());
-    Ok(())
 }
 
 fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), Refused> {
@@ -290,12 +261,11 @@ fn update(
     }
     let before = old.value();
     keep_what_is_the_servers(&before, &mut value, part);
-    if key.kind == Kind::Pod && part == Part::Whole {
-        let status = value["status"].clone();
-        defaults::pod(&mut value);
-        value["status"] = status;
+    if part == Part::Whole {
+        prepare::update(key.kind, &before, &mut value);
     }
-    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, &before, &value))?;
+    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, part, &before, &value))?;
+    prepare::allocate(state, key.kind, &mut value)?;
     let place = (key.namespace.as_str(), key.name.as_str());
     let charges = match part {
         Part::Whole if !old.deleting => {

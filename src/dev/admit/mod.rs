@@ -9,17 +9,23 @@ mod quota;
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) use self::account::DEFAULT as DEFAULT_ACCOUNT;
 pub(crate) use self::amounts::Amounts;
 pub(crate) use self::quota::{counts, in_scope, usage};
 use crate::dev::defaults::quality_of_service;
 use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{Object, object_mut};
+use crate::dev::object::{Object, metadata_mut, object_mut};
 use crate::dev::quantity::Quantity;
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
+
+/// The finalizers of what is protected while it is in use.
+pub(crate) const PROTECTED: [(Kind, &str); 2] = [
+    (Kind::PersistentVolume, "kubernetes.io/pv-protection"),
+    (Kind::PersistentVolumeClaim, "kubernetes.io/pvc-protection"),
+];
 
 /// The plugins that are off, as kube-apiserver names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,12 +61,15 @@ pub(crate) fn mutate(
     name: &str,
     value: &mut Value,
 ) -> Result<(), Refused> {
+    protect(kind, value);
     if kind != Kind::Pod {
         return Ok(());
     }
     if !state.disabled.has("LimitRanger") {
-        let filled = ranges(state, namespace)
-            .fold(false, |filled, range| limits::fill_in(&range.value(), value) || filled);
+        let mut filled = false;
+        for range in ranges(state, namespace) {
+            filled |= limits::fill_in(&range.value(), value);
+        }
         if filled {
             let quality = quality_of_service(value);
             object_mut(value, "status").insert("qosClass".to_owned(), quality.into());
@@ -69,6 +78,19 @@ pub(crate) fn mutate(
     match state.disabled.has("ServiceAccount") {
         true => Ok(()),
         false => account::admit(state, namespace, name, value),
+    }
+}
+
+/// Keeps claims and volumes from going while they are used: their controller lets them go.
+fn protect(kind: Kind, value: &mut Value) {
+    let Some((_, finalizer)) = PROTECTED.iter().find(|(protected, _)| *protected == kind) else {
+        return;
+    };
+    let list = metadata_mut(value).entry("finalizers").or_insert_with(|| json!([]));
+    if let Some(list) = list.as_array_mut()
+        && !list.iter().any(|present| present == finalizer)
+    {
+        list.push((*finalizer).into());
     }
 }
 

@@ -1,19 +1,30 @@
 //! Owns the controllers: one thread that looks at what changed and does what follows from the state
 //! as it is now. None of them relies on having seen a change: whoever missed some looks at all.
 
+pub(crate) mod budgets;
+mod claims;
+mod jobs;
 pub(crate) mod namespaces;
 mod nodes;
+mod orphans;
 mod quotas;
 mod taints;
+#[cfg(test)]
+mod tests;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
+use self::budgets::Budgets;
+use self::claims::Claims;
+use self::jobs::Jobs;
 use self::namespaces::Namespaces;
 use self::nodes::Nodes;
+use self::orphans::Orphans;
 use self::quotas::Quotas;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
@@ -32,10 +43,11 @@ pub(crate) struct Controllers {
 }
 
 impl Controllers {
-    pub(crate) fn start(api: Arc<Api>) -> io::Result<Self> {
+    /// `volumes` is where the directories of volumes are made.
+    pub(crate) fn start(api: Arc<Api>, volumes: PathBuf) -> io::Result<Self> {
         let (stop, stopped) = bounded(1);
         let tokens = api.lock().store.subscribe_to(Kind::all());
-        let mut all = All::new(api);
+        let mut all = All::new(api, volumes);
         let builder = thread::Builder::new().name("dev-controllers".to_owned());
         let thread = builder.spawn(move || all.run(&tokens, &stopped))?;
         Ok(Self { thread, stop })
@@ -57,20 +69,28 @@ struct All {
     seen: Seen,
     ages: Ages,
     ages_due: Millis,
+    budgets: Budgets,
+    claims: Claims,
+    jobs: Jobs,
     namespaces: Namespaces,
     nodes: Nodes,
+    orphans: Orphans,
     quotas: Quotas,
 }
 
 impl All {
-    fn new(api: Arc<Api>) -> Self {
+    fn new(api: Arc<Api>, volumes: PathBuf) -> Self {
         Self {
             api,
             seen: Seen::default(),
             ages: Ages::default(),
             ages_due: Millis(0),
+            budgets: Budgets::default(),
+            claims: Claims::new(volumes),
+            jobs: Jobs::default(),
             namespaces: Namespaces::default(),
             nodes: Nodes::default(),
+            orphans: Orphans::default(),
             quotas: Quotas::default(),
         }
     }
@@ -91,20 +111,34 @@ impl All {
 
     /// Looks at what changed and does what follows; when to come again.
     fn turn(&mut self) -> Option<Millis> {
-        for change in self.changes() {
-            self.namespaces.on_change(&change);
-            self.nodes.on_change(&change);
-            self.quotas.on_change(&change);
+        let now = self.api.clock.now();
+        let changes = self.changes();
+        if !changes.is_empty() {
+            let api = Arc::clone(&self.api);
+            let state = api.lock();
+            for change in &changes {
+                self.budgets.on_change(change, &state);
+                self.claims.on_change(change, &state);
+                self.jobs.on_change(change);
+                self.namespaces.on_change(change);
+                self.nodes.on_change(change);
+                self.orphans.on_change(change, &state, now);
+                self.quotas.on_change(change);
+            }
         }
         self.namespaces.run(&mut self.api.lock());
+        self.claims.run(&self.api);
+        let orphans = self.orphans.run(&mut self.api.lock(), now);
+        let jobs = self.jobs.run(&self.api);
+        let budgets = self.budgets.run(&mut self.api.lock());
         let quotas = self.quotas.run(&self.api);
         let nodes = self.nodes.run(&self.api);
-        let now = self.api.clock.now();
         if self.ages_due <= now {
             self.ages.expire(&mut self.api.lock(), now);
             self.ages_due = now.after(EVENTS_EVERY_MS);
         }
-        [quotas, nodes, Some(self.ages_due)].into_iter().flatten().min()
+        let budgets = budgets.map(|seconds| now.after(seconds.saturating_mul(1000)));
+        [orphans, jobs, budgets, quotas, nodes, Some(self.ages_due)].into_iter().flatten().min()
     }
 
     /// What changed since the last look; all there is where that is no longer known.

@@ -35,6 +35,12 @@ fn fields(of: &Type, members: &mut Map<String, Value>, path: &str, unknown: &mut
         shaped(&field.shape, value, &format!("{path}{}", field.name), unknown);
         if field.empty == Empty::Dropped && is_empty(value) && field.shape != Shape::Any {
             members.remove(field.name);
+        } else if field.empty == Empty::Written
+            && matches!(field.shape, Shape::List(_))
+            && is_empty(value)
+        {
+            // What is stored does not tell an empty list from none.
+            *value = Value::Null;
         }
     }
 }

@@ -1,38 +1,174 @@
-//! Owns what may be stored: the checks of metadata, pods and leases, in the real server's order and
-//! words. Takes objects whose fields have the right types; changes nothing.
+//! Owns what may be stored: the checks of all kinds, in the real server's order and words. Takes
+//! objects that are complete and whose fields have the right types; changes nothing.
 
+mod amounts;
+mod cluster;
 mod container;
-mod lease;
+mod job;
 mod metadata;
 mod pod;
+mod rules;
+mod service;
+mod storage;
+mod volume;
 
 pub(crate) use container::subscript;
 
 use serde_json::Value;
 
-use crate::dev::kind::Kind;
-use crate::dev::refused::Cause;
+use crate::dev::kind::{Kind, Part};
+use crate::dev::names;
+use crate::dev::refused::{Cause, go_quoted};
+
+type Causes = Vec<Cause>;
+
+/// What a kind's names have to be.
+type NameRule = fn(&str) -> Vec<String>;
+
+/// How a kind is checked: the rule for names, and the steps of a create and of an update in the
+/// server's order: `M` metadata, `U` how metadata may change, `S` the rest, `X` how that may change.
+struct Steps {
+    name: NameRule,
+    create: &'static str,
+    update: &'static str,
+}
+
+fn steps(kind: Kind) -> Steps {
+    let plain = Steps { name: names::dns_subdomain, create: "MS", update: "UMSX" };
+    match kind {
+        Kind::ClusterRole | Kind::ClusterRoleBinding | Kind::Role | Kind::RoleBinding => {
+            Steps { name: names::path_segment, update: "MSUX", ..plain }
+        }
+        Kind::ConfigMap | Kind::Secret => Steps { update: "UXMS", ..plain },
+        Kind::Event | Kind::PodDisruptionBudget => Steps { create: "S", update: "S", ..plain },
+        Kind::Job => Steps { update: "MSUX", ..plain },
+        Kind::Lease => Steps { update: "US", ..plain },
+        Kind::ResourceQuota => Steps { update: "MSUSX", ..plain },
+        Kind::LimitRange => Steps { update: "MS", ..plain },
+        Kind::Namespace => Steps { name: names::dns_label, update: "U", ..plain },
+        Kind::Node => Steps { update: "UX", ..plain },
+        Kind::PersistentVolume => Steps { update: "MSX", ..plain },
+        Kind::PersistentVolumeClaim | Kind::Pod => plain,
+        Kind::Service => Steps { name: names::dns_1035_label, update: "UXMS", ..plain },
+        Kind::ServiceAccount => Steps { update: "UM", ..plain },
+    }
+}
 
 /// Everything that is wrong with a new object.
-pub(crate) fn create(kind: Kind, value: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    metadata::check(kind, value, &mut causes);
-    if kind == Kind::Lease {
-        lease::check(value, &mut causes);
-    } else if kind == Kind::Pod {
-        pod::check(value, &mut causes);
+pub(crate) fn create(kind: Kind, value: &Value) -> Causes {
+    let mut causes = Causes::new();
+    let steps = steps(kind);
+    for step in steps.create.chars() {
+        match step {
+            'M' => metadata::check(kind, value, steps.name, &mut causes),
+            _ => check(kind, value, &mut causes),
+        }
+    }
+    if causes.is_empty() {
+        metadata::check_common(kind, value, names::path_segment, &mut causes);
     }
     causes
 }
 
 /// Everything that is wrong with a change from `old` to `new`.
-pub(crate) fn update(kind: Kind, old: &Value, new: &Value) -> Vec<Cause> {
-    let mut causes = create(kind, new);
+pub(crate) fn update(kind: Kind, part: Part, old: &Value, new: &Value) -> Causes {
+    let mut causes = Causes::new();
+    metadata::check_common(kind, new, names::path_segment, &mut causes);
     metadata::check_update(old, new, &mut causes);
-    if kind == Kind::Pod && causes.is_empty() {
-        pod::check_update(old, new, &mut causes);
+    if part == Part::Status {
+        metadata::check_update(old, new, &mut causes);
+        check_status(kind, old, new, &mut causes);
+        return causes;
+    }
+    let steps = steps(kind);
+    for step in steps.update.chars() {
+        match step {
+            'M' => metadata::check(kind, new, steps.name, &mut causes),
+            'U' => {
+                metadata::check_update(old, new, &mut causes);
+                if kind != Kind::Lease {
+                    metadata::standard_finalizers(new, &mut causes);
+                }
+            }
+            'S' => check(kind, new, &mut causes),
+            _ => check_change(kind, old, new, &mut causes),
+        }
     }
     causes
+}
+
+/// What a kind has besides metadata.
+fn check(kind: Kind, value: &Value, causes: &mut Causes) {
+    match kind {
+        Kind::ClusterRole | Kind::Role => {
+            cluster::rules_of_role(value, kind.is_namespaced(), causes);
+        }
+        Kind::ClusterRoleBinding | Kind::RoleBinding => {
+            cluster::binding(value, kind.is_namespaced(), causes);
+        }
+        Kind::ConfigMap => storage::config_map(value, causes),
+        Kind::Event => cluster::event(value, causes),
+        Kind::Job => job::check(value, causes),
+        Kind::Lease => cluster::lease(value, causes),
+        Kind::LimitRange => amounts::limit_range(value, causes),
+        Kind::Node => cluster::node(value, causes),
+        Kind::PersistentVolume => {
+            rules::check("PersistentVolumeSpec", &value["spec"], "spec", causes);
+        }
+        Kind::PersistentVolumeClaim => {
+            rules::check("PersistentVolumeClaimSpec", &value["spec"], "spec", causes);
+        }
+        Kind::Pod => pod::check(value, causes),
+        Kind::PodDisruptionBudget => {
+            rules::check("PodDisruptionBudgetSpec", &value["spec"], "spec", causes);
+            rules::check("PodDisruptionBudgetStatus", &value["status"], "status", causes);
+        }
+        Kind::ResourceQuota => amounts::quota(&value["spec"], causes),
+        Kind::Secret => storage::secret(value, causes),
+        Kind::Service => service::check(value, causes),
+        Kind::Namespace | Kind::ServiceAccount => {}
+    }
+}
+
+/// What must not change.
+fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
+    match kind {
+        Kind::ClusterRoleBinding | Kind::RoleBinding => cluster::binding_update(old, new, causes),
+        Kind::ConfigMap => storage::data_update(old, new, causes),
+        Kind::Job => job::check_update(old, new, causes),
+        Kind::Node => cluster::node_update(old, new, causes),
+        Kind::PersistentVolume => storage::volume_update(old, new, causes),
+        Kind::PersistentVolumeClaim => storage::claim_update(old, new, causes),
+        Kind::Pod => pod::check_update(old, new, causes),
+        Kind::ResourceQuota => amounts::quota_update(old, new, causes),
+        Kind::Secret => storage::secret_update(old, new, causes),
+        Kind::Service => service::check_update(old, new, causes),
+        Kind::ClusterRole
+        | Kind::Event
+        | Kind::Lease
+        | Kind::LimitRange
+        | Kind::Namespace
+        | Kind::PodDisruptionBudget
+        | Kind::Role
+        | Kind::ServiceAccount => {}
+    }
+}
+
+/// What a status may hold.
+fn check_status(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
+    if kind == Kind::Job {
+        rules::check("JobStatus", &new["status"], "status", causes);
+    } else if kind == Kind::Namespace {
+        cluster::namespace_status(new, causes);
+    } else if kind == Kind::Node {
+        cluster::node_amounts(new, causes);
+    } else if kind == Kind::Pod {
+        pod::check_status(old, new, causes);
+    } else if kind == Kind::PodDisruptionBudget {
+        rules::check("PodDisruptionBudgetStatus", &new["status"], "status", causes);
+    } else if kind == Kind::ResourceQuota {
+        amounts::quota_status(&new["status"], causes);
+    }
 }
 
 /// `path.name`, or `name` where there is no path.
@@ -41,6 +177,13 @@ fn join(path: &str, name: &str) -> String {
 }
 
 /// Adds one `Invalid value` for each thing that is wrong with a text.
-fn push_invalid(causes: &mut Vec<Cause>, field: &str, value: &str, wrong: Vec<String>) {
+fn push_invalid(causes: &mut Causes, field: &str, value: &str, wrong: Vec<String>) {
     causes.extend(wrong.into_iter().map(|wrong| Cause::invalid(field, value, &wrong)));
+}
+
+/// A list of texts as Go prints it.
+fn go_texts(texts: &[Value]) -> String {
+    let texts: Vec<String> =
+        texts.iter().map(|text| go_quoted(text.as_str().unwrap_or_default())).collect();
+    format!("[]string{{{}}}", texts.join(", "))
 }

@@ -1,0 +1,122 @@
+//! Owns the end of pods whose node is no more: after a while they are called failed and go, as the
+//! pod garbage collector has it.
+
+use std::collections::BTreeMap;
+
+use crate::core::time::Millis;
+use crate::dev::kind::{Key, Kind};
+use crate::dev::object::object_mut;
+use crate::dev::state::State;
+use crate::dev::store::Change;
+use crate::dev::write::set_condition;
+
+/// How long a node has to be gone: it may come back.
+const QUARANTINE_MS: u64 = 40_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Orphans {
+    /// Names of nodes that pods are bound to and that are not there, since when.
+    missing: BTreeMap<String, Millis>,
+}
+
+impl Orphans {
+    pub(super) fn on_change(&mut self, change: &Change, state: &State, now: Millis) {
+        let object = &change.now;
+        let node = match () {
+            () if object.key.kind == Kind::Node => object.key.name.as_str(),
+            () if object.key.kind == Kind::Pod && !change.gone => object.node(),
+            () => return,
+        };
+        if node.is_empty() {
+            return;
+        }
+        match state.store.get(&Key::new(Kind::Node, "", node)) {
+            Some(_) => {
+                self.missing.remove(node);
+            }
+            None => {
+                self.missing.entry(node.to_owned()).or_insert(now);
+            }
+        }
+    }
+
+    /// Ends the pods of nodes that did not come back; when to come again.
+    pub(super) fn run(&mut self, state: &mut State, now: Millis) -> Option<Millis> {
+        let (over, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.missing)
+            .into_iter()
+            .partition(|(_, since)| since.after(QUARANTINE_MS) <= now);
+        self.missing = waiting;
+        for node in over.keys() {
+            let pods = state.store.objects(Kind::Pod, "").filter(|pod| pod.node() == node);
+            for key in pods.map(|pod| pod.key.clone()).collect::<Vec<_>>() {
+                end(state, &key);
+            }
+        }
+        self.missing.values().min().map(|since| since.after(QUARANTINE_MS))
+    }
+}
+
+fn end(state: &mut State, key: &Key) {
+    let Some(pod) = state.store.get(key).cloned() else { return };
+    if !pod.is_terminal() {
+        let now = state.now.clone();
+        let mut value = pod.value();
+        let message = "PodGC: node no longer exists";
+        set_condition(&mut value, "DisruptionTarget", "True", "DeletionByPodGC", message, &now);
+        object_mut(&mut value, "status").insert("phase".to_owned(), "Failed".into());
+        state.replace(Kind::Pod, value);
+    }
+    let options = crate::dev::state::DeleteOptions {
+        grace_seconds: Some(0),
+        uid: Some(pod.uid.to_string()),
+        ..Default::default()
+    };
+    if let Err(refused) = state.delete(key, &options) {
+        log::debug!("{key}: {}", refused.message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dev::api::Api;
+    use crate::dev::faults::Faults;
+    use crate::runtime::clock::Clock;
+
+    #[test]
+    fn pods_of_a_node_that_is_gone_go_after_a_while() {
+        let api = Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into());
+        let mut state = api.lock();
+        for (name, node) in [("a", "here"), ("b", "gone"), ("c", "back")] {
+            state.create(
+                Kind::Pod,
+                json!({
+                    "metadata": { "name": name, "namespace": "default", "uid": name },
+                    "spec": { "nodeName": node },
+                }),
+            );
+        }
+        state.ensure(Kind::Node, "here", json!({}));
+        let mut orphans = Orphans::default();
+        let mut seen = 0;
+        let mut look = |orphans: &mut Orphans, state: &State, now| {
+            let after = std::mem::replace(&mut seen, state.store.version());
+            let changes = state.store.changes_after(after.max(state.store.oldest()));
+            changes.expect("kept").for_each(|change| orphans.on_change(change, state, now));
+        };
+        look(&mut orphans, &state, Millis(1_000));
+        assert_eq!(orphans.run(&mut state, Millis(2_000)), Some(Millis(41_000)));
+        state.ensure(Kind::Node, "back", json!({}));
+        look(&mut orphans, &state, Millis(3_000));
+        assert_eq!(orphans.run(&mut state, Millis(41_000)), None);
+        let left: Vec<_> = state.store.objects(Kind::Pod, "").map(|p| p.key.name.clone()).collect();
+        assert_eq!(left, ["a", "c"]);
+        let last = state.store.changes_after(0).or_else(|_| state.store.changes_after(1));
+        let gone = last.expect("kept").filter(|change| change.gone).next_back().expect("one went");
+        let pod = gone.now.value();
+        assert_eq!(pod["status"]["conditions"][0]["reason"], "DeletionByPodGC");
+        assert_eq!(pod["status"]["phase"], "Failed");
+    }
+}

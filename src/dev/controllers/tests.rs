@@ -1,0 +1,418 @@
+//! Tries the controllers and the admission over the sockets of whole clusters.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::dev::testing::{Reply, eventually, send};
+use crate::dev::{Cluster, Options};
+
+const CORE: &str = "/api/v1/namespaces/default";
+const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+
+struct Fixture {
+    _cluster: Cluster,
+    address: SocketAddr,
+}
+
+fn start(change: impl FnOnce(&mut Options)) -> Fixture {
+    let mut options = Options::default();
+    change(&mut options);
+    let cluster = Cluster::start(options).expect("a cluster");
+    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    Fixture { _cluster: cluster, address }
+}
+
+impl Fixture {
+    fn get(&self, path: &str) -> Reply {
+        send(self.address, "GET", path, None)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Reply {
+        send(self.address, "POST", path, Some(("application/json", &body.to_string())))
+    }
+
+    #[track_caller]
+    fn created(&self, path: &str, body: &Value) -> Value {
+        let reply = self.post(path, body);
+        assert_eq!(reply.status, 201, "{}", reply.body);
+        reply.json()
+    }
+
+    fn patch(&self, path: &str, body: &Value) -> Reply {
+        let patch = Some(("application/merge-patch+json", &*body.to_string()));
+        send(self.address, "PATCH", path, patch)
+    }
+
+    fn delete(&self, path: &str) -> Reply {
+        send(self.address, "DELETE", path, None)
+    }
+
+    fn items(&self, path: &str) -> Vec<Value> {
+        self.get(path).json()["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn until(&self, path: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        eventually(&format!("{path}: {what}"), || Some(self.get(path).json()).filter(|v| is(v)))
+    }
+
+    /// The reasons of all Events about an object.
+    fn reasons(&self, name: &str) -> Vec<String> {
+        let events = self.items(&format!("{CORE}/events"));
+        let about = events.iter().filter(|event| event["involvedObject"]["name"] == name);
+        about.filter_map(|event| event["reason"].as_str().map(str::to_owned)).collect()
+    }
+}
+
+fn condition<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    let conditions = value["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == name && condition["status"] == "True")
+}
+
+fn job(name: &str, script: &str, spec: &Value) -> Value {
+    let mut job = json!({
+        "metadata": { "name": name },
+        "spec": { "template": { "spec": {
+            "restartPolicy": "Never",
+            "containers": [{ "name": "c", "image": "none", "command": ["sh", "-c", script] }],
+        }}},
+    });
+    for (field, value) in spec.as_object().expect("fields") {
+        job["spec"][field] = value.clone();
+    }
+    job
+}
+
+fn pod(name: &str, spec: &Value) -> Value {
+    let mut pod = json!({
+        "metadata": { "name": name, "labels": { "app": "a" } },
+        "spec": { "containers": [
+            { "name": "c", "image": "none", "command": ["sleep", "100"] },
+        ]},
+    });
+    for (field, value) in spec.as_object().expect("fields") {
+        pod["spec"][field] = value.clone();
+    }
+    pod
+}
+
+#[test]
+fn a_job_runs_its_pods_to_the_end() {
+    let fixture = start(|_| {});
+    let spec = json!({ "completions": 3, "parallelism": 2, "ttlSecondsAfterFinished": 100 });
+    fixture.created(JOBS, &job("j", "true", &spec));
+    let path = format!("{JOBS}/j");
+    let done = fixture.until(&path, "complete", |job| condition(job, "Complete").is_some());
+    let status = &done["status"];
+    assert_eq!((&status["succeeded"], &status["active"]), (&json!(3), &Value::Null), "{status}");
+    assert!(status["completionTime"].is_string() && status["startTime"].is_string());
+    let pods = fixture.items(&format!("{CORE}/pods"));
+    assert_eq!(pods.len(), 3);
+    let labels = &pods[0]["metadata"]["labels"];
+    assert_eq!(
+        (&labels["job-name"], &labels["controller-uid"]),
+        (&json!("j"), &done["metadata"]["uid"])
+    );
+    let reasons = fixture.reasons("j");
+    assert_eq!(reasons.iter().filter(|reason| *reason == "SuccessfulCreate").count(), 3);
+    assert!(reasons.contains(&"Completed".to_owned()), "{reasons:?}");
+    // Its pods go with it.
+    assert_eq!(fixture.delete(&path).status, 200);
+    fixture.until(&format!("{CORE}/pods"), "empty", |pods| pods["items"] == json!([]));
+}
+
+#[test]
+fn a_failing_job_spends_its_limit() {
+    let fixture = start(|_| {});
+    fixture.created(JOBS, &job("j", "exit 3", &json!({ "backoffLimit": 1 })));
+    let path = format!("{JOBS}/j");
+    let failed = fixture.until(&path, "failed", |job| condition(job, "Failed").is_some());
+    let over = condition(&failed, "Failed").expect("it failed");
+    assert_eq!(over["reason"], "BackoffLimitExceeded");
+    assert_eq!(over["message"], "Job has reached the specified backoff limit");
+    assert_eq!(failed["status"]["failed"], 2);
+    assert!(fixture.reasons("j").contains(&"BackoffLimitExceeded".to_owned()));
+}
+
+#[test]
+fn a_policy_fails_a_job_for_an_exit_code() {
+    let fixture = start(|_| {});
+    let policy = json!({ "podFailurePolicy": { "rules": [
+        { "action": "FailJob", "onExitCodes": { "operator": "In", "values": [42] } },
+    ]}});
+    fixture.created(JOBS, &job("j", "exit 42", &policy));
+    let path = format!("{JOBS}/j");
+    let failed = fixture.until(&path, "failed", |job| condition(job, "Failed").is_some());
+    let over = condition(&failed, "Failed").expect("it failed");
+    assert_eq!(over["reason"], "PodFailurePolicy");
+    assert!(condition(&failed, "FailureTarget").is_some());
+    assert_eq!(failed["status"]["failed"], 1);
+}
+
+#[test]
+fn a_job_is_suspended_resumed_and_ends_by_its_deadline() {
+    let fixture = start(|options| options.simulate = true);
+    fixture.created(JOBS, &job("j", "sleep 100", &json!({ "suspend": true, "parallelism": 2 })));
+    let path = format!("{JOBS}/j");
+    let held = fixture.until(&path, "suspended", |job| condition(job, "Suspended").is_some());
+    assert!(held["status"]["startTime"].is_null());
+    fixture.patch(&path, &json!({ "spec": { "suspend": false } }));
+    fixture.until(&path, "ready", |job| job["status"]["ready"] == 2);
+    fixture.patch(&path, &json!({ "spec": { "suspend": true } }));
+    fixture.until(&format!("{CORE}/pods"), "empty", |pods| pods["items"] == json!([]));
+    let held = fixture.until(&path, "suspended", |job| condition(job, "Suspended").is_some());
+    assert!(held["status"]["failed"].is_null(), "{held}");
+    let deadline = json!({ "spec": { "suspend": false, "activeDeadlineSeconds": 1 } });
+    fixture.patch(&path, &deadline);
+    let failed = fixture.until(&path, "failed", |job| condition(job, "Failed").is_some());
+    assert_eq!(condition(&failed, "Failed").expect("it failed")["reason"], "DeadlineExceeded");
+}
+
+#[test]
+fn a_finished_job_goes_when_its_time_is_up() {
+    let fixture = start(|_| {});
+    fixture.created(JOBS, &job("j", "true", &json!({ "ttlSecondsAfterFinished": 0 })));
+    fixture.until(&format!("{JOBS}/j"), "gone", |job| job["code"] == 404);
+    fixture.until(&format!("{CORE}/pods"), "empty", |pods| pods["items"] == json!([]));
+}
+
+#[test]
+fn an_indexed_job_tells_its_pods_who_they_are() {
+    let fixture = start(|_| {});
+    let spec = json!({ "completions": 3, "parallelism": 3, "completionMode": "Indexed" });
+    fixture.created(JOBS, &job("j", "echo $$JOB_COMPLETION_INDEX", &spec));
+    let path = format!("{JOBS}/j");
+    let done = fixture.until(&path, "complete", |job| condition(job, "Complete").is_some());
+    assert_eq!(done["status"]["completedIndexes"], "0-2");
+    let mut said: Vec<String> = fixture
+        .items(&format!("{CORE}/pods"))
+        .iter()
+        .map(|pod| {
+            let name = pod["metadata"]["name"].as_str().expect("a name");
+            fixture.get(&format!("{CORE}/pods/{name}/log")).body
+        })
+        .collect();
+    said.sort();
+    assert_eq!(said, ["0\n", "1\n", "2\n"]);
+}
+
+#[test]
+fn a_full_quota_is_never_exceeded_and_holds_a_job_back() {
+    const QUOTA: &str = "/api/v1/namespaces/default/resourcequotas/q";
+    let fixture = start(|options| options.simulate = true);
+    let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "pods": "5" } } });
+    fixture.created(&format!("{CORE}/resourcequotas"), &quota);
+    fixture.until(QUOTA, "counted", |quota| quota["status"]["used"]["pods"] == "0");
+    let pods = format!("{CORE}/pods");
+    let ask = |n: u32| fixture.post(&pods, &pod(&format!("p{n}"), &json!({}))).status;
+    let ask = &ask;
+    let admitted = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..32).map(|n| scope.spawn(move || ask(n))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("an answer")).collect::<Vec<_>>()
+    });
+    assert_eq!(admitted.iter().filter(|status| **status == 201).count(), 5, "{admitted:?}");
+    assert_eq!(admitted.iter().filter(|status| **status == 403).count(), 27, "{admitted:?}");
+    fixture.created(JOBS, &job("j", "true", &json!({})));
+    eventually("the job to be refused", || {
+        fixture.reasons("j").contains(&"FailedCreate".to_owned()).then_some(())
+    });
+    let name = fixture.items(&pods)[0]["metadata"]["name"].clone();
+    let path = format!("{pods}/{}?gracePeriodSeconds=0", name.as_str().expect("a name"));
+    assert_eq!(fixture.delete(&path).status, 200);
+    fixture.until(QUOTA, "freed", |quota| quota["status"]["used"]["pods"] == "4");
+    assert_eq!(fixture.post(&pods, &pod("late", &json!({}))).status, 201);
+}
+
+#[test]
+fn pods_have_a_service_account_that_exists() {
+    let fixture = start(|options| options.simulate = true);
+    let pods = format!("{CORE}/pods");
+    let plain = fixture.created(&pods, &pod("a", &json!({})));
+    let account = |pod: &Value| pod["spec"]["serviceAccountName"].clone();
+    assert_eq!(
+        (account(&plain), &plain["spec"]["serviceAccount"]),
+        (json!("default"), &json!("default"))
+    );
+    let refused = fixture.post(&pods, &pod("b", &json!({ "serviceAccountName": "x" })));
+    assert_eq!(refused.status, 403);
+    let message = "pods \"b\" is forbidden: error looking up service account default/x: \
+                   serviceaccount \"x\" not found";
+    assert_eq!(refused.json()["message"], message);
+    let secrets = json!([{ "name": "pull" }]);
+    let account = json!({ "metadata": { "name": "x" }, "imagePullSecrets": secrets });
+    fixture.created(&format!("{CORE}/serviceaccounts"), &account);
+    let served = fixture.created(&pods, &pod("b", &json!({ "serviceAccountName": "x" })));
+    assert_eq!(served["spec"]["imagePullSecrets"], secrets);
+    // The default one comes back.
+    let path = format!("{CORE}/serviceaccounts/default");
+    let uid = fixture.get(&path).json()["metadata"]["uid"].clone();
+    fixture.delete(&path);
+    fixture.until(&path, "another one", |account| {
+        let new = &account["metadata"]["uid"];
+        new.is_string() && *new != uid
+    });
+}
+
+#[test]
+fn plugins_that_are_off_do_nothing() {
+    let fixture = start(|options| {
+        options.simulate = true;
+        options.disabled_admission = vec!["ServiceAccount".to_owned(), "LimitRanger".to_owned()];
+    });
+    let range = json!({ "metadata": { "name": "r" }, "spec": { "limits": [
+        { "type": "Container", "max": { "cpu": "1" } },
+    ]}});
+    fixture.created(&format!("{CORE}/limitranges"), &range);
+    let pod = fixture.created(&format!("{CORE}/pods"), &pod("a", &json!({})));
+    assert!(pod["spec"]["serviceAccountName"].is_null());
+}
+
+#[test]
+fn a_claim_gets_a_directory_and_takes_it_along() {
+    const VOLUMES: &str = "/api/v1/persistentvolumes";
+    let fixture = start(|options| options.simulate = true);
+    let claims = format!("{CORE}/persistentvolumeclaims");
+    let claim = |name: &str| {
+        json!({
+            "metadata": { "name": name },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+            },
+        })
+    };
+    fixture.created(&claims, &claim("c"));
+    let path = format!("{claims}/c");
+    let bound = fixture.until(&path, "bound", |claim| claim["status"]["phase"] == "Bound");
+    assert_eq!(bound["status"]["capacity"]["storage"], "1Gi");
+    let name = bound["spec"]["volumeName"].as_str().expect("a volume").to_owned();
+    let volume = fixture.get(&format!("{VOLUMES}/{name}")).json();
+    assert_eq!(volume["status"]["phase"], "Bound");
+    assert_eq!(volume["spec"]["claimRef"]["name"], "c");
+    let folder = volume["spec"]["hostPath"]["path"].as_str().expect("a path").to_owned();
+    assert!(std::path::Path::new(&folder).is_dir());
+    let volumes = json!([{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }]);
+    fixture.created(&format!("{CORE}/pods"), &pod("user", &json!({ "volumes": volumes })));
+    fixture.until(&format!("{CORE}/pods/user"), "bound", |pod| pod["spec"]["nodeName"].is_string());
+    assert_eq!(fixture.delete(&path).status, 200);
+    let held = fixture.get(&path).json();
+    assert!(held["metadata"]["deletionTimestamp"].is_string(), "in use: {held}");
+    fixture.delete(&format!("{CORE}/pods/user?gracePeriodSeconds=0"));
+    fixture.until(&path, "gone", |claim| claim["code"] == 404);
+    fixture.until(&format!("{VOLUMES}/{name}"), "gone", |volume| volume["code"] == 404);
+    eventually("the folder to go", || (!std::path::Path::new(&folder).exists()).then_some(()));
+}
+
+#[test]
+fn claims_take_volumes_that_fit_and_ephemeral_ones_go_with_their_pods() {
+    const VOLUMES: &str = "/api/v1/persistentvolumes";
+    let fixture = start(|options| options.simulate = true);
+    let claims = format!("{CORE}/persistentvolumeclaims");
+    for (name, size) in [("small", "1Gi"), ("fits", "3Gi"), ("large", "9Gi")] {
+        fixture.created(
+            VOLUMES,
+            &json!({
+                "metadata": { "name": name },
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"], "capacity": { "storage": size },
+                    "hostPath": { "path": "/tmp" }, "storageClassName": "",
+                },
+            }),
+        );
+    }
+    fixture.until(&format!("{VOLUMES}/large"), "free", |v| v["status"]["phase"] == "Available");
+    let spec = json!({
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "2Gi" } },
+        "storageClassName": "",
+    });
+    fixture.created(&claims, &json!({ "metadata": { "name": "c" }, "spec": spec }));
+    let bound = fixture.until(&format!("{claims}/c"), "bound", |c| c["status"]["phase"] == "Bound");
+    assert_eq!(bound["spec"]["volumeName"], "fits");
+    let mut own = spec.clone();
+    own["storageClassName"] = "any".into();
+    let volumes = json!([{ "name": "v", "ephemeral": { "volumeClaimTemplate": {
+        "metadata": { "labels": { "l": "1" } }, "spec": own,
+    }}}]);
+    fixture.created(&format!("{CORE}/pods"), &pod("p", &json!({ "volumes": volumes })));
+    let path = format!("{claims}/p-v");
+    let own = fixture.until(&path, "bound", |claim| claim["status"]["phase"] == "Bound");
+    assert_eq!(own["metadata"]["ownerReferences"][0]["name"], "p");
+    assert_eq!(own["metadata"]["labels"]["l"], "1");
+    fixture.delete(&format!("{CORE}/pods/p?gracePeriodSeconds=0"));
+    fixture.until(&path, "gone", |claim| claim["code"] == 404);
+    // The one that was not made here stays.
+    fixture.delete(&format!("{claims}/c"));
+    fixture.until(&format!("{VOLUMES}/fits"), "left", |v| v["status"]["phase"] == "Released");
+}
+
+#[test]
+fn a_namespace_goes_with_claims_and_jobs_in_it() {
+    let fixture = start(|options| options.simulate = true);
+    fixture.created("/api/v1/namespaces", &json!({ "metadata": { "name": "n" } }));
+    let claim = json!({ "metadata": { "name": "c" }, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+    }});
+    let claims = "/api/v1/namespaces/n/persistentvolumeclaims";
+    fixture.created(claims, &claim);
+    fixture.until(&format!("{claims}/c"), "bound", |claim| claim["status"]["phase"] == "Bound");
+    fixture.created("/apis/batch/v1/namespaces/n/jobs", &job("j", "sleep 9", &json!({})));
+    let pods = "/api/v1/namespaces/n/pods";
+    fixture.until(pods, "begun", |pods| !pods["items"][0]["spec"]["nodeName"].is_null());
+    fixture.delete("/api/v1/namespaces/n");
+    fixture.until("/api/v1/namespaces/n", "gone", |namespace| namespace["code"] == 404);
+    fixture.until("/api/v1/persistentvolumes", "none", |volumes| volumes["items"] == json!([]));
+}
+
+#[test]
+fn a_budget_allows_one_eviction_and_refuses_the_next() {
+    const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let fixture = start(|options| options.simulate = true);
+    let spec = json!({ "minAvailable": 1, "selector": { "matchLabels": { "app": "a" } } });
+    fixture.created(BUDGETS, &json!({ "metadata": { "name": "b" }, "spec": spec }));
+    for name in ["p", "q"] {
+        fixture.created(&format!("{CORE}/pods"), &pod(name, &json!({})));
+    }
+    let path = format!("{BUDGETS}/b");
+    fixture.until(&path, "counted", |budget| budget["status"]["disruptionsAllowed"] == 1);
+    let evict = |name: &str, options: &Value| {
+        let body = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name },
+            "deleteOptions": options,
+        });
+        fixture.post(&format!("{CORE}/pods/{name}/eviction"), &body)
+    };
+    assert_eq!(evict("p", &json!({ "dryRun": ["All"] })).status, 201);
+    assert_eq!(evict("p", &json!({})).status, 201);
+    let refused = evict("q", &json!({}));
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    assert_eq!(refused.json()["message"], message);
+    assert_eq!(refused.json()["details"]["causes"][0]["reason"], "DisruptionBudget");
+    fixture.until(&format!("{CORE}/pods/p"), "gone", |pod| pod["code"] == 404);
+    let left = fixture.until(&path, "counted", |budget| budget["status"]["expectedPods"] == 1);
+    assert!(left["status"]["disruptedPods"].is_null(), "{left}");
+    assert_eq!(fixture.get(&format!("{CORE}/pods/q")).status, 200);
+}
+
+#[test]
+fn an_evicted_pod_says_so_and_a_job_may_ignore_it() {
+    let fixture = start(|options| options.simulate = true);
+    let policy = json!({ "backoffLimit": 0, "podFailurePolicy": { "rules": [
+        { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] },
+    ]}});
+    fixture.created(JOBS, &job("j", "sleep 100", &policy));
+    let pods = format!("{CORE}/pods");
+    let running =
+        fixture.until(&pods, "running", |pods| pods["items"][0]["status"]["phase"] == "Running");
+    let name = running["items"][0]["metadata"]["name"].as_str().expect("a name").to_owned();
+    let body = json!({ "metadata": { "name": name } });
+    assert_eq!(fixture.post(&format!("{pods}/{name}/eviction"), &body).status, 201);
+    let next = fixture.until(&pods, "replaced", |pods| {
+        pods["items"]
+            .as_array()
+            .is_some_and(|pods| pods.len() == 1 && pods[0]["metadata"]["name"] != name.as_str())
+    });
+    assert_eq!(next["items"][0]["metadata"]["labels"]["job-name"], "j");
+    let job = fixture.get(&format!("{JOBS}/j")).json();
+    assert!(job["status"]["failed"].is_null() && condition(&job, "Failed").is_none(), "{job}");
+}
