@@ -261,7 +261,6 @@ fn files_follow_their_objects_while_a_container_runs() {
 }
 
 #[test]
-#[ignore = "the node does not try again yet"]
 fn claims_are_folders_that_pods_share() {
     let Some(cluster) = clusters().pop() else { return };
     let claim = json!({
@@ -288,7 +287,6 @@ fn claims_are_folders_that_pods_share() {
 }
 
 #[test]
-#[ignore = "the node does not try again yet"]
 fn what_is_missing_is_waited_for_and_named() {
     let Some(cluster) = clusters().pop() else { return };
     let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/posse-v"}]});

@@ -195,7 +195,7 @@ pub struct DevArgs {
     /// Where the kubeconfig is written [default: a private folder]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Start no process: pods only move through their phases
+    /// Start no process: pods only move through their phases, on nodes with room for all
     #[arg(long)]
     pub simulate: bool,
     /// How many nodes there are; with 0 pods stay pending, and clients play the node
@@ -204,6 +204,10 @@ pub struct DevArgs {
     /// How long a pod takes to start
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub start_delay: Option<u64>,
+    /// Whether a container that holds more memory than its limit is killed
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
+          action = clap::ArgAction::Set)]
+    pub memory_limits: bool,
     /// Ask everybody who they are, and allow what the roles in the cluster allow
     #[arg(long)]
     pub rbac: bool,
@@ -319,6 +323,15 @@ fn named(
 
 fn duration_ms(text: &str) -> Result<u64, String> {
     duration::parse_ms(text).ok_or_else(|| format!("expected {}", duration::EXPECTED))
+}
+
+#[cfg(feature = "dev")]
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("either on or off".to_owned()),
+    }
 }
 
 #[cfg(feature = "dev")]

@@ -42,6 +42,7 @@ fn serve(
         simulate: args.simulate,
         nodes: args.nodes,
         start_delay: Duration::from_millis(args.start_delay.unwrap_or(0)),
+        memory_limits: args.memory_limits,
         faults: args.fault.clone(),
         rbac: args.rbac,
         disabled_admission: args.disable_admission_plugins.clone(),

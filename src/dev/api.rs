@@ -47,6 +47,7 @@ pub(crate) struct Api {
     /// This program, as which containers with volumes start.
     pub(crate) runner: PathBuf,
     pub(crate) tokens: Tokens,
+    pub(crate) followers: logs::Followers,
     /// The owner's bearer token; none where nobody is asked who they are.
     pub(crate) admin_token: Option<String>,
 }
@@ -54,6 +55,7 @@ pub(crate) struct Api {
 /// What a request is answered with.
 #[derive(Debug)]
 pub(crate) enum Answer {
+    Log(logs::Log),
     Watch(Watch),
     Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
 }
@@ -114,6 +116,7 @@ impl Api {
             kubeconfig: PathBuf::new(),
             runner: "/proc/self/exe".into(),
             tokens: Tokens::default(),
+            followers: logs::Followers::default(),
             admin_token: None,
         }
     }
@@ -190,7 +193,7 @@ impl Api {
             }
             ("GET", Some(key), Part::Log) => {
                 logs::answer(self, request, &key).map(|log| match log {
-                    Some(bytes) => Answer::text(200, bytes),
+                    Some(log) => Answer::Log(log),
                     None => Answer::Whole {
                         code: 204,
                         content_type: "text/plain",

@@ -36,6 +36,8 @@ pub struct Options {
     pub nodes: u32,
     /// From a pod's binding to the start of its containers.
     pub start_delay: Duration,
+    /// Kill containers that hold more memory than their limit.
+    pub memory_limits: bool,
     /// `--fault NAME=VALUE`, not yet checked.
     pub faults: Vec<(String, String)>,
     /// The admission plugins that are off, as kube-apiserver names them.
@@ -59,6 +61,7 @@ impl Default for Options {
             simulate: false,
             nodes: 1,
             start_delay: Duration::ZERO,
+            memory_limits: true,
             faults: Vec::new(),
             disabled_admission: Vec::new(),
             seed: 0,
@@ -154,6 +157,7 @@ impl Cluster {
             simulate: options.simulate,
             nodes: options.nodes,
             start_delay: options.start_delay,
+            memory_limits: options.memory_limits,
             seed: options.seed,
             port: listener.local_addr().map_or(0, |address| address.port()),
         };

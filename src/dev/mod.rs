@@ -1,9 +1,9 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
 //!
 //! Whatever it answers, a real kube-apiserver answers alike: `tests/transcript.rs` compares, and
-//! `docs/EMBEDDED.md` lists what differs. Bodies are JSON, patches are merge patches, field managers are not kept. The node
-//! runs commands of this machine: no image, volume or probe, no isolation; a process that leaves
-//! its group outlives its pod, and all of them outlive a posse that was killed with -9.
+//! `docs/EMBEDDED.md` lists what differs. The nodes run
+//! commands of this machine: no image, no isolation; a process that leaves its group outlives its
+//! pod, and all of them outlive a posse that was killed with -9.
 //!
 //! ```text
 //! sockets -> server -> api -> { read, write, watch, logs } -> state -> store

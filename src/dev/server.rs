@@ -55,6 +55,7 @@ impl Handler for Endpoint {
             return self.strike(&struck, responder);
         }
         match self.api.answer(&request, &self.address) {
+            Answer::Log(log) => log.serve(&self.api, responder),
             Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
                 let asked = request.query("resourceVersion").unwrap_or_default();
                 let message = format!("too old resource version: {asked}");

@@ -43,6 +43,20 @@ pub(crate) fn seconds_between(from: &str, to: &str) -> Option<i64> {
     Some(to.duration_since(from).as_secs())
 }
 
+/// A moment to the nanosecond, always of one length: texts are in the order of time.
+pub(crate) fn precise(at: SystemTime) -> String {
+    precisely(Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+/// The same of a moment that a client wrote; none where it is no moment.
+pub(crate) fn precise_of(text: &str) -> Option<String> {
+    text.parse::<Timestamp>().ok().map(precisely)
+}
+
+fn precisely(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
+}
+
 fn shown(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -26,6 +26,7 @@ use self::namespaces::Namespaces;
 use self::nodes::Nodes;
 use self::orphans::Orphans;
 use self::quotas::Quotas;
+pub(crate) use self::taints::tolerates;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::Ages;

@@ -1,12 +1,11 @@
 //! Owns one container's process: its start in a group of its own, its signals, its reaping. A small
 //! thread waits for its end without reaping it, so that its id stays ours until we did.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
+use std::io::{self, PipeWriter};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::thread;
 
 use crossbeam_channel::Sender;
@@ -17,6 +16,8 @@ use super::start::{NotStarted, Prepared};
 
 /// A waiting thread does nothing else.
 const WAITER_STACK_BYTES: usize = 64 << 10;
+/// The exit code of what was killed by somebody else.
+const LOST: i32 = 137;
 
 /// A running process, or one that waits to be reaped.
 #[derive(Debug)]
@@ -29,32 +30,30 @@ pub(super) struct Process {
 pub(super) struct StartFailed(pub(super) String);
 
 impl Process {
-    /// Starts a process whose end comes in as an `Input`.
+    /// Starts a process whose end comes in as an `Input` with that number.
     pub(super) fn start(
+        number: u64,
         prepared: Prepared,
-        log: &Path,
+        output: PipeWriter,
         inbox: &Sender<Input>,
     ) -> Result<Self, NotStarted> {
-        let failed = |what: &str| NotStarted::Failed(not_started(what));
-        let output = || -> io::Result<(File, File)> {
-            if let Some(folder) = log.parent() {
-                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-            }
-            let file = OpenOptions::new().create(true).append(true).open(log)?;
-            Ok((file.try_clone()?, file))
-        };
-        let (stdout, stderr) =
-            output().map_err(|error| failed(&format!("{}: {error}", log.display())))?;
-        let mut child = prepared.spawn(&stdout, &stderr)?;
-        if let Err(error) = await_end(child.id(), inbox.clone()) {
+        let output = File::from(OwnedFd::from(output));
+        let mut child = prepared.spawn(&output, 0)?;
+        let inbox = inbox.clone();
+        let waits = await_end(child.id(), move || {
+            // Refused where the node's thread has ended: it has no more use for this.
+            let _ = inbox.send(Input::Ended(number));
+        });
+        if let Err(error) = waits {
             // Nobody would ever see its end: it must not run.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(failed(&error.to_string()));
+            return Err(NotStarted::Failed(not_started(&error.to_string())));
         }
         Ok(Self { child })
     }
 
+    /// The id of its group as well.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -70,15 +69,9 @@ impl Process {
     /// The exit code of a process that has ended: 128 + N for signal N. What it left behind in its
     /// group is killed, as a container ends with its first process.
     pub(super) fn reap(mut self) -> i32 {
-        const LOST: i32 = 137;
         self.kill();
-        match self.child.wait() {
-            Ok(status) => {
-                status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(LOST)
-            }
-            // Somebody else has reaped it; a container runtime says 137 to that.
-            Err(_) => LOST,
-        }
+        // Where somebody else has reaped it, a container runtime says 137.
+        self.child.wait().map_or(LOST, exit_code)
     }
 
     /// The group lives at least as long as its first process is not reaped, so the id is ours.
@@ -89,7 +82,12 @@ impl Process {
     }
 }
 
-fn await_end(id: u32, inbox: Sender<Input>) -> io::Result<()> {
+pub(super) fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(LOST)
+}
+
+/// Calls `then` when the process has ended; it still waits to be reaped.
+pub(super) fn await_end(id: u32, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::other("no process id"))?;
     let builder = thread::Builder::new().name(format!("dev-wait-{id}"));
@@ -97,8 +95,7 @@ fn await_end(id: u32, inbox: Sender<Input>) -> io::Result<()> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         // An error other than an interruption means that it is gone already.
         while matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR)) {}
-        // The node's thread has ended: it has no more use for this.
-        let _ = inbox.send(Input::Ended(id));
+        then();
     })?;
     Ok(())
 }

@@ -49,14 +49,15 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Starts it in a process group of its own. Returns when the program runs, or does not.
-    pub(super) fn spawn(self, stdout: &File, stderr: &File) -> Result<Child, NotStarted> {
-        let Some(sandbox) = &self.sandbox else { return self.spawn_plainly(stdout, stderr) };
+    /// Starts it in a process group: 0 is one of its own. Returns when the program runs, or does
+    /// not.
+    pub(super) fn spawn(self, output: &File, group: i32) -> Result<Child, NotStarted> {
+        let Some(sandbox) = &self.sandbox else { return self.spawn_plainly(output, group) };
         let failed = |error: io::Error| NotStarted::Failed(not_started(&error.to_string()));
         let (mut command, hand_over) = sandbox.command(&self.line).map_err(failed)?;
-        command.env_clear().envs(&self.line.env).process_group(0);
-        command.stdout(stdout.try_clone().map_err(failed)?);
-        command.stderr(stderr.try_clone().map_err(failed)?);
+        command.env_clear().envs(&self.line.env).process_group(group);
+        command.stdout(output.try_clone().map_err(failed)?);
+        command.stderr(output.try_clone().map_err(failed)?);
         let mut child = command.spawn().map_err(failed)?;
         drop(command);
         let Err(trouble) = hand_over.finish() else { return Ok(child) };
@@ -65,19 +66,24 @@ impl Prepared {
         let _ = child.wait();
         match trouble {
             Trouble::Failed(message) => Err(NotStarted::Failed(not_started(&message))),
-            Trouble::NoNamespace(_) if self.dispensable => self.spawn_plainly(stdout, stderr),
+            Trouble::NoNamespace(_) if self.dispensable => self.spawn_plainly(output, group),
             Trouble::NoNamespace(message) => {
                 Err(NotStarted::Blocked(Blocked { reason: "CreateContainerError", message }))
             }
         }
     }
 
-    fn spawn_plainly(&self, stdout: &File, stderr: &File) -> Result<Child, NotStarted> {
+    fn spawn_plainly(&self, output: &File, group: i32) -> Result<Child, NotStarted> {
         let failed = |what: &str| NotStarted::Failed(not_started(what));
         let line = &self.line;
         let mut command = Command::new(&line.program);
-        command.args(&line.args).env_clear().envs(&line.env).stdin(Stdio::null()).process_group(0);
-        let outputs = || Ok((stdout.try_clone()?, stderr.try_clone()?));
+        command
+            .args(&line.args)
+            .env_clear()
+            .envs(&line.env)
+            .stdin(Stdio::null())
+            .process_group(group);
+        let outputs = || Ok((output.try_clone()?, output.try_clone()?));
         let (stdout, stderr) = outputs().map_err(|error: io::Error| failed(&error.to_string()))?;
         command.stdout(stdout).stderr(stderr);
         if !line.working_dir.is_empty() {
