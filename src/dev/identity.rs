@@ -357,14 +357,11 @@ fn bound(
     };
     let (version, kind) = (text_at(reference, "/apiVersion"), text_at(reference, "/kind"));
     let known = Kind::of_reference(version, kind);
-    let kind = match known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) {
-        Some(kind) => kind,
-        None => {
-            let slash = if version.contains('/') { "" } else { "/" };
-            return Err(Refused::bad_request(format!(
-                "cannot bind token to object of type {slash}{version}, Kind={kind}"
-            )));
-        }
+    let Some(kind) = known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) else {
+        let slash = if version.contains('/') { "" } else { "/" };
+        return Err(Refused::bad_request(format!(
+            "cannot bind token to object of type {slash}{version}, Kind={kind}"
+        )));
     };
     let (name, uid) = (text_at(reference, "/name"), text_at(reference, "/uid"));
     let Some(object) = state.store.get(&Key::new(kind, &account.namespace, name)) else {

@@ -269,7 +269,7 @@ fn permits(rule: &Value, wanted: &Attributes) -> bool {
 }
 
 /// The roles that every cluster has, and the groups that they are bound to.
-const DEFAULTS: &str = include_str!("roles.txt");
+const DEFAULTS: &str = include_str!("rbac.txt");
 
 /// Stores the roles and bindings that every cluster has.
 pub(crate) fn furnish(state: &mut State) {
@@ -307,4 +307,140 @@ fn rule_of(line: &str) -> Option<Value> {
     }
     let groups: Vec<&str> = groups.iter().map(|group| group.trim_matches('"')).collect();
     Some(json!({ "apiGroups": groups, "resources": resources, "verbs": verbs }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: &str, path: &str) -> Attributes {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let query = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (name.to_owned(), value.to_owned())
+        });
+        let mut request = Request::default();
+        request.method = method.to_owned();
+        request.path = path.to_owned();
+        request.query = query.collect();
+        Attributes::of(&request)
+    }
+
+    /// As the words of a 403 have it: verb, resource, group, namespace, name.
+    #[test]
+    fn requests_are_read_as_every_server_reads_them() {
+        for (method, path, want) in [
+            ("GET", "/api/v1/namespaces/n/pods", "list pods  n "),
+            ("GET", "/api/v1/namespaces/n/pods?watch=1", "watch pods  n "),
+            ("GET", "/api/v1/namespaces/n/pods?watch=0", "list pods  n "),
+            ("GET", "/api/v1/watch/namespaces/n/pods", "watch pods  n "),
+            ("GET", "/api/v1/namespaces/n/pods?fieldSelector=metadata.name=x", "list pods  n x"),
+            ("HEAD", "/api/v1/namespaces/n/pods/p", "get pods  n p"),
+            ("GET", "/api/v1/namespaces/n/pods/p/log", "get pods/log  n p"),
+            ("POST", "/api/v1/namespaces/n/pods", "create pods  n "),
+            ("PUT", "/apis/batch/v1/namespaces/n/jobs/j/status", "update jobs/status batch n j"),
+            ("PATCH", "/api/v1/nodes/x", "patch nodes   x"),
+            ("DELETE", "/api/v1/pods", "deletecollection pods   "),
+            ("DELETE", "/api/v1/namespaces/n", "delete namespaces  n n"),
+            ("GET", "/api/v1/namespaces", "list namespaces   "),
+            ("GET", "/api/v1/namespaces/n/status", "get namespaces/status  n n"),
+        ] {
+            let got = asked(method, path);
+            let Attributes { verb, group, namespace, name, .. } = &got;
+            let told = format!("{verb} {} {group} {namespace} {name}", got.whole_resource());
+            assert_eq!(told, want, "{method} {path}");
+        }
+        for path in ["/", "/healthz", "/api", "/api/v1", "/apis/batch", "/apis/batch/v1"] {
+            let got = asked("GET", path);
+            assert_eq!((got.verb.as_str(), got.resource.as_str()), ("get", ""), "{path}");
+        }
+    }
+
+    fn store() -> Store {
+        let mut store = Store::new(99);
+        let metadata = |name: &str| json!({"name": name, "namespace": "n", "uid": name});
+        let role = json!({"metadata": metadata("r"), "rules": [
+            {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]},
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["only"],
+             "verbs": ["get", "list"]},
+            {"apiGroups": ["batch"], "resources": ["*"], "verbs": ["*"]},
+            {"apiGroups": [""], "resources": ["*/status"], "verbs": ["patch"]},
+        ]});
+        store.put(Kind::Role, role);
+        let binding = |subjects: Value, kind: &str, name: &str| {
+            json!({
+                "metadata": metadata(&format!("b-{name}")), "subjects": subjects,
+                "roleRef": {"kind": kind, "name": name},
+            })
+        };
+        let account = json!([{"kind": "ServiceAccount", "name": "a"}]);
+        store.put(Kind::RoleBinding, binding(account, "Role", "r"));
+        let all = json!({"metadata": metadata("all"), "rules": [
+            {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+            {"nonResourceURLs": ["/x", "/y/*"], "verbs": ["get"]},
+        ]});
+        store.put(Kind::ClusterRole, all);
+        let group = json!([{"kind": "Group", "name": "g"}]);
+        store.put(Kind::ClusterRoleBinding, binding(group, "ClusterRole", "all"));
+        let user = json!([{"kind": "User", "name": "u"}]);
+        store.put(Kind::RoleBinding, binding(user, "ClusterRole", "all"));
+        store
+    }
+
+    #[test]
+    fn roles_allow_what_they_say_and_no_more() {
+        let store = store();
+        let user = |name: &str, group: &str| User {
+            name: name.to_owned(),
+            groups: vec![group.to_owned()],
+            ..User::default()
+        };
+        let account = user("system:serviceaccount:n:a", "system:authenticated");
+        let other = user("system:serviceaccount:m:a", "system:authenticated");
+        let (named, of_group) = (user("u", ""), user("x", "g"));
+        let pods = "/api/v1/namespaces/n/pods";
+        for (who, method, path, want) in [
+            (&account, "GET", pods, true),
+            (&account, "GET", "/api/v1/namespaces/n/pods/p/log", true),
+            (&account, "GET", "/api/v1/namespaces/n/pods/p/exec", false),
+            (&account, "POST", pods, false),
+            (&account, "GET", "/api/v1/namespaces/n/pods?watch=true", false),
+            (&account, "GET", "/api/v1/namespaces/m/pods", false),
+            (&account, "GET", "/api/v1/pods", false),
+            (&account, "GET", "/api/v1/namespaces/n/configmaps/only", true),
+            (&account, "GET", "/api/v1/namespaces/n/configmaps/other", false),
+            (&account, "GET", "/api/v1/namespaces/n/configmaps", false),
+            (&account, "DELETE", "/apis/batch/v1/namespaces/n/jobs/j", true),
+            (&account, "DELETE", "/apis/policy/v1/namespaces/n/jobs/j", false),
+            (&account, "PATCH", "/api/v1/namespaces/n/pods/p/status", true),
+            (&account, "PATCH", "/api/v1/namespaces/n/pods/p", false),
+            (&other, "GET", pods, false),
+            (&named, "DELETE", pods, true),
+            (&named, "DELETE", "/api/v1/namespaces/m/pods", false),
+            (&named, "GET", "/x", false),
+            (&of_group, "DELETE", "/api/v1/namespaces/m/pods/p", true),
+            (&of_group, "GET", "/api/v1/nodes", true),
+            (&of_group, "GET", "/x", true),
+            (&of_group, "GET", "/y/z", true),
+            (&of_group, "GET", "/xx", false),
+            (&of_group, "POST", "/x", false),
+            (&user("", MASTERS), "POST", "/anything", true),
+        ] {
+            let told = allowed(&store, who, &asked(method, path));
+            assert_eq!(told.is_some(), want, "{}: {method} {path}", who.name);
+        }
+        let reason = allowed(&store, &account, &asked("GET", pods));
+        let words = "RBAC: allowed by RoleBinding \"b-r/n\" of Role \"r\" to ServiceAccount \"a/\"";
+        assert_eq!(reason.as_deref(), Some(words));
+    }
+
+    #[test]
+    fn every_cluster_has_its_roles() {
+        let mut rules = 0;
+        for line in DEFAULTS.lines().skip(1).filter(|line| line.starts_with(' ')) {
+            assert!(rule_of(line).is_some(), "{line}");
+            rules += 1;
+        }
+        assert_eq!((rules, DEFAULTS.matches(" =").count()), (34, 8));
+    }
 }

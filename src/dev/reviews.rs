@@ -121,10 +121,16 @@ fn access(
     namespace: &str,
     user: &User,
 ) -> Result<Value, Refused> {
-    write::check_namespace(&mut value.clone(), namespace)?;
     let causes = mistakes(review, value);
     if !causes.is_empty() {
         return Err(Refused::invalid_kind("", AUTHORIZATION, "", &causes));
+    }
+    if review == Review::LocalSubjectAccess
+        && text_at(value, "/spec/resourceAttributes/namespace") != namespace
+    {
+        return Err(Refused::bad_request(format!(
+            "spec.resourceAttributes.namespace must match namespace: {namespace}"
+        )));
     }
     let resource = |name: &str| text_at(value, &format!("/spec/resourceAttributes/{name}"));
     let path = |name: &str| text_at(value, &format!("/spec/nonResourceAttributes/{name}"));

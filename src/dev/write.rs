@@ -77,7 +77,7 @@ pub(crate) fn check_media_type(request: &Request) -> Result<(), Refused> {
     }
 }
 
-pub(crate) fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
+fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
     match text_at(value, "/metadata/namespace") {
         "" => {}
         given if given == namespace => {}

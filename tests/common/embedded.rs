@@ -1,8 +1,9 @@
 //! The embedded cluster as a server for tests: `posse dev`, the binary, with its own node.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -44,9 +45,25 @@ impl Embedded {
     /// With these words after `posse dev`.
     pub fn start_with(args: &[&str]) -> Self {
         let dir = TempDir::new("dev");
+        let command = command(dir.path());
+        Self::start_command(dir, command, args)
+    }
+
+    /// As another user, who can neither read nor write what is ours: the program is copied.
+    pub fn start_as(user: u32, args: &[&str]) -> Self {
+        let dir = TempDir::new("dev");
+        let program = dir.path().join("posse");
+        fs::copy(env!("CARGO_BIN_EXE_posse"), &program).expect("the folder can be written");
+        std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).expect("we are root");
+        let mut command = Command::new(program);
+        command.current_dir(dir.path()).env_clear().uid(user).gid(user);
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", dir.path());
+        Self::start_command(dir, command, args)
+    }
+
+    fn start_command(dir: TempDir, mut command: Command, args: &[&str]) -> Self {
         let kubeconfig = dir.path().join("kubeconfig");
         let log = fs::File::create(dir.path().join("log")).expect("the folder can be written");
-        let mut command = command(dir.path());
         command
             .args(["dev", "--listen", "127.0.0.1:0"])
             .args([Path::new("--kubeconfig"), &kubeconfig])

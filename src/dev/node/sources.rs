@@ -127,7 +127,7 @@ fn capacity(resource: &str) -> Option<Quantity> {
         }
         "memory" => {
             let system = rustix::system::sysinfo();
-            let bytes = u64::from(system.totalram).saturating_mul(u64::from(system.mem_unit));
+            let bytes = system.totalram.saturating_mul(system.mem_unit.into());
             Quantity::parse(&bytes.to_string())
         }
         _ => None,

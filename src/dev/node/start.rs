@@ -121,7 +121,7 @@ pub(super) enum Words<'a> {
 /// of the machine is decided here.
 pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, NotStarted> {
     let Place { api, pod, spec, .. } = *place;
-    let folder = place.termination.parent().unwrap_or(Path::new("/"));
+    let folder = place.termination.parent().unwrap_or_else(|| Path::new("/"));
     volumes::set_up(api, pod, folder)
         .map_err(|message| NotStarted::Blocked(Blocked { reason: "ContainerCreating", message }))?;
     let mut base = place.base.clone();

@@ -113,8 +113,8 @@ fn count(folder: &Path, depth: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::content::File;
     use super::*;
+    use crate::dev::node::volumes::content::File;
 
     fn files(list: &[(&str, &str)]) -> Files {
         let file = |text: &str| File { bytes: text.as_bytes().to_vec(), mode: 0o640 };
