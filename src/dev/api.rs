@@ -208,8 +208,8 @@ impl Api {
                 write::create(self, request, kind, &target.namespace)
             }
             ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
-            ("POST", Some(key), Part::Eviction) => evict::evict(self, request, &key),
             ("POST", Some(key), Part::Token) => identity::request_token(self, request, &key),
+            ("POST", Some(key), Part::Eviction) => evict::evict(self, request, &key),
             ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
                 allowed("update")?;
                 write::put(self, request, &key, part)

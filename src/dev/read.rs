@@ -24,8 +24,7 @@ pub(crate) fn collection(api: &Api, request: &Request, target: &Target) -> Resul
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
     options.form.check_list(target.kind)?;
-    list(api, &api.lock(), target.kind, &target.namespace, &options)
-        .map(|body| Answer::body(200, body))
+    list(api, target.kind, &target.namespace, &options).map(|body| Answer::body(200, body))
 }
 
 /// Answers a GET of one object.
@@ -60,14 +59,12 @@ fn check_reached(state: &State, version: u64) -> Result<(), Refused> {
     }
 }
 
-fn list(
-    api: &Api,
-    state: &State,
-    kind: Kind,
-    namespace: &str,
-    options: &ListOptions,
-) -> Result<Vec<u8>, Refused> {
-    let (version, all) = snapshot(api, state, kind, namespace, options)?;
+fn list(api: &Api, kind: Kind, namespace: &str, options: &ListOptions) -> Result<Vec<u8>, Refused> {
+    // The lock is held for the choice only: ten thousand objects take a while to be put together.
+    let (now, (version, all)) = {
+        let state = api.lock();
+        (state.now.clone(), snapshot(api, &state, kind, namespace, options)?)
+    };
     let after = options.page.as_ref().map(|page| page.after.as_str()).unwrap_or_default();
     let position = |object: &Object| match namespace {
         "" => format!("{}/{}", object.key.namespace, object.key.name),
@@ -96,7 +93,7 @@ fn list(
         .map(|last| Page { version: Some(version), after: position(last) }.token());
     let n_remaining = (more && options.selects_all()).then_some(remaining.len());
     let metadata = list_metadata(version, token.as_deref(), n_remaining);
-    let head = Head { kind, metadata: &metadata, now: &state.now };
+    let head = Head { kind, metadata: &metadata, now: &now };
     let shaped = options.form.list(&head, chosen.iter().map(|object| object.value()));
     Ok(shaped.unwrap_or_else(|| list_body(kind, &metadata, &chosen)))
 }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::access::Access;
 use super::http::Client;
@@ -23,12 +23,17 @@ use super::wait::{PATIENCE, wait_value};
 /// What it gets to end its pods' processes.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
+/// Where its faults are switched.
+const FAULTS: &str = "/posse/faults";
+
 /// A running `posse dev`. Ends when dropped.
 pub struct Embedded {
     process: Mutex<Guarded>,
     access: Access,
     /// Its state is in its memory: to be out of reach and come back, it is behind a proxy.
     front: Option<Proxy>,
+    /// The version that was kept by `back_up`.
+    kept: Mutex<u64>,
     _dir: TempDir,
 }
 
@@ -81,7 +86,26 @@ impl Embedded {
                 Err(e) => Err(e.to_string()),
             }
         });
-        Self { process: Mutex::new(process), access, front: None, _dir: dir }
+        Self {
+            process: Mutex::new(process),
+            access,
+            front: None,
+            kept: Mutex::default(),
+            _dir: dir,
+        }
+    }
+
+    /// Puts these faults in force, and no others.
+    #[track_caller]
+    pub fn fault(&self, faults: &Value) {
+        let client = Client::new(&self.access, "test-admin");
+        client.try_call("PUT", FAULTS, "application/json", faults).expect("an answer").ok();
+    }
+
+    /// The version that its history has reached.
+    fn version(&self) -> u64 {
+        let answer = Client::new(&self.access, "test-admin").get(FAULTS).ok();
+        answer["history"]["now"].as_u64().expect("a version is a number")
     }
 
     fn signal(&self, signal: Signal) {
@@ -142,6 +166,19 @@ impl Server for Embedded {
 
     fn thaw(&self) {
         self.signal(Signal::CONT);
+    }
+
+    fn compact(&self) {
+        self.fault(&json!({"compact": 1}));
+        self.fault(&json!({}));
+    }
+
+    fn back_up(&self) {
+        *self.kept.lock().expect("nobody panics in here") = self.version();
+    }
+
+    fn restore(&self) {
+        self.fault(&json!({"restore": *self.kept.lock().expect("nobody panics in here")}));
     }
 
     fn audit_log(&self) -> Option<PathBuf> {

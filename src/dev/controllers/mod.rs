@@ -8,7 +8,7 @@ pub(crate) mod namespaces;
 mod nodes;
 mod orphans;
 mod quotas;
-mod taints;
+pub(crate) mod taints;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +30,7 @@ pub(crate) use self::taints::tolerates;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::Ages;
+use crate::dev::faults::Fault;
 use crate::dev::kind::Kind;
 use crate::dev::store::{Change, Seen};
 
@@ -129,7 +130,9 @@ impl All {
         }
         self.namespaces.run(&mut self.api.lock());
         self.claims.run(&self.api);
-        let orphans = self.orphans.run(&mut self.api.lock(), now);
+        // A node that is gone may come back as one that is lost may.
+        let grace = self.api.faults.number(Fault::NodeGrace).unwrap_or(nodes::GRACE_MS);
+        let orphans = self.orphans.run(&mut self.api.lock(), now, grace);
         let jobs = self.jobs.run(&self.api);
         let budgets = self.budgets.run(&mut self.api.lock());
         let quotas = self.quotas.run(&self.api);
@@ -139,7 +142,8 @@ impl All {
             self.ages_due = now.after(EVENTS_EVERY_MS);
         }
         let budgets = budgets.map(|seconds| now.after(seconds.saturating_mul(1000)));
-        [orphans, jobs, budgets, quotas, nodes, Some(self.ages_due)].into_iter().flatten().min()
+        let due = [orphans, jobs, budgets, quotas, nodes, Some(self.ages_due)];
+        due.into_iter().flatten().min()
     }
 
     /// What changed since the last look; all there is where that is no longer known.

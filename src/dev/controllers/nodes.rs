@@ -1,8 +1,7 @@
-//! Owns the node lifecycle: a node that is not heard of becomes Unknown and tainted, its pods are
-//! not ready, and those of a node that is gone are removed. Does not stop a kubelet: that is the
-//! fault's doing.
+//! Owns the node lifecycle: a node that is not heard of becomes Unknown and tainted and its pods
+//! are not ready. Does not stop a kubelet: that is the fault's doing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -14,12 +13,11 @@ use crate::dev::events::{Note, record};
 use crate::dev::faults::Fault;
 use crate::dev::kind::Kind;
 use crate::dev::object::{Object, array_at, object_mut, text_at};
-use crate::dev::state::{DeleteOptions, State};
+use crate::dev::state::State;
 use crate::dev::store::Change;
-use crate::dev::write::set_condition;
 
 /// The real controller's `--node-monitor-grace-period`.
-const GRACE_MS: u64 = 40_000;
+pub(super) const GRACE_MS: u64 = 40_000;
 /// Pods are told to go a little after their node was given up; this part of the grace.
 const EVICTION_PART: u64 = 8;
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -28,8 +26,6 @@ const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPr
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     lost: BTreeMap<String, Lost>,
-    /// Node names that pods are bound to although there is no such node, and since when.
-    missing: BTreeMap<String, Millis>,
     /// The nodes that there are, and whether their pods need to be looked at.
     known: BTreeMap<String, bool>,
     taints: Taints,
@@ -59,7 +55,7 @@ impl Nodes {
         let concerns = kind == Kind::Node
             || (kind == Kind::Pod
                 && !node.is_empty()
-                && self.known.get(node).is_none_or(|is_watched| *is_watched));
+                && self.known.get(node).is_some_and(|is_watched| *is_watched));
         self.dirty |= concerns;
     }
 
@@ -104,7 +100,6 @@ impl Nodes {
         for name in self.lost.keys().chain(tainted.keys()) {
             self.known.insert(name.clone(), true);
         }
-        due.extend(self.collect_orphans(&mut state, now, grace));
         due.into_iter().min()
     }
 
@@ -144,41 +139,6 @@ impl Nodes {
             }
         }
         tainted
-    }
-
-    /// Removes the pods whose node has been gone for so long.
-    fn collect_orphans(&mut self, state: &mut State, now: Millis, after: u64) -> Option<Millis> {
-        let pods: Vec<Arc<Object>> = state
-            .store
-            .objects(Kind::Pod, "")
-            .filter(|pod| !pod.node().is_empty() && !self.known.contains_key(pod.node()))
-            .cloned()
-            .collect();
-        let names: BTreeSet<&str> = pods.iter().map(|pod| pod.node()).collect();
-        self.missing.retain(|name, _| names.contains(name.as_str()));
-        for name in names {
-            self.missing.entry(name.to_owned()).or_insert(now);
-        }
-        let is_due = |name: &str| self.missing.get(name).is_some_and(|at| at.after(after) <= now);
-        for pod in pods.iter().filter(|pod| is_due(pod.node())) {
-            remove_orphan(state, pod);
-        }
-        self.missing.values().map(|since| since.after(after)).filter(|at| *at > now).min()
-    }
-}
-
-/// As PodGC does: a pod that did not end is told to have failed, then it is removed.
-fn remove_orphan(state: &mut State, pod: &Object) {
-    if !pod.is_terminal() {
-        let mut value = pod.value();
-        let (now, message) = (state.now.clone(), "PodGC: node no longer exists");
-        set_condition(&mut value, "DisruptionTarget", "True", "DeletionByPodGC", message, &now);
-        object_mut(&mut value, "status").insert("phase".to_owned(), "Failed".into());
-        state.replace(Kind::Pod, value);
-    }
-    let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
-    if let Err(refused) = state.delete(&pod.key, &options) {
-        log::debug!("{}: {}", pod.key, refused.message);
     }
 }
 

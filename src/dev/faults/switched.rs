@@ -261,3 +261,129 @@ fn the_servers_clock_is_off() {
     let later = fixture.create("b").json()["metadata"]["creationTimestamp"].clone();
     assert_eq!(year(later.as_str().unwrap()) - year(&created), 1);
 }
+
+impl Fixture {
+    fn object(&self, path: &str) -> Value {
+        self.get(path).json()
+    }
+
+    /// The status of a condition of the object at `path`.
+    fn condition(&self, path: &str, name: &str) -> Value {
+        let object = self.object(path);
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == name).unwrap_or_default()
+    }
+
+    /// A running pod on that node, with this patience for nodes that are out of reach.
+    fn run_on(&self, name: &str, node: &str, patience_s: Option<u64>) -> String {
+        let mut toleration = json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists"});
+        if let Some(seconds) = patience_s {
+            toleration["effect"] = "NoExecute".into();
+            toleration["tolerationSeconds"] = seconds.into();
+        }
+        let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node,
+            "tolerations": [toleration], "containers": [{"name": "c", "image": "i"}]}});
+        let reply = self.call("POST", PODS, &pod);
+        assert_eq!(reply.status, 201, "{}", reply.body);
+        let path = format!("{PODS}/{name}");
+        eventually("it to run", || {
+            (self.condition(&path, "Ready")["status"] == "True").then_some(())
+        });
+        path
+    }
+}
+
+#[test]
+fn a_lost_node_is_given_up_and_comes_back() {
+    let fixture = start();
+    let (brief, patient) = (
+        fixture.run_on("brief", "dev-node-0", Some(0)),
+        fixture.run_on("patient", "dev-node-0", None),
+    );
+    let other = fixture.run_on("other", "dev-node-1", Some(0));
+    let node = "/api/v1/nodes/dev-node-0";
+    fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 100}));
+    eventually("the node to be given up", || {
+        (fixture.condition(node, "Ready")["status"] == "Unknown").then_some(())
+    });
+    let ready = fixture.condition(node, "Ready");
+    assert_eq!(
+        (&ready["reason"], &ready["message"]),
+        (&json!("NodeStatusUnknown"), &json!("Kubelet stopped posting node status."))
+    );
+    assert_eq!(fixture.condition(&patient, "Ready")["status"], "False");
+    assert_eq!(fixture.object(&patient)["status"]["phase"], "Running");
+    eventually("the impatient one to be told to go", || {
+        fixture.object(&brief)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
+    });
+    let target = fixture.condition(&brief, "DisruptionTarget");
+    assert_eq!(
+        (&target["status"], &target["reason"]),
+        (&json!("True"), &json!("DeletionByTaintManager"))
+    );
+    let taints = fixture.object(node)["spec"]["taints"].clone();
+    let effects: Vec<_> = taints.as_array().unwrap().iter().map(|taint| &taint["effect"]).collect();
+    assert_eq!(effects, ["NoSchedule", "NoExecute"], "{taints}");
+    // Nobody there hears of it.
+    send(fixture.address, "DELETE", &patient, None);
+    fixture.create("elsewhere");
+    eventually("a new one on the other node", || {
+        (fixture.object(&format!("{PODS}/elsewhere"))["spec"]["nodeName"] == "dev-node-1")
+            .then_some(())
+    });
+    assert_eq!(fixture.get(&brief).status, 200);
+    assert_eq!(fixture.get(&patient).status, 200);
+    assert_eq!(fixture.object(&other)["metadata"]["deletionTimestamp"], Value::Null);
+    fixture.switch("DELETE", &Value::Null);
+    eventually("both to go", || (fixture.names("") == ["elsewhere", "other"]).then_some(()));
+    eventually("the node to be as before", || {
+        let node = fixture.object(node);
+        (node["spec"]["taints"].is_null()
+            && fixture.condition("/api/v1/nodes/dev-node-0", "Ready")["status"] == "True")
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_node_that_returns_in_time_lost_nothing() {
+    let fixture = start();
+    let pod = fixture.run_on("a", "dev-node-0", None);
+    fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));
+    eventually("the node to be given up", || {
+        (fixture.condition(&pod, "Ready")["status"] == "False").then_some(())
+    });
+    fixture.switch("DELETE", &Value::Null);
+    eventually("the pod to be ready again", || {
+        (fixture.condition(&pod, "Ready")["status"] == "True").then_some(())
+    });
+}
+
+/// Where no node is left, it is not the nodes that are cut off.
+#[test]
+fn nobody_is_evicted_where_all_nodes_are_lost() {
+    let fixture = start();
+    let pod = fixture.run_on("a", "dev-node-0", Some(0));
+    let faults = json!({"node-loss": "dev-node-0,dev-node-1", "node-grace": 50});
+    fixture.switch("PUT", &faults);
+    for node in ["dev-node-0", "dev-node-1"] {
+        eventually("the node to be given up", || {
+            (fixture.condition(&format!("/api/v1/nodes/{node}"), "Ready")["status"] == "Unknown")
+                .then_some(())
+        });
+    }
+    // One is back: now the other one is alone with its loss.
+    assert_eq!(fixture.object(&pod)["metadata"]["deletionTimestamp"], Value::Null);
+    fixture.switch("PATCH", &json!({"node-loss": "dev-node-0"}));
+    eventually("the pod to be told to go", || {
+        fixture.object(&pod)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
+    });
+}
+
+#[test]
+fn pods_of_a_node_that_was_deleted_go_after_a_while() {
+    let fixture = start();
+    let pod = fixture.run_on("a", "dev-node-0", None);
+    fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));
+    assert_eq!(send(fixture.address, "DELETE", "/api/v1/nodes/dev-node-0", None).status, 200);
+    eventually("the pod to go", || (fixture.get(&pod).status == 404).then_some(()));
+}

@@ -21,6 +21,7 @@ const STATUS_EVERY: u64 = 30;
 const LEASE_SECONDS: u64 = 40;
 /// The taint of a cordoned node.
 pub(super) const CORDON: &str = "node.kubernetes.io/unschedulable";
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const PODS: &str = "110";
 /// A simulated node has room for whatever is asked of it: cores, memory, pods.
 const SIMULATED: [&str; 3] = ["100000", "1Pi", "100000"];
@@ -111,7 +112,8 @@ impl Nodes {
         for node in nodes {
             let mut value = node.value();
             let name = &node.key.name;
-            if set_cordon(&mut value, &state.now) {
+            let cordoned = value.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
+            if set_taint(&mut value, CORDON, cordoned, &state.now) {
                 state.replace(Kind::Node, value.clone());
             }
             if self.alive.contains(name) && array_at(&value, "/status/conditions").is_empty() {
@@ -121,6 +123,8 @@ impl Nodes {
                     given.entry(label.clone()).or_insert_with(|| text.clone());
                 }
                 self.fill_in(name, &mut value, &state.now);
+                // Nodes come with it, and the node lifecycle takes it away once they are ready.
+                set_taint(&mut value, NOT_READY, false, "");
                 state.replace(Kind::Node, value);
             }
         }
@@ -151,10 +155,9 @@ impl Nodes {
     }
 }
 
-/// Sets or removes the taint that says of a node that it is cordoned; true where that changed it.
-fn set_cordon(node: &mut Value, now: &str) -> bool {
-    let is_it = |taint: &Value| text_at(taint, "/key") == CORDON;
-    let wanted = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
+/// Sets or removes a taint that keeps pods away; true where that changed the node.
+fn set_taint(node: &mut Value, key: &str, wanted: bool, now: &str) -> bool {
+    let is_it = |taint: &Value| text_at(taint, "/key") == key;
     if array_at(node, "/spec/taints").iter().any(is_it) == wanted {
         return false;
     }
@@ -162,7 +165,7 @@ fn set_cordon(node: &mut Value, now: &str) -> bool {
     let taints = spec.entry("taints").or_insert_with(|| json!([]));
     let Some(list) = taints.as_array_mut() else { return false };
     if wanted {
-        list.push(json!({ "key": CORDON, "effect": "NoSchedule", "timeAdded": now }));
+        list.push(json!({ "key": key, "effect": "NoSchedule", "timeAdded": now }));
         return true;
     }
     list.retain(|taint| !is_it(taint));
