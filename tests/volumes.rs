@@ -261,6 +261,34 @@ fn files_follow_their_objects_while_a_container_runs() {
 }
 
 #[test]
+fn a_token_is_mounted_where_a_pod_asks_for_it() {
+    let Some(cluster) = clusters().pop() else { return };
+    let script = "cd /var/run/secrets/kubernetes.io/serviceaccount; cat namespace; echo; cat token";
+    cluster.run("p", script, &json!({}), &json!({"automountServiceAccountToken": true}));
+    let said = cluster.said("p");
+    let (namespace, token) = said.split_once('\n').unwrap();
+    assert_eq!(namespace, "default");
+    let review = |token: &str| {
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        cluster.client.post(path, &json!({"spec": {"token": token}})).body["status"].clone()
+    };
+    let status = review(token);
+    assert_eq!(status["user"]["username"], "system:serviceaccount:default:default", "{status}");
+    let pod = &status["user"]["extra"]["authentication.kubernetes.io/pod-name"];
+    assert_eq!(*pod, json!(["p"]));
+    assert_eq!(review("made-up"), json!({"user": {}, "error": "invalid bearer token"}));
+    cluster.client.delete(&format!("{NAMESPACE}/pods/p"), &json!({"gracePeriodSeconds": 0}));
+    wait_for(PATIENCE, "the token to end", || review(token)["authenticated"] != true);
+    cluster.run(
+        "without",
+        "ls /var/run/secrets/kubernetes.io || echo none",
+        &json!({}),
+        &json!({}),
+    );
+    assert!(cluster.said("without").contains("none"));
+}
+
+#[test]
 fn claims_are_folders_that_pods_share() {
     let Some(cluster) = clusters().pop() else { return };
     let claim = json!({

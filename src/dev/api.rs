@@ -188,7 +188,7 @@ impl Api {
     }
 
     /// Who asks, where that one may.
-    fn admit(&self, request: &Request) -> Result<User, Refused> {
+    pub(crate) fn admit(&self, request: &Request) -> Result<User, Refused> {
         let user = identity::authenticate(self, request)?;
         match self.admin_token {
             Some(_) => rbac::admit(&self.lock().store, request, user),

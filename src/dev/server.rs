@@ -75,7 +75,8 @@ impl Handler for Endpoint {
 impl Endpoint {
     /// Faults themselves are switched without faults.
     fn switch(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
-        let (answer, refuse) = match faults::answer(&self.api, request) {
+        let switched = self.api.admit(request).and_then(|_| faults::answer(&self.api, request));
+        let (answer, refuse) = match switched {
             Ok((body, refuse)) => (Answer::json(200, &body), refuse),
             Err(refused) => (Answer::refused(&refused), None),
         };
