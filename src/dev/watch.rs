@@ -16,6 +16,7 @@ use crate::dev::options::{At, ListOptions};
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
 use crate::dev::store::{Change, Unavailable};
+use crate::dev::time;
 use crate::serve::{ChunkWriter, Responder};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -79,7 +80,9 @@ impl Watch {
     /// Tells changes until the time is up, the client has gone or a fault strikes.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
         let Start { tokens, epoch, mut version, first } = self.begin(api);
-        let mut writer = responder.stream(200, &[("content-type", "application/json")])?;
+        let date = time::http_date(api.wall());
+        let headers = [("content-type", "application/json"), ("date", date.as_str())];
+        let mut writer = responder.stream(200, &headers)?;
         if api.faults.counts_down(Fault::Gone) {
             let refused = Refused::expired(format!("too old resource version: {version}"));
             send(&mut writer, &event("ERROR", refused.body().to_string().as_bytes()))?;
