@@ -92,7 +92,11 @@ pub(crate) fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String 
     let line = body.split(|c| *c == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
     match line.get(error.column().saturating_sub(1)) {
         Some(c) => {
-            format!("invalid character '{}' looking for beginning of value", char::from(*c))
+            let wanted = match error.to_string().starts_with("key must be a string") {
+                true => "object key string",
+                false => "value",
+            };
+            format!("invalid character '{}' looking for beginning of {wanted}", char::from(*c))
         }
         None => format!("invalid JSON: {error}"),
     }

@@ -167,6 +167,11 @@ impl Object {
             "metadata.namespace" => self.key.namespace.clone(),
             "spec.nodeName" => self.node.to_string(),
             "status.phase" => self.phase.to_string(),
+            "source" => text_at(&self.value(), "/source/component").to_owned(),
+            "status.successful" => number_at(&self.value(), "/status/succeeded"),
+            "spec.unschedulable" => (self.value().pointer("/spec/unschedulable")
+                == Some(&Value::Bool(true)))
+            .to_string(),
             other => text_at(&self.value(), &format!("/{}", other.replace('.', "/"))).to_owned(),
         }
     }
@@ -196,6 +201,11 @@ fn text_of(mut value: Value) -> Box<str> {
     let rest = rest.get(1..).unwrap_or_default();
     let metadata = metadata.unwrap_or_default();
     format!("{{\"metadata\":{metadata}{comma}{rest}").into()
+}
+
+/// A count as a selector writes it.
+fn number_at(value: &Value, pointer: &str) -> String {
+    value.pointer(pointer).and_then(Value::as_i64).unwrap_or_default().to_string()
 }
 
 /// True for the phases that a pod never leaves.

@@ -49,7 +49,7 @@ fn merge_members(
         }
         let field = of.and_then(|of| of.field(&name));
         let merged = match (target.remove(&name), change) {
-            (_, Value::Null) if of.is_some() => continue,
+            (Some(_), Value::Null) => continue,
             (Some(Value::Object(present)), Value::Object(change)) => {
                 Value::Object(merge_members(type_of(field), present, change)?)
             }
