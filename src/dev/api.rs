@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
+use crate::dev::deletion::{Collector, Deleted};
 use crate::dev::discovery;
 use crate::dev::edge;
 use crate::dev::events::Events;
@@ -23,7 +24,7 @@ use crate::dev::read;
 use crate::dev::refused::Refused;
 use crate::dev::review;
 use crate::dev::route::{self, Route, Target};
-use crate::dev::state::{Deleted, NAMESPACES, State};
+use crate::dev::state::{NAMESPACES, State};
 use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
 use crate::dev::table::Form;
 use crate::dev::time;
@@ -31,6 +32,9 @@ use crate::dev::watch::Watch;
 use crate::dev::write;
 use crate::runtime::clock::Clock;
 use crate::serve::Request;
+
+/// The real server's limit for a request's body.
+const BODY_BYTES_MAX: usize = 3 << 20;
 
 /// The API server without its sockets.
 #[derive(Debug)]
@@ -89,6 +93,7 @@ impl Api {
             now: String::new(),
             disabled: Disabled::default(),
             events: Events::default(),
+            collector: Collector::default(),
         };
         state.now = time::text(clock.wall(clock.now()));
         for namespace in NAMESPACES {
@@ -126,6 +131,9 @@ impl Api {
     }
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
+        if request.body.len() > BODY_BYTES_MAX {
+            return Err(Refused::too_large(&format!("limit is {BODY_BYTES_MAX}")));
+        }
         match route::parse(&request.path)? {
             Route::Document => {
                 Form::of(request, Part::Status)?;
@@ -216,6 +224,11 @@ impl Api {
         let options = options::delete(request)?;
         match self.lock().delete(key, &options)? {
             Deleted::Marked(value) => Ok(Answer::json(200, &value)),
+            Deleted::Gone(object) if key.kind.is_answered_whole() => {
+                let mut body = Vec::new();
+                object.write_json(&mut body);
+                Ok(Answer::body(200, body))
+            }
             Deleted::Gone(object) => {
                 let mut details = json!({
                     "name": key.name, "kind": key.kind.plural(), "uid": *object.uid,

@@ -269,6 +269,37 @@ impl Kind {
         self.row().parts
     }
 
+    /// True where an update may create.
+    pub(crate) fn is_created_by_update(self) -> bool {
+        const KINDS: [Kind; 7] = [
+            Kind::ClusterRole,
+            Kind::ClusterRoleBinding,
+            Kind::Event,
+            Kind::Lease,
+            Kind::LimitRange,
+            Kind::Role,
+            Kind::RoleBinding,
+        ];
+        KINDS.contains(&self)
+    }
+
+    /// True where an update has to say which version it is based on.
+    pub(crate) fn needs_version(self) -> bool {
+        matches!(self, Self::Lease | Self::PodDisruptionBudget | Self::Service)
+    }
+
+    /// True where a delete answers with what was deleted.
+    pub(crate) fn is_answered_whole(self) -> bool {
+        const KINDS: [Kind; 5] = [
+            Kind::PersistentVolume,
+            Kind::PersistentVolumeClaim,
+            Kind::Pod,
+            Kind::ResourceQuota,
+            Kind::ServiceAccount,
+        ];
+        KINDS.contains(&self)
+    }
+
     /// The resource as messages name it: `pods`, `leases.coordination.k8s.io`.
     pub(crate) fn resource(self) -> String {
         qualified(self.plural(), self.group())

@@ -14,8 +14,8 @@ use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
 
 /// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
 const CONNECTIONS_MAX: usize = 512;
-/// The real server's limit for a request's body.
-const BODY_BYTES_MAX: usize = 3 << 20;
+/// More than the API takes: it has its own words about what is too large.
+const BODY_BYTES_MAX: usize = 8 << 20;
 
 struct Endpoint {
     api: Arc<Api>,

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::dev::api::Api;
 use crate::dev::edge;
@@ -26,6 +26,9 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1800);
 const CLIENT_CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Changes told under one hold of the lock.
 const BATCH_EVENTS_MAX: usize = 500;
+
+/// Marks the bookmark after which only news follow.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// A watch that was asked for.
 #[derive(Debug)]
@@ -101,7 +104,7 @@ impl Watch {
                 }
                 if due.bookmark.is_some_and(|at| at <= now) {
                     let told_at = api.lock().now.clone();
-                    send(&mut writer, &self.bookmark(version, &told_at))?;
+                    send(&mut writer, &self.bookmark(version, &told_at, None))?;
                     due.set_bookmark(now);
                 }
             }
@@ -123,7 +126,7 @@ impl Watch {
             At::Exact(_) | At::NotOlderThan(_) => false,
         };
         let mut first = Vec::new();
-        if from_now {
+        if self.options.initial_events.unwrap_or(from_now) {
             for object in state.store.objects(self.kind, &self.namespace) {
                 if self.options.matches(object) {
                     let mut json = Vec::new();
@@ -133,9 +136,17 @@ impl Watch {
             }
         }
         let version = match self.options.at {
-            At::Now | At::NotOlderThan(0) => state.store.version(),
-            At::Exact(version) | At::NotOlderThan(version) => version,
+            At::Exact(version) | At::NotOlderThan(version)
+                if !from_now && self.options.initial_events != Some(true) =>
+            {
+                version
+            }
+            At::Exact(_) | At::NotOlderThan(_) | At::Now => state.store.version(),
         };
+        if self.options.initial_events == Some(true) && self.options.bookmarks {
+            let told = json!({ INITIAL_EVENTS_END: "true" });
+            first.extend_from_slice(&self.bookmark(version, &state.now, Some(told)));
+        }
         (tokens, version, first)
     }
 
@@ -218,12 +229,15 @@ impl Watch {
         form.object(self.kind, object, now, columns).to_string().into_bytes()
     }
 
-    fn bookmark(&self, version: u64, now: &str) -> Vec<u8> {
-        let object = json!({
+    fn bookmark(&self, version: u64, now: &str, annotations: Option<Value>) -> Vec<u8> {
+        let mut object = json!({
             "kind": self.kind.name(),
             "apiVersion": self.kind.api_version(),
             "metadata": { "resourceVersion": version.to_string(), "creationTimestamp": null },
         });
+        if let Some(annotations) = annotations {
+            object["metadata"]["annotations"] = annotations;
+        }
         event("BOOKMARK", &self.shaped(object.to_string().into_bytes(), now))
     }
 }
