@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use crate::dev::api::{Answer, Api};
 use crate::dev::edge;
-use crate::dev::refused::go_quoted;
+use crate::dev::refused::{Refused, go_quoted};
 use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
 
 /// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
 const CONNECTIONS_MAX: usize = 512;
 /// The real server's limit for a request's body.
 const BODY_BYTES_MAX: usize = 3 << 20;
+/// Go's limit, which is the real server's: selectors may be long.
+const HEADER_BYTES_MAX: usize = 1 << 20;
 
 struct Endpoint {
     api: Arc<Api>,
@@ -56,6 +58,8 @@ pub(crate) fn start(listener: TcpListener, api: Arc<Api>) -> io::Result<(Server,
         body_bytes_max: BODY_BYTES_MAX,
         write_timeout: Duration::from_secs(30),
         idle_timeout: Duration::from_secs(90),
+        header_bytes_max: HEADER_BYTES_MAX,
+        refusal: |status, why| Refused::limit(status, why, BODY_BYTES_MAX).body().to_string(),
         ..Limits::default()
     };
     let endpoint = Endpoint { api, address: address.to_string() };
