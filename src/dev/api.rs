@@ -11,14 +11,18 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::deletion::{Collector, Deleted};
 use crate::dev::discovery;
+use crate::dev::edge;
 use crate::dev::events::Events;
 use crate::dev::evict;
 use crate::dev::faults::Faults;
+use crate::dev::health;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
+use crate::dev::openapi;
 use crate::dev::options::{self, ListOptions};
 use crate::dev::read;
-use crate::dev::refused::{Cause, Refused};
+use crate::dev::refused::Refused;
+use crate::dev::review;
 use crate::dev::route::{self, Route, Target};
 use crate::dev::state::{NAMESPACES, State};
 use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
@@ -131,24 +135,34 @@ impl Api {
             return Err(Refused::too_large(&format!("limit is {BODY_BYTES_MAX}")));
         }
         match route::parse(&request.path)? {
-            Route::AccessReview if request.method == "POST" => {
-                write::check_media_type(request)?;
-                access_review(&request.body)
+            Route::Document => {
+                Form::of(request, Part::Status)?;
+                match request.method.as_str() {
+                    "GET" => discovery::document(&request.path, address)
+                        .map(|document| Answer::json(200, &document))
+                        .ok_or_else(Refused::no_such_path),
+                    _ => Err(Refused::method_not_allowed()),
+                }
             }
-            Route::AccessReview => Err(Refused::method_not_allowed()),
-            Route::Document if request.method == "GET" => {
-                discovery::document(&request.path, address)
-                    .map(|document| Answer::json(200, &document))
-                    .ok_or_else(Refused::no_such_path)
+            Route::Review(review, namespace) => {
+                Form::of(request, Part::Status)?;
+                match request.method.as_str() {
+                    "POST" => review::answer(review, &namespace, request),
+                    _ => Err(Refused::method_not_allowed()),
+                }
             }
-            Route::Document => Err(Refused::method_not_allowed()),
+            Route::OpenApi => Ok(openapi::answer(request)),
             Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
             Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
-            Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
+            Route::Health => Ok(Answer::text(200, health::text(request))),
             Route::Resource(target) if target.part == Part::Log => self.resource(request, &target),
             Route::Resource(target) => {
                 let form = Form::of(request, target.part)?;
-                let answer = self.resource(request, &target)?;
+                edge::validate_fields(request, &target)?;
+                let answer = self
+                    .resource(&*edge::inward(request, &target)?, &target)
+                    .map_err(|refused| edge::refused(&target, refused))?;
+                let answer = edge::outward(&target, answer);
                 match form.is_plain() {
                     true => Ok(answer),
                     false => form.answer(target.kind, answer, &self.lock().now),
@@ -164,8 +178,8 @@ impl Api {
             false => Err(Refused::method_not_allowed()),
         };
         match (request.method.as_str(), target.key(), target.part) {
-            ("GET" | "HEAD", None, _) => read::collection(self, request, target),
-            ("GET" | "HEAD", Some(key), Part::Whole | Part::Status) => {
+            ("GET", None, _) => read::collection(self, request, target),
+            ("GET", Some(key), Part::Whole | Part::Status) => {
                 read::object(self, request, target, &key)
             }
             ("GET", Some(key), Part::Log) => {
@@ -279,25 +293,4 @@ pub(crate) fn success(code: u16) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,
     })
-}
-
-/// Everybody may do everything here.
-fn access_review(body: &[u8]) -> Result<Answer, Refused> {
-    let mut review = crate::dev::decode::value(body).map_err(|error| {
-        Refused::bad_request(format!(
-            "the object provided is unrecognized (must be of type SelfSubjectAccessReview): \
-             couldn't get version/kind; json parse error: {error}"
-        ))
-    })?;
-    let given = |field: &str| review.pointer(&format!("/spec/{field}")).is_some();
-    if given("resourceAttributes") == given("nonResourceAttributes") {
-        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        let cause = Cause::invalid("spec.resourceAttributes", "null", detail);
-        return Err(Refused::invalid_kind("", "authorization.k8s.io", "", &[cause]));
-    }
-    review["kind"] = "SelfSubjectAccessReview".into();
-    review["apiVersion"] = "authorization.k8s.io/v1".into();
-    review["metadata"] = json!({ "creationTimestamp": null });
-    review["status"] = json!({ "allowed": true });
-    Ok(Answer::json(201, &review))
 }

@@ -325,6 +325,16 @@ impl Part {
             Self::Whole => "",
         }
     }
+
+    /// The kind of the body that is posted to it, where that is not the object itself.
+    pub(crate) fn body(self) -> Option<&'static str> {
+        match self {
+            Self::Binding => Some("Binding"),
+            Self::Eviction => Some("Eviction"),
+            Self::Token => Some("TokenRequest"),
+            Self::Log | Self::Status | Self::Whole => None,
+        }
+    }
 }
 
 /// `name`, with the group after a dot where there is one.

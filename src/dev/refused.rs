@@ -288,7 +288,8 @@ impl Refused {
     /// 415 to a body.
     pub(crate) fn unsupported_media_type() -> Self {
         let message = "the body of the request was in an unknown format - accepted media types \
-                       include: application/json";
+                       include: application/json, application/yaml, \
+                       application/vnd.kubernetes.protobuf";
         Self::new(415, "UnsupportedMediaType", message.to_owned())
     }
 
