@@ -474,7 +474,7 @@ fn the_embedded_cluster_answers_as_a_real_server() {
             }
         }));
         if let Some(real) = &real {
-            let stale = compare(&admin(real), area, &rows, |_| Depth::Whole, |_, _| {});
+            let stale = compare(&admin(real), area, &rows, depth_of, |_, _| {});
             wrong.extend(stale.iter().map(|row| format!("the real server no more: {row}")));
         }
     }

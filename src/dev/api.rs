@@ -9,17 +9,22 @@ use serde_json::{Value, json};
 
 use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
+use crate::dev::deletion::{Collector, Deleted};
 use crate::dev::discovery;
+use crate::dev::edge;
 use crate::dev::events::Events;
 use crate::dev::evict;
 use crate::dev::faults::Faults;
+use crate::dev::health;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
+use crate::dev::openapi;
 use crate::dev::options::{self, ListOptions};
 use crate::dev::read;
-use crate::dev::refused::{Cause, Refused};
+use crate::dev::refused::Refused;
+use crate::dev::review;
 use crate::dev::route::{self, Route, Target};
-use crate::dev::state::{Deleted, NAMESPACES, State};
+use crate::dev::state::{NAMESPACES, State};
 use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
 use crate::dev::table::Form;
 use crate::dev::time;
@@ -85,6 +90,7 @@ impl Api {
             now: String::new(),
             disabled: Disabled::default(),
             events: Events::default(),
+            collector: Collector::default(),
         };
         state.now = time::text(clock.wall(clock.now()));
         for namespace in NAMESPACES {
@@ -123,24 +129,34 @@ impl Api {
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
         match route::parse(&request.path)? {
-            Route::AccessReview if request.method == "POST" => {
-                write::check_media_type(request)?;
-                access_review(&request.body)
+            Route::Document => {
+                Form::of(request, Part::Status)?;
+                match request.method.as_str() {
+                    "GET" => discovery::document(&request.path, address)
+                        .map(|document| Answer::json(200, &document))
+                        .ok_or_else(Refused::no_such_path),
+                    _ => Err(Refused::method_not_allowed()),
+                }
             }
-            Route::AccessReview => Err(Refused::method_not_allowed()),
-            Route::Document if request.method == "GET" => {
-                discovery::document(&request.path, address)
-                    .map(|document| Answer::json(200, &document))
-                    .ok_or_else(Refused::no_such_path)
+            Route::Review(review, namespace) => {
+                Form::of(request, Part::Status)?;
+                match request.method.as_str() {
+                    "POST" => review::answer(review, &namespace, request),
+                    _ => Err(Refused::method_not_allowed()),
+                }
             }
-            Route::Document => Err(Refused::method_not_allowed()),
+            Route::OpenApi => Ok(openapi::answer(request)),
             Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
             Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
-            Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
+            Route::Health => Ok(Answer::text(200, health::text(request))),
             Route::Resource(target) if target.part == Part::Log => self.resource(request, &target),
             Route::Resource(target) => {
                 let form = Form::of(request, target.part)?;
-                let answer = self.resource(request, &target)?;
+                edge::validate_fields(request, &target)?;
+                let answer = self
+                    .resource(&*edge::inward(request, &target)?, &target)
+                    .map_err(|refused| edge::refused(&target, refused))?;
+                let answer = edge::outward(&target, answer);
                 match form.is_plain() {
                     true => Ok(answer),
                     false => form.answer(target.kind, answer, &self.lock().now),
@@ -156,8 +172,8 @@ impl Api {
             false => Err(Refused::method_not_allowed()),
         };
         match (request.method.as_str(), target.key(), target.part) {
-            ("GET" | "HEAD", None, _) => read::collection(self, request, target),
-            ("GET" | "HEAD", Some(key), Part::Whole | Part::Status) => {
+            ("GET", None, _) => read::collection(self, request, target),
+            ("GET", Some(key), Part::Whole | Part::Status) => {
                 read::object(self, request, target, &key)
             }
             ("GET", Some(key), Part::Log) => {
@@ -202,6 +218,11 @@ impl Api {
         let options = options::delete(request)?;
         match self.lock().delete(key, &options)? {
             Deleted::Marked(value) => Ok(Answer::json(200, &value)),
+            Deleted::Gone(object) if key.kind.is_answered_whole() => {
+                let mut body = Vec::new();
+                object.write_json(&mut body);
+                Ok(Answer::body(200, body))
+            }
             Deleted::Gone(object) => {
                 let mut details = json!({
                     "name": key.name, "kind": key.kind.plural(), "uid": *object.uid,
@@ -266,25 +287,4 @@ pub(crate) fn success(code: u16) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,
     })
-}
-
-/// Everybody may do everything here.
-fn access_review(body: &[u8]) -> Result<Answer, Refused> {
-    let mut review = crate::dev::decode::value(body).map_err(|error| {
-        Refused::bad_request(format!(
-            "the object provided is unrecognized (must be of type SelfSubjectAccessReview): \
-             couldn't get version/kind; json parse error: {error}"
-        ))
-    })?;
-    let given = |field: &str| review.pointer(&format!("/spec/{field}")).is_some();
-    if given("resourceAttributes") == given("nonResourceAttributes") {
-        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        let cause = Cause::invalid("spec.resourceAttributes", "null", detail);
-        return Err(Refused::invalid_kind("", "authorization.k8s.io", "", &[cause]));
-    }
-    review["kind"] = "SelfSubjectAccessReview".into();
-    review["apiVersion"] = "authorization.k8s.io/v1".into();
-    review["metadata"] = json!({ "creationTimestamp": null });
-    review["status"] = json!({ "allowed": true });
-    Ok(Answer::json(201, &review))
 }

@@ -1,8 +1,8 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
 //!
 //! Whatever it answers, a real kube-apiserver answers alike: `tests/transcript.rs` compares, and
-//! `docs/EMBEDDED.md` lists what differs. Bodies are JSON, patches are merge patches, field managers are not kept. The node
-//! runs commands of this machine: no image, volume or probe, no isolation; a process that leaves
+//! `docs/EMBEDDED.md` lists what differs. Bodies come in JSON, YAML and protobuf, answers go in JSON.
+//! Patches are merge patches, field managers are not kept. The node runs commands of this machine: no image, volume or probe, no isolation; a process that leaves
 //! its group outlives its pod, and all of them outlive a posse that was killed with -9.
 //!
 //! ```text
@@ -16,20 +16,28 @@ mod cluster;
 mod controllers;
 mod decode;
 mod defaults;
+mod deletion;
 mod discovery;
+mod duplicates;
+mod edge;
 mod events;
 mod evict;
 mod faults;
+mod health;
 mod kind;
 mod logs;
 mod names;
 mod node;
 mod object;
+mod openapi;
 mod options;
+mod patch;
 mod prepare;
+mod protobuf;
 mod quantity;
 mod read;
 mod refused;
+mod review;
 mod route;
 mod schema;
 mod selector;

@@ -165,7 +165,7 @@ pub(crate) fn list_body(kind: Kind, metadata: &Value, items: &[Arc<Object>]) -> 
         if i > 0 {
             body.push(b',');
         }
-        body.extend_from_slice(item.item_json().as_bytes());
+        item.write_item(&mut body);
     }
     body.extend_from_slice(b"]}");
     body

@@ -8,6 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::dev::api::{Answer, Api};
+use crate::dev::edge;
+use crate::dev::refused::go_quoted;
 use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
 
 /// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
@@ -35,6 +37,11 @@ impl Handler for Endpoint {
                 if let Some(seconds) = &seconds {
                     headers.push(("retry-after", seconds));
                 }
+                let warnings: Vec<String> = edge::warnings(&request)
+                    .into_iter()
+                    .map(|text| format!("299 - {}", go_quoted(&text)))
+                    .collect();
+                headers.extend(warnings.iter().map(|text| ("warning", text.as_str())));
                 responder.send(code, &headers, &body)
             }
         }

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde_json::json;
 
 use crate::dev::api::Api;
+use crate::dev::edge;
 use crate::dev::kind::Kind;
 use crate::dev::options::{At, ListOptions};
 use crate::dev::refused::Refused;
@@ -34,6 +35,8 @@ pub(crate) struct Watch {
     options: ListOptions,
     /// A Table names its columns in the first event, and not again.
     columns_told: Cell<bool>,
+    /// Of the objects that it tells of, where that is not the stored one.
+    pub(crate) api_version: Option<&'static str>,
 }
 
 /// What a look at the store gave.
@@ -54,7 +57,13 @@ struct Deadlines {
 
 impl Watch {
     pub(crate) fn new(kind: Kind, namespace: &str, options: ListOptions) -> Self {
-        Self { kind, namespace: namespace.to_owned(), options, columns_told: Cell::new(false) }
+        Self {
+            kind,
+            namespace: namespace.to_owned(),
+            options,
+            columns_told: Cell::new(false),
+            api_version: None,
+        }
     }
 
     /// Tells changes until the time is up, the client has gone or a fault strikes.
@@ -199,7 +208,10 @@ impl Watch {
     fn shaped(&self, json: Vec<u8>, now: &str) -> Vec<u8> {
         let form = &self.options.form;
         if form.is_plain() {
-            return json;
+            return match self.api_version {
+                Some(version) => edge::shown(self.kind, version, json),
+                None => json,
+            };
         }
         let Ok(object) = serde_json::from_slice(&json) else { return json };
         let columns = !self.columns_told.replace(true);

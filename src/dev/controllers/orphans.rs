@@ -66,7 +66,7 @@ fn end(state: &mut State, key: &Key) {
         object_mut(&mut value, "status").insert("phase".to_owned(), "Failed".into());
         state.replace(Kind::Pod, value);
     }
-    let options = crate::dev::state::DeleteOptions {
+    let options = crate::dev::deletion::DeleteOptions {
         grace_seconds: Some(0),
         uid: Some(pod.uid.to_string()),
         ..Default::default()

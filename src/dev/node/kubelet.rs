@@ -17,10 +17,10 @@ use super::{Input, Settings, report};
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
+use crate::dev::deletion::DeleteOptions;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::logs;
 use crate::dev::object::{Object, array_at, text_at};
-use crate::dev::state::DeleteOptions;
 use crate::dev::time;
 
 /// Where programs are looked for when this process has no PATH itself.
