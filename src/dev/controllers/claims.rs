@@ -29,11 +29,13 @@ pub(super) struct Claims {
     /// Where the directories are.
     folder: PathBuf,
     dirty: BTreeSet<Key>,
+    /// Claims that were told that nothing fits.
+    told: BTreeSet<Key>,
 }
 
 impl Claims {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, dirty: BTreeSet::new() }
+        Self { folder, dirty: BTreeSet::new(), told: BTreeSet::new() }
     }
 
     pub(super) fn on_change(&mut self, change: &Change, state: &State) {
@@ -41,6 +43,9 @@ impl Claims {
         let key = &object.key;
         if key.kind == Kind::PersistentVolumeClaim {
             self.dirty.insert(key.clone());
+            if change.gone {
+                self.told.remove(key);
+            }
             let volume = object.field("spec.volumeName");
             if change.gone && !volume.is_empty() {
                 self.dirty.insert(Key::new(Kind::PersistentVolume, "", &volume));
@@ -79,7 +84,7 @@ impl Claims {
         }
     }
 
-    fn sync_claim(&self, api: &Api, claim: &Arc<Object>) {
+    fn sync_claim(&mut self, api: &Api, claim: &Arc<Object>) {
         let value = claim.value();
         if claim.deleting {
             let mut state = api.lock();
@@ -118,9 +123,11 @@ impl Claims {
         match found {
             Some(volume) => bind(&mut api.lock(), claim, &volume),
             None if value.pointer("/spec/storageClassName") == Some(&json!("")) => {
-                let message =
-                    "no persistent volumes available for this claim and no storage class is set";
-                note(&mut api.lock(), claim, false, "FailedBinding", message);
+                if self.told.insert(claim.key.clone()) {
+                    let message = "no persistent volumes available for this claim and no storage \
+                                   class is set";
+                    note(&mut api.lock(), claim, false, "FailedBinding", message);
+                }
             }
             None => self.provision(api, claim, &value),
         }
@@ -259,6 +266,10 @@ fn fits(volume: &Value, claim: &Object) -> bool {
 }
 
 fn bind(state: &mut State, claim: &Object, volume: &Object) {
+    let spec = volume.value()["spec"].clone();
+    // What the user has chosen is not called the controller's choice.
+    let promised = spec.get("claimRef").is_some();
+    let chosen = !claim.field("spec.volumeName").is_empty();
     edit(state, volume, |value| {
         value["spec"]["claimRef"] = json!({
             "kind": claim.key.kind.name(),
@@ -269,18 +280,20 @@ fn bind(state: &mut State, claim: &Object, volume: &Object) {
             "resourceVersion": claim.version.to_string(),
         });
         value["status"]["phase"] = "Bound".into();
-        let annotations = object_mut(&mut value["metadata"], "annotations");
-        annotations.entry(BOUND_BY_CONTROLLER).or_insert_with(|| "yes".into());
+        if !promised {
+            let annotations = object_mut(&mut value["metadata"], "annotations");
+            annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".into());
+        }
     });
-    let spec = volume.value()["spec"].clone();
     edit(state, claim, |value| {
         value["spec"]["volumeName"] = volume.key.name.as_str().into();
         value["status"] = json!({
             "phase": "Bound", "accessModes": spec["accessModes"], "capacity": spec["capacity"],
         });
         let annotations = object_mut(&mut value["metadata"], "annotations");
-        for name in [BIND_COMPLETED, BOUND_BY_CONTROLLER] {
-            annotations.insert(name.to_owned(), "yes".into());
+        annotations.insert(BIND_COMPLETED.to_owned(), "yes".into());
+        if !chosen {
+            annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".into());
         }
     });
 }
