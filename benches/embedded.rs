@@ -35,6 +35,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const REPLACED_EVERY: usize = 20;
 /// Between two looks at whether there were enough events.
 const PACE: Duration = Duration::from_millis(1);
+/// How often the memory is looked at during the churn.
+const PARTS: u32 = 6;
 /// Latencies kept; the ones after these are counted only.
 const SAMPLES_MAX: usize = 1_000_000;
 
@@ -145,9 +147,9 @@ fn churn(access: &Access, client: &Client, pid: u32, time: Duration) {
             let client = Client::new(access, "bench");
             scope.spawn(move || write(&client, writer, churn));
         }
-        for part in ["middle", "end"] {
-            thread::sleep(time / 2);
-            println!("  {part}: {}", memory(pid));
+        for part in 1..=PARTS {
+            thread::sleep(time / PARTS);
+            println!("  {part}/{PARTS}: {}", memory(pid));
         }
         churn.over.store(true, Ordering::SeqCst);
         watcher.shutdown();

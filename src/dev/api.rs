@@ -10,20 +10,24 @@ use serde_json::{Value, json};
 
 use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
+use crate::dev::deletion::{Collector, Deleted};
 use crate::dev::discovery;
+use crate::dev::edge;
 use crate::dev::events::Events;
 use crate::dev::evict;
 use crate::dev::faults::{Fault, Faults, Injector};
+use crate::dev::health;
 use crate::dev::identity::{self, Tokens, User};
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
+use crate::dev::openapi;
 use crate::dev::options::{self, ListOptions};
 use crate::dev::rbac;
 use crate::dev::read;
 use crate::dev::refused::Refused;
-use crate::dev::reviews;
+use crate::dev::review;
 use crate::dev::route::{self, Route, Target};
-use crate::dev::state::{Deleted, NAMESPACES, State};
+use crate::dev::state::{NAMESPACES, State};
 use crate::dev::store::{Store, WATCH_HISTORY_EVENTS};
 use crate::dev::table::Form;
 use crate::dev::time;
@@ -31,6 +35,9 @@ use crate::dev::watch::Watch;
 use crate::dev::write;
 use crate::runtime::clock::Clock;
 use crate::serve::Request;
+
+/// The real server's limit for a request's body.
+const BODY_BYTES_MAX: usize = 3 << 20;
 
 /// The API server without its sockets.
 #[derive(Debug)]
@@ -102,6 +109,7 @@ impl Api {
             now: String::new(),
             disabled: Disabled::default(),
             events: Events::default(),
+            collector: Collector::default(),
         };
         state.now = time::text(wall(clock, &faults));
         for namespace in NAMESPACES {
@@ -145,24 +153,38 @@ impl Api {
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
         let user = self.admit(request)?;
+        if request.body.len() > BODY_BYTES_MAX {
+            return Err(Refused::too_large(&format!("limit is {BODY_BYTES_MAX}")));
+        }
         match route::parse(&request.path)? {
-            Route::Review(review, namespace) if request.method == "POST" => {
-                reviews::answer(self, request, review, &namespace, &user)
+            Route::Document => {
+                Form::of(request, Part::Status)?;
+                match request.method.as_str() {
+                    "GET" => discovery::document(&request.path, address)
+                        .map(|document| Answer::json(200, &document))
+                        .ok_or_else(Refused::no_such_path),
+                    _ => Err(Refused::method_not_allowed()),
+                }
             }
-            Route::Review(..) => Err(Refused::method_not_allowed()),
-            Route::Document if request.method == "GET" => {
-                discovery::document(&request.path, address)
-                    .map(|document| Answer::json(200, &document))
-                    .ok_or_else(Refused::no_such_path)
+            Route::Review(review, namespace) => {
+                Form::of(request, Part::Status)?;
+                match request.method.as_str() {
+                    "POST" => review::answer(self, request, review, &namespace, &user),
+                    _ => Err(Refused::method_not_allowed()),
+                }
             }
-            Route::Document => Err(Refused::method_not_allowed()),
+            Route::OpenApi => Ok(openapi::answer(request)),
             Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
             Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
-            Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
+            Route::Health => Ok(Answer::text(200, health::text(request))),
             Route::Resource(target) if target.part == Part::Log => self.resource(request, &target),
             Route::Resource(target) => {
                 let form = Form::of(request, target.part)?;
-                let answer = self.resource(request, &target)?;
+                edge::validate_fields(request, &target)?;
+                let answer = self
+                    .resource(&*edge::inward(request, &target)?, &target)
+                    .map_err(|refused| edge::refused(&target, refused))?;
+                let answer = edge::outward(&target, answer);
                 match form.is_plain() {
                     true => Ok(answer),
                     false => form.answer(target.kind, answer, &self.lock().now),
@@ -187,8 +209,8 @@ impl Api {
             false => Err(Refused::method_not_allowed()),
         };
         match (request.method.as_str(), target.key(), target.part) {
-            ("GET" | "HEAD", None, _) => read::collection(self, request, target),
-            ("GET" | "HEAD", Some(key), Part::Whole | Part::Status) => {
+            ("GET", None, _) => read::collection(self, request, target),
+            ("GET", Some(key), Part::Whole | Part::Status) => {
                 read::object(self, request, target, &key)
             }
             ("GET", Some(key), Part::Log) => {
@@ -234,6 +256,11 @@ impl Api {
         let options = options::delete(request)?;
         match self.lock().delete(key, &options)? {
             Deleted::Marked(value) => Ok(Answer::json(200, &value)),
+            Deleted::Gone(object) if key.kind.is_answered_whole() => {
+                let mut body = Vec::new();
+                object.write_json(&mut body);
+                Ok(Answer::body(200, body))
+            }
             Deleted::Gone(object) => {
                 let mut details = json!({
                     "name": key.name, "kind": key.kind.plural(), "uid": *object.uid,

@@ -1,10 +1,10 @@
-//! Owns the way from a request's bytes to an object: JSON, kind and version, types of fields, with
-//! the server's words about each mistake. Does not know what may be stored.
+//! Owns the way from a body's bytes to an object: JSON, kind and version, types of fields, with the
+//! server's words about each mistake. Does not know what may be stored.
 
 use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{DecodeError, Engine as _};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::dev::defaults;
 use crate::dev::kind::Kind;
@@ -13,41 +13,46 @@ use crate::dev::schema;
 
 /// Reads a body that has to hold an object of `kind`; `kind` and `apiVersion` may be left out.
 pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
-    let mut value = value(body).map_err(|error| {
-        Refused::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): couldn't get \
-             version/kind; json parse error: {error} ({})",
-            kind.name(),
-            shown(body)
-        ))
-    })?;
-    check_type(kind, &value)?;
-    let of = schema::of(kind);
-    schema::check(of, &value).map_err(|error| cannot_be_handled(kind, kind, &error))?;
-    schema::canonical(of, &mut value);
+    let mut value = typed(kind.name(), &kind.api_version(), tree(body, kind.name())?)?;
     defaults::fill(kind, &mut value);
     Ok(value)
 }
 
-/// Reads a body of a type that is not stored.
-pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
-    let value = value(body).map_err(|error| {
-        Refused::bad_request(format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get \
-             version/kind; json parse error: {error} ({})",
-            shown(body)
-        ))
-    })?;
-    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (given, version) = (text("kind"), text("apiVersion"));
-    if (given.is_empty() || given == kind) && versions.contains(&version) {
-        return Ok(value);
+/// Reads JSON that is to be an object of `kind`, which is not checked.
+pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, Refused> {
+    value(body).map_err(|error| {
+        let detail = format!("couldn't get version/kind; json parse error: {error}");
+        unrecognized(kind, body, &detail)
+    })
+}
+
+/// 400 to bytes that are not even a tree.
+pub(crate) fn unrecognized(kind: &str, body: &[u8], detail: &str) -> Refused {
+    Refused::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): {detail} ({})",
+        shown(body)
+    ))
+}
+
+/// Checks that a tree is of that type, and brings it into its form.
+pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<Value, Refused> {
+    check_type(kind, api_version, &value)?;
+    if let Some(of) = schema::of_body(api_version, kind) {
+        schema::check(of, &value)
+            .map_err(|error| cannot_be_handled(kind, api_version, kind, &error))?;
+        schema::canonical(of, &mut value);
     }
-    Err(Refused::bad_request(format!(
-        "{given} in version {} cannot be handled as a {kind}: converting (v1.{given}) to \
-         (policy.{kind}): unknown conversion",
-        quoted_version(version)
-    )))
+    Ok(value)
+}
+
+/// Reads a body of a type that is not stored, of any of its versions; the last one where it names
+/// none of them.
+pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
+    let value = tree(body, kind)?;
+    let given = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let known = versions.iter().find(|version| !given.is_empty() && **version == given);
+    let version = known.or_else(|| versions.last()).copied().unwrap_or_default();
+    typed(kind, version, value)
 }
 
 /// Checks and cleans what a merge patch gave.
@@ -65,7 +70,19 @@ pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
 /// Reads JSON that has to be an object; the error is in Go's words.
 pub(crate) fn value(body: &[u8]) -> Result<Value, String> {
     match serde_json::from_slice(body) {
-        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(Value::Null) => Ok(Value::Object(Map::new())),
+        Ok(Value::Object(members)) => {
+            let wrong = ["apiVersion", "kind"].into_iter().find_map(|name| {
+                let value = members.get(name).filter(|v| !v.is_string() && !v.is_null())?;
+                Some((name, type_word(value)))
+            });
+            match wrong {
+                Some((name, found)) => Err(format!(
+                    "json: cannot unmarshal {found} into Go struct field .{name} of type string"
+                )),
+                None => Ok(Value::Object(members)),
+            }
+        }
         Ok(other) => Err(format!(
             "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
              \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
@@ -89,68 +106,102 @@ pub(crate) fn type_word(value: &Value) -> &'static str {
 
 /// A mistake in JSON, in Go's words.
 pub(crate) fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String {
+    // Longer texts before those that they begin with.
+    const WORDS: [(&str, &str); 11] = [
+        ("control character", "in string literal"),
+        ("expected `,` or `]`", "after array element"),
+        ("expected `,` or `}`", "after object key:value pair"),
+        ("expected `:`", "after object key"),
+        ("expected ident", "looking for beginning of value"),
+        ("invalid escape", "in string escape code"),
+        ("invalid number", "in numeric literal"),
+        ("key must be a string", "looking for beginning of object key string"),
+        ("recursion limit exceeded", "exceeded max depth"),
+        ("trailing characters", "after top-level value"),
+        ("trailing comma", "looking for beginning of value"),
+    ];
     let line = body.split(|c| *c == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
-    match line.get(error.column().saturating_sub(1)) {
-        Some(c) => {
-            format!("invalid character '{}' looking for beginning of value", char::from(*c))
+    let text = error.to_string();
+    let found = line.get(error.column().saturating_sub(1)).copied();
+    let words = WORDS.iter().find(|(theirs, _)| text.starts_with(theirs));
+    let words = words.map_or("looking for beginning of value", |(_, words)| *words);
+    match found {
+        Some(b'}') if text.starts_with("trailing comma") => {
+            "invalid character '}' looking for beginning of object key string".to_owned()
         }
+        Some(c) if c.is_ascii_control() => format!("invalid character '\\x{c:02x}' {words}"),
+        Some(c) => format!("invalid character '{}' {words}", char::from(c)),
         None => format!("invalid JSON: {error}"),
     }
 }
 
 /// A body in a message: text where it looks like JSON, else hexadecimal, as Go prints it.
 fn shown(body: &[u8]) -> String {
-    const BYTES_MAX: usize = 1 << 10;
+    const BYTES_MAX: usize = 30;
     let cut = body.get(..BYTES_MAX).unwrap_or(body);
-    match cut.first() {
+    let dots = if cut.len() < body.len() { " ..." } else { "" };
+    let text = match cut.first() {
         None => "<empty>".to_owned(),
         Some(b'{') => String::from_utf8_lossy(cut).into_owned(),
         Some(_) => cut.iter().map(|byte| format!("{byte:02x}")).collect(),
-    }
+    };
+    text + dots
 }
 
-fn check_type(kind: Kind, value: &Value) -> Result<(), Refused> {
-    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (given_kind, given_version) = (text("kind"), text("apiVersion"));
-    let default = |given: &str, default: &str| match given {
-        "" => default.to_owned(),
-        given => given.to_owned(),
+fn check_type(kind: &str, api_version: &str, value: &Value) -> Result<(), Refused> {
+    let given = |name: &str, default: &str| match value.get(name).and_then(Value::as_str) {
+        None | Some("") => default.to_owned(),
+        Some(given) => given.to_owned(),
     };
-    let given_kind = default(given_kind, kind.name());
-    let given_version = default(given_version, &kind.api_version());
-    if given_kind == kind.name() && given_version == kind.api_version() {
+    let (given_kind, given_version) = (given("kind", kind), given("apiVersion", api_version));
+    if given_kind == kind && given_version == api_version {
         return Ok(());
     }
-    let message = match Kind::of_reference(&given_version, &given_kind) {
-        Some(other) => format!(
-            "{given_kind} in version {} cannot be handled as a {}: converting (v1.{}) to \
-             (core.{}): unknown conversion",
-            quoted_version(&given_version),
-            kind.name(),
-            other.name(),
-            kind.name()
-        ),
-        None => format!(
-            "{given_kind} in version {} cannot be handled as a {}: no kind \"{given_kind}\" is \
-             registered for version \"{given_version}\" in scheme \
-             \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\"",
-            quoted_version(&given_version),
-            kind.name()
-        ),
-    };
-    Err(Refused::bad_request(message))
+    let refuse = |detail: &str| Err(cannot_be_handled(&given_kind, &given_version, kind, detail));
+    if schema::of_body(&given_version, &given_kind).is_none() {
+        return refuse(&format!(
+            "no kind \"{given_kind}\" is registered for version \"{given_version}\" in scheme \
+             \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+        ));
+    }
+    if given_kind != kind {
+        return refuse(&format!(
+            "converting ({}.{given_kind}) to ({}.{kind}): unknown conversion",
+            version_of(&given_version),
+            internal_package(api_version, kind)
+        ));
+    }
+    Err(Refused::bad_request(format!(
+        "the API version in the data ({given_version}) does not match the expected API version \
+         ({api_version})"
+    )))
 }
 
 /// The version without its group, which is how these messages name it.
-fn quoted_version(api_version: &str) -> String {
-    format!("\"{}\"", api_version.rsplit('/').next().unwrap_or_default())
+fn version_of(api_version: &str) -> &str {
+    api_version.rsplit('/').next().unwrap_or_default()
 }
 
-fn cannot_be_handled(given: Kind, wanted: Kind, error: &str) -> Refused {
+/// Where the real server keeps its own type of a kind: events are those of the core group.
+fn internal_package<'a>(api_version: &'a str, kind: &str) -> &'a str {
+    match api_version.split_once('/') {
+        Some((group, _)) if kind != Kind::Event.name() => {
+            group.split('.').next().unwrap_or_default()
+        }
+        _ => "core",
+    }
+}
+
+/// 400 to a tree that is not what it has to be.
+pub(crate) fn cannot_be_handled(
+    given: &str,
+    api_version: &str,
+    wanted: &str,
+    error: &str,
+) -> Refused {
+    let version = version_of(api_version);
     Refused::bad_request(format!(
-        "{} in version \"v1\" cannot be handled as a {}: {error}",
-        given.name(),
-        wanted.name()
+        "{given} in version \"{version}\" cannot be handled as a {wanted}: {error}"
     ))
 }
 

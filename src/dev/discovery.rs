@@ -4,9 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::dev::health;
 use crate::dev::kind::{Kind, Part};
+use crate::dev::review::REVIEWS;
+use crate::dev::schema;
 
-const AUTHORIZATION: &str = "authorization.k8s.io";
+/// The kinds that `kubectl get all` shows.
+const ALL: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::Service];
 
 /// True where there is a document under a path.
 pub(crate) fn has(path: &str) -> bool {
@@ -15,11 +19,13 @@ pub(crate) fn has(path: &str) -> bool {
 
 /// The paths that lead somewhere.
 pub(crate) fn paths() -> Value {
-    json!({ "paths": [
-        "/api", "/api/v1", "/apis", "/apis/authorization.k8s.io", "/apis/authorization.k8s.io/v1",
-        "/apis/coordination.k8s.io", "/apis/coordination.k8s.io/v1", "/healthz", "/livez",
-        "/readyz", "/version",
-    ]})
+    let mut paths: BTreeSet<String> = health::paths().collect();
+    for api_version in versions() {
+        paths.insert(format!("/apis/{api_version}"));
+        paths.insert(format!("/apis/{}", api_version.split('/').next().unwrap_or_default()));
+    }
+    paths.extend(["/api", "/api/v1", "/apis", "/openapi/v2", "/version"].map(str::to_owned));
+    json!({ "paths": paths })
 }
 
 /// The document under a path.
@@ -36,7 +42,7 @@ pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
             ],
         })),
         ["apis"] => {
-            let groups: Vec<Value> = groups().map(group).collect();
+            let groups: Vec<Value> = groups().into_iter().map(group).collect();
             Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
         }
         ["apis", name] if is_group(name) => {
@@ -45,23 +51,14 @@ pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
             group["apiVersion"] = "v1".into();
             Some(group)
         }
-        ["api", "v1"] => Some(resources("v1", resources_of("", "v1"))),
-        ["apis", AUTHORIZATION, "v1"] => Some(resources(
-            "authorization.k8s.io/v1",
-            vec![entry("selfsubjectaccessreviews", "SelfSubjectAccessReview", false, &["create"])],
-        )),
-        ["apis", name, version] if groups().any(|group| group == *name) => {
-            match resources_of(name, version) {
-                none if none.is_empty() => None,
-                some => Some(resources(&format!("{name}/{version}"), some)),
-            }
-        }
+        ["api", "v1"] => resources("v1"),
+        ["apis", name, version] => resources(&format!("{name}/{version}")),
         _ => None,
     }
 }
 
 pub(crate) fn is_group(name: &str) -> bool {
-    groups().any(|group| group == name)
+    groups().contains(name)
 }
 
 /// The machine's architecture as Kubernetes names it.
@@ -88,32 +85,55 @@ fn version() -> Value {
     })
 }
 
+/// The versions of all groups but the core one, the preferred ones of a group first.
+fn versions() -> BTreeSet<&'static str> {
+    let stored = Kind::all().flat_map(schema::versions).filter(|version| version.contains('/'));
+    stored.chain(REVIEWS.iter().map(|review| review.api_version)).collect()
+}
+
+fn groups() -> BTreeSet<&'static str> {
+    versions().into_iter().filter_map(|version| version.split('/').next()).collect()
+}
+
 fn group(name: &str) -> Value {
-    let version = json!({ "groupVersion": format!("{name}/v1"), "version": "v1" });
-    json!({ "name": name, "versions": [version], "preferredVersion": version })
+    let of_group = |version: &&str| version.split('/').next() == Some(name);
+    let versions: Vec<Value> = versions()
+        .into_iter()
+        .filter(of_group)
+        .map(|version| {
+            let short = version.rsplit('/').next();
+            json!({ "groupVersion": version, "version": short })
+        })
+        .collect();
+    json!({ "name": name, "versions": versions, "preferredVersion": versions.first() })
 }
 
-fn resources(group_version: &str, resources: Vec<Value>) -> Value {
-    json!({
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": group_version,
-        "resources": resources,
-    })
-}
-
-/// The groups but the core one, by name.
-fn groups() -> impl Iterator<Item = &'static str> {
-    let stored = Kind::all().map(Kind::group).filter(|group| !group.is_empty());
-    let all: BTreeSet<&str> = stored.chain([AUTHORIZATION]).collect();
-    all.into_iter()
-}
-
-fn resources_of(group: &str, version: &str) -> Vec<Value> {
-    Kind::all()
-        .filter(|kind| kind.group() == group && kind.versions().contains(&version))
-        .flat_map(|kind| [resource(kind)].into_iter().chain(parts(kind)))
-        .collect()
+/// The resources of a version, by name; none where there is none.
+fn resources(api_version: &str) -> Option<Value> {
+    let served = |kind: &Kind| schema::versions(*kind).any(|version| version == api_version);
+    let stored = Kind::all().filter(served).flat_map(|kind| {
+        let whole = [(kind.plural().to_owned(), resource(kind))];
+        // Subresources are those of the core type, whatever group shows it, too.
+        whole.into_iter().chain(parts(kind))
+    });
+    let reviews = REVIEWS.iter().filter(|review| review.api_version == api_version).map(|review| {
+        let plural = review.plural.to_owned();
+        (plural, entry(review.plural, review.kind, review.namespaced, &["create"]))
+    });
+    let mut resources: Vec<(String, Value)> = stored.chain(reviews).collect();
+    resources.sort_by(|a, b| a.0.cmp(&b.0));
+    let resources: Vec<Value> = resources.into_iter().map(|(_, entry)| entry).collect();
+    if resources.is_empty() {
+        return None;
+    }
+    let mut list = json!({
+        "kind": "APIResourceList", "groupVersion": api_version, "resources": resources,
+    });
+    // The real server tells its own version everywhere but here.
+    if api_version != "v1" {
+        list["apiVersion"] = "v1".into();
+    }
+    Some(list)
 }
 
 fn resource(kind: Kind) -> Value {
@@ -121,20 +141,33 @@ fn resource(kind: Kind) -> Value {
     if !kind.short().is_empty() {
         entry["shortNames"] = kind.short().into();
     }
+    if ALL.contains(&kind) {
+        entry["categories"] = json!(["all"]);
+    }
     entry
 }
 
-fn parts(kind: Kind) -> impl Iterator<Item = Value> {
+fn parts(kind: Kind) -> impl Iterator<Item = (String, Value)> {
     kind.parts().iter().map(move |part| {
-        let (body, verbs): (&str, &[&str]) = match part {
-            Part::Binding => ("Binding", &["create"]),
-            Part::Eviction => ("Eviction", &["create"]),
-            Part::Log => (kind.name(), &["get"]),
-            Part::Token => ("TokenRequest", &["create"]),
-            Part::Status | Part::Whole => (kind.name(), &["get", "patch", "update"]),
+        let verbs: &[&str] = match part {
+            Part::Binding | Part::Eviction | Part::Token => &["create"],
+            Part::Log => &["get"],
+            Part::Status | Part::Whole => &["get", "patch", "update"],
         };
         let name = format!("{}/{}", kind.plural(), part.word());
-        entry(&name, body, kind.is_namespaced(), verbs)
+        let body = part.body().unwrap_or_else(|| kind.name());
+        let mut entry = entry(&name, body, kind.is_namespaced(), verbs);
+        // A body of another group than the resource's is named with it.
+        let group = match part {
+            Part::Eviction => "policy",
+            Part::Token => "authentication.k8s.io",
+            Part::Binding | Part::Log | Part::Status | Part::Whole => "",
+        };
+        if !group.is_empty() {
+            entry["group"] = group.into();
+            entry["version"] = "v1".into();
+        }
+        (name, entry)
     })
 }
 

@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use crate::dev::api::{Answer, Api, success};
 use crate::dev::controllers::budgets::{covers, is_ready};
+use crate::dev::deletion::DeleteOptions;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, object_mut, text_at};
 use crate::dev::refused::Refused;
-use crate::dev::state::{DeleteOptions, State};
+use crate::dev::state::State;
 use crate::dev::write::set_condition;
 use crate::dev::{decode, options};
 use crate::serve::Request;

@@ -12,13 +12,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use crate::dev::api::{Answer, Api};
+use crate::dev::edge;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{array_at, object_mut, text_at};
 use crate::dev::refused::{Cause, Refused};
-use crate::dev::reviews;
 use crate::dev::state::State;
 use crate::dev::time;
-use crate::dev::write;
 use crate::serve::Request;
 
 /// Who issues tokens, and for whom they are where nobody else is named.
@@ -298,14 +297,16 @@ pub(crate) fn new_secret() -> std::io::Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
+const TOKEN_REQUEST: &str = "TokenRequest";
+const AUTHENTICATION: &str = "authentication.k8s.io/v1";
+
 /// The shortest life of a token, and the longest.
 const SECONDS_MIN: i64 = 600;
 const SECONDS_MAX: i64 = 1 << 32;
 
 /// Answers `POST serviceaccounts/NAME/token`.
 pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
-    write::check_media_type(request)?;
-    let mut review = reviews::body("TokenRequest", &request.body)?;
+    let mut review = edge::body(request, TOKEN_REQUEST, AUTHENTICATION)?;
     let seconds = review.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
     let seconds = seconds.unwrap_or(3600);
     let mut causes = Vec::new();
@@ -337,7 +338,8 @@ pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<A
         .issue(key, &account.uid, wanted, now)
         .map_err(|error| Refused::internal(format!("failed to generate token: {error}")))?;
     drop(state);
-    reviews::complete(&mut review, "TokenRequest");
+    review["kind"] = TOKEN_REQUEST.into();
+    review["apiVersion"] = AUTHENTICATION.into();
     let spec = object_mut(&mut review, "spec");
     spec.insert("audiences".to_owned(), json!(claims.audiences));
     spec.insert("expirationSeconds".to_owned(), seconds.into());

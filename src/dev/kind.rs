@@ -269,6 +269,37 @@ impl Kind {
         self.row().parts
     }
 
+    /// True where an update may create.
+    pub(crate) fn is_created_by_update(self) -> bool {
+        const KINDS: [Kind; 7] = [
+            Kind::ClusterRole,
+            Kind::ClusterRoleBinding,
+            Kind::Event,
+            Kind::Lease,
+            Kind::LimitRange,
+            Kind::Role,
+            Kind::RoleBinding,
+        ];
+        KINDS.contains(&self)
+    }
+
+    /// True where an update has to say which version it is based on.
+    pub(crate) fn needs_version(self) -> bool {
+        matches!(self, Self::Lease | Self::PodDisruptionBudget | Self::Service)
+    }
+
+    /// True where a delete answers with what was deleted.
+    pub(crate) fn is_answered_whole(self) -> bool {
+        const KINDS: [Kind; 5] = [
+            Kind::PersistentVolume,
+            Kind::PersistentVolumeClaim,
+            Kind::Pod,
+            Kind::ResourceQuota,
+            Kind::ServiceAccount,
+        ];
+        KINDS.contains(&self)
+    }
+
     /// The resource as messages name it: `pods`, `leases.coordination.k8s.io`.
     pub(crate) fn resource(self) -> String {
         qualified(self.plural(), self.group())
@@ -292,6 +323,16 @@ impl Part {
             Self::Status => "status",
             Self::Token => "token",
             Self::Whole => "",
+        }
+    }
+
+    /// The kind of the body that is posted to it, where that is not the object itself.
+    pub(crate) fn body(self) -> Option<&'static str> {
+        match self {
+            Self::Binding => Some("Binding"),
+            Self::Eviction => Some("Eviction"),
+            Self::Token => Some("TokenRequest"),
+            Self::Log | Self::Status | Self::Whole => None,
         }
     }
 }

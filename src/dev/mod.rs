@@ -1,9 +1,9 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
 //!
 //! Whatever it answers, a real kube-apiserver answers alike: `tests/transcript.rs` compares, and
-//! `docs/EMBEDDED.md` lists what differs. The nodes run
-//! commands of this machine: no image, no isolation; a process that leaves its group outlives its
-//! pod, and all of them outlive a posse that was killed with -9.
+//! `docs/EMBEDDED.md` lists what differs. Bodies come in JSON, YAML and protobuf, answers go in JSON.
+//! The nodes run commands of this machine: no image, no isolation; a process that leaves its group
+//! outlives its pod, and all of them outlive a posse that was killed with -9.
 //!
 //! ```text
 //! sockets -> server -> api -> { read, write, watch, logs } -> state -> store
@@ -16,10 +16,14 @@ mod cluster;
 mod controllers;
 mod decode;
 mod defaults;
+mod deletion;
 mod discovery;
+mod duplicates;
+mod edge;
 mod events;
 mod evict;
 mod faults;
+mod health;
 mod identity;
 mod kind;
 mod kubeconfig;
@@ -27,13 +31,16 @@ mod logs;
 mod names;
 mod node;
 mod object;
+mod openapi;
 mod options;
+mod patch;
 mod prepare;
+mod protobuf;
 mod quantity;
 mod rbac;
 mod read;
 mod refused;
-mod reviews;
+mod review;
 mod route;
 mod schema;
 mod selector;

@@ -1,6 +1,9 @@
 //! Owns one stored object: its JSON as text, and the few facts that selecting needs. Text, because
 //! ten thousand parsed trees would take gigabytes.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use crate::dev::kind::{Key, Kind};
@@ -18,18 +21,37 @@ pub(crate) struct Object {
     labels: Box<[(Box<str>, Box<str>)]>,
     node: Box<str>,
     phase: Box<str>,
-    /// The object without `kind` and `apiVersion`, which lists leave out.
+    managed: Box<[Owner]>,
+    /// The object without `kind` and `apiVersion`, which lists leave out, and without
+    /// `managedFields`; the metadata come first.
     json: Box<str>,
 }
 
+/// An entry of `managedFields`. Thousands of objects of one template have the same ones but for
+/// the moment, so the rest is shared.
+#[derive(Clone, Debug)]
+struct Owner {
+    /// The entry up to the moment.
+    text: Arc<str>,
+    time: Box<str>,
+}
+
+const METADATA: &str = r#"{"metadata":{"#;
+
 impl Object {
-    /// Takes an object whose metadata is complete; `version` is written into it.
-    pub(crate) fn new(kind: Kind, mut value: Value, version: u64) -> Self {
+    /// Takes an object whose metadata is complete; `version` is written into it. Where it does not
+    /// say who manages its fields, that is as it was `before`.
+    pub(crate) fn new(kind: Kind, mut value: Value, version: u64, before: Option<&Self>) -> Self {
         if let Some(fields) = value.as_object_mut() {
             fields.remove("kind");
             fields.remove("apiVersion");
         }
-        metadata_mut(&mut value).insert("resourceVersion".to_owned(), version.to_string().into());
+        let metadata = metadata_mut(&mut value);
+        metadata.insert("resourceVersion".to_owned(), version.to_string().into());
+        let managed = match metadata.remove("managedFields") {
+            Some(entries) => array_at(&entries, "").iter().map(Owner::new).collect(),
+            None => before.map(|before| before.managed.clone()).unwrap_or_default(),
+        };
         Self {
             key: key_of(kind, &value),
             uid: text_at(&value, "/metadata/uid").into(),
@@ -39,11 +61,12 @@ impl Object {
             labels: labels_of(&value),
             node: text_at(&value, "/spec/nodeName").into(),
             phase: text_at(&value, "/status/phase").into(),
-            json: value.to_string().into(),
+            managed,
+            json: text_of(value),
         }
     }
 
-    /// The object as a tree, with `kind` and `apiVersion`.
+    /// The object as a tree, with `kind` and `apiVersion`, without `managedFields`.
     pub(crate) fn value(&self) -> Value {
         let mut value: Value =
             serde_json::from_str(&self.json).expect("it was written from a tree");
@@ -51,9 +74,48 @@ impl Object {
         value
     }
 
-    /// A list's item.
+    /// True where somebody is known to manage a field.
+    pub(crate) fn is_managed(&self) -> bool {
+        !self.managed.is_empty()
+    }
+
+    /// The `managedFields`.
+    pub(crate) fn managed(&self) -> Value {
+        serde_json::from_str(&self.managed_json()).expect("it was written from a tree")
+    }
+
+    fn managed_json(&self) -> String {
+        let entries: Vec<String> = self.managed.iter().map(Owner::written).collect();
+        format!("[{}]", entries.join(","))
+    }
+
+    /// Takes texts that others have as well from `shared`, and leaves there what they may take.
+    pub(crate) fn share(&mut self, shared: &mut BTreeSet<Arc<str>>) {
+        /// Beyond that there are no templates, and nothing to gain.
+        const TEXTS_MAX: usize = 1024;
+        for owner in &mut self.managed {
+            if let Some(known) = shared.get(&owner.text) {
+                owner.text = Arc::clone(known);
+                continue;
+            }
+            if shared.len() >= TEXTS_MAX {
+                shared.retain(|text| Arc::strong_count(text) > 1);
+            }
+            if shared.len() < TEXTS_MAX {
+                shared.insert(Arc::clone(&owner.text));
+            }
+        }
+    }
+
+    /// The text without `managedFields`, to look for something in it.
     pub(crate) fn item_json(&self) -> &str {
         &self.json
+    }
+
+    /// Writes a list's item.
+    pub(crate) fn write_item(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        self.write_members(out);
     }
 
     /// A whole body.
@@ -61,12 +123,28 @@ impl Object {
         let kind = self.key.kind;
         let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, kind.name(), kind.api_version());
         out.extend_from_slice(head.as_bytes());
-        out.extend_from_slice(self.json.get(1..).unwrap_or("}").as_bytes());
+        self.write_members(out);
+    }
+
+    /// Writes what follows the opening brace.
+    fn write_members(&self, out: &mut Vec<u8>) {
+        let rest = match self.managed.is_empty() {
+            true => self.json.get(1..),
+            false => {
+                let head = METADATA.get(1..).unwrap_or_default();
+                out.extend_from_slice(head.as_bytes());
+                out.extend_from_slice(br#""managedFields":"#);
+                out.extend_from_slice(self.managed_json().as_bytes());
+                out.push(b',');
+                self.json.get(METADATA.len()..)
+            }
+        };
+        out.extend_from_slice(rest.unwrap_or("}").as_bytes());
     }
 
     /// The same object under another version: how a watch shows one that left its selection.
     pub(crate) fn at_version(&self, version: u64) -> Self {
-        Self::new(self.key.kind, self.value(), version)
+        Self::new(self.key.kind, self.value(), version, Some(self))
     }
 
     pub(crate) fn label(&self, name: &str) -> Option<&str> {
@@ -89,9 +167,48 @@ impl Object {
             "metadata.namespace" => self.key.namespace.clone(),
             "spec.nodeName" => self.node.to_string(),
             "status.phase" => self.phase.to_string(),
-            other => text_at(&self.value(), &format!("/{}", other.replace('.', "/"))).to_owned(),
+            "source" => match self.field("source.component") {
+                none if none.is_empty() => self.field("reportingComponent"),
+                component => component,
+            },
+            "status.successful" => match self.field("status.succeeded") {
+                none if none.is_empty() => "0".to_owned(),
+                succeeded => succeeded,
+            },
+            other => match self.value().pointer(&format!("/{}", other.replace('.', "/"))) {
+                Some(Value::String(text)) => text.clone(),
+                Some(Value::Null) | None if other == "spec.unschedulable" => "false".to_owned(),
+                Some(Value::Null) | None => String::new(),
+                Some(other) => other.to_string(),
+            },
         }
     }
+}
+
+impl Owner {
+    fn new(entry: &Value) -> Self {
+        let time = text_at(entry, "/time").into();
+        let mut entry = entry.clone();
+        if let Some(members) = entry.as_object_mut() {
+            members.remove("time");
+        }
+        let text = entry.to_string();
+        Self { text: text.get(..text.len() - 1).unwrap_or_default().into(), time }
+    }
+
+    fn written(&self) -> String {
+        format!("{},\"time\":{}}}", self.text, Value::from(&*self.time))
+    }
+}
+
+/// The metadata come first, so that `managedFields` can be put in without reading it.
+fn text_of(mut value: Value) -> Box<str> {
+    let metadata = value.as_object_mut().and_then(|members| members.remove("metadata"));
+    let rest = value.to_string();
+    let comma = if rest == "{}" { "" } else { "," };
+    let rest = rest.get(1..).unwrap_or_default();
+    let metadata = metadata.unwrap_or_default();
+    format!("{{\"metadata\":{metadata}{comma}{rest}").into()
 }
 
 /// True for the phases that a pod never leaves.
@@ -133,7 +250,7 @@ pub(crate) fn array_at<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn key_of(kind: Kind, value: &Value) -> Key {
+pub(crate) fn key_of(kind: Kind, value: &Value) -> Key {
     let namespace = match kind.is_namespaced() {
         true => text_at(value, "/metadata/namespace"),
         false => "",
@@ -161,5 +278,63 @@ fn owners_of(value: &Value) -> Box<[Box<str>]> {
     match known {
         true => references.iter().map(|reference| text_at(reference, "/uid").into()).collect(),
         false => Box::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(managed: Value) -> Value {
+        json!({
+            "metadata": { "name": "a", "namespace": "n", "uid": "u", "managedFields": managed },
+            "spec": { "nodeName": "x" },
+        })
+    }
+
+    fn entry(manager: &str, time: &str) -> Value {
+        json!({
+            "manager": manager, "operation": "Update", "apiVersion": "v1", "time": time,
+            "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": {} },
+        })
+    }
+
+    fn read(object: &Object) -> Value {
+        let mut text = Vec::new();
+        object.write_json(&mut text);
+        let mut item = Vec::new();
+        object.write_item(&mut item);
+        let value: Value = serde_json::from_slice(&text).expect("JSON");
+        let item: Value = serde_json::from_slice(&item).expect("JSON");
+        assert_eq!(item["metadata"], value["metadata"]);
+        value
+    }
+
+    #[test]
+    fn managed_fields_are_kept_apart_and_written_in() {
+        let managed = json!([entry("a", "t1"), entry("b", "t2")]);
+        let first = Object::new(Kind::Pod, pod(managed.clone()), 1, None);
+        assert_eq!(first.managed(), managed);
+        assert!(first.value().pointer("/metadata/managedFields").is_none());
+        assert_eq!(read(&first)["metadata"]["managedFields"], managed);
+        let next = Object::new(Kind::Pod, first.value(), 2, Some(&first));
+        assert_eq!(read(&next)["metadata"]["managedFields"], managed);
+        let reset = Object::new(Kind::Pod, pod(json!([])), 3, Some(&next));
+        assert!(read(&reset).pointer("/metadata/managedFields").is_none());
+    }
+
+    #[test]
+    fn equal_owners_share_their_text() {
+        let mut shared = BTreeSet::new();
+        let mut object = |time: &str| {
+            let mut object = Object::new(Kind::Pod, pod(json!([entry("a", time)])), 1, None);
+            object.share(&mut shared);
+            object
+        };
+        let (one, other) = (object("t1"), object("t2"));
+        assert!(Arc::ptr_eq(&one.managed[0].text, &other.managed[0].text));
+        assert_eq!(other.managed(), json!([entry("a", "t2")]));
     }
 }

@@ -10,11 +10,11 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_
 use serde_json::{Value, json};
 
 use crate::dev::decode;
+use crate::dev::deletion::{DeleteOptions, Propagation};
 use crate::dev::kind::{Kind, Part};
-use crate::dev::object::Object;
+use crate::dev::object::{Object, array_at};
 use crate::dev::refused::{Cause, Refused, go_quoted};
-use crate::dev::selector::{FieldSelector, LabelSelector};
-use crate::dev::state::DeleteOptions;
+use crate::dev::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::dev::table::Form;
 use crate::serve::Request;
 
@@ -40,6 +40,8 @@ pub(crate) struct ListOptions {
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
     pub(crate) timeout: Option<Duration>,
+    /// Whether a watch begins with all that is there; none leaves it to the version.
+    pub(crate) initial_events: Option<bool>,
     pub(crate) form: Form,
 }
 
@@ -101,21 +103,23 @@ impl ListOptions {
         let text = |name: &str| request.query(name).unwrap_or_default();
         let limit = whole_number(text("limit"))?.unwrap_or_default();
         let timeout = whole_number(text("timeoutSeconds"))?;
-        let watch = is_true(text("watch"));
+        let watch = request.query("watch").is_some_and(is_true);
         let labels = LabelSelector::parse(text("labelSelector"))?;
         let fields = FieldSelector::parse(text("fieldSelector"))?;
         check_fields(kind, &fields)?;
-        check_match(watch, text)?;
+        let initial_events = request.query("sendInitialEvents").map(is_true);
+        check_match(watch, initial_events.is_some(), text)?;
         let version = resource_version(text("resourceVersion"))?;
         let page = match text("continue") {
             "" => None,
-            // An empty version is none; 0 is let through, as the real server does.
-            _ if version.is_some_and(|version| version > 0) => {
-                let message = "specifying resource version is not allowed when using continue";
-                return Err(Refused::bad_request(message));
-            }
+            _ if watch => None,
             token => Some(Page::parse(token)?),
         };
+        // An empty version is none; 0 is let through, as the real server does.
+        if page.is_some() && version.is_some_and(|version| version > 0) {
+            let message = "specifying resource version is not allowed when using continue";
+            return Err(Refused::bad_request(message));
+        }
         let limit = usize::try_from(limit).unwrap_or_default();
         let at = match (text("resourceVersionMatch"), version) {
             (_, None) => At::Now,
@@ -131,22 +135,29 @@ impl ListOptions {
             limit,
             page,
             watch,
-            bookmarks: is_true(text("allowWatchBookmarks")),
+            bookmarks: request.query("allowWatchBookmarks").is_some_and(is_true),
             timeout: timeout
                 .and_then(|seconds| u64::try_from(seconds).ok())
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
+            initial_events,
             form: Form::of(request, Part::Whole)?,
         })
     }
 
-    /// The same for one object by its name.
-    pub(crate) fn narrow(&mut self, name: &str) {
-        self.fields.terms.push(crate::dev::selector::FieldTerm {
+    /// The same for one object by its name. A selector may only say the same.
+    pub(crate) fn narrow(&mut self, name: &str) -> Result<(), Refused> {
+        let names = |term: &&FieldTerm| term.field == "metadata.name" && term.equal;
+        if self.fields.terms.iter().filter(names).any(|term| term.value != name) {
+            let message = "fieldSelector metadata.name doesn't match requested name";
+            return Err(Refused::bad_request(message));
+        }
+        self.fields.terms.push(FieldTerm {
             field: "metadata.name".to_owned(),
             value: name.to_owned(),
             equal: true,
         });
+        Ok(())
     }
 
     /// True where nothing is selected, so that the server knows how many remain.
@@ -160,72 +171,103 @@ impl ListOptions {
     }
 }
 
-/// The fields that may be selected by, as the real server has them.
-fn selectable_fields(kind: Kind) -> &'static [&'static str] {
-    const KNOWN: [(Kind, &[&str]); 3] = [
-        (
-            Kind::Pod,
-            &[
-                "metadata.name",
-                "metadata.namespace",
-                "spec.nodeName",
-                "spec.restartPolicy",
-                "spec.schedulerName",
-                "spec.serviceAccountName",
-                "status.nominatedNodeName",
-                "status.phase",
-                "status.podIP",
-            ],
-        ),
-        (Kind::Namespace, &["metadata.name", "metadata.namespace", "status.phase"]),
-        (Kind::Node, &["metadata.name", "metadata.namespace", "spec.unschedulable"]),
-    ];
-    KNOWN
-        .into_iter()
-        .find(|(known, _)| *known == kind)
-        .map_or(&["metadata.name", "metadata.namespace"], |(_, fields)| fields)
-}
+/// The fields that may be selected by besides `metadata.name` and `metadata.namespace`, of kinds
+/// that have some. They refuse others in few words.
+const SELECTABLE: [(Kind, &[&str]); 6] = [
+    (
+        Kind::Event,
+        &[
+            "involvedObject.apiVersion",
+            "involvedObject.fieldPath",
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "involvedObject.resourceVersion",
+            "involvedObject.uid",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+    ),
+    (Kind::Job, &["status.successful"]),
+    (Kind::Namespace, &["status.phase"]),
+    (Kind::Node, &["spec.unschedulable"]),
+    (
+        Kind::Pod,
+        &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.nominatedNodeName",
+            "status.phase",
+            "status.podIP",
+        ],
+    ),
+    (Kind::Secret, &["type"]),
+];
 
 fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), Refused> {
-    let known = selectable_fields(kind);
-    let Some(term) = fields.terms.iter().find(|term| !known.contains(&term.field.as_str())) else {
-        return Ok(());
-    };
-    let message = if kind == Kind::Pod {
-        format!("field label not supported: {}", term.field)
-    } else {
-        let known: Vec<String> = known.iter().map(|field| go_quoted(field)).collect();
-        format!(
-            "{} is not a known field selector: only {}",
-            go_quoted(&term.field),
-            known.join(", ")
-        )
-    };
-    Err(Refused::bad_request(message))
+    const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];
+    let own = SELECTABLE.iter().find(|(known, _)| *known == kind).map(|(_, fields)| *fields);
+    let known =
+        |field: &str| COMMON.contains(&field) || own.is_some_and(|fields| fields.contains(&field));
+    let Some(term) = fields.terms.iter().find(|term| !known(&term.field)) else { return Ok(()) };
+    let quoted = go_quoted(&term.field);
+    Err(Refused::bad_request(match own {
+        Some(_) if kind == Kind::Job => {
+            format!("field label {quoted} not supported for batchv1.Job")
+        }
+        Some(_) => format!("field label not supported: {}", term.field),
+        None => format!(
+            "{quoted} is not a known field selector: only \"metadata.name\", \
+             \"metadata.namespace\""
+        ),
+    }))
 }
 
-fn check_match<'a>(watch: bool, text: impl Fn(&str) -> &'a str) -> Result<(), Refused> {
+fn check_match<'a>(
+    watch: bool,
+    initial_events: bool,
+    text: impl Fn(&str) -> &'a str,
+) -> Result<(), Refused> {
     const FIELD: &str = "resourceVersionMatch";
+    const NOT_OLDER: &str = "NotOlderThan";
     let rule = text(FIELD);
     let version = text("resourceVersion");
-    let cause = match rule {
-        "" => return Ok(()),
-        _ if watch => Cause::forbidden(FIELD, "resourceVersionMatch is forbidden for watch"),
-        _ if version.is_empty() => Cause::forbidden(
-            FIELD,
-            "resourceVersionMatch is forbidden unless resourceVersion is provided",
-        ),
-        _ if !text("continue").is_empty() => {
-            Cause::forbidden(FIELD, "resourceVersionMatch is forbidden when continue is provided")
+    let mut causes = Vec::new();
+    let mut forbid = |detail: &str| causes.push(Cause::forbidden(FIELD, detail));
+    if initial_events && watch {
+        // As the servers have it that know of it.
+        if rule != NOT_OLDER {
+            forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
         }
-        "Exact" if version == "0" => Cause::forbidden(
-            FIELD,
-            "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-        ),
-        "Exact" | "NotOlderThan" => return Ok(()),
-        other => Cause::not_supported(FIELD, other, &["Exact", "NotOlderThan", ""]),
-    };
-    Err(Refused::invalid_kind("ListOptions", "meta.k8s.io", "", &[cause]))
+    } else if !rule.is_empty() {
+        if watch {
+            forbid("resourceVersionMatch is forbidden for watch");
+        }
+        if version.is_empty() {
+            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !text("continue").is_empty() {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if rule == "Exact" && version == "0" {
+            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+    }
+    if initial_events && !watch {
+        let detail = "sendInitialEvents is forbidden for list";
+        causes.push(Cause::forbidden("sendInitialEvents", detail));
+    }
+    if !matches!(rule, "" | "Exact" | NOT_OLDER) {
+        causes.push(Cause::not_supported(FIELD, rule, &["Exact", NOT_OLDER, ""]));
+    }
+    match causes.as_slice() {
+        [] => Ok(()),
+        causes => Err(Refused::invalid_kind("ListOptions", "meta.k8s.io", "", causes)),
+    }
 }
 
 /// Reads a `resourceVersion`; empty is none.
@@ -253,45 +295,117 @@ pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, Refused> {
     }
 }
 
+/// Anything but a clear no is a yes, as Go's conversion has it.
 fn is_true(text: &str) -> bool {
-    matches!(text, "1" | "t" | "true" | "T" | "TRUE" | "True")
+    !(text == "0" || text.eq_ignore_ascii_case("false"))
 }
 
-/// Reads `dryRun` of a create, an update or a patch.
-pub(crate) fn dry_run(request: &Request, options: &str) -> Result<bool, Refused> {
+/// What a create, an update or a patch asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WriteOptions {
+    pub(crate) dry_run: bool,
+    /// An apply takes what others manage.
+    pub(crate) force: bool,
+    /// By what name the written fields are known.
+    pub(crate) manager: String,
+}
+
+/// Who applies has to say who it is; who does not apply cannot force anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applies {
+    No,
+    Yes,
+}
+
+const MANAGER_BYTES_MAX: usize = 128;
+
+/// Reads the options of a create or an update.
+pub(crate) fn write(request: &Request, options: &str) -> Result<WriteOptions, Refused> {
+    write_options(request, options, Vec::new())
+}
+
+/// Reads the options of a patch.
+pub(crate) fn patch(request: &Request, applies: Applies) -> Result<WriteOptions, Refused> {
+    let manager = request.query("fieldManager").unwrap_or_default();
+    let causes = match applies {
+        Applies::No if request.query("force").is_some() => {
+            vec![Cause::forbidden("force", "may not be specified for non-apply patch")]
+        }
+        Applies::Yes if manager.is_empty() => {
+            vec![Cause::required(MANAGER, "is required for apply patch")]
+        }
+        Applies::No | Applies::Yes => Vec::new(),
+    };
+    write_options(request, "PatchOptions", causes)
+}
+
+const MANAGER: &str = "fieldManager";
+
+fn write_options(
+    request: &Request,
+    options: &str,
+    mut causes: Vec<Cause>,
+) -> Result<WriteOptions, Refused> {
+    let manager = request.query(MANAGER).unwrap_or_default();
+    if manager.len() > MANAGER_BYTES_MAX {
+        causes.push(Cause::too_long(MANAGER, MANAGER_BYTES_MAX));
+    }
+    for (i, c) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+        let detail = format!("invalid character U+{:04X} (at position {i})", u32::from(c));
+        causes.push(Cause::invalid(MANAGER, manager, &detail));
+    }
     let values: Vec<&str> = request
         .query
         .iter()
         .filter(|(name, value)| name == "dryRun" && !value.is_empty())
         .map(|(_, value)| value.as_str())
         .collect();
-    check_dry_run(&values, options)
+    causes.extend(check_dry_run(&values));
+    if !causes.is_empty() {
+        return Err(Refused::invalid_kind(options, "meta.k8s.io", "", &causes));
+    }
+    let manager = match manager {
+        "" => agent(request.header("user-agent").unwrap_or_default()),
+        given => given.to_owned(),
+    };
+    let force = request.query("force").is_some_and(is_true);
+    Ok(WriteOptions { dry_run: !values.is_empty(), force, manager })
 }
 
-fn check_dry_run(values: &[&str], options: &str) -> Result<bool, Refused> {
+/// The program that a `User-Agent` names first.
+fn agent(header: &str) -> String {
+    let word = header.split('/').next().unwrap_or_default();
+    let mut agent: String = word.chars().filter(|c| !c.is_control()).collect();
+    agent.truncate(agent.floor_char_boundary(MANAGER_BYTES_MAX));
+    agent
+}
+
+fn check_dry_run(values: &[&str]) -> Option<Cause> {
     if values.iter().all(|value| *value == "All") {
-        return Ok(!values.is_empty());
+        return None;
     }
     let shown: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
     let shown = format!("[]string{{{}}}", shown.join(", "));
-    let cause = Cause::not_supported_raw("dryRun", &shown, &["All"]);
-    Err(Refused::invalid_kind(options, "meta.k8s.io", "", &[cause]))
+    Some(Cause::not_supported_raw("dryRun", &shown, &["All"]))
 }
 
 /// Reads the options of a delete: the body where there is one, else the query.
 pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
-    const OPTIONS: &str = "DeleteOptions";
-    if request.body.is_empty() {
-        return Ok(DeleteOptions {
-            grace_seconds: whole_number(request.query("gracePeriodSeconds").unwrap_or_default())?,
-            dry_run: dry_run(request, OPTIONS)?,
-            ..DeleteOptions::default()
-        });
+    let given = match request.body.is_empty() {
+        true => query_options(request)?,
+        false => decode::value(&request.body).map_err(|error| {
+            Refused::internal(format!("couldn't get version/kind; json parse error: {error}"))
+        })?,
+    };
+    let kind = given.get("kind").and_then(Value::as_str).unwrap_or("DeleteOptions");
+    if kind != "DeleteOptions" {
+        return Err(Refused::internal(format!(
+            "no kind {} is registered for version \"meta.k8s.io/v1\" in scheme \
+             \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
+            go_quoted(kind)
+        )));
     }
-    let body = decode::value(&request.body).map_err(|error| {
-        Refused::internal(format!("couldn't get version/kind; json parse error: {error}"))
-    })?;
-    let grace = match body.get("gracePeriodSeconds") {
+    let grace = match given.get("gracePeriodSeconds") {
         None | Some(Value::Null) => None,
         Some(value) => Some(value.as_i64().ok_or_else(|| {
             Refused::internal(format!(
@@ -299,37 +413,58 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
             ))
         })?),
     };
-    check_propagation(&body)?;
-    let texts: Vec<&str> = body
-        .get("dryRun")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let values: Vec<&str> = array_at(&given, "/dryRun").iter().filter_map(Value::as_str).collect();
+    let mut causes = Vec::new();
+    let propagation = propagation(&given).map_err(|cause| causes.push(cause)).unwrap_or_default();
+    causes.extend(check_dry_run(&values));
+    if !causes.is_empty() {
+        return Err(Refused::invalid_kind("DeleteOptions", "meta.k8s.io", "", &causes));
+    }
+    let text = |pointer: &str| given.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     Ok(DeleteOptions {
         grace_seconds: grace,
         uid: text("/preconditions/uid"),
         version: text("/preconditions/resourceVersion"),
-        dry_run: check_dry_run(&texts, OPTIONS)? || dry_run(request, OPTIONS)?,
+        dry_run: !values.is_empty(),
+        propagation,
     })
 }
 
-/// The policy is checked and otherwise ignored: dependents always go in the background.
-fn check_propagation(body: &Value) -> Result<(), Refused> {
+/// The options of a query as a body would have them.
+fn query_options(request: &Request) -> Result<Value, Refused> {
+    let mut given = json!({});
+    for (name, text) in &request.query {
+        match name.as_str() {
+            "gracePeriodSeconds" => given[name] = json!(whole_number(text)?),
+            "orphanDependents" => given[name] = is_true(text).into(),
+            "propagationPolicy" if !text.is_empty() => given[name] = text.as_str().into(),
+            "dryRun" if !text.is_empty() => match given[name].as_array_mut() {
+                Some(values) => values.push(text.as_str().into()),
+                None => given[name] = json!([text]),
+            },
+            _ => {}
+        }
+    }
+    Ok(given)
+}
+
+/// What is to become of those who name the object as their owner.
+fn propagation(given: &Value) -> Result<Option<Propagation>, Cause> {
     const FIELD: &str = "propagationPolicy";
-    let policy = body.get(FIELD).and_then(Value::as_str);
-    let cause = match policy {
-        None => return Ok(()),
-        Some(policy) if body.get("orphanDependents").is_some_and(|v| !v.is_null()) => {
+    let policy = given.get(FIELD).and_then(Value::as_str);
+    let orphan = given.get("orphanDependents").and_then(Value::as_bool);
+    match (policy, orphan) {
+        (Some(policy), Some(_)) => {
             let detail = "orphanDependents and deletionPropagation cannot be both set";
-            Cause::invalid(FIELD, policy, detail)
+            Err(Cause::invalid(FIELD, policy, detail))
         }
-        Some("Foreground" | "Background" | "Orphan") => return Ok(()),
-        Some(other) => {
-            Cause::not_supported(FIELD, other, &["Foreground", "Background", "Orphan", "nil"])
+        (Some("Foreground"), None) => Ok(Some(Propagation::Foreground)),
+        (Some("Background"), None) | (None, Some(false)) => Ok(Some(Propagation::Background)),
+        (Some("Orphan"), None) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
+        (Some(other), None) => {
+            let known = ["Foreground", "Background", "Orphan", "nil"];
+            Err(Cause::not_supported(FIELD, other, &known))
         }
-    };
-    Err(Refused::invalid_kind("DeleteOptions", "meta.k8s.io", "", &[cause]))
+        (None, None) => Ok(None),
+    }
 }

@@ -21,6 +21,9 @@ use crate::serve::Request;
 pub(crate) fn collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, Refused> {
     let options = ListOptions::parse(target.kind, request)?;
     if options.watch || target.watch {
+        if let (Some(true), At::NotOlderThan(version)) = (options.initial_events, options.at) {
+            check_reached(&api.lock(), version)?;
+        }
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
     options.form.check_list(target.kind)?;
@@ -36,7 +39,7 @@ pub(crate) fn object(
 ) -> Result<Answer, Refused> {
     if target.watch {
         let mut options = ListOptions::parse(target.kind, request)?;
-        options.narrow(&key.name);
+        options.narrow(&key.name)?;
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
     let version = request.query("resourceVersion").unwrap_or_default();
@@ -167,7 +170,7 @@ pub(crate) fn list_body(kind: Kind, metadata: &Value, items: &[Arc<Object>]) -> 
         if i > 0 {
             body.push(b',');
         }
-        body.extend_from_slice(item.item_json().as_bytes());
+        item.write_item(&mut body);
     }
     body.extend_from_slice(b"]}");
     body

@@ -65,6 +65,11 @@ impl Cause {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {detail}"))
     }
 
+    /// A field that somebody else manages.
+    pub(crate) fn conflict(field: String, manager: &str) -> Self {
+        Self::new(field, "FieldManagerConflict", format!("conflict with {manager}"))
+    }
+
     pub(crate) fn not_found(field: impl Into<String>, value: &str) -> Self {
         Self::new(field, "FieldValueNotFound", format!("Not found: {}", go_quoted(value)))
     }
@@ -141,6 +146,14 @@ impl Refused {
         let detail = "the object has been modified; please apply your changes to the latest \
                       version and try again";
         Self::conflict(kind.plural(), kind.group(), name, detail)
+    }
+
+    /// 409 to an apply that would take what others manage.
+    pub(crate) fn apply_conflict(text: &str, causes: &[Cause]) -> Self {
+        let message = format!("Apply failed with {text}");
+        let mut refused = Self::new(409, "Conflict", message).about("", "", "");
+        refused.add_causes(causes);
+        refused
     }
 
     /// 410 to a watch or an exact list.
@@ -251,6 +264,12 @@ impl Refused {
         Self::new(404, "NotFound", message).about_resource(kind, name)
     }
 
+    /// 413 to a body.
+    pub(crate) fn too_large(detail: &str) -> Self {
+        let message = format!("Request entity too large: {detail}");
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
     pub(crate) fn too_large_version(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut refused = Self::new(504, "Timeout", message);
@@ -276,10 +295,17 @@ impl Refused {
         refused
     }
 
+    /// 422 without a word about what is wrong, as a JSON patch is refused.
+    pub(crate) fn unprocessable() -> Self {
+        let message = "the server rejected our request due to an error in our request";
+        Self::new(422, "Invalid", message.to_owned()).about("", "", "")
+    }
+
     /// 415 to a body.
     pub(crate) fn unsupported_media_type() -> Self {
         let message = "the body of the request was in an unknown format - accepted media types \
-                       include: application/json";
+                       include: application/json, application/yaml, \
+                       application/vnd.kubernetes.protobuf";
         Self::new(415, "UnsupportedMediaType", message.to_owned())
     }
 

@@ -3,9 +3,11 @@
 use percent_encoding::percent_decode_str;
 
 use crate::dev::discovery;
+use crate::dev::health;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::refused::Refused;
-use crate::dev::reviews::Review;
+use crate::dev::review::{REVIEWS, Review};
+use crate::dev::schema;
 
 /// What a path means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,19 +15,22 @@ pub(crate) enum Route {
     /// A document that never changes: discovery, version.
     Document,
     Health,
+    OpenApi,
+    /// A question that is posted, and stored nowhere.
+    Review(&'static Review, String),
     /// An API group that is not served.
     NoGroup,
     /// A path that is nobody's.
     Nowhere,
     Resource(Target),
-    /// A question, and the namespace it is about.
-    Review(Review, String),
 }
 
 /// A collection, or an object in it, or a part of that object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) kind: Kind,
+    /// Of the objects that the client sends and gets.
+    pub(crate) api_version: &'static str,
     /// Empty for cluster-wide resources, and for lists over all namespaces.
     pub(crate) namespace: String,
     pub(crate) name: Option<String>,
@@ -49,37 +54,54 @@ pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
         .collect();
     let Some(segments) = decoded else { return Err(Refused::no_such_path()) };
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-    if let Some((review, namespace)) = Review::of_path(&segments) {
-        return Ok(Route::Review(review, namespace));
-    }
     match segments.as_slice() {
-        ["healthz" | "livez" | "readyz", ..] => Ok(Route::Health),
-        [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, "v1"]
+        _ if path.starts_with("//") => Ok(Route::Nowhere),
+        ["healthz" | "livez" | "readyz", ..] if health::knows(path) => Ok(Route::Health),
+        ["openapi", "v2"] => Ok(Route::OpenApi),
+        [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, _]
             if discovery::has(path) =>
         {
             Ok(Route::Document)
         }
-        ["api", "v1", rest @ ..] => resource("", rest),
+        ["api", "v1", rest @ ..] => resource("v1", rest),
         ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::NoGroup),
-        ["apis", group, "v1", rest @ ..] => resource(group, rest),
+        ["apis", group, version, rest @ ..] => resource(&format!("{group}/{version}"), rest),
         ["api" | "apis", ..] => Err(Refused::no_such_path()),
         _ => Ok(Route::Nowhere),
     }
 }
 
-fn resource(group: &str, segments: &[&str]) -> Result<Route, Refused> {
+/// A review's path: `PLURAL`, or `namespaces/NAMESPACE/PLURAL`.
+fn review(api_version: &str, segments: &[&str]) -> Option<Route> {
+    let (namespace, plural) = match segments {
+        [plural] => ("", plural),
+        ["namespaces", namespace, plural] => (*namespace, plural),
+        _ => return None,
+    };
+    let review = REVIEWS.iter().find(|one| one.plural == *plural)?;
+    let fits = review.api_version == api_version && review.namespaced != namespace.is_empty();
+    fits.then(|| Route::Review(review, namespace.to_owned()))
+}
+
+fn resource(api_version: &str, segments: &[&str]) -> Result<Route, Refused> {
+    if let Some(review) = review(api_version, segments) {
+        return Ok(review);
+    }
     let (watch, segments) = match segments {
         ["watch", rest @ ..] => (true, rest),
         rest => (false, rest),
     };
     let kind = |plural: &str| {
         Kind::all()
-            .find(|kind| kind.plural() == plural && kind.group() == group)
+            .filter(|kind| kind.plural() == plural)
+            .find(|kind| schema::versions(*kind).any(|version| version == api_version))
             .ok_or_else(Refused::no_such_path)
     };
     let target = |kind: Kind, namespace: &str, name: Option<&str>, part: Part| {
+        let api_version = schema::versions(kind).find(|version| *version == api_version);
         Ok(Route::Resource(Target {
             kind,
+            api_version: api_version.ok_or_else(Refused::no_such_path)?,
             namespace: namespace.to_owned(),
             name: name.map(str::to_owned),
             part,
@@ -88,7 +110,7 @@ fn resource(group: &str, segments: &[&str]) -> Result<Route, Refused> {
     };
     match segments {
         ["namespaces", namespace, plural, rest @ ..]
-            if !(group.is_empty() && rest.is_empty() && *plural == "status") =>
+            if !(api_version == "v1" && rest.is_empty() && *plural == "status") =>
         {
             let kind = kind(plural)?;
             if !kind.is_namespaced() {

@@ -11,16 +11,17 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::dev::api::{Answer, Api};
+use crate::dev::edge;
 use crate::dev::faults::{self, Body, Fault, Struck};
-use crate::dev::refused::Refused;
+use crate::dev::refused::{Refused, go_quoted};
 use crate::dev::route::{self, Route};
 use crate::dev::time;
 use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
 
 /// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
 const CONNECTIONS_MAX: usize = 512;
-/// The real server's limit for a request's body.
-const BODY_BYTES_MAX: usize = 3 << 20;
+/// More than the API takes: it has its own words about what is too large.
+const BODY_BYTES_MAX: usize = 8 << 20;
 /// A slow body comes in so many pieces.
 const SLOW_PIECES: u32 = 20;
 /// Orders to the door that wait; one more is dropped.
@@ -65,7 +66,7 @@ impl Handler for Endpoint {
             whole @ Answer::Whole { code, .. } => match faults::after(faults, &request, code) {
                 Some(struck) => self.strike(&struck, responder),
                 None if is_list(&request) => self.send_list(&request, &whole, responder),
-                None => self.send(&whole, responder),
+                None => self.send_warning(&whole, &edge::warnings(&request), responder),
             },
         }
     }
@@ -134,6 +135,15 @@ impl Endpoint {
     }
 
     fn send(&self, answer: &Answer, responder: Responder<'_>) -> io::Result<()> {
+        self.send_warning(answer, &[], responder)
+    }
+
+    fn send_warning(
+        &self,
+        answer: &Answer,
+        warnings: &[String],
+        responder: Responder<'_>,
+    ) -> io::Result<()> {
         let Answer::Whole { code, content_type, body, retry_after } = answer else {
             return Ok(());
         };
@@ -143,6 +153,9 @@ impl Endpoint {
         if let Some(seconds) = &seconds {
             headers.push(("retry-after", seconds));
         }
+        let warnings: Vec<String> =
+            warnings.iter().map(|text| format!("299 - {}", go_quoted(text))).collect();
+        headers.extend(warnings.iter().map(|text| ("warning", text.as_str())));
         responder.send(*code, &headers, body)
     }
 }

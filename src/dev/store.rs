@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use serde_json::Value;
 
 use crate::dev::kind::{Key, Kind};
-use crate::dev::object::Object;
+use crate::dev::object::{self, Object};
 
 /// Changes kept for watches and for the later pages of lists. A pod takes about 3 kB of it.
 pub(crate) const WATCH_HISTORY_EVENTS: usize = 16_384;
@@ -52,6 +52,8 @@ pub(crate) struct Store {
     history: VecDeque<Change>,
     history_max: usize,
     wakers: Vec<Waker>,
+    /// What objects say alike of who manages their fields.
+    texts: BTreeSet<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,7 @@ impl Store {
             history: VecDeque::new(),
             history_max: history_max.max(1),
             wakers: Vec::new(),
+            texts: BTreeSet::new(),
         }
     }
 
@@ -89,6 +92,11 @@ impl Store {
 
     pub(crate) fn has_uid(&self, uid: &str) -> bool {
         self.uids.contains(uid)
+    }
+
+    /// The same without a copy.
+    pub(crate) fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Key> {
+        self.dependents.get(uid).into_iter().flatten()
     }
 
     /// Those who name `uid` as an owner.
@@ -169,7 +177,10 @@ impl Store {
     /// Stores an object, new or replacing the one of its key, under the next version.
     pub(crate) fn put(&mut self, kind: Kind, value: Value) -> Arc<Object> {
         self.version += 1;
-        let object = Arc::new(Object::new(kind, value, self.version));
+        let before = self.objects.get(&object::key_of(kind, &value));
+        let mut object = Object::new(kind, value, self.version, before.map(Arc::as_ref));
+        object.share(&mut self.texts);
+        let object = Arc::new(object);
         let before = self.objects.insert(object.key.clone(), Arc::clone(&object));
         if let Some(before) = &before {
             self.unlink(before);

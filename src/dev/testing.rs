@@ -6,6 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::admit::Disabled;
+use super::deletion::Collector;
+use super::events::Events;
+use super::state::State;
+use super::store::Store;
+use crate::core::rng::Rng;
+
 /// One whole answer.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -95,5 +102,17 @@ pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
         }
         assert!(Instant::now() < deadline, "{what} did not come about");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A state with nothing in it.
+pub(super) fn state() -> State {
+    State {
+        store: Store::new(1000),
+        rng: Rng::new(7),
+        now: "2026-01-01T00:00:00Z".to_owned(),
+        disabled: Disabled::default(),
+        events: Events::default(),
+        collector: Collector::default(),
     }
 }

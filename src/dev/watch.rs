@@ -6,15 +6,17 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::dev::api::Api;
+use crate::dev::edge;
 use crate::dev::faults::Fault;
 use crate::dev::kind::Kind;
 use crate::dev::options::{At, ListOptions};
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
 use crate::dev::store::{Change, Unavailable};
+use crate::dev::time;
 use crate::serve::{ChunkWriter, Responder};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -27,6 +29,9 @@ const CLIENT_CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Changes told under one hold of the lock.
 const BATCH_EVENTS_MAX: usize = 500;
 
+/// Marks the bookmark after which only news follow.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
 /// A watch that was asked for.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -35,6 +40,8 @@ pub(crate) struct Watch {
     options: ListOptions,
     /// A Table names its columns in the first event, and not again.
     columns_told: Cell<bool>,
+    /// Of the objects that it tells of, where that is not the stored one.
+    pub(crate) api_version: Option<&'static str>,
 }
 
 /// Where a watch begins.
@@ -64,13 +71,21 @@ struct Deadlines {
 
 impl Watch {
     pub(crate) fn new(kind: Kind, namespace: &str, options: ListOptions) -> Self {
-        Self { kind, namespace: namespace.to_owned(), options, columns_told: Cell::new(false) }
+        Self {
+            kind,
+            namespace: namespace.to_owned(),
+            options,
+            columns_told: Cell::new(false),
+            api_version: None,
+        }
     }
 
     /// Tells changes until the time is up, the client has gone or a fault strikes.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
         let Start { tokens, epoch, mut version, first } = self.begin(api);
-        let mut writer = responder.stream(200, &[("content-type", "application/json")])?;
+        let date = time::http_date(api.wall());
+        let headers = [("content-type", "application/json"), ("date", date.as_str())];
+        let mut writer = responder.stream(200, &headers)?;
         if api.faults.counts_down(Fault::Gone) {
             let refused = Refused::expired(format!("too old resource version: {version}"));
             send(&mut writer, &event("ERROR", refused.body().to_string().as_bytes()))?;
@@ -118,7 +133,7 @@ impl Watch {
                 }
                 if due.bookmark.is_some_and(|at| at <= now) {
                     let told_at = api.lock().now.clone();
-                    send(&mut writer, &self.bookmark(version, &told_at))?;
+                    send(&mut writer, &self.bookmark(version, &told_at, None))?;
                     due.set_bookmark(now);
                 }
             }
@@ -140,7 +155,7 @@ impl Watch {
             At::Exact(_) | At::NotOlderThan(_) => false,
         };
         let mut first = Vec::new();
-        if from_now {
+        if self.options.initial_events.unwrap_or(from_now) {
             for object in state.store.objects(self.kind, &self.namespace) {
                 if self.options.matches(object) {
                     let mut json = Vec::new();
@@ -150,9 +165,17 @@ impl Watch {
             }
         }
         let version = match self.options.at {
-            At::Now | At::NotOlderThan(0) => state.store.version(),
-            At::Exact(version) | At::NotOlderThan(version) => version,
+            At::Exact(version) | At::NotOlderThan(version)
+                if !from_now && self.options.initial_events != Some(true) =>
+            {
+                version
+            }
+            At::Exact(_) | At::NotOlderThan(_) | At::Now => state.store.version(),
         };
+        if self.options.initial_events == Some(true) && self.options.bookmarks {
+            let told = json!({ INITIAL_EVENTS_END: "true" });
+            first.extend_from_slice(&self.bookmark(version, &state.now, Some(told)));
+        }
         Start { tokens, epoch: state.store.epoch(), version, first }
     }
 
@@ -220,19 +243,25 @@ impl Watch {
     fn shaped(&self, json: Vec<u8>, now: &str) -> Vec<u8> {
         let form = &self.options.form;
         if form.is_plain() {
-            return json;
+            return match self.api_version {
+                Some(version) => edge::shown(self.kind, version, json),
+                None => json,
+            };
         }
         let Ok(object) = serde_json::from_slice(&json) else { return json };
         let columns = !self.columns_told.replace(true);
         form.object(self.kind, object, now, columns).to_string().into_bytes()
     }
 
-    fn bookmark(&self, version: u64, now: &str) -> Vec<u8> {
-        let object = json!({
+    fn bookmark(&self, version: u64, now: &str, annotations: Option<Value>) -> Vec<u8> {
+        let mut object = json!({
             "kind": self.kind.name(),
             "apiVersion": self.kind.api_version(),
             "metadata": { "resourceVersion": version.to_string(), "creationTimestamp": null },
         });
+        if let Some(annotations) = annotations {
+            object["metadata"]["annotations"] = annotations;
+        }
         event("BOOKMARK", &self.shaped(object.to_string().into_bytes(), now))
     }
 }

@@ -34,6 +34,13 @@ impl Request {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// Puts another body in the place of the one that came.
+    pub fn replace_body(&mut self, media_type: &str, body: Vec<u8>) {
+        self.headers.retain(|(key, _)| !key.eq_ignore_ascii_case("content-type"));
+        self.headers.push(("content-type".to_owned(), media_type.to_owned()));
+        self.body = body;
+    }
+
     /// All headers of that name, in any case and in their order.
     pub fn headers(&self, name: &'static str) -> impl Iterator<Item = &str> {
         let ours = move |(key, _): &&(String, String)| key.eq_ignore_ascii_case(name);

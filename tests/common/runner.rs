@@ -111,16 +111,16 @@ impl Wanted {
 }
 
 /// The servers that tests share, started by the first one that needs them.
-#[derive(Default)]
 struct Servers {
     embedded: OnceLock<Embedded>,
     real: OnceLock<Real>,
+    start_real: fn(&Path) -> Real,
 }
 
 impl Servers {
     fn get(&self, assets: Option<&Path>) -> &dyn Server {
         match assets {
-            Some(assets) => self.real.get_or_init(|| Real::start(assets, true)),
+            Some(assets) => self.real.get_or_init(|| (self.start_real)(assets)),
             None => self.embedded.get_or_init(Embedded::start),
         }
     }
@@ -128,6 +128,11 @@ impl Servers {
 
 /// Plays all scenarios that were asked for; the program's `main`.
 pub fn main(scenarios: &[Scenario]) -> ExitCode {
+    main_with(scenarios, |assets| Real::start(assets, true))
+}
+
+/// The same with a real server of another kind.
+pub fn main_with(scenarios: &[Scenario], start_real: fn(&Path) -> Real) -> ExitCode {
     let wanted = Wanted::from_args();
     let assets = std::env::var_os(ASSETS).filter(|v| !v.is_empty()).map(PathBuf::from);
     let mut cases: Vec<Case<'_>> = Vec::new();
@@ -151,7 +156,11 @@ pub fn main(scenarios: &[Scenario]) -> ExitCode {
     }
     println!("\nrunning {} end-to-end tests", played.len());
     let started = Instant::now();
-    let failed = play_all(&played, assets.as_deref(), wanted.threads.unwrap_or(THREADS_DEFAULT));
+    let failed = {
+        let servers = Servers { embedded: OnceLock::new(), real: OnceLock::new(), start_real };
+        let n_threads = wanted.threads.unwrap_or(THREADS_DEFAULT);
+        play_all(&played, &servers, assets.as_deref(), n_threads)
+    };
     for name in &failed {
         println!("    failed: {name}");
     }
@@ -173,7 +182,12 @@ pub fn main(scenarios: &[Scenario]) -> ExitCode {
 }
 
 /// The names of those that failed. The servers end with this function.
-fn play_all(cases: &[Case<'_>], assets: Option<&Path>, n_threads: usize) -> Vec<String> {
+fn play_all(
+    cases: &[Case<'_>],
+    servers: &Servers,
+    assets: Option<&Path>,
+    n_threads: usize,
+) -> Vec<String> {
     panic::set_hook(Box::new(|info| {
         let name = test_name();
         if name.is_empty() {
@@ -181,14 +195,13 @@ fn play_all(cases: &[Case<'_>], assets: Option<&Path>, n_threads: usize) -> Vec<
         }
         PANIC.set(info.to_string());
     }));
-    let servers = Servers::default();
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..n_threads.clamp(1, cases.len().max(1)) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    if !play(case, &servers, assets.filter(|_| case.real)) {
+                    if !play(case, servers, assets.filter(|_| case.real)) {
                         failed.lock().expect("nobody panics in here").push(case.name());
                     }
                 }

@@ -68,7 +68,7 @@ fn end(state: &mut State, key: &Key) {
         object_mut(&mut value, "status").insert("phase".to_owned(), "Failed".into());
         state.replace(Kind::Pod, value);
     }
-    let options = crate::dev::state::DeleteOptions {
+    let options = crate::dev::deletion::DeleteOptions {
         grace_seconds: Some(0),
         uid: Some(pod.uid.to_string()),
         ..Default::default()
@@ -116,7 +116,7 @@ mod tests {
         let left: Vec<_> = state.store.objects(Kind::Pod, "").map(|p| p.key.name.clone()).collect();
         assert_eq!(left, ["a", "c"]);
         let last = state.store.changes_after(0).or_else(|_| state.store.changes_after(1));
-        let gone = last.expect("kept").filter(|change| change.gone).next_back().expect("one went");
+        let gone = last.expect("kept").rfind(|change| change.gone).expect("one went");
         let pod = gone.now.value();
         assert_eq!(pod["status"]["conditions"][0]["reason"], "DeletionByPodGC");
         assert_eq!(pod["status"]["phase"], "Failed");

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::core::time::Millis;
+use crate::dev::deletion::DeleteOptions;
 use crate::dev::events::{Note, record};
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, array_at, text_at};
-use crate::dev::state::{DeleteOptions, State};
+use crate::dev::state::State;
 use crate::dev::write::set_condition;
 
 /// The pods that tolerate their node's taints for a while only.

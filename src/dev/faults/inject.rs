@@ -152,7 +152,7 @@ pub(crate) enum Body {
 
 fn is_write(request: &Request) -> bool {
     !matches!(request.method.as_str(), "GET" | "HEAD")
-        && !request.query("dryRun").is_some_and(|dry_run| !dry_run.is_empty())
+        && request.query("dryRun").is_none_or(str::is_empty)
         && !request.path.starts_with("/apis/authorization.k8s.io/")
 }
 
@@ -215,5 +215,71 @@ impl Body {
             (false, true) => Self::Truncated,
             (false, false) => faults.time(Fault::SlowBody).map_or(Self::Whole, Self::Slow),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn injector(seed: u64, pairs: &[(&str, &str)]) -> Injector {
+        let pairs: Vec<(String, String)> =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Injector::new(Faults::parse(&pairs).expect("known faults"), seed)
+    }
+
+    #[test]
+    fn chance_follows_from_the_seed_and_from_no_other_fault() {
+        let fates = |seed: u64, others: bool| -> Vec<bool> {
+            let faults = injector(seed, &[("create-500", "50"), ("cut-after", "50")]);
+            let mut fates = Vec::new();
+            for _ in 0..64 {
+                if others {
+                    faults.strikes(Fault::CutAfter);
+                }
+                fates.push(faults.strikes(Fault::Create500));
+            }
+            fates
+        };
+        assert_eq!(fates(7, false), fates(7, true));
+        assert_ne!(fates(7, false), fates(8, false));
+        assert!(fates(7, false).contains(&true) && fates(7, false).contains(&false));
+    }
+
+    #[test]
+    fn only_what_writes_is_cut() {
+        let all =
+            injector(1, &[("cut-before", "100"), ("write-500", "100"), ("create-500", "100")]);
+        let request = |method: &str, path: &str, query: &[(&str, &str)]| {
+            let query =
+                query.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let mut request = Request::default();
+            (request.method, request.path, request.query) =
+                (method.to_owned(), path.to_owned(), query);
+            request
+        };
+        let pods = "/api/v1/namespaces/n/pods";
+        for (request, want) in [
+            (request("GET", pods, &[]), None),
+            (request("POST", pods, &[("dryRun", "All")]), None),
+            (request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &[]), None),
+            (request("POST", pods, &[]), Some(true)),
+            (request("POST", "/api/v1/namespaces/n/configmaps", &[]), Some(false)),
+            (request("DELETE", "/api/v1/namespaces/n/pods/a", &[]), Some(true)),
+        ] {
+            let answered = before(&all, &request).map(|struck| match struck {
+                Struck::Cut => false,
+                Struck::Refused(refused) => refused.code == 500,
+            });
+            assert_eq!(answered, want, "{} {}", request.method, request.path);
+        }
+    }
+
+    #[test]
+    fn counted_faults_end_by_themselves() {
+        let faults = injector(1, &[("gone", "2")]);
+        let struck: Vec<bool> = (0..4).map(|_| faults.counts_down(Fault::Gone)).collect();
+        assert_eq!(struck, [true, true, false, false]);
+        assert_eq!(faults.in_force(), Faults::default());
     }
 }

@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::containers::Owned;
 use super::kubelet::{Due, Kubelet};
 use super::run::{Ended, State};
+use crate::dev::deletion::DeleteOptions;
 use crate::dev::kind::Key;
 use crate::dev::logs;
 use crate::dev::object::Object;
-use crate::dev::state::DeleteOptions;
 use crate::dev::time;
 
 /// What a simulated process takes to end, at most.

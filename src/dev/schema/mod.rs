@@ -130,6 +130,12 @@ pub(crate) fn of_body(api_version: &str, kind: &str) -> Option<&'static Type> {
     table().iter().find(|one| one.kind() == kind && one.versions.contains(&api_version))
 }
 
+/// The `apiVersion`s under which a stored kind is served.
+pub(crate) fn versions(kind: Kind) -> impl Iterator<Item = &'static str> {
+    let same = table().iter().filter(move |one| one.kind() == kind.name());
+    same.flat_map(|one| one.versions.iter().copied())
+}
+
 /// A line with its number.
 type Line = (usize, &'static str);
 
@@ -234,12 +240,13 @@ fn parse_shape(word: &str, names: &[&str]) -> Option<Shape> {
 
 /// Puts the fields of types that have no name in JSON among those of their owners.
 fn with_inlined(types: &[Type]) -> Vec<Type> {
-    let fields_of = |field: &Field| match &field.shape {
-        Shape::Object(inner) if field.name == "." => {
-            let inside = |inner: &Field| Field { inside: Some(field.tag), ..inner.clone() };
-            types[inner.0].fields.iter().map(inside).collect()
+    let fields_of = |field: &Field| {
+        let Shape::Object(inner) = field.shape else { return vec![field.clone()] };
+        if field.name != "." {
+            return vec![field.clone()];
         }
-        _ => vec![field.clone()],
+        let inside = |inner: &Field| Field { inside: Some(field.tag), ..inner.clone() };
+        types[inner.0].fields.iter().map(inside).collect()
     };
     let whole = |one: &Type| Type {
         definition: one.definition.clone(),

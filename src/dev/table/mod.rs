@@ -51,7 +51,14 @@ impl Form {
             metadata
         )
         .into_bytes();
-        for (i, item) in items.enumerate() {
+        let mut items = items.enumerate().peekable();
+        if items.peek().is_none() && name == "items" {
+            // As Go writes a list that nothing was put into.
+            body.pop();
+            body.extend_from_slice(b"null}");
+            return Some(body);
+        }
+        for (i, item) in items {
             if i > 0 {
                 body.push(b',');
             }

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use self::plan::{Outcome, Past, Phase, Pod, Spec, Step, Verdict};
 use crate::core::time::Millis;
 use crate::dev::api::{Answer, Api};
+use crate::dev::deletion::{DeleteOptions, Propagation};
 use crate::dev::events::{self, Note};
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, array_at, metadata_mut, object_mut, text_at};
 use crate::dev::refused::Refused;
-use crate::dev::state::DeleteOptions;
 use crate::dev::store::Change;
 use crate::dev::{time, write};
 use crate::serve::Request;
@@ -201,8 +201,11 @@ impl Track {
             return Some(api.clock.now().after(left.saturating_mul(1000)));
         }
         if !job.deleting {
-            let options =
-                DeleteOptions { uid: Some(job.uid.to_string()), ..DeleteOptions::default() };
+            let options = DeleteOptions {
+                uid: Some(job.uid.to_string()),
+                propagation: Some(Propagation::Foreground),
+                ..DeleteOptions::default()
+            };
             if let Err(refused) = api.lock().delete(&job.key, &options) {
                 log::debug!("{}: {}", job.key, refused.message);
             }
@@ -360,7 +363,8 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &Step, past: &Past) 
         let status = object_mut(value, "status");
         if spec.suspend {
             status.remove("startTime");
-        } else {
+        } else if step.active > 0 || past.has_counted() || step.outcome != Outcome::Open {
+            // One that has never done anything has not started, as the real controller sees it.
             status.entry("startTime").or_insert_with(|| now.as_str().into());
         }
         for (field, number) in [

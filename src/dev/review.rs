@@ -1,102 +1,64 @@
-//! Owns the questions about rights and tokens that clients put to the API: the reviews, which are
-//! answered and stored nowhere.
+//! Owns the reviews: questions about rights and tokens that are posted, answered and stored nowhere.
 
 use serde_json::{Value, json};
 
 use crate::dev::api::{Answer, Api};
-use crate::dev::decode;
+use crate::dev::edge;
 use crate::dev::identity::{ISSUER, User};
-use crate::dev::object::{array_at, metadata_mut, object_mut, text_at};
+use crate::dev::object::{array_at, object_mut, text_at};
 use crate::dev::rbac::{self, Attributes};
 use crate::dev::refused::{Cause, Refused, go_quoted};
-use crate::dev::write;
 use crate::serve::Request;
 
-/// A resource that can only be created, and its answer looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Review {
-    LocalSubjectAccess,
-    SelfSubjectAccess,
-    SelfSubjectRules,
-    SubjectAccess,
-    Token,
+/// A kind of questions.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Review {
+    pub(crate) api_version: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) namespaced: bool,
 }
 
-const AUTHENTICATION: &str = "authentication.k8s.io";
-const AUTHORIZATION: &str = "authorization.k8s.io";
+const AUTHENTICATION: &str = "authentication.k8s.io/v1";
+const AUTHORIZATION: &str = "authorization.k8s.io/v1";
+const LOCAL: &str = "LocalSubjectAccessReview";
+const RULES: &str = "SelfSubjectRulesReview";
+const SELF: &str = "SelfSubjectAccessReview";
+const SUBJECT: &str = "SubjectAccessReview";
+const TOKEN: &str = "TokenReview";
 
-impl Review {
-    /// Reads the segments of a path; the namespace is empty for all but the local one.
-    pub(crate) fn of_path(segments: &[&str]) -> Option<(Self, String)> {
-        let (review, namespace) = match segments {
-            ["apis", AUTHENTICATION, "v1", "tokenreviews"] => (Self::Token, ""),
-            ["apis", AUTHORIZATION, "v1", "namespaces", namespace, "localsubjectaccessreviews"] => {
-                (Self::LocalSubjectAccess, *namespace)
-            }
-            ["apis", AUTHORIZATION, "v1", plural] => {
-                let review = match *plural {
-                    "selfsubjectaccessreviews" => Self::SelfSubjectAccess,
-                    "selfsubjectrulesreviews" => Self::SelfSubjectRules,
-                    "subjectaccessreviews" => Self::SubjectAccess,
-                    _ => return None,
-                };
-                (review, "")
-            }
-            _ => return None,
-        };
-        Some((review, namespace.to_owned()))
-    }
+/// In the order of their names.
+pub(crate) const REVIEWS: &[Review] = &[
+    row(AUTHORIZATION, "localsubjectaccessreviews", LOCAL),
+    row(AUTHORIZATION, "selfsubjectaccessreviews", SELF),
+    row(AUTHORIZATION, "selfsubjectrulesreviews", RULES),
+    row(AUTHORIZATION, "subjectaccessreviews", SUBJECT),
+    row(AUTHENTICATION, "tokenreviews", TOKEN),
+];
 
-    fn kind(self) -> &'static str {
-        match self {
-            Self::LocalSubjectAccess => "LocalSubjectAccessReview",
-            Self::SelfSubjectAccess => "SelfSubjectAccessReview",
-            Self::SelfSubjectRules => "SelfSubjectRulesReview",
-            Self::SubjectAccess => "SubjectAccessReview",
-            Self::Token => "TokenReview",
-        }
-    }
+const fn row(api_version: &'static str, plural: &'static str, kind: &'static str) -> Review {
+    // `l` of "local": the only ones that live in a namespace.
+    Review { api_version, plural, kind, namespaced: plural.as_bytes()[0] == b'l' }
 }
 
-/// Reads the body of a review.
-pub(crate) fn body(kind: &str, bytes: &[u8]) -> Result<Value, Refused> {
-    decode::value(bytes).map_err(|error| {
-        Refused::bad_request(format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get \
-             version/kind; json parse error: {error}"
-        ))
-    })
-}
-
-/// Puts on an answer what every answer has.
-pub(crate) fn complete(review: &mut Value, kind: &str) {
-    let group = if kind.starts_with("Token") { AUTHENTICATION } else { AUTHORIZATION };
-    review["kind"] = kind.into();
-    review["apiVersion"] = format!("{group}/v1").into();
-    metadata_mut(review).insert("creationTimestamp".to_owned(), Value::Null);
-}
-
-/// Answers a review that `user` asks for.
+/// Answers a question that `user` asks.
 pub(crate) fn answer(
     api: &Api,
     request: &Request,
-    review: Review,
+    review: &Review,
     namespace: &str,
     user: &User,
 ) -> Result<Answer, Refused> {
-    write::check_media_type(request)?;
-    let mut value = body(review.kind(), &request.body)?;
-    let status = match review {
-        Review::Token => token(api, &value)?,
-        Review::SelfSubjectRules => rules(api, &value, user)?,
-        Review::SelfSubjectAccess => access(api, review, &value, namespace, user)?,
-        Review::LocalSubjectAccess | Review::SubjectAccess => {
-            let subject = subject(&value);
-            access(api, review, &value, namespace, &subject)?
-        }
+    let mut value = edge::body(request, review.kind, review.api_version)?;
+    let status = match review.kind {
+        TOKEN => token(api, &value)?,
+        RULES => rules(api, &value, user)?,
+        SELF => access(api, review, &value, namespace, user)?,
+        _ => access(api, review, &value, namespace, &subject(&value))?,
     };
-    complete(&mut value, review.kind());
-    if review == Review::SelfSubjectRules {
+    value["kind"] = review.kind.into();
+    value["apiVersion"] = review.api_version.into();
+    if review.kind == RULES {
         object_mut(&mut value, "spec").clear();
     }
     value["status"] = status;
@@ -116,18 +78,16 @@ fn subject(review: &Value) -> User {
 
 fn access(
     api: &Api,
-    review: Review,
+    review: &Review,
     value: &Value,
     namespace: &str,
     user: &User,
 ) -> Result<Value, Refused> {
     let causes = mistakes(review, value);
     if !causes.is_empty() {
-        return Err(Refused::invalid_kind("", AUTHORIZATION, "", &causes));
+        return Err(Refused::invalid_kind("", "authorization.k8s.io", "", &causes));
     }
-    if review == Review::LocalSubjectAccess
-        && text_at(value, "/spec/resourceAttributes/namespace") != namespace
-    {
+    if review.kind == LOCAL && text_at(value, "/spec/resourceAttributes/namespace") != namespace {
         return Err(Refused::bad_request(format!(
             "spec.resourceAttributes.namespace must match namespace: {namespace}"
         )));
@@ -154,7 +114,7 @@ fn access(
     Ok(status)
 }
 
-fn mistakes(review: Review, value: &Value) -> Vec<Cause> {
+fn mistakes(review: &Review, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let given =
         |field: &str| value.pointer(&format!("/spec/{field}")).is_some_and(|v| !v.is_null());
@@ -168,8 +128,8 @@ fn mistakes(review: Review, value: &Value) -> Vec<Cause> {
         );
         Cause::invalid_raw("spec.nonResourceAttributes", &shown, detail)
     };
-    let local = review == Review::LocalSubjectAccess;
-    let subject = local || review == Review::SubjectAccess;
+    let local = review.kind == LOCAL;
+    let subject = local || review.kind == SUBJECT;
     if resource && path {
         causes.push(wrong_path("cannot be specified in combination with resourceAttributes"));
     } else if !resource && !path {

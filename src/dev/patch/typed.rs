@@ -1,0 +1,383 @@
+//! Owns trees seen through their types, as server-side apply sees them: which fields one has, how
+//! two differ, one laid over another, fields taken out. Knows no managers.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::fields::{Fields, shown};
+use crate::dev::schema::{List, Shape, Type, TypeRef};
+
+/// How a value is taken apart.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// Not at all.
+    Leaf,
+    /// By the names of its members; these are all alike.
+    Map(&'static Shape),
+    /// By the names of its members.
+    Object(TypeRef),
+    /// By the fields that its items are known by.
+    Keyed(TypeRef, &'static [&'static str]),
+    /// By its items.
+    Set,
+}
+
+/// The fields in which a new tree differs from an old one.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    /// New ones, and those with another value.
+    pub(super) taken: Fields,
+    pub(super) removed: Fields,
+}
+
+/// What the server alone decides, which nobody owns.
+const UNOWNED: [&str; 9] = [
+    "f:clusterName",
+    "f:creationTimestamp",
+    "f:generation",
+    "f:managedFields",
+    "f:name",
+    "f:namespace",
+    "f:resourceVersion",
+    "f:selfLink",
+    "f:uid",
+];
+
+fn form(shape: &'static Shape, list: &'static List) -> Form {
+    match (shape, list) {
+        (Shape::Object(inner), _) if inner.get().atomic => Form::Leaf,
+        (Shape::Object(inner), _) => Form::Object(*inner),
+        (Shape::Map(item), _) => Form::Map(item),
+        (Shape::List(_), List::Set) => Form::Set,
+        (Shape::List(item), List::Map(keys)) => match **item {
+            Shape::Object(inner) => Form::Keyed(inner, keys),
+            _ => Form::Leaf,
+        },
+        _ => Form::Leaf,
+    }
+}
+
+fn form_of_field(of: &'static Type, name: &str) -> Form {
+    of.field(name).map_or(Form::Leaf, |field| form(&field.shape, &field.list))
+}
+
+impl Form {
+    /// The form of what stands below under that element of a path.
+    fn below(self, element: &str) -> Self {
+        match (self, element.strip_prefix("f:")) {
+            (Self::Object(inner), Some(name)) => form_of_field(inner.get(), name),
+            (Self::Map(item), Some(_)) => form(item, &List::Atomic),
+            (Self::Keyed(inner, _), _) => Self::Object(inner),
+            _ => Self::Leaf,
+        }
+    }
+
+    fn is_list(self) -> bool {
+        matches!(self, Self::Keyed(..) | Self::Set)
+    }
+
+    /// What is below a value, by elements of a path, in its order. None for what is no container.
+    fn parts(self, value: &Value) -> Option<Vec<(String, &Value)>> {
+        match (self, value) {
+            (Self::Leaf, _) => None,
+            (Self::Map(_) | Self::Object(_), Value::Object(members)) => {
+                Some(members.iter().map(|(name, value)| (format!("f:{name}"), value)).collect())
+            }
+            (Self::Keyed(_, keys), Value::Array(items)) => {
+                Some(items.iter().map(|item| (key_of(keys, item), item)).collect())
+            }
+            (Self::Set, Value::Array(items)) => {
+                Some(items.iter().map(|item| (format!("v:{item}"), item)).collect())
+            }
+            (_, Value::Null) => Some(Vec::new()),
+            _ => None,
+        }
+    }
+
+    /// The reverse of `parts`; none where nothing is left.
+    fn whole(self, parts: Vec<(String, Value)>) -> Value {
+        if self.is_list() {
+            return Value::Array(parts.into_iter().map(|(_, item)| item).collect());
+        }
+        let name = |element: String| element.get(2..).unwrap_or_default().to_owned();
+        let members = parts.into_iter().map(|(element, value)| (name(element), value));
+        Value::Object(members.collect::<Map<_, _>>())
+    }
+}
+
+/// By what an item of a list is known.
+fn key_of(keys: &[&str], item: &Value) -> String {
+    let value = |key: &str| match item.get(key) {
+        Some(value) => value.clone(),
+        // The one key that has a default.
+        None if key == "protocol" => "TCP".into(),
+        None => Value::Null,
+    };
+    let keys: Map<String, Value> = keys.iter().map(|key| ((*key).to_owned(), value(key))).collect();
+    format!("k:{}", Value::Object(keys))
+}
+
+/// The whole of a kind.
+fn root(of: &'static Type) -> impl Fn(&str) -> Form {
+    move |element| element.strip_prefix("f:").map_or(Form::Leaf, |name| form_of_field(of, name))
+}
+
+fn members(value: &Value) -> impl Iterator<Item = (String, &Value)> {
+    let owned = |name: &&String| !matches!(name.as_str(), "apiVersion" | "kind");
+    let members = value.as_object().into_iter().flatten().filter(move |(name, _)| owned(name));
+    members.map(|(name, value)| (format!("f:{name}"), value))
+}
+
+/// Takes out what nobody owns.
+fn without_unowned(mut fields: Fields) -> Fields {
+    if let Some(mut metadata) = fields.below.remove("f:metadata") {
+        metadata.member = false;
+        metadata.below.retain(|element, _| !UNOWNED.contains(&element.as_str()));
+        fields.put("f:metadata".to_owned(), metadata);
+    }
+    fields
+}
+
+/// The fields that a tree sets. Empty containers set nothing.
+pub(super) fn fields_of(of: &'static Type, value: &Value) -> Fields {
+    let mut fields = Fields::default();
+    for (element, value) in members(value) {
+        let form = root(of)(&element);
+        fields.put(element, fields_below(form, value));
+    }
+    without_unowned(fields)
+}
+
+fn fields_below(form: Form, value: &Value) -> Fields {
+    let Some(parts) = form.parts(value) else { return Fields::leaf() };
+    let mut fields = Fields::default();
+    for (element, part) in parts {
+        let mut below = fields_below(form.below(&element), part);
+        below.member |= form.is_list();
+        fields.put(element, below);
+    }
+    fields
+}
+
+/// How `new` differs from `old`.
+pub(super) fn difference(of: &'static Type, old: &Value, new: &Value) -> Difference {
+    let mut all = Difference::default();
+    for (element, (old, new)) in paired(members(old), members(new)) {
+        let below = difference_below(root(of)(&element), old, new);
+        all.taken.put(element.clone(), below.taken);
+        all.removed.put(element, below.removed);
+    }
+    Difference { taken: without_unowned(all.taken), removed: without_unowned(all.removed) }
+}
+
+/// What two trees have under each element.
+type Pairs<'a> = BTreeMap<String, (Option<&'a Value>, Option<&'a Value>)>;
+
+fn paired<'a>(
+    old: impl Iterator<Item = (String, &'a Value)>,
+    new: impl Iterator<Item = (String, &'a Value)>,
+) -> Pairs<'a> {
+    let mut pairs: Pairs<'a> = old.map(|(element, value)| (element, (Some(value), None))).collect();
+    for (element, value) in new {
+        pairs.entry(element).or_default().1 = Some(value);
+    }
+    pairs
+}
+
+fn difference_below(form: Form, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    let mut all = Difference::default();
+    if old == new {
+        return all;
+    }
+    let parts =
+        |value: Option<&'_ Value>| value.map_or(Some(0), |v| form.parts(v).map(|p| p.len()));
+    let is_leaf = match (parts(old), parts(new)) {
+        // Two empty ones differ as a whole, if at all.
+        (Some(0), Some(0)) | (None, _) | (_, None) => true,
+        (Some(_), Some(_)) => false,
+    };
+    if !is_leaf {
+        let parts =
+            |value: Option<_>| value.and_then(|value| form.parts(value)).unwrap_or_default();
+        for (element, (old, new)) in paired(parts(old).into_iter(), parts(new).into_iter()) {
+            let below = difference_below(form.below(&element), old, new);
+            all.taken.put(element.clone(), below.taken);
+            all.removed.put(element, below.removed);
+        }
+    }
+    all.taken.member = new.is_some() && (old.is_none() || is_leaf);
+    all.removed.member = new.is_none();
+    all
+}
+
+/// Lays `over` over `under`: what both have is taken from the former, items keep their places.
+pub(super) fn merged(of: &'static Type, under: &Value, over: &Value) -> Value {
+    let mut whole = under.clone();
+    for (element, over) in members(over) {
+        let name = element.get(2..).unwrap_or_default();
+        let below = merged_below(root(of)(&element), &whole[name], over);
+        whole[name] = below;
+    }
+    whole
+}
+
+fn merged_below(form: Form, under: &Value, over: &Value) -> Value {
+    let (Some(under_parts), Some(over_parts)) = (form.parts(under), form.parts(over)) else {
+        return over.clone();
+    };
+    if over_parts.is_empty() {
+        return if under_parts.is_empty() { over.clone() } else { under.clone() };
+    }
+    let mut over: BTreeMap<String, &Value> = over_parts.iter().cloned().collect();
+    let mut parts: Vec<(String, Value)> = Vec::new();
+    for (element, under) in under_parts {
+        let value = match over.remove(&element) {
+            Some(over) => merged_below(form.below(&element), under, over),
+            None => under.clone(),
+        };
+        parts.push((element, value));
+    }
+    for (element, value) in over_parts {
+        if over.remove(&element).is_some() {
+            parts.push((element, value.clone()));
+        }
+    }
+    form.whole(parts)
+}
+
+/// Takes fields out, each with all below it.
+pub(super) fn without(of: &'static Type, value: &Value, fields: &Fields) -> Value {
+    let mut whole = value.clone();
+    for (element, below) in &fields.below {
+        let name = element.get(2..).unwrap_or_default();
+        let Some(present) = whole.get(name) else { continue };
+        let left = match below.member {
+            true => None,
+            false => without_below(root(of)(element), present, below),
+        };
+        match (left, whole.as_object_mut()) {
+            (Some(left), Some(members)) => drop(members.insert(name.to_owned(), left)),
+            (None, Some(members)) => drop(members.remove(name)),
+            (_, None) => {}
+        }
+    }
+    whole
+}
+
+/// None where nothing is left that was there.
+fn without_below(form: Form, value: &Value, fields: &Fields) -> Option<Value> {
+    let Some(parts) = form.parts(value) else { return Some(value.clone()) };
+    let n_parts = parts.len();
+    let left: Vec<(String, Value)> = parts
+        .into_iter()
+        .filter_map(|(element, part)| match fields.below.get(&element) {
+            None => Some((element, part.clone())),
+            Some(below) if below.member => None,
+            Some(below) => {
+                let left = without_below(form.below(&element), part, below)?;
+                Some((element, left))
+            }
+        })
+        .collect();
+    (!left.is_empty() || n_parts == 0).then(|| form.whole(left))
+}
+
+/// What is wrong with the types of a tree, in the words of server-side apply.
+pub(super) fn mistakes(of: &'static Type, value: &Value) -> Vec<String> {
+    let mut mistakes = Vec::new();
+    for (element, value) in members(value) {
+        let name = element.get(2..).unwrap_or_default();
+        match of.field(name) {
+            Some(field) => {
+                check(&field.shape, &field.list, value, &format!(".{name}"), &mut mistakes)
+            }
+            None => mistakes.push(undeclared(&format!(".{name}"))),
+        }
+    }
+    mistakes
+}
+
+fn undeclared(path: &str) -> String {
+    format!("{path}: field not declared in schema")
+}
+
+fn check(
+    shape: &'static Shape,
+    list: &'static List,
+    value: &Value,
+    path: &str,
+    mistakes: &mut Vec<String>,
+) {
+    let wanted = match (shape, value) {
+        (_, Value::Null) | (Shape::Any | Shape::IntOrString | Shape::Quantity, _) => return,
+        (Shape::Boolean, Value::Bool(_))
+        | (Shape::Double | Shape::Int32 | Shape::Int64, Value::Number(_))
+        | (Shape::Bytes | Shape::MicroTime | Shape::Text | Shape::Time, Value::String(_)) => return,
+        (Shape::Map(item), Value::Object(members)) => {
+            for (name, value) in members {
+                check(item, &List::Atomic, value, &format!("{path}.{name}"), mistakes);
+            }
+            return;
+        }
+        (Shape::Object(inner), Value::Object(members)) => {
+            for (name, value) in members {
+                let path = format!("{path}.{name}");
+                match inner.get().field(name) {
+                    Some(field) => check(&field.shape, &field.list, value, &path, mistakes),
+                    None => mistakes.push(undeclared(&path)),
+                }
+            }
+            return;
+        }
+        (Shape::List(item), Value::Array(_)) => {
+            check_items(item, form(shape, list), value, path, mistakes);
+            return;
+        }
+        (Shape::Boolean, _) => "boolean",
+        (Shape::Double | Shape::Int32 | Shape::Int64, _) => "numeric (int or float)",
+        (Shape::List(_), _) => "list",
+        (Shape::Map(_) | Shape::Object(_), _) => "map",
+        (Shape::Bytes | Shape::MicroTime | Shape::Text | Shape::Time, _) => "string",
+    };
+    let found = super::go_shown(value);
+    mistakes.push(match wanted {
+        "list" | "map" => format!("{path}: expected {wanted}, got &{{{found}}}"),
+        _ => format!(
+            "{path}: expected {wanted}, got &value.valueUnstructured{{Value:{}}}",
+            go_syntax(value)
+        ),
+    });
+}
+
+fn check_items(
+    item: &'static Shape,
+    form: Form,
+    list: &Value,
+    path: &str,
+    mistakes: &mut Vec<String>,
+) {
+    let known = form.parts(list);
+    let items = list.as_array().map_or(&[][..], Vec::as_slice);
+    let mut seen = std::collections::BTreeSet::new();
+    for (i, value) in items.iter().enumerate() {
+        let element = match &known {
+            Some(parts) => parts.get(i).map(|(element, _)| element.clone()).unwrap_or_default(),
+            None => i.to_string(),
+        };
+        let at = shown(&element);
+        if known.is_some() && !seen.insert(element) {
+            mistakes.push(format!("{path}: duplicate entries for key {at}"));
+        }
+        check(item, &List::Atomic, value, &format!("{path}{at}"), mistakes);
+    }
+}
+
+/// A value as Go's `%#v` prints it.
+fn go_syntax(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "[]interface {}".to_owned(),
+        Value::Object(_) => "map[string]interface {}".to_owned(),
+        scalar => scalar.to_string(),
+    }
+}

@@ -1,0 +1,361 @@
+//! Owns protobuf: bodies as Kubernetes' clients send them, read by the tags of the schema, and the
+//! writing of messages. Answers are never protobuf, but for one document.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::dev::schema::{Shape, Type};
+
+/// What every body begins with.
+pub(crate) const MAGIC: &[u8] = b"k8s\0";
+
+/// Messages in messages; the types nest no deeper than this.
+const DEPTH_MAX: usize = 64;
+
+/// The words of Go's decoder about bytes that end too early, or are no message.
+const UNEXPECTED_EOF: &str = "unexpected EOF";
+
+/// What stands in a body's envelope.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) raw: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    /// Reads what follows the magic bytes.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        let mut envelope = Self::default();
+        let mut reader = Reader { bytes };
+        while let Some((tag, part)) = reader.next()? {
+            match (tag, part) {
+                (1, Part::Bytes(bytes)) => {
+                    let mut reader = Reader { bytes };
+                    while let Some((tag, part)) = reader.next()? {
+                        match tag {
+                            1 => envelope.api_version = part.text()?,
+                            2 => envelope.kind = part.text()?,
+                            _ => {}
+                        }
+                    }
+                }
+                (2, Part::Bytes(raw)) => envelope.raw = raw,
+                _ => {}
+            }
+        }
+        Ok(envelope)
+    }
+}
+
+/// Reads a message of a type.
+pub(crate) fn message(of: &Type, bytes: &[u8]) -> Result<Value, String> {
+    let mut members = Map::new();
+    read_fields(of, None, bytes, DEPTH_MAX, &mut members)?;
+    Ok(Value::Object(members))
+}
+
+/// Reads the fields of a type that have their place `inside` another message, or in its own.
+fn read_fields(
+    of: &Type,
+    inside: Option<u32>,
+    bytes: &[u8],
+    depth: usize,
+    members: &mut Map<String, Value>,
+) -> Result<(), String> {
+    let depth = depth.checked_sub(1).ok_or("exceeded max depth")?;
+    let mut reader = Reader { bytes };
+    while let Some((tag, part)) = reader.next()? {
+        if inside.is_none() && of.fields.iter().any(|field| field.inside == Some(tag)) {
+            read_fields(of, Some(tag), part.bytes()?, depth, members)?;
+            continue;
+        }
+        let named = |field: &&crate::dev::schema::Field| field.inside == inside && field.tag == tag;
+        let Some(field) = of.fields.iter().find(named) else { continue };
+        let slot = members.entry(field.name).or_insert(Value::Null);
+        if let Shape::List(item) = &field.shape {
+            push(slot, value(item, &part, depth)?);
+        } else if let Shape::Map(item) = &field.shape {
+            let (key, value) = read_entry(item, part.bytes()?, depth)?;
+            if !slot.is_object() {
+                *slot = json!({});
+            }
+            slot[key] = value;
+        } else {
+            *slot = value(&field.shape, &part, depth)?;
+        }
+    }
+    Ok(())
+}
+
+fn push(list: &mut Value, item: Value) {
+    if let Some(items) = list.as_array_mut() {
+        items.push(item);
+    } else {
+        *list = json!([item]);
+    }
+}
+
+fn read_entry(shape: &Shape, bytes: &[u8], depth: usize) -> Result<(String, Value), String> {
+    let mut entry = (String::new(), Value::Null);
+    let mut reader = Reader { bytes };
+    while let Some((tag, part)) = reader.next()? {
+        match tag {
+            1 => entry.0 = part.text()?,
+            2 => entry.1 = value(shape, &part, depth)?,
+            _ => {}
+        }
+    }
+    Ok(entry)
+}
+
+fn value(shape: &Shape, part: &Part<'_>, depth: usize) -> Result<Value, String> {
+    Ok(match shape {
+        Shape::Boolean => (part.number()? != 0).into(),
+        Shape::Bytes => BASE64_STANDARD.encode(part.bytes()?).into(),
+        Shape::Double => f64::from_bits(part.number()?).into(),
+        Shape::Int32 | Shape::Int64 => part.integer()?.into(),
+        Shape::Text => part.text()?.into(),
+        Shape::Quantity => first_text(part.bytes()?)?.into(),
+        Shape::IntOrString => read_int_or_string(part.bytes()?)?,
+        Shape::MicroTime | Shape::Time => read_time(shape, part.bytes()?)?,
+        // Raw JSON; of types that are not in the table nothing can be read.
+        Shape::Any => serde_json::from_str(&first_text(part.bytes()?).unwrap_or_default())
+            .unwrap_or_else(|_| json!({})),
+        Shape::Object(inner) => {
+            let mut members = Map::new();
+            read_fields(inner.get(), None, part.bytes()?, depth, &mut members)?;
+            members.into()
+        }
+        // A list as a map's value is a message with one field.
+        Shape::List(item) => {
+            let mut list = json!([]);
+            let mut reader = Reader { bytes: part.bytes()? };
+            while let Some((_, part)) = reader.next()? {
+                push(&mut list, value(item, &part, depth.saturating_sub(1))?);
+            }
+            list
+        }
+        Shape::Map(_) => Value::Null,
+    })
+}
+
+/// The first field of a message, which is a text.
+fn first_text(bytes: &[u8]) -> Result<String, String> {
+    match (Reader { bytes }).next()? {
+        Some((1, part)) => part.text(),
+        _ => Ok(String::new()),
+    }
+}
+
+fn read_int_or_string(bytes: &[u8]) -> Result<Value, String> {
+    let (mut is_text, mut number, mut text) = (false, 0, String::new());
+    let mut reader = Reader { bytes };
+    while let Some((tag, part)) = reader.next()? {
+        match tag {
+            1 => is_text = part.number()? != 0,
+            2 => number = part.integer()?,
+            3 => text = part.text()?,
+            _ => {}
+        }
+    }
+    Ok(if is_text { text.into() } else { number.into() })
+}
+
+/// A moment without a field is none.
+fn read_time(shape: &Shape, bytes: &[u8]) -> Result<Value, String> {
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    let (mut seconds, mut nanos) = (0, 0);
+    let mut reader = Reader { bytes };
+    while let Some((tag, part)) = reader.next()? {
+        match tag {
+            1 => seconds = part.integer()?,
+            2 => nanos = part.integer()?,
+            _ => {}
+        }
+    }
+    let nanos = i32::try_from(nanos).unwrap_or_default();
+    let at = Timestamp::new(seconds, nanos).map_err(|_| "time is out of range")?;
+    let form = if *shape == Shape::Time { "%Y-%m-%dT%H:%M:%SZ" } else { "%Y-%m-%dT%H:%M:%S.%6fZ" };
+    Ok(at.strftime(form).to_string().into())
+}
+
+/// One field's value on the wire.
+enum Part<'a> {
+    Bytes(&'a [u8]),
+    Number(u64),
+}
+
+impl<'a> Part<'a> {
+    fn bytes(&self) -> Result<&'a [u8], String> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Number(_) => Err("proto: wrong wireType".to_owned()),
+        }
+    }
+
+    fn number(&self) -> Result<u64, String> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Bytes(_) => Err("proto: wrong wireType".to_owned()),
+        }
+    }
+
+    /// Negative numbers are sent in two's complement.
+    fn integer(&self) -> Result<i64, String> {
+        self.number().map(u64::cast_signed)
+    }
+
+    fn text(&self) -> Result<String, String> {
+        Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
+    }
+}
+
+/// What is left of a message.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<Option<(u32, Part<'a>)>, String> {
+        if self.bytes.is_empty() {
+            return Ok(None);
+        }
+        let key = self.varint()?;
+        let tag = u32::try_from(key >> 3).map_err(|_| UNEXPECTED_EOF)?;
+        let part = match key & 7 {
+            0 => Part::Number(self.varint()?),
+            1 => Part::Number(little_endian(self.take(8)?)),
+            2 => {
+                let length = usize::try_from(self.varint()?).map_err(|_| UNEXPECTED_EOF)?;
+                Part::Bytes(self.take(length)?)
+            }
+            5 => Part::Number(little_endian(self.take(4)?)),
+            other => return Err(format!("proto: illegal wireType {other}")),
+        };
+        Ok(Some((tag, part)))
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self.bytes.split_at_checked(length).ok_or(UNEXPECTED_EOF)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn varint(&mut self) -> Result<u64, String> {
+        const BYTES_MAX: u32 = 10;
+        let mut number = 0;
+        for i in 0..BYTES_MAX {
+            let byte = self.take(1)?.first().copied().unwrap_or_default();
+            number |= u64::from(byte & 0x7F).wrapping_shl(7 * i);
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err("proto: integer overflow".to_owned())
+    }
+}
+
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// A message that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct Message(pub(crate) Vec<u8>);
+
+impl Message {
+    pub(crate) fn text(self, tag: u32, text: &str) -> Self {
+        self.bytes(tag, text.as_bytes())
+    }
+
+    pub(crate) fn message(self, tag: u32, inner: &Self) -> Self {
+        self.bytes(tag, &inner.0)
+    }
+
+    pub(crate) fn bytes(mut self, tag: u32, bytes: &[u8]) -> Self {
+        self.varint(u64::from(tag << 3 | 2));
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    #[cfg(test)]
+    fn number(mut self, tag: u32, number: u64) -> Self {
+        self.varint(u64::from(tag << 3));
+        self.varint(number);
+        self
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(u8::try_from(number & 0x7F).unwrap_or_default() | 0x80);
+            number >>= 7;
+        }
+        self.0.push(u8::try_from(number).unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dev::schema;
+
+    #[test]
+    fn a_pod_is_read_by_its_tags() {
+        let port = Message::default().number(1, 1).number(2, 0).text(3, "http");
+        let get = Message::default().message(2, &port);
+        let handler = Message::default().message(2, &get);
+        let probe = Message::default().message(1, &handler).number(2, 5);
+        let amount = Message::default().text(1, "500m");
+        let limit = Message::default().text(1, "cpu").message(2, &amount);
+        let resources = Message::default().message(1, &limit);
+        let container = Message::default()
+            .text(1, "c")
+            .text(3, "sh")
+            .text(3, "-c")
+            .message(8, &resources)
+            .message(10, &probe);
+        let claim = Message::default().text(1, "data").number(2, 1);
+        let source = Message::default().message(10, &claim);
+        let volume = Message::default().text(1, "v").message(2, &source);
+        let spec =
+            Message::default().message(1, &volume).message(2, &container).number(25, -3_i64 as u64);
+        let created = Message::default().number(1, 1_600_000_000);
+        let label = Message::default().text(1, "a").text(2, "b");
+        let metadata =
+            Message::default().text(1, "p").message(8, &created).message(11, &label).number(99, 7);
+        let pod = Message::default().message(1, &metadata).message(2, &spec);
+        let read = message(schema::named("Pod").expect("a type"), &pod.0).expect("a message");
+        let expected = json!({
+            "metadata": {
+                "name": "p", "creationTimestamp": "2020-09-13T12:26:40Z", "labels": { "a": "b" },
+            },
+            "spec": {
+                "priority": -3,
+                "volumes": [
+                    { "name": "v", "persistentVolumeClaim": { "claimName": "data", "readOnly": true } },
+                ],
+                "containers": [{
+                    "name": "c",
+                    "command": ["sh", "-c"],
+                    "resources": { "limits": { "cpu": "500m" } },
+                    "livenessProbe": { "httpGet": { "port": "http" }, "initialDelaySeconds": 5 },
+                }],
+            },
+        });
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn broken_messages_are_refused() {
+        let pod = schema::named("Pod").expect("a type");
+        for bytes in [&[0x0A][..], &[0x0A, 0x7F], &[0x0F], &[0xFF; 12], &[0x08, 0x01]] {
+            assert!(message(pod, bytes).is_err(), "{bytes:x?}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Puts a client on a stage: finds it, gives it a namespace, a kubeconfig and a time limit, and
+//! judges how it did.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::console;
+use crate::common::embedded::Embedded;
+use crate::common::real::NODES;
+use crate::common::reaper::Guarded;
+use crate::common::scene::Scene;
+use crate::common::server::{Server, Who};
+use crate::common::wait::wait_value;
+
+/// A session takes seconds; a busy machine may make that a minute.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Which kubectl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kubectl {
+    /// 1.20, of Debian's package `kubernetes-client`.
+    Debian,
+    /// The one that the machine has, where that is another.
+    Path,
+}
+
+fn installed(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients").join(name)
+}
+
+/// Says that a client is missing; an error where everything has to be there.
+fn not_tested(what: &str) {
+    println!("NOT TESTED: {what} is not installed; `.ci/clients` installs it");
+    assert!(std::env::var_os("CI").is_none(), "{what} is not installed, and this is CI");
+}
+
+impl Kubectl {
+    fn program(self) -> Option<PathBuf> {
+        match self {
+            Self::Debian => {
+                let program = installed("kubectl-1.20");
+                if program.exists() {
+                    return Some(program);
+                }
+                not_tested("kubectl 1.20");
+                None
+            }
+            Self::Path => {
+                let path = std::env::var_os("PATH").unwrap_or_default();
+                let mut all = std::env::split_paths(&path).map(|folder| folder.join("kubectl"));
+                let found = all.find(|program| program.exists());
+                let other = found.filter(|program| !version(program).contains("v1.20."));
+                if other.is_none() {
+                    println!("NOT TESTED: this machine has no kubectl other than 1.20");
+                }
+                other
+            }
+        }
+    }
+}
+
+fn version(kubectl: &Path) -> String {
+    let output = Command::new(kubectl).args(["version", "--client"]).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+/// Plays `kubectl/NAME.console`.
+pub fn session(server: &dyn Server, kubectl: Kubectl, name: &str) {
+    console::check_itself();
+    let Some(program) = kubectl.program() else { return };
+    let text = folder().join("kubectl").join(format!("{name}.console"));
+    let text = fs::read_to_string(text).expect("the session is there");
+    let own;
+    // What concerns whole nodes would disturb the others.
+    let server = match text.starts_with("# own server") && server.real().is_none() {
+        true => {
+            own = Embedded::start_with(&["--nodes", "2"]);
+            &own
+        }
+        false => server,
+    };
+    let real = server.real().is_some();
+    let steps = console::steps(&text, |word| match word {
+        "embedded" => !real,
+        "real" => real,
+        "kubectl-1.20" => kubectl == Kubectl::Debian,
+        "kubectl-newer" => kubectl == Kubectl::Path,
+        word => panic!("{name}: only: {word}"),
+    });
+    let scene = Scene::new(server);
+    let script = scene.file("session.sh");
+    fs::write(&script, console::script(&steps)).expect("the folder can be written");
+    let bin = scene.file("bin");
+    fs::create_dir(&bin).expect("the folder can be written");
+    let wrapper = bin.join("kubectl");
+    fs::write(&wrapper, format!("#!/bin/sh\nexec {} \"$@\"\n", program.display()))
+        .and_then(|()| fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)))
+        .expect("the folder can be written");
+    let mut command = Command::new("bash");
+    command.arg(&script);
+    let (output, _) = play(&scene, command, &bin);
+    let wrong = console::differences(&steps, &output);
+    assert!(wrong.is_empty(), "{name} with {}:{wrong}", program.display());
+    scene.finish_with_pods();
+}
+
+/// Runs a Python program of ours that uses somebody else's library.
+pub fn program(server: &dyn Server, name: &str) {
+    let python = installed("bin/python");
+    if !python.exists() {
+        return not_tested("the Python libraries");
+    }
+    let own;
+    // History is short there: a watch can learn that it is gone.
+    let server = match server.real() {
+        Some(_) => server,
+        None => {
+            own = Embedded::start_with(&["--fault", "compact=100"]);
+            &own
+        }
+    };
+    let scene = Scene::new(server);
+    let mut command = Command::new(python);
+    command.arg("-u").arg(folder().join(format!("{name}.py")));
+    let (output, good) = play(&scene, command, Path::new("/usr/bin"));
+    assert!(good, "{name} failed:\n{output}");
+    scene.finish_with_pods();
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
+}
+
+/// Runs a client to its end: what it printed, and whether it ended well.
+fn play(scene: &Scene<'_>, client: Command, first: &Path) -> (String, bool) {
+    let (config, output) = (scene.file("kubeconfig"), scene.file("output"));
+    let access = scene.server.access(Who::Admin);
+    fs::write(&config, access.kubeconfig(&scene.namespace)).expect("the folder can be written");
+    let real = scene.server.real().is_some();
+    let file = File::create(&output).expect("the folder can be written");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path =
+        std::env::join_paths([first.to_owned()].into_iter().chain(std::env::split_paths(&path)))
+            .expect("a PATH of PATHs");
+    // It takes its whole group with it.
+    let mut limited = Command::new("timeout");
+    limited.args(["-k", "5", &LIMIT.as_secs().to_string()]).arg(client.get_program());
+    limited
+        .args(client.get_args())
+        .current_dir(scene.dir.path())
+        .env("PATH", path)
+        .env("HOME", scene.dir.path())
+        .env("KUBECONFIG", config)
+        .env("NS", &scene.namespace)
+        .env("NODE", if real { NODES[0] } else { "dev-node-0" })
+        .env("SERVER", if real { "real" } else { "embedded" })
+        .env("LC_ALL", "C.UTF-8")
+        .env_remove("KUBECTL_EXTERNAL_DIFF")
+        .stdout(file.try_clone().expect("a file can be shared"))
+        .stderr(file);
+    let mut process = Guarded::spawn(&mut limited).expect("the client can be started");
+    let status =
+        wait_value(LIMIT + LIMIT, "the client to end", || process.status().ok_or("it still runs"));
+    (fs::read_to_string(&output).expect("it wrote text"), status.success())
+}
