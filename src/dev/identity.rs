@@ -387,3 +387,54 @@ fn bound(
     }
     Ok(Some((kind, name.to_owned(), object.uid.to_string())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dev::faults::Faults;
+    use crate::runtime::clock::Clock;
+
+    #[test]
+    fn tokens_hold_as_long_as_their_account_their_pod_and_their_time() {
+        let api = Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into());
+        let mut state = api.lock();
+        let metadata = |name: &str| json!({"name": name, "namespace": "n", "uid": name});
+        let pod = json!({
+            "metadata": metadata("p"), "spec": {"serviceAccountName": "a"},
+        });
+        let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let told = api.tokens.of_pod(&state, &pod, "", 1000, start);
+        let words = "failed to fetch token: serviceaccounts \"a\" not found";
+        assert_eq!(told, Err(words.to_owned()));
+        let account = state.store.put(Kind::ServiceAccount, json!({"metadata": metadata("a")}));
+        let own = state.store.put(Kind::Pod, pod.clone());
+        let token = |now| api.tokens.of_pod(&state, &pod, "", 1000, now).unwrap();
+        let first = token(start);
+        assert_eq!(token(at(799)), first);
+        let second = token(at(800));
+        assert_ne!(second, first);
+        let claims = api.tokens.claims(&state, &first, at(999)).unwrap();
+        let user = User::of_claims(&claims);
+        assert_eq!(user.name, "system:serviceaccount:n:a");
+        let groups = ["system:serviceaccounts", "system:serviceaccounts:n", "system:authenticated"];
+        assert_eq!(user.groups, groups);
+        assert_eq!(user.pod, Some(("p".to_owned(), "p".to_owned())));
+        assert_eq!(api.tokens.claims(&state, &first, at(1000)), None, "its time is over");
+        assert_eq!(api.tokens.claims(&state, "made-up", start), None);
+        state.store.remove(&own.key);
+        assert_eq!(api.tokens.claims(&state, &second, at(801)), None, "its pod is gone");
+        let wanted = Wanted { audiences: vec!["x".to_owned()], bound: None, seconds: 10 };
+        let (third, _) = api.tokens.issue(&account.key, "a", wanted, start).unwrap();
+        assert!(api.tokens.claims(&state, &third, start).is_some());
+        state.store.remove(&account.key);
+        assert_eq!(api.tokens.claims(&state, &third, start), None, "its account is gone");
+    }
+
+    #[test]
+    fn accounts_are_known_by_their_users_names() {
+        assert_eq!(account_of("system:serviceaccount:n:a"), Some(("n", "a")));
+        assert_eq!(account_of("system:serviceaccount:n"), None);
+        assert_eq!(account_of("n:a"), None);
+    }
+}
