@@ -8,7 +8,7 @@
 //! pointers and the values to wait for, of a GET that a controller answers in time), `managed`
 //! (true compares managedFields), `bookmarks` (true compares BOOKMARKs). `{{uid:R}}`, `{{rv:R}}`
 //! and `{{name:R}}` stand for what row R, or the object of that name, had; `{{continue:R}}` for its
-//! token. `status`, `answer` and `retry_after` are recorded:
+//! token, `{{first:R}}` for the name of its list's first item. `status`, `answer` and `retry_after` are recorded:
 //!
 //! ```text
 //! POSSE_TRANSCRIPT_RECORD=AREA KUBEBUILDER_ASSETS=... cargo test --test transcript
@@ -83,6 +83,9 @@ impl Seen {
                 self.0.insert(format!("{{{{rv:{of}}}}}"), version.to_owned());
                 self.0.insert(format!("{{{{name:{of}}}}}"), name.to_owned());
             }
+        }
+        if let Some(name) = text("/items/0/metadata/name") {
+            self.0.insert(format!("{{{{first:{row}}}}}"), name.to_owned());
         }
         if let Some(token) = text("/metadata/continue") {
             self.0.insert(format!("{{{{continue:{row}}}}}"), token.to_owned());
@@ -170,6 +173,9 @@ fn normal_text(text: &str) -> String {
             (time.len(), "<time>")
         } else if let Some(time) = like("dddd-dd-ddTdd:dd:dd.ddddddZ") {
             (time.len(), "<micro time>")
+        } else if let Some(moment) = like(".hhhhhhhhhhhhhhhh") {
+            // The end of an Event's name.
+            (moment.len(), "<moment>")
         } else {
             out.push(c);
             rest = &rest[c.len_utf8()..];
@@ -468,7 +474,7 @@ fn the_embedded_cluster_answers_as_a_real_server() {
             }
         }));
         if let Some(real) = &real {
-            let stale = compare(&admin(real), area, &rows, |_| Depth::Whole, |_, _| {});
+            let stale = compare(&admin(real), area, &rows, depth_of, |_, _| {});
             wrong.extend(stale.iter().map(|row| format!("the real server no more: {row}")));
         }
     }

@@ -129,7 +129,9 @@ fn container(fields: &mut Map<String, Value>) {
 }
 
 fn pull_policy(image: &str) -> &'static str {
-    if image.contains('@') {
+    let odd = |c: char| c.is_whitespace() || c == '@';
+    // What is no image's name has no tag either.
+    if image.is_empty() || image.contains(odd) {
         return "IfNotPresent";
     }
     // A colon before the last slash belongs to the registry's port.

@@ -159,11 +159,6 @@ fn drop_unknown_source(spec: &mut Map<String, Value>) {
 
 /// Resets and derives fields of a changed object.
 pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
-    let metadata = metadata_mut(value);
-    match before.pointer("/metadata/generation") {
-        Some(generation) => metadata.insert("generation".to_owned(), generation.clone()),
-        None => metadata.remove("generation"),
-    };
     if kind == Kind::Namespace {
         value["spec"] = before["spec"].clone();
     } else if kind == Kind::Pod {
@@ -283,14 +278,23 @@ fn keep_node_ports(old: &Map<String, Value>, new: &mut Map<String, Value>) {
     }
 }
 
-/// Gives an object that was found good the addresses and ports that it needs; a job its labels.
-pub(crate) fn allocate(state: &State, kind: Kind, value: &mut Value) -> Result<(), Refused> {
+/// Gives an object that was found good what nobody checks: a job labels, a service addresses.
+pub(crate) fn finish(
+    state: &State,
+    kind: Kind,
+    value: &mut Value,
+    dry_run: bool,
+) -> Result<(), Refused> {
     if kind == Kind::Job {
         defaults::take_labels_of_template(value);
+    } else if kind == Kind::Service && !dry_run {
+        return allocate(state, value);
     }
-    if kind != Kind::Service {
-        return Ok(());
-    }
+    Ok(())
+}
+
+/// Gives a service the addresses and ports that it needs.
+fn allocate(state: &State, value: &mut Value) -> Result<(), Refused> {
     let (namespace, name) = {
         let text = |field| text_at(value, field).to_owned();
         (text("/metadata/namespace"), text("/metadata/name"))

@@ -10,7 +10,15 @@ pub(crate) const SYNTAX: &str =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Quantity {
     nanos: i128,
-    binary: bool,
+    form: Form,
+}
+
+/// What follows the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    Binary,
+    Decimal,
+    Exponent,
 }
 
 const NANOS: i128 = 1_000_000_000;
@@ -23,7 +31,7 @@ impl Quantity {
         let split =
             text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());
         let (number, suffix) = text.split_at(split);
-        let (scale, binary) = scale_of(suffix)?;
+        let (scale, form) = scale_of(suffix)?;
         let negative = number.starts_with('-');
         let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -40,7 +48,7 @@ impl Quantity {
         // Finer than a billionth is rounded up, as the real server does.
         let scaled = digits.checked_mul(scale)?;
         let nanos = (scaled + divisor - 1) / divisor;
-        Some(Self { nanos: if negative { -nanos } else { nanos }, binary })
+        Some(Self { nanos: if negative { -nanos } else { nanos }, form })
     }
 
     /// Reads a member of an object: a text or a bare number.
@@ -74,12 +82,12 @@ impl Quantity {
 
     /// How the real server prints the structure in a message.
     pub(crate) fn go_struct(self) -> String {
-        let (value, scale, format) = match self.binary {
-            true => (self.nanos / NANOS, 0, "BinarySI"),
-            false => {
-                let (value, step) = reduced(self.nanos, 1000);
-                (value, i32::try_from(step).unwrap_or_default() * 3 - 9, "DecimalSI")
-            }
+        let (value, step) = reduced(self.nanos, 1000);
+        let scale = i32::try_from(step).unwrap_or_default() * 3 - 9;
+        let (value, scale, format) = match self.form {
+            Form::Binary => (self.nanos / NANOS, 0, "BinarySI"),
+            Form::Decimal => (value, scale, "DecimalSI"),
+            Form::Exponent => (value, scale, "DecimalExponent"),
         };
         format!(
             "resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
@@ -94,13 +102,13 @@ impl Quantity {
 
     /// A plain number.
     pub(crate) fn whole(number: i64) -> Self {
-        Self { nanos: i128::from(number) * NANOS, binary: false }
+        Self { nanos: i128::from(number) * NANOS, form: Form::Decimal }
     }
 
     /// The sum, in the form of the first summand that is not zero.
     pub(crate) fn plus(self, other: Self) -> Self {
-        let binary = if self.nanos == 0 { other.binary } else { self.binary };
-        Self { nanos: self.nanos.saturating_add(other.nanos), binary }
+        let form = if self.nanos == 0 { other.form } else { self.form };
+        Self { nanos: self.nanos.saturating_add(other.nanos), form }
     }
 
     pub(crate) fn minus(self, other: Self) -> Self {
@@ -109,7 +117,7 @@ impl Quantity {
 
     /// The same amount, to be written with decimal suffixes.
     pub(crate) fn decimal(self) -> Self {
-        Self { binary: false, ..self }
+        Self { form: Form::Decimal, ..self }
     }
 
     /// Rounded up to a whole number.
@@ -129,11 +137,16 @@ impl Quantity {
         if self.nanos == 0 {
             return "0".to_owned();
         }
-        if self.binary && self.nanos % NANOS == 0 && self.nanos.abs() >= KIBI * NANOS {
+        if self.form == Form::Binary && self.nanos % NANOS == 0 && self.nanos.abs() >= KIBI * NANOS
+        {
             let (amount, step) = reduced(self.nanos / NANOS, KIBI);
             return format!("{amount}{}", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][step.min(6)]);
         }
         let (amount, step) = reduced(self.nanos, 1000);
+        if self.form == Form::Exponent && step != 3 {
+            let power = i32::try_from(step).unwrap_or_default() * 3 - 9;
+            return format!("{amount}e{power}");
+        }
         format!("{amount}{}", ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"][step.min(9)])
     }
 }
@@ -149,10 +162,10 @@ fn reduced(mut amount: i128, base: i128) -> (i128, usize) {
     (amount, step)
 }
 
-/// What one unit of a suffix is in billionths, and whether the suffix is a binary one.
-fn scale_of(suffix: &str) -> Option<(i128, bool)> {
-    let decimal = |power: u32| Some((10_i128.pow(power), false));
-    let binary = |power: u32| Some((NANOS << (10 * power), true));
+/// What one unit of a suffix is in billionths, and the form of the suffix.
+fn scale_of(suffix: &str) -> Option<(i128, Form)> {
+    let decimal = |power: u32| Some((10_i128.pow(power), Form::Decimal));
+    let binary = |power: u32| Some((NANOS << (10 * power), Form::Binary));
     match suffix {
         "n" => decimal(0),
         "u" => decimal(3),
@@ -172,7 +185,8 @@ fn scale_of(suffix: &str) -> Option<(i128, bool)> {
         "Ei" => binary(6),
         other => {
             let power: i32 = other.strip_prefix(['e', 'E'])?.parse().ok()?;
-            u32::try_from(power.checked_add(9)?).ok().filter(|power| *power <= 27).and_then(decimal)
+            let power = u32::try_from(power.checked_add(9)?).ok().filter(|power| *power <= 27)?;
+            Some((10_i128.pow(power), Form::Exponent))
         }
     }
 }
@@ -193,7 +207,8 @@ mod tests {
             ("1024Mi", Some("1Gi")),
             ("1.5Gi", Some("1536Mi")),
             ("1000000000", Some("1G")),
-            ("1e3", Some("1k")),
+            ("1e3", Some("1e3")),
+            ("1500e-3", Some("1500e-3")),
             ("2k", Some("2k")),
             ("-1", Some("-1")),
             ("0", Some("0")),

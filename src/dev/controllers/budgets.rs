@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, array_at, object_mut, text_at};
@@ -50,11 +50,11 @@ impl Budgets {
     }
 }
 
-/// True where the budget's selector means the pod; one that selects nothing means none.
+/// True where the budget's selector means the pod. One without a selector means none; an empty one
+/// means all, as it does since `policy/v1`.
 pub(crate) fn covers(budget: &Value, pod: &Object) -> bool {
-    let selector = budget.pointer("/spec/selector").cloned().unwrap_or_default();
-    LabelSelector::of_object(&selector)
-        .is_some_and(|selector| !selector.is_empty() && selector.matches(|name| pod.label(name)))
+    let selector = budget.pointer("/spec/selector").and_then(LabelSelector::of_object);
+    selector.is_some_and(|selector| selector.matches(|name| pod.label(name)))
 }
 
 fn counted(state: &State, budget: &Object, value: &Value) -> Value {
@@ -122,6 +122,8 @@ fn desired(budget: &Value, expected: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -114,7 +114,7 @@ mod tests {
         let left: Vec<_> = state.store.objects(Kind::Pod, "").map(|p| p.key.name.clone()).collect();
         assert_eq!(left, ["a", "c"]);
         let last = state.store.changes_after(0).or_else(|_| state.store.changes_after(1));
-        let gone = last.expect("kept").filter(|change| change.gone).next_back().expect("one went");
+        let gone = last.expect("kept").rfind(|change| change.gone).expect("one went");
         let pod = gone.now.value();
         assert_eq!(pod["status"]["conditions"][0]["reason"], "DeletionByPodGC");
         assert_eq!(pod["status"]["phase"], "Failed");

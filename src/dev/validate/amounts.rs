@@ -357,6 +357,16 @@ fn limit_order(limit: &Value, path: &str, causes: &mut Causes) {
             let field = format!("{path}.maxLimitRequestRatio[{name}]");
             causes.push(Cause::invalid_raw(field, &ratio.go_struct(), &detail));
         }
+        if let (Some(ratio), Some(max), Some(min)) =
+            (of("maxLimitRequestRatio"), of("max"), of("min"))
+            && let (Some(value), Some(limit)) = (ratio.ratio(Quantity::whole(1)), max.ratio(min))
+            && value > limit
+        {
+            let detail =
+                format!("ratio {} is greater than max/min = {limit:.6}", ratio.canonical());
+            let field = format!("{path}.maxLimitRequestRatio[{name}]");
+            causes.push(Cause::invalid_raw(field, &ratio.go_struct(), &detail));
+        }
         if let (Some(limit), Some(request)) = (of("default"), of("defaultRequest"))
             && !may_overcommit(name)
             && (limit.exceeds(request) || request.exceeds(limit))

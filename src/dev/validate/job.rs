@@ -21,7 +21,8 @@ pub(super) fn check(job: &Value, causes: &mut Causes) {
 
 /// Unless the selector was made by hand, the pods carry the job's uid and name.
 fn generated_selector(job: &Value, causes: &mut Causes) {
-    if job.pointer("/spec/manualSelector") == Some(&Value::Bool(true)) {
+    let by_hand = job.pointer("/spec/manualSelector") == Some(&Value::Bool(true));
+    if by_hand || job.pointer("/spec/selector").is_none() {
         return;
     }
     for (label, of) in [("controller-uid", "uid"), ("job-name", "name")] {
@@ -213,9 +214,10 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     for field in ["completions", "selector", "template", "completionMode", "podFailurePolicy"] {
         let of = |job: &Value| job.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
         if of(old) != of(new) {
-            let shown = match field {
-                "selector" => go_selector(&of(new)),
-                _ => of(new).to_string(),
+            let shown = match (field, of(new)) {
+                (_, Value::Null) => "\"null\"".to_owned(),
+                ("selector", selector) => go_selector(&selector),
+                (_, other) => other.to_string(),
             };
             causes.push(Cause::invalid_raw(format!("spec.{field}"), &shown, "field is immutable"));
         }

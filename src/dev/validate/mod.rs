@@ -37,7 +37,7 @@ fn steps(kind: Kind) -> Steps {
     let plain = Steps { name: names::dns_subdomain, create: "MS", update: "UMSX" };
     match kind {
         Kind::ClusterRole | Kind::ClusterRoleBinding | Kind::Role | Kind::RoleBinding => {
-            Steps { name: names::path_segment, update: "MSUX", ..plain }
+            Steps { name: names::path_segment, update: "MSMSUX", ..plain }
         }
         Kind::ConfigMap | Kind::Secret => Steps { update: "UXMS", ..plain },
         Kind::Event | Kind::PodDisruptionBudget => Steps { create: "S", update: "S", ..plain },
@@ -186,4 +186,127 @@ fn go_texts(texts: &[Value]) -> String {
     let texts: Vec<String> =
         texts.iter().map(|text| go_quoted(text.as_str().unwrap_or_default())).collect();
     format!("[]string{{{}}}", texts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dev::{defaults, prepare, schema};
+
+    /// What is wrong with an object as a client writes it: fields and the kinds of mistakes.
+    #[track_caller]
+    fn check_new(kind: Kind, mut value: Value, want: &[(&str, &str)]) {
+        value["metadata"]["name"] = "a".into();
+        value["metadata"]["uid"] = "u".into();
+        value["metadata"]["namespace"] = "n".into();
+        schema::check(schema::of(kind), &value).expect("its types are right");
+        schema::canonical(schema::of(kind), &mut value);
+        defaults::fill(kind, &mut value);
+        prepare::create(kind, &mut value);
+        let causes = create(kind, &value);
+        let got: Vec<(&str, &str)> =
+            causes.iter().map(|cause| (cause.field.as_str(), cause.reason)).collect();
+        assert_eq!(got, want, "{causes:?}");
+    }
+
+    /// The transcript has all that is small.
+    #[test]
+    fn sizes_are_bounded() {
+        let text = |n: usize| "x".repeat(n);
+        for (kind, value, want) in [
+            (Kind::ConfigMap, json!({ "data": { "k": text(1 << 20) } }), None),
+            (Kind::ConfigMap, json!({ "data": { "k": text(1 << 20), "l": "x" } }), Some("[]")),
+            (Kind::Secret, json!({ "stringData": { "k": text((1 << 20) + 1) } }), Some("data")),
+            (
+                Kind::Lease,
+                json!({ "metadata": { "annotations": { "k": text(256 << 10) } } }),
+                Some("metadata.annotations"),
+            ),
+        ] {
+            let want: Vec<(&str, &str)> =
+                want.into_iter().map(|field| (field, "FieldValueTooLong")).collect();
+            check_new(kind, value, &want);
+        }
+    }
+
+    fn job(policy: &Value) -> Value {
+        let spec = json!({
+            "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }],
+        });
+        json!({ "spec": { "template": { "spec": spec }, "podFailurePolicy": policy } })
+    }
+
+    /// What the real server of the transcript does not know.
+    #[test]
+    fn newer_fields_are_checked_as_newer_servers_do() {
+        let rule = |rule: Value| job(&json!({ "rules": [rule] }));
+        let at = |field: &str| format!("spec.podFailurePolicy.rules[0]{field}");
+        let (invalid, required) = ("FieldValueInvalid", "FieldValueRequired");
+        let (unknown, twice) = ("FieldValueNotSupported", "FieldValueDuplicate");
+        for (value, want) in [
+            (json!({ "action": "Ignore", "onPodConditions": [{ "type": "A" }] }), vec![]),
+            (json!({ "action": "Ignore" }), vec![("", invalid)]),
+            (
+                json!({ "action": "X", "onExitCodes": { "operator": "In", "values": [0, 3, 3] } }),
+                vec![
+                    (".action", unknown),
+                    (".onExitCodes.values[0]", invalid),
+                    (".onExitCodes.values[2]", twice),
+                ],
+            ),
+            (
+                json!({ "action": "", "onExitCodes": { "containerName": "z", "values": [] } }),
+                vec![
+                    (".action", required),
+                    (".onExitCodes.operator", required),
+                    (".onExitCodes.values", invalid),
+                    (".onExitCodes.containerName", invalid),
+                ],
+            ),
+        ] {
+            let want: Vec<(String, &str)> =
+                want.into_iter().map(|(field, reason)| (at(field), reason)).collect();
+            let want: Vec<(&str, &str)> =
+                want.iter().map(|(field, reason)| (field.as_str(), *reason)).collect();
+            check_new(Kind::Job, rule(value), &want);
+        }
+        let mut value = job(&json!({ "rules": [] }));
+        value["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure".into();
+        check_new(Kind::Job, value, &[("spec.template.spec.restartPolicy", invalid)]);
+        let side_car = |policy: &str| {
+            let probe = json!({ "exec": { "command": ["true"] } });
+            json!({ "spec": {
+                "containers": [{ "name": "c", "image": "i" }],
+                "initContainers": [{
+                    "name": "i", "image": "i", "restartPolicy": policy, "startupProbe": probe,
+                }],
+            } })
+        };
+        check_new(Kind::Pod, side_car("Always"), &[]);
+        let (policy, probe) =
+            ("spec.initContainers[0].restartPolicy", "spec.initContainers[0].startupProbe");
+        check_new(Kind::Pod, side_car("Never"), &[(policy, unknown), (probe, invalid)]);
+        let volume = |claim: Value| {
+            json!({ "spec": {
+                "containers": [{ "name": "c", "image": "i" }],
+                "volumes": [{ "name": "v", "ephemeral": { "volumeClaimTemplate": claim } }],
+            } })
+        };
+        let claim = "spec.volumes[0].ephemeral.volumeClaimTemplate";
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+        });
+        check_new(Kind::Pod, volume(json!({ "spec": spec })), &[]);
+        check_new(
+            Kind::Pod,
+            volume(json!({ "metadata": { "name": "x" }, "spec": { "accessModes": ["X"] } })),
+            &[
+                (&format!("{claim}.spec.accessModes"), unknown),
+                (&format!("{claim}.spec.resources[storage]"), required),
+                (&format!("{claim}.metadata.name"), "FieldValueForbidden"),
+            ],
+        );
+    }
 }

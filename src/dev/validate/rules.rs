@@ -13,7 +13,9 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use super::{Causes, amounts, cluster, container, join, pod, push_invalid, storage, volume};
+use super::{
+    Causes, NameRule, amounts, cluster, container, join, pod, push_invalid, storage, volume,
+};
 use crate::dev::names;
 use crate::dev::refused::Cause;
 
@@ -65,7 +67,7 @@ const CALLS: &[(&str, Call)] = &[
 ];
 
 /// Rules about a text.
-const FORMATS: &[(&str, fn(&str) -> Vec<String>)] = &[
+const FORMATS: &[(&str, NameRule)] = &[
     ("absolute", names::absolute_path),
     ("env", names::env_name),
     ("ip", names::ip),
@@ -178,7 +180,8 @@ fn apply(rule: &Rule, name: &str, value: &Value, field: &str, causes: &mut Cause
     } else if let Some((_, low, high, detail)) = RANGES.iter().find(|(known, ..)| *known == name) {
         let number = value.as_i64().unwrap_or_default();
         // A port of 0 is none.
-        if !(*low..=*high).contains(&number) && !(name == "port" && number == 0) {
+        let none = name == "port" && number == 0;
+        if !none && !(*low..=*high).contains(&number) {
             causes.push(Cause::invalid_raw(field, &number, detail));
         }
     } else if name == "in" {

@@ -216,10 +216,10 @@ pub(super) fn secret(secret: &Value, causes: &mut Causes) {
                 keys.iter().for_each(|key| require(format!("data[%s][{key}]")));
             }
         }
-        "kubernetes.io/ssh-auth" => {
-            if data("ssh-privatekey").is_none_or(|key| decoded_bytes(key) == 0) {
-                require("data[%s][ssh-privatekey]".to_owned());
-            }
+        "kubernetes.io/ssh-auth"
+            if data("ssh-privatekey").is_none_or(|key| decoded_bytes(key) == 0) =>
+        {
+            require("data[%s][ssh-privatekey]".to_owned());
         }
         "kubernetes.io/tls" => {
             for key in ["tls.crt", "tls.key"].iter().filter(|key| data(key).is_none()) {

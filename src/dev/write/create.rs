@@ -63,7 +63,7 @@ pub(super) fn insert(
     prepare::admit(kind, &name, &mut value)?;
     prepare::create(kind, &mut value);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
-    prepare::allocate(state, kind, &mut value)?;
+    prepare::finish(state, kind, &mut value, options.dry_run)?;
     let charges = admit::check(state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, state, &name, namespace)?;

@@ -88,7 +88,7 @@ pub(super) fn update(
         prepare::update(key.kind, &before, &mut value);
     }
     refuse_invalid(key.kind, &key.name, &validate::update(key.kind, part, &before, &value))?;
-    prepare::allocate(state, key.kind, &mut value)?;
+    prepare::finish(state, key.kind, &mut value, options.dry_run)?;
     check_size(&value)?;
     let place = (key.namespace.as_str(), key.name.as_str());
     let charges = match part {

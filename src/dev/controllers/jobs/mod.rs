@@ -363,7 +363,8 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &Step, past: &Past) 
         let status = object_mut(value, "status");
         if spec.suspend {
             status.remove("startTime");
-        } else {
+        } else if step.active > 0 || past.has_counted() || step.outcome != Outcome::Open {
+            // One that has never done anything has not started, as the real controller sees it.
             status.entry("startTime").or_insert_with(|| now.as_str().into());
         }
         for (field, number) in [

@@ -179,6 +179,10 @@ impl Past {
         fail_job
     }
 
+    pub(super) fn has_counted(&self) -> bool {
+        self.succeeded > 0 || self.failed > 0
+    }
+
     /// Forgets pods that are no more: they are told of once.
     pub(super) fn keep(&mut self, present: &BTreeSet<Box<str>>) {
         self.settled.retain(|uid| present.contains(uid));
