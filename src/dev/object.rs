@@ -167,15 +167,20 @@ impl Object {
             "metadata.namespace" => self.key.namespace.clone(),
             "spec.nodeName" => self.node.to_string(),
             "status.phase" => self.phase.to_string(),
-            "source" => match text_at(&self.value(), "/source/component") {
-                "" => text_at(&self.value(), "/reportingComponent").to_owned(),
-                component => component.to_owned(),
+            "source" => match self.field("source.component") {
+                none if none.is_empty() => self.field("reportingComponent"),
+                component => component,
             },
-            "status.successful" => number_at(&self.value(), "/status/succeeded"),
-            "spec.unschedulable" => (self.value().pointer("/spec/unschedulable")
-                == Some(&Value::Bool(true)))
-            .to_string(),
-            other => text_at(&self.value(), &format!("/{}", other.replace('.', "/"))).to_owned(),
+            "status.successful" => match self.field("status.succeeded") {
+                none if none.is_empty() => "0".to_owned(),
+                succeeded => succeeded,
+            },
+            other => match self.value().pointer(&format!("/{}", other.replace('.', "/"))) {
+                Some(Value::String(text)) => text.clone(),
+                Some(Value::Null) | None if other == "spec.unschedulable" => "false".to_owned(),
+                Some(Value::Null) | None => String::new(),
+                Some(other) => other.to_string(),
+            },
         }
     }
 }
@@ -204,11 +209,6 @@ fn text_of(mut value: Value) -> Box<str> {
     let rest = rest.get(1..).unwrap_or_default();
     let metadata = metadata.unwrap_or_default();
     format!("{{\"metadata\":{metadata}{comma}{rest}").into()
-}
-
-/// A count as a selector writes it.
-fn number_at(value: &Value, pointer: &str) -> String {
-    value.pointer(pointer).and_then(Value::as_i64).unwrap_or_default().to_string()
 }
 
 /// True for the phases that a pod never leaves.
