@@ -185,9 +185,10 @@ impl State {
             return;
         };
         let is_changed = finalizers != self::finalizers(&value);
-        let over = match key.kind {
-            Kind::Namespace => self.is_empty(&key.name),
-            _ => value.pointer("/metadata/deletionGracePeriodSeconds") == Some(&json!(0)),
+        let over = if key.kind == Kind::Namespace {
+            self.is_empty(&key.name)
+        } else {
+            value.pointer("/metadata/deletionGracePeriodSeconds") == Some(&json!(0))
         };
         if over && finalizers.is_empty() {
             self.remove(&object.key);
@@ -208,8 +209,8 @@ impl State {
                             self.store.get(key).is_some_and(|waiting| &*waiting.uid == uid)
                         })
                 };
-            let is_solid = |uid: &&Box<str>| self.store.has_uid(uid) && !is_waiting(uid);
-            if dependent.owners.iter().any(|uid| is_solid(&uid)) {
+            let is_solid = |uid: &str| self.store.has_uid(uid) && !is_waiting(uid);
+            if dependent.owners.iter().any(|uid| is_solid(uid)) {
                 self.disown(&key, &owner.uid);
             } else if !dependent.deleting {
                 let has_own = !self.store.dependents(&dependent.uid).is_empty();
@@ -249,9 +250,9 @@ impl State {
             }
             let value = object.value();
             let is_held = !finalizers(&value).is_empty();
-            let grace = match key.kind {
-                Kind::Pod => first_grace(&object, &value, &DeleteOptions::default()),
-                _ => 0,
+            let grace = match key.kind == Kind::Pod {
+                true => first_grace(&object, &value, &DeleteOptions::default()),
+                false => 0,
             };
             match is_held || grace > 0 {
                 true => self.collect(&object, Propagation::Background),
@@ -334,7 +335,7 @@ fn set_finalizers(value: &mut Value, finalizers: Vec<String>) {
 fn finalizers_after(kind: Kind, value: &Value, propagation: Option<Propagation>) -> Vec<String> {
     let mut finalizers = finalizers(value);
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
-    let propagation = propagation.unwrap_or(match (has(ORPHAN), has(FOREGROUND)) {
+    let propagation = propagation.unwrap_or_else(|| match (has(ORPHAN), has(FOREGROUND)) {
         (true, _) => Propagation::Orphan,
         (false, true) => Propagation::Foreground,
         // As clients of the first hour expect it: a job's pods stay.

@@ -32,7 +32,7 @@ pub(crate) fn apply(target: &Value, patch: &Value) -> Result<Value, Refused> {
     Ok(patched)
 }
 
-fn operations(patch: &Value) -> Result<Vec<Option<Operation<'_>>>, Refused> {
+fn operations<'a>(patch: &'a Value) -> Result<Vec<Option<Operation<'a>>>, Refused> {
     let wrong = |found: &Value, wanted: &str| {
         let found = decode::type_word(found);
         let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
@@ -41,7 +41,9 @@ fn operations(patch: &Value) -> Result<Vec<Option<Operation<'_>>>, Refused> {
     let items = match patch {
         Value::Null => return Ok(Vec::new()),
         Value::Array(items) => items,
-        other => return Err(wrong(other, "jsonpatch.Patch")),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) | Value::String(_) => {
+            return Err(wrong(patch, "jsonpatch.Patch"));
+        }
     };
     if items.len() > OPERATIONS_MAX {
         return Err(Refused::too_large(&format!(
@@ -49,10 +51,10 @@ fn operations(patch: &Value) -> Result<Vec<Option<Operation<'_>>>, Refused> {
             items.len()
         )));
     }
-    let read = |item| match item {
-        &Value::Null => Ok(None),
-        Value::Object(operation) => Ok(Some(operation)),
-        other => Err(wrong(other, "jsonpatch.Operation")),
+    let read = |item: &'a Value| match item.as_object() {
+        None if item.is_null() => Ok(None),
+        None => Err(wrong(item, "jsonpatch.Operation")),
+        operation => Ok(operation),
     };
     items.iter().map(read).collect()
 }
@@ -114,39 +116,39 @@ fn index(name: &str, length: usize) -> Result<usize, Failed> {
 /// What is at a pointer; none for a member that an object does not have.
 fn get<'a>(target: &'a mut Value, path: &str) -> Result<Option<&'a Value>, Failed> {
     let (container, name) = container(target, path)?;
-    match container {
-        Value::Array(items) => index(&name, items.len()).map(|i| items.get(i)),
-        members => Ok(members.get(&name)),
+    match container.as_array() {
+        Some(items) => index(&name, items.len()).map(|i| items.get(i)),
+        None => Ok(container.get(&name)),
     }
 }
 
 fn add(target: &mut Value, path: &str, value: Value) -> Result<(), Failed> {
     let (container, name) = container(target, path)?;
-    match container {
-        Value::Array(items) if name == "-" => items.push(value),
-        Value::Array(items) => items.insert(index(&name, items.len() + 1)?, value),
-        members => members[name] = value,
+    match container.as_array_mut() {
+        Some(items) if name == "-" => items.push(value),
+        Some(items) => items.insert(index(&name, items.len() + 1)?, value),
+        None => container[name] = value,
     }
     Ok(())
 }
 
 fn replace(target: &mut Value, path: &str, value: Value) -> Result<(), Failed> {
     let (container, name) = container(target, path)?;
-    match container {
-        Value::Array(items) => {
+    match container.as_array_mut() {
+        Some(items) => {
             let i = index(&name, items.len())?;
             items[i] = value;
         }
-        members => members[name] = value,
+        None => container[name] = value,
     }
     Ok(())
 }
 
 fn remove(target: &mut Value, path: &str) -> Result<Value, Failed> {
     let (container, name) = container(target, path)?;
-    match container {
-        Value::Array(items) => index(&name, items.len()).map(|i| items.remove(i)),
-        members => members.as_object_mut().and_then(|found| found.remove(&name)).ok_or(Failed),
+    match container.as_array_mut() {
+        Some(items) => index(&name, items.len()).map(|i| items.remove(i)),
+        None => container.as_object_mut().and_then(|found| found.remove(&name)).ok_or(Failed),
     }
 }
 
@@ -167,102 +169,99 @@ mod tests {
         }
     }
 
+    /// Target, patch, and what it becomes; none where the patch is refused.
+    type Case = (&'static str, &'static str, Option<&'static str>);
+
     /// The examples of RFC 6902, appendix A, and what the library does beyond it.
+    const CASES: &[Case] = &[
+        (
+            r#"{"foo":"bar"}"#,
+            r#"[{"op":"add","path":"/baz","value":"qux"}]"#,
+            Some(r#"{"baz":"qux","foo":"bar"}"#),
+        ),
+        (
+            r#"{"foo":["bar","baz"]}"#,
+            r#"[{"op":"add","path":"/foo/1","value":"qux"}]"#,
+            Some(r#"{"foo":["bar","qux","baz"]}"#),
+        ),
+        (
+            r#"{"baz":"qux","foo":"bar"}"#,
+            r#"[{"op":"remove","path":"/baz"}]"#,
+            Some(r#"{"foo":"bar"}"#),
+        ),
+        (
+            r#"{"foo":["bar","qux","baz"]}"#,
+            r#"[{"op":"remove","path":"/foo/1"}]"#,
+            Some(r#"{"foo":["bar","baz"]}"#),
+        ),
+        (
+            r#"{"baz":"qux","foo":"bar"}"#,
+            r#"[{"op":"replace","path":"/baz","value":"boo"}]"#,
+            Some(r#"{"baz":"boo","foo":"bar"}"#),
+        ),
+        (
+            r#"{"foo":{"bar":"baz","waldo":"fred"},"qux":{"corge":"grault"}}"#,
+            r#"[{"op":"move","from":"/foo/waldo","path":"/qux/thud"}]"#,
+            Some(r#"{"foo":{"bar":"baz"},"qux":{"corge":"grault","thud":"fred"}}"#),
+        ),
+        (
+            r#"{"foo":["all","grass","cows","eat"]}"#,
+            r#"[{"op":"move","from":"/foo/1","path":"/foo/3"}]"#,
+            Some(r#"{"foo":["all","cows","eat","grass"]}"#),
+        ),
+        (
+            r#"{"baz":"qux","foo":["a",2,"c"]}"#,
+            r#"[{"op":"test","path":"/baz","value":"qux"},{"op":"test","path":"/foo/1","value":2}]"#,
+            Some(r#"{"baz":"qux","foo":["a",2,"c"]}"#),
+        ),
+        (r#"{"baz":"qux"}"#, r#"[{"op":"test","path":"/baz","value":"bar"}]"#, None),
+        (
+            r#"{"foo":"bar"}"#,
+            r#"[{"op":"add","path":"/child","value":{"grandchild":{}}}]"#,
+            Some(r#"{"foo":"bar","child":{"grandchild":{}}}"#),
+        ),
+        (
+            r#"{"foo":"bar"}"#,
+            r#"[{"op":"add","path":"/baz","value":"qux","xyz":123}]"#,
+            Some(r#"{"foo":"bar","baz":"qux"}"#),
+        ),
+        (r#"{"foo":"bar"}"#, r#"[{"op":"add","path":"/baz/bat","value":"qux"}]"#, None),
+        (
+            r#"{"/":9,"~1":10}"#,
+            r#"[{"op":"test","path":"/~01","value":10}]"#,
+            Some(r#"{"/":9,"~1":10}"#),
+        ),
+        (r#"{"/":9,"~1":10}"#, r#"[{"op":"test","path":"/~01","value":"10"}]"#, None),
+        (
+            r#"{"foo":["bar"]}"#,
+            r#"[{"op":"add","path":"/foo/-","value":["abc","def"]}]"#,
+            Some(r#"{"foo":["bar",["abc","def"]]}"#),
+        ),
+        (r#"{"a":[1,2]}"#, r#"[{"op":"add","path":"/a/-1","value":3}]"#, Some(r#"{"a":[1,2,3]}"#)),
+        (r#"{"a":[1,2]}"#, r#"[{"op":"remove","path":"/a/-2"}]"#, Some(r#"{"a":[2]}"#)),
+        (r#"{"a":[1,2]}"#, r#"[{"op":"remove","path":"/a/-3"}]"#, None),
+        (r#"{"a":[1,2]}"#, r#"[{"op":"add","path":"/a/4","value":3}]"#, None),
+        (r#"{"a":[1,2]}"#, r#"[{"op":"replace","path":"/a/2","value":3}]"#, None),
+        (r#"{"a":[1,2]}"#, r#"[{"op":"remove","path":"/a/x"}]"#, None),
+        (r#"{"a":1}"#, r#"[{"op":"replace","path":"/b","value":2}]"#, Some(r#"{"a":1,"b":2}"#)),
+        (r#"{"a":1}"#, r#"[{"op":"remove","path":"/b"}]"#, None),
+        (r#"{"a":1}"#, r#"[{"op":"copy","from":"/a","path":"/b"}]"#, Some(r#"{"a":1,"b":1}"#)),
+        (r#"{"a":1}"#, r#"[{"op":"copy","from":"/c","path":"/b"}]"#, Some(r#"{"a":1,"b":null}"#)),
+        (r#"{"a":1}"#, r#"[{"op":"move","from":"/c","path":"/b"}]"#, None),
+        (r#"{"a":1}"#, r#"[{"op":"add","path":"/b"}]"#, Some(r#"{"a":1,"b":null}"#)),
+        (r#"{"a":1}"#, r#"[{"op":"add","path":"","value":{}}]"#, None),
+        (r#"{"a":1}"#, r#"[{"op":"none","path":"/a"}]"#, None),
+        (r#"{"a":1}"#, r#"[{"path":"/a"}]"#, None),
+        (r#"{"a":1}"#, r#"[{"op":5,"path":"/a"}]"#, None),
+        (r#"{"a":1}"#, r#"[null]"#, None),
+        (r#"{"a":1}"#, r#"null"#, Some(r#"{"a":1}"#)),
+        (r#"{"a":1}"#, r#"[{"op":"remove","path":"/a"},{"op":"remove","path":"/a"}]"#, None),
+    ];
+
     #[test]
     fn operations_do_as_the_rfc_says() {
-        for (target, patch, want) in [
-            (
-                r#"{"foo":"bar"}"#,
-                r#"[{"op":"add","path":"/baz","value":"qux"}]"#,
-                Some(r#"{"baz":"qux","foo":"bar"}"#),
-            ),
-            (
-                r#"{"foo":["bar","baz"]}"#,
-                r#"[{"op":"add","path":"/foo/1","value":"qux"}]"#,
-                Some(r#"{"foo":["bar","qux","baz"]}"#),
-            ),
-            (
-                r#"{"baz":"qux","foo":"bar"}"#,
-                r#"[{"op":"remove","path":"/baz"}]"#,
-                Some(r#"{"foo":"bar"}"#),
-            ),
-            (
-                r#"{"foo":["bar","qux","baz"]}"#,
-                r#"[{"op":"remove","path":"/foo/1"}]"#,
-                Some(r#"{"foo":["bar","baz"]}"#),
-            ),
-            (
-                r#"{"baz":"qux","foo":"bar"}"#,
-                r#"[{"op":"replace","path":"/baz","value":"boo"}]"#,
-                Some(r#"{"baz":"boo","foo":"bar"}"#),
-            ),
-            (
-                r#"{"foo":{"bar":"baz","waldo":"fred"},"qux":{"corge":"grault"}}"#,
-                r#"[{"op":"move","from":"/foo/waldo","path":"/qux/thud"}]"#,
-                Some(r#"{"foo":{"bar":"baz"},"qux":{"corge":"grault","thud":"fred"}}"#),
-            ),
-            (
-                r#"{"foo":["all","grass","cows","eat"]}"#,
-                r#"[{"op":"move","from":"/foo/1","path":"/foo/3"}]"#,
-                Some(r#"{"foo":["all","cows","eat","grass"]}"#),
-            ),
-            (
-                r#"{"baz":"qux","foo":["a",2,"c"]}"#,
-                r#"[{"op":"test","path":"/baz","value":"qux"},{"op":"test","path":"/foo/1","value":2}]"#,
-                Some(r#"{"baz":"qux","foo":["a",2,"c"]}"#),
-            ),
-            (r#"{"baz":"qux"}"#, r#"[{"op":"test","path":"/baz","value":"bar"}]"#, None),
-            (
-                r#"{"foo":"bar"}"#,
-                r#"[{"op":"add","path":"/child","value":{"grandchild":{}}}]"#,
-                Some(r#"{"foo":"bar","child":{"grandchild":{}}}"#),
-            ),
-            (
-                r#"{"foo":"bar"}"#,
-                r#"[{"op":"add","path":"/baz","value":"qux","xyz":123}]"#,
-                Some(r#"{"foo":"bar","baz":"qux"}"#),
-            ),
-            (r#"{"foo":"bar"}"#, r#"[{"op":"add","path":"/baz/bat","value":"qux"}]"#, None),
-            (
-                r#"{"/":9,"~1":10}"#,
-                r#"[{"op":"test","path":"/~01","value":10}]"#,
-                Some(r#"{"/":9,"~1":10}"#),
-            ),
-            (r#"{"/":9,"~1":10}"#, r#"[{"op":"test","path":"/~01","value":"10"}]"#, None),
-            (
-                r#"{"foo":["bar"]}"#,
-                r#"[{"op":"add","path":"/foo/-","value":["abc","def"]}]"#,
-                Some(r#"{"foo":["bar",["abc","def"]]}"#),
-            ),
-            (
-                r#"{"a":[1,2]}"#,
-                r#"[{"op":"add","path":"/a/-1","value":3}]"#,
-                Some(r#"{"a":[1,2,3]}"#),
-            ),
-            (r#"{"a":[1,2]}"#, r#"[{"op":"remove","path":"/a/-2"}]"#, Some(r#"{"a":[2]}"#)),
-            (r#"{"a":[1,2]}"#, r#"[{"op":"remove","path":"/a/-3"}]"#, None),
-            (r#"{"a":[1,2]}"#, r#"[{"op":"add","path":"/a/4","value":3}]"#, None),
-            (r#"{"a":[1,2]}"#, r#"[{"op":"replace","path":"/a/2","value":3}]"#, None),
-            (r#"{"a":[1,2]}"#, r#"[{"op":"remove","path":"/a/x"}]"#, None),
-            (r#"{"a":1}"#, r#"[{"op":"replace","path":"/b","value":2}]"#, Some(r#"{"a":1,"b":2}"#)),
-            (r#"{"a":1}"#, r#"[{"op":"remove","path":"/b"}]"#, None),
-            (r#"{"a":1}"#, r#"[{"op":"copy","from":"/a","path":"/b"}]"#, Some(r#"{"a":1,"b":1}"#)),
-            (
-                r#"{"a":1}"#,
-                r#"[{"op":"copy","from":"/c","path":"/b"}]"#,
-                Some(r#"{"a":1,"b":null}"#),
-            ),
-            (r#"{"a":1}"#, r#"[{"op":"move","from":"/c","path":"/b"}]"#, None),
-            (r#"{"a":1}"#, r#"[{"op":"add","path":"/b"}]"#, Some(r#"{"a":1,"b":null}"#)),
-            (r#"{"a":1}"#, r#"[{"op":"add","path":"","value":{}}]"#, None),
-            (r#"{"a":1}"#, r#"[{"op":"none","path":"/a"}]"#, None),
-            (r#"{"a":1}"#, r#"[{"path":"/a"}]"#, None),
-            (r#"{"a":1}"#, r#"[{"op":5,"path":"/a"}]"#, None),
-            (r#"{"a":1}"#, r#"[null]"#, None),
-            (r#"{"a":1}"#, r#"null"#, Some(r#"{"a":1}"#)),
-            (r#"{"a":1}"#, r#"[{"op":"remove","path":"/a"},{"op":"remove","path":"/a"}]"#, None),
-        ] {
-            check(target, patch, want);
+        for (target, patch, want) in CASES {
+            check(target, patch, *want);
         }
     }
 

@@ -88,7 +88,7 @@ fn plain(value: Value) -> Value {
             let kept = items.into_iter().filter(|item| item.get(DIRECTIVE).is_none());
             Value::Array(kept.map(plain).collect())
         }
-        scalar => scalar,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
     }
 }
 

@@ -50,10 +50,9 @@ fn form(shape: &'static Shape, list: &'static List) -> Form {
         (Shape::Object(inner), _) => Form::Object(*inner),
         (Shape::Map(item), _) => Form::Map(item),
         (Shape::List(_), List::Set) => Form::Set,
-        (Shape::List(item), List::Map(keys)) => match **item {
-            Shape::Object(inner) => Form::Keyed(inner, keys),
-            _ => Form::Leaf,
-        },
+        (Shape::List(item), List::Map(keys)) if let Shape::Object(inner) = **item => {
+            Form::Keyed(inner, keys)
+        }
         _ => Form::Leaf,
     }
 }
@@ -378,6 +377,6 @@ fn go_syntax(value: &Value) -> String {
     match value {
         Value::Array(_) => "[]interface {}".to_owned(),
         Value::Object(_) => "map[string]interface {}".to_owned(),
-        scalar => scalar.to_string(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
     }
 }

@@ -99,8 +99,8 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, Refused> {
     let members = match &patch {
         Value::Object(members) => members.clone(),
         Value::Null => Map::new(),
-        other => {
-            let found = decode::type_word(other);
+        Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            let found = decode::type_word(&patch);
             let wanted = "map[string]interface {}";
             let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
             return Err(Refused::bad_request(message));
