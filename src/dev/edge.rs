@@ -159,7 +159,8 @@ fn group_of(api_version: &str) -> &str {
 /// A patch that names fields: its top-level ones are the only ones that differ.
 fn stored_patch(request: &Request, kind: Kind) -> Request {
     let mut inner = request.clone();
-    let Ok(mut patch) = serde_json::from_slice::<Value>(&request.body) else { return inner };
+    let patch = serde_json::from_slice(&request.body).ok();
+    let Some(mut patch) = patch.or_else(|| read_yaml(&request.body).ok()) else { return inner };
     rename(kind, &mut patch, |(there, here)| (there, here));
     if let Some(members) = patch.as_object_mut().filter(|m| m.contains_key("apiVersion")) {
         members.insert("apiVersion".to_owned(), kind.api_version().into());

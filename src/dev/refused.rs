@@ -239,6 +239,15 @@ impl Refused {
         refused
     }
 
+    /// To a request that is beyond a limit of the transport.
+    pub(crate) fn limit(code: u16, why: &str, body_bytes_max: usize) -> Self {
+        match code {
+            413 => Self::too_large(&format!("limit is {body_bytes_max}")),
+            400 => Self::bad_request(why),
+            _ => Self::new(code, "", why.to_owned()),
+        }
+    }
+
     pub(crate) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self::new(405, "MethodNotAllowed", message.to_owned()).about("", "", "")

@@ -20,8 +20,10 @@ use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
 
 /// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
 const CONNECTIONS_MAX: usize = 512;
-/// More than the API takes: it has its own words about what is too large.
-const BODY_BYTES_MAX: usize = 8 << 20;
+/// The real server's limit for a request's body.
+const BODY_BYTES_MAX: usize = 3 << 20;
+/// Go's limit, which is the real server's: selectors may be long.
+const HEADER_BYTES_MAX: usize = 1 << 20;
 /// A slow body comes in so many pieces.
 const SLOW_PIECES: u32 = 20;
 /// Orders to the door that wait; one more is dropped.
@@ -233,6 +235,8 @@ fn serve(listener: TcpListener, handler: &Arc<dyn Handler>) -> io::Result<Server
         body_bytes_max: BODY_BYTES_MAX,
         write_timeout: Duration::from_secs(30),
         idle_timeout: Duration::from_secs(90),
+        header_bytes_max: HEADER_BYTES_MAX,
+        refusal: |status, why| Refused::limit(status, why, BODY_BYTES_MAX).body().to_string(),
         ..Limits::default()
     };
     Server::start(Listen::Tcp(listener), limits, "dev-api", Arc::clone(handler))

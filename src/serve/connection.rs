@@ -22,7 +22,7 @@ pub(super) fn serve(socket: &Arc<Socket>, limits: &Limits, handler: &dyn Handler
             Ok(request) => {
                 let handled = handler.handle(request, Responder::new(&mut output));
                 if output.answer == Answer::Owed {
-                    refuse(&mut output, 500, "the request was not answered");
+                    refuse(&mut output, limits, 500, "the request was not answered");
                 }
                 if handled.is_err() || output.answer != Answer::Sent || !output.keep_alive {
                     break;
@@ -30,7 +30,7 @@ pub(super) fn serve(socket: &Arc<Socket>, limits: &Limits, handler: &dyn Handler
             }
             Err(Stop::Closed) => break,
             Err(Stop::Refused(status, why)) => {
-                refuse(&mut output, status, why);
+                refuse(&mut output, limits, status, why);
                 break;
             }
         }
@@ -57,17 +57,12 @@ fn next_request(input: &mut Input<'_>, output: &mut Output) -> Result<Request, S
     Ok(request)
 }
 
-/// Tells the client what is wrong, in the shape of all our errors.
-fn refuse(output: &mut Output, status: u16, why: &'static str) {
+/// Tells the client what is wrong.
+fn refuse(output: &mut Output, limits: &Limits, status: u16, why: &'static str) {
     output.keep_alive = false;
-    let body = refusal(why);
+    let body = (limits.refusal)(status, why);
     // The connection ends either way.
     let _ = output.send(status, &[("content-type", "application/json")], body.as_bytes());
-}
-
-/// The body of a refusal; `why` is our own text and needs no escapes.
-pub(super) fn refusal(why: &'static str) -> String {
-    format!("{{\"error\":\"{why}\"}}")
 }
 
 /// Ends a connection so that the client can read the last answer: closing with unread bytes would

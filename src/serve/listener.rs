@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::serve::connection::{self, refusal};
+use crate::serve::connection;
 use crate::serve::response::Output;
 use crate::serve::socket::Socket;
 use crate::serve::{Handler, Limits, STACK_BYTES};
@@ -158,7 +158,7 @@ impl Shared {
     /// Tells a client that there is no room for it, without waiting for it.
     fn refuse(&self, socket: Arc<Socket>) {
         let mut output = Output::new(Arc::clone(&socket), REFUSE_TIMEOUT);
-        let body = refusal("too many connections");
+        let body = (self.limits.refusal)(503, "too many connections");
         let headers = [("content-type", "application/json"), ("retry-after", "1")];
         let sent = socket
             .set_write_timeout(REFUSE_TIMEOUT)

@@ -34,6 +34,8 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// From the end of an answer to the first byte of the next request.
     pub idle_timeout: Duration,
+    /// The JSON in which a client is told of one of these limits: the code, and why.
+    pub refusal: fn(u16, &'static str) -> String,
 }
 
 impl Default for Limits {
@@ -45,6 +47,8 @@ impl Default for Limits {
             read_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
+            // It is our own text and needs no escapes.
+            refusal: |_, why| format!("{{\"error\":\"{why}\"}}"),
         }
     }
 }

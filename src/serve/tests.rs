@@ -64,6 +64,7 @@ const LIMITS: Limits = Limits {
     read_timeout: Duration::from_millis(300),
     write_timeout: Duration::from_millis(300),
     idle_timeout: Duration::from_millis(600),
+    refusal: |_, why| format!("{{\"error\":\"{why}\"}}"),
 };
 
 /// A test fails rather than hangs.

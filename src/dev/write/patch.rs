@@ -8,6 +8,7 @@ use super::{check_name, nameless, set_managed};
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
 use crate::dev::defaults;
+use crate::dev::edge;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::object::{Object, metadata_mut, set_type, text_at};
 use crate::dev::options::{self, Applies, WriteOptions};
@@ -17,7 +18,6 @@ use crate::dev::refused::{Cause, Refused};
 use crate::dev::schema;
 use crate::dev::state::State;
 use crate::serve::Request;
-use crate::wire::yaml::Node;
 
 /// The kinds of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,16 +190,8 @@ fn configuration(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     let wrong = |detail: &str| Refused::bad_request(format!("error decoding YAML: {detail}"));
     let mut config: Value = match serde_json::from_slice(body) {
         Ok(config) => config,
-        Err(_) => {
-            let text = str::from_utf8(body).unwrap_or_default();
-            let node = Node::read(text).map_err(|mistake| {
-                wrong(&format!(
-                    "error converting YAML to JSON: yaml: line {}: {}",
-                    mistake.at.line, mistake.message
-                ))
-            })?;
-            node.to_json()
-        }
+        Err(_) => edge::read_yaml(body)
+            .map_err(|error| wrong(&format!("error converting YAML to JSON: {error}")))?,
     };
     if config.is_null() {
         config = Value::Object(Map::new());
