@@ -81,11 +81,11 @@ mod python {
 }
 
 const SCENARIOS: &[Scenario] = scenarios! {
-    Real python::{kubernetes, lightkube};
-    Both kubectl_1_20::{get, delete, apply, create, patch, waiting};
-    Both kubectl_newer::{get, delete, apply, create, patch, waiting};
-    Real kubectl_1_20::{describe, nodes};
-    Real kubectl_newer::{describe, nodes};
+    Both python::{kubernetes, lightkube};
+    Both kubectl_1_20::{get, describe, delete, apply, create, patch, waiting, nodes};
+    Embedded kubectl_1_20::{logs};
+    Both kubectl_newer::{get, describe, delete, apply, create, patch, waiting, nodes};
+    Embedded kubectl_newer::{logs};
 };
 
 fn main() -> ExitCode {

@@ -470,7 +470,7 @@ mod tests {
         object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
         let cells: Vec<String> = row(kind, &object, NOW)
             .iter()
-            .map(|cell| cell.as_str().map_or(cell.to_string(), str::to_owned))
+            .map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned))
             .collect();
         assert_eq!(cells.join("|"), expected, "{kind:?} {object}");
     }
