@@ -435,3 +435,112 @@ fn deletion_moment(value: &Value, grace: i64, now: &str) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dev::testing::state;
+
+    fn put(state: &mut State, name: &str, owners: &[(&str, bool)], finalizers: &[&str]) -> Key {
+        let references: Vec<Value> = owners
+            .iter()
+            .map(|(owner, blocks)| {
+                json!({
+                    "apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": owner,
+                    "blockOwnerDeletion": blocks,
+                })
+            })
+            .collect();
+        let metadata = json!({
+            "name": name, "namespace": "n", "uid": name,
+            "ownerReferences": references, "finalizers": finalizers,
+        });
+        state.store.put(Kind::ConfigMap, json!({ "metadata": metadata })).key.clone()
+    }
+
+    fn delete(state: &mut State, key: &Key, propagation: Option<Propagation>) {
+        let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+        state.delete(key, &options).expect("it is there");
+    }
+
+    fn release(state: &mut State, key: &Key) {
+        let mut value = state.store.get(key).expect("it is there").value();
+        metadata_mut(&mut value).remove("finalizers");
+        state.replace(key.kind, value);
+    }
+
+    fn names(state: &State) -> Vec<String> {
+        state.store.objects(Kind::ConfigMap, "").map(|object| object.key.name.clone()).collect()
+    }
+
+    #[test]
+    fn in_the_foreground_owners_go_after_those_that_block_them() {
+        let mut state = state();
+        let owner = put(&mut state, "owner", &[], &[]);
+        let held = put(&mut state, "held", &[("owner", true)], &["x.y/z"]);
+        put(&mut state, "free", &[("owner", false)], &[]);
+        put(&mut state, "below", &[("held", true)], &[]);
+        put(&mut state, "shared", &[("owner", true), ("other", true)], &[]);
+        put(&mut state, "other", &[], &[]);
+        delete(&mut state, &owner, Some(Propagation::Foreground));
+        assert_eq!(names(&state), ["held", "other", "owner", "shared"]);
+        release(&mut state, &held);
+        assert_eq!(names(&state), ["other", "shared"]);
+        assert!(state.collector.waiting.is_empty());
+        let shared = state.store.get(&Key::new(Kind::ConfigMap, "n", "shared")).expect("there");
+        assert_eq!(shared.owners.len(), 1);
+    }
+
+    /// As many as a thread's stack would not hold calls for.
+    #[test]
+    fn chains_of_owners_may_be_long() {
+        const N: usize = 5_000;
+        let mut state = state();
+        let name = |i: usize| format!("c{i:05}");
+        let first = put(&mut state, &name(0), &[], &[]);
+        for i in 1..N {
+            put(&mut state, &name(i), &[(name(i - 1).as_str(), true)], &[]);
+        }
+        delete(&mut state, &first, Some(Propagation::Foreground));
+        assert_eq!(names(&state), Vec::<String>::new());
+    }
+
+    #[test]
+    fn orphans_lose_their_owner_and_stay() {
+        let mut state = state();
+        let owner = put(&mut state, "owner", &[], &[]);
+        let orphan = put(&mut state, "orphan", &[("owner", true)], &[]);
+        delete(&mut state, &owner, Some(Propagation::Orphan));
+        assert_eq!(names(&state), ["orphan"]);
+        let value = state.store.get(&orphan).expect("it stays").value();
+        assert!(value.pointer("/metadata/ownerReferences").is_none());
+    }
+
+    #[test]
+    fn another_policy_may_follow_before_the_end() {
+        let mut state = state();
+        let owner = put(&mut state, "owner", &[], &[]);
+        put(&mut state, "held", &[("owner", true)], &["x.y/z"]);
+        delete(&mut state, &owner, Some(Propagation::Foreground));
+        assert_eq!(names(&state), ["held", "owner"]);
+        delete(&mut state, &owner, Some(Propagation::Background));
+        assert_eq!(names(&state), ["held"]);
+    }
+
+    #[test]
+    fn jobs_leave_their_pods_unless_told_otherwise_and_generations_count_the_mark() {
+        let job = finalizers_after(Kind::Job, &json!({}), None);
+        assert_eq!(job, [ORPHAN]);
+        assert!(finalizers_after(Kind::Job, &json!({}), Some(Propagation::Background)).is_empty());
+        assert!(finalizers_after(Kind::ConfigMap, &json!({}), None).is_empty());
+        let mut state = state();
+        let value = json!({ "metadata": {
+            "name": "b", "namespace": "n", "uid": "b", "generation": 1, "finalizers": ["x.y/z"],
+        } });
+        let key = state.store.put(Kind::PodDisruptionBudget, value).key.clone();
+        delete(&mut state, &key, None);
+        delete(&mut state, &key, None);
+        let value = state.store.get(&key).expect("it is held").value();
+        assert_eq!(value["metadata"]["generation"], 2);
+    }
+}

@@ -14,7 +14,7 @@ use crate::dev::deletion::{DeleteOptions, Propagation};
 use crate::dev::kind::{Kind, Part};
 use crate::dev::object::{Object, array_at};
 use crate::dev::refused::{Cause, Refused, go_quoted};
-use crate::dev::selector::{FieldSelector, LabelSelector};
+use crate::dev::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::dev::table::Form;
 use crate::serve::Request;
 
@@ -40,6 +40,8 @@ pub(crate) struct ListOptions {
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
     pub(crate) timeout: Option<Duration>,
+    /// Whether a watch begins with all that is there; none leaves it to the version.
+    pub(crate) initial_events: Option<bool>,
     pub(crate) form: Form,
 }
 
@@ -105,17 +107,19 @@ impl ListOptions {
         let labels = LabelSelector::parse(text("labelSelector"))?;
         let fields = FieldSelector::parse(text("fieldSelector"))?;
         check_fields(kind, &fields)?;
-        check_match(watch, text)?;
+        let initial_events = request.query("sendInitialEvents").map(is_true);
+        check_match(watch, initial_events.is_some(), text)?;
         let version = resource_version(text("resourceVersion"))?;
         let page = match text("continue") {
             "" => None,
-            // An empty version is none; 0 is let through, as the real server does.
-            _ if version.is_some_and(|version| version > 0) => {
-                let message = "specifying resource version is not allowed when using continue";
-                return Err(Refused::bad_request(message));
-            }
+            _ if watch => None,
             token => Some(Page::parse(token)?),
         };
+        // An empty version is none; 0 is let through, as the real server does.
+        if page.is_some() && version.is_some_and(|version| version > 0) {
+            let message = "specifying resource version is not allowed when using continue";
+            return Err(Refused::bad_request(message));
+        }
         let limit = usize::try_from(limit).unwrap_or_default();
         let at = match (text("resourceVersionMatch"), version) {
             (_, None) => At::Now,
@@ -136,17 +140,24 @@ impl ListOptions {
                 .and_then(|seconds| u64::try_from(seconds).ok())
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
+            initial_events,
             form: Form::of(request, Part::Whole)?,
         })
     }
 
-    /// The same for one object by its name.
-    pub(crate) fn narrow(&mut self, name: &str) {
-        self.fields.terms.push(crate::dev::selector::FieldTerm {
+    /// The same for one object by its name. A selector may only say the same.
+    pub(crate) fn narrow(&mut self, name: &str) -> Result<(), Refused> {
+        let names = |term: &&FieldTerm| term.field == "metadata.name" && term.equal;
+        if self.fields.terms.iter().filter(names).any(|term| term.value != name) {
+            let message = "fieldSelector metadata.name doesn't match requested name";
+            return Err(Refused::bad_request(message));
+        }
+        self.fields.terms.push(FieldTerm {
             field: "metadata.name".to_owned(),
             value: name.to_owned(),
             equal: true,
         });
+        Ok(())
     }
 
     /// True where nothing is selected, so that the server knows how many remain.
@@ -160,94 +171,103 @@ impl ListOptions {
     }
 }
 
-/// The fields that may be selected by, as the real server has them.
-fn selectable_fields(kind: Kind) -> &'static [&'static str] {
-    const KNOWN: [(Kind, &[&str]); 6] = [
-        (
-            Kind::Pod,
-            &[
-                "metadata.name",
-                "metadata.namespace",
-                "spec.nodeName",
-                "spec.restartPolicy",
-                "spec.schedulerName",
-                "spec.serviceAccountName",
-                "status.nominatedNodeName",
-                "status.phase",
-                "status.podIP",
-            ],
-        ),
-        (Kind::Namespace, &["metadata.name", "metadata.namespace", "status.phase"]),
-        (Kind::Node, &["metadata.name", "metadata.namespace", "spec.unschedulable"]),
-        (Kind::Job, &["metadata.name", "metadata.namespace", "status.successful"]),
-        (Kind::Secret, &["metadata.name", "metadata.namespace", "type"]),
-        (
-            Kind::Event,
-            &[
-                "metadata.name",
-                "metadata.namespace",
-                "involvedObject.apiVersion",
-                "involvedObject.fieldPath",
-                "involvedObject.kind",
-                "involvedObject.name",
-                "involvedObject.namespace",
-                "involvedObject.resourceVersion",
-                "involvedObject.uid",
-                "reason",
-                "reportingComponent",
-                "source",
-                "type",
-            ],
-        ),
-    ];
-    KNOWN
-        .into_iter()
-        .find(|(known, _)| *known == kind)
-        .map_or(&["metadata.name", "metadata.namespace"], |(_, fields)| fields)
-}
+/// The fields that may be selected by besides `metadata.name` and `metadata.namespace`, of kinds
+/// that have some. They refuse others in few words.
+const SELECTABLE: [(Kind, &[&str]); 6] = [
+    (
+        Kind::Event,
+        &[
+            "involvedObject.apiVersion",
+            "involvedObject.fieldPath",
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "involvedObject.resourceVersion",
+            "involvedObject.uid",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+    ),
+    (Kind::Job, &["status.successful"]),
+    (Kind::Namespace, &["status.phase"]),
+    (Kind::Node, &["spec.unschedulable"]),
+    (
+        Kind::Pod,
+        &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.nominatedNodeName",
+            "status.phase",
+            "status.podIP",
+        ],
+    ),
+    (Kind::Secret, &["type"]),
+];
 
 fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), Refused> {
-    let known = selectable_fields(kind);
-    let Some(term) = fields.terms.iter().find(|term| !known.contains(&term.field.as_str())) else {
-        return Ok(());
-    };
-    let message = if kind == Kind::Job {
-        format!("field label {} not supported for batchv1.Job", go_quoted(&term.field))
-    } else if known.len() > 2 {
-        format!("field label not supported: {}", term.field)
-    } else {
-        let known: Vec<String> = known.iter().map(|field| go_quoted(field)).collect();
-        format!(
-            "{} is not a known field selector: only {}",
-            go_quoted(&term.field),
-            known.join(", ")
-        )
-    };
-    Err(Refused::bad_request(message))
+    const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];
+    let own = SELECTABLE.iter().find(|(known, _)| *known == kind).map(|(_, fields)| *fields);
+    let known =
+        |field: &str| COMMON.contains(&field) || own.is_some_and(|fields| fields.contains(&field));
+    let Some(term) = fields.terms.iter().find(|term| !known(&term.field)) else { return Ok(()) };
+    let quoted = go_quoted(&term.field);
+    Err(Refused::bad_request(match own {
+        Some(_) if kind == Kind::Job => {
+            format!("field label {quoted} not supported for batchv1.Job")
+        }
+        Some(_) => format!("field label not supported: {}", term.field),
+        None => format!(
+            "{quoted} is not a known field selector: only \"metadata.name\", \
+             \"metadata.namespace\""
+        ),
+    }))
 }
 
-fn check_match<'a>(watch: bool, text: impl Fn(&str) -> &'a str) -> Result<(), Refused> {
+fn check_match<'a>(
+    watch: bool,
+    initial_events: bool,
+    text: impl Fn(&str) -> &'a str,
+) -> Result<(), Refused> {
     const FIELD: &str = "resourceVersionMatch";
+    const NOT_OLDER: &str = "NotOlderThan";
     let rule = text(FIELD);
     let version = text("resourceVersion");
-    let cause = match rule {
-        "" => return Ok(()),
-        _ if watch => Cause::forbidden(FIELD, "resourceVersionMatch is forbidden for watch"),
-        _ if version.is_empty() => Cause::forbidden(
-            FIELD,
-            "resourceVersionMatch is forbidden unless resourceVersion is provided",
-        ),
-        _ if !text("continue").is_empty() => {
-            Cause::forbidden(FIELD, "resourceVersionMatch is forbidden when continue is provided")
+    let mut causes = Vec::new();
+    let mut forbid = |detail: &str| causes.push(Cause::forbidden(FIELD, detail));
+    if initial_events && watch {
+        // As the servers have it that know of it.
+        if rule != NOT_OLDER {
+            forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
         }
-        "Exact" if version == "0" => Cause::forbidden(
-            FIELD,
-            "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-        ),
-        "Exact" | "NotOlderThan" => return Ok(()),
-        other => Cause::not_supported(FIELD, other, &["Exact", "NotOlderThan", ""]),
-    };
-    Err(Refused::invalid_kind("ListOptions", "meta.k8s.io", "", &[cause]))
+    } else if !rule.is_empty() {
+        if watch {
+            forbid("resourceVersionMatch is forbidden for watch");
+        }
+        if version.is_empty() {
+            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !text("continue").is_empty() {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if rule == "Exact" && version == "0" {
+            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+    }
+    if initial_events && !watch {
+        let detail = "sendInitialEvents is forbidden for list";
+        causes.push(Cause::forbidden("sendInitialEvents", detail));
+    }
+    if !matches!(rule, "" | "Exact" | NOT_OLDER) {
+        causes.push(Cause::not_supported(FIELD, rule, &["Exact", NOT_OLDER, ""]));
+    }
+    match causes.as_slice() {
+        [] => Ok(()),
+        causes => Err(Refused::invalid_kind("ListOptions", "meta.k8s.io", "", causes)),
+    }
 }
 
 /// Reads a `resourceVersion`; empty is none.

@@ -466,3 +466,53 @@ fn mistakes_are_told_at_the_start() {
         assert!(error.contains(words), "{error}");
     }
 }
+
+#[test]
+fn a_watch_may_begin_with_all_there_is_and_say_where_that_ends() {
+    let fixture = start(|options| options.simulate = true);
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map = |name: &str| json!({ "metadata": { "name": name } }).to_string();
+    assert_eq!(send(fixture.address, "POST", maps, Some((JSON, &map("a")))).status, 201);
+    let query = "watch=1&timeoutSeconds=1&sendInitialEvents=true&fieldSelector=metadata.name%3Da";
+    let full = format!("{maps}?{query}&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
+    let events: Vec<Value> = fixture
+        .get(&full)
+        .body
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an event"))
+        .collect();
+    let words: Vec<&Value> = events.iter().map(|event| &event["type"]).collect();
+    assert_eq!(words, ["ADDED", "BOOKMARK"]);
+    let metadata = &events[1]["object"]["metadata"];
+    assert_eq!(metadata["annotations"], json!({ "k8s.io/initial-events-end": "true" }));
+    let version = metadata["resourceVersion"].as_str().expect("a version").to_owned();
+    let quiet = fixture.get(&full.replace("=true&f", "=false&f"));
+    assert_eq!((quiet.status, quiet.body.as_str()), (200, ""));
+    let refused = |path: String, want: &str| {
+        let reply = fixture.get(&path);
+        assert_eq!(reply.status, 422, "{}", reply.body);
+        assert!(reply.body.contains(want), "{}", reply.body);
+    };
+    let wanted = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+    refused(format!("{maps}?{query}"), wanted);
+    refused(format!("{maps}?sendInitialEvents=true"), "sendInitialEvents is forbidden for list");
+    let future = version.parse::<u64>().expect("a number") + 1000;
+    assert_eq!(fixture.get(&format!("{full}&resourceVersion={future}")).status, 504);
+}
+
+#[test]
+fn what_is_too_large_is_refused_where_the_real_server_does() {
+    let fixture = start(|options| options.simulate = true);
+    let create = |n: usize| {
+        let mut pod = pod("large", "true");
+        pod["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": "x".repeat(n) }]);
+        let reply = fixture.create(&pod);
+        (reply.status, reply.json()["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let large = "etcdserver: request is too large".to_owned();
+    assert_eq!(create(1_600_000), (500, large));
+    assert!(create(2_200_000).1.starts_with("rpc error: code = ResourceExhausted"));
+    let limit = "Request entity too large: limit is 3145728".to_owned();
+    assert_eq!(create(3 << 20), (413, limit));
+    assert_eq!(create(1000).0, 201);
+}

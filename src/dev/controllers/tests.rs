@@ -117,8 +117,8 @@ fn a_job_runs_its_pods_to_the_end() {
     let reasons = fixture.reasons("j");
     assert_eq!(reasons.iter().filter(|reason| *reason == "SuccessfulCreate").count(), 3);
     assert!(reasons.contains(&"Completed".to_owned()), "{reasons:?}");
-    // Its pods go with it.
-    assert_eq!(fixture.delete(&path).status, 200);
+    // Its pods go with it, as kubectl asks for.
+    assert_eq!(fixture.delete(&format!("{path}?propagationPolicy=Background")).status, 200);
     fixture.until(&format!("{CORE}/pods"), "empty", |pods| pods["items"] == json!([]));
 }
 

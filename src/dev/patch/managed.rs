@@ -260,3 +260,100 @@ fn refuse_conflicts(owners: &[Owner], taken: &Fields) -> Result<(), Refused> {
     };
     Err(Refused::apply_conflict(&text, &causes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Writer<'_> = Writer { manager: "m", now: "2026-01-01T00:00:00Z" };
+
+    fn map(data: Value) -> Value {
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "x" }, "data": data })
+    }
+
+    fn by(manager: &str) -> Writer<'_> {
+        Writer { manager, ..NOW }
+    }
+
+    /// Manager and fields of each entry.
+    fn owners(managed: &Value) -> Vec<(String, String)> {
+        let entry = |owner: &Owner| (owner.manager.clone(), owner.fields.paths().join(" "));
+        read(managed).iter().map(entry).collect()
+    }
+
+    fn owner(manager: &str, fields: &str) -> (String, String) {
+        (manager.to_owned(), fields.to_owned())
+    }
+
+    #[test]
+    fn what_is_applied_no_more_goes_unless_others_own_it() {
+        let kind = Kind::ConfigMap;
+        let first = apply(kind, None, &map(json!({"a": "1", "b": "2"})), by("one"), false)
+            .expect("nobody else is there");
+        let shared = apply(
+            kind,
+            Some((&first.value, &first.managed)),
+            &map(json!({"b": "2", "c": "3"})),
+            by("two"),
+            false,
+        )
+        .expect("the same value is no conflict");
+        assert_eq!(
+            owners(&shared.managed),
+            [owner("one", ".data.a .data.b"), owner("two", ".data.b .data.c")]
+        );
+        let less =
+            apply(kind, Some((&shared.value, &shared.managed)), &map(json!({})), by("one"), false)
+                .expect("giving up is allowed");
+        assert_eq!(less.value["data"], json!({"b": "2", "c": "3"}));
+        assert_eq!(owners(&less.managed), [owner("two", ".data.b .data.c")]);
+    }
+
+    #[test]
+    fn conflicts_name_who_manages_what_and_give_way_to_force() {
+        let kind = Kind::ConfigMap;
+        let old = map(json!({"a": "1"}));
+        let managed = created(kind, &old, by("creator"));
+        let config = map(json!({"a": "2"}));
+        let refused = apply(kind, Some((&old, &managed)), &config, by("m"), false)
+            .expect_err("it is another's");
+        assert_eq!(
+            refused.message,
+            "Apply failed with 1 conflict: conflict with \"creator\" using v1: .data.a"
+        );
+        let forced = apply(kind, Some((&old, &managed)), &config, by("m"), true).expect("forced");
+        assert_eq!(forced.value["data"], json!({"a": "2"}));
+        assert_eq!(owners(&forced.managed), [owner("m", ".data.a"), owner("creator", ".data")]);
+    }
+
+    #[test]
+    fn updaters_are_bounded() {
+        let kind = Kind::ConfigMap;
+        let mut value = map(json!({"k": "0"}));
+        let mut managed = created(kind, &value, by("m0"));
+        for i in 0..20 {
+            let mut next = value.clone();
+            next["data"][format!("k{i}")] = "1".into();
+            managed = updated(kind, &value, &next, &managed, by(&format!("w{i:02}")));
+            value = next;
+        }
+        let owners = owners(&managed);
+        assert_eq!(owners.len(), UPDATERS_MAX);
+        assert_eq!(owners[0].0, ANCIENT);
+        assert!(owners[0].1.contains(".data.k0"), "{owners:?}");
+    }
+
+    #[test]
+    fn what_nobody_managed_stays_unmanaged_until_somebody_applies() {
+        let kind = Kind::ConfigMap;
+        let (old, new) = (map(json!({"a": "1"})), map(json!({"a": "2"})));
+        assert_eq!(updated(kind, &old, &new, &json!([]), NOW), json!([]));
+        let none = json!([]);
+        let applied = apply(kind, Some((&new, &none)), &map(json!({"b": "1"})), NOW, false);
+        let applied = applied.expect("nothing is taken");
+        assert_eq!(
+            owners(&applied.managed),
+            [owner("m", ".data.b"), owner(BEFORE_FIRST_APPLY, ".data .data.a")]
+        );
+    }
+}

@@ -49,7 +49,7 @@ fn merge_members(
         }
         let field = of.and_then(|of| of.field(&name));
         let merged = match (target.remove(&name), change) {
-            (_, Value::Null) if of.is_some() => continue,
+            (Some(_), Value::Null) => continue,
             (Some(Value::Object(present)), Value::Object(change)) => {
                 Value::Object(merge_members(type_of(field), present, change)?)
             }
@@ -310,4 +310,96 @@ fn ordered(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&s
     all.extend(patched);
     all.extend(others);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dev::kind::Kind;
+    use crate::dev::schema;
+
+    #[track_caller]
+    fn check(target: &Value, patch: &Value, want: &Value) {
+        let members = patch.as_object().expect("an object");
+        let got = super::apply(schema::of(Kind::Pod), target, members).expect("a patch");
+        assert_eq!(got, *want, "{target} + {patch}");
+    }
+
+    #[test]
+    fn lists_of_objects_are_merged_by_their_keys() {
+        let pod = json!({ "spec": { "containers": [
+            { "name": "a", "image": "1", "env": [{ "name": "X", "value": "1" }] },
+            { "name": "b", "image": "2" },
+        ] } });
+        let containers = |list: Value| json!({ "spec": { "containers": list } });
+        for (patch, want) in [
+            (
+                json!([{ "name": "b", "image": "3" }]),
+                json!([pod["spec"]["containers"][0], { "name": "b", "image": "3" }]),
+            ),
+            (
+                json!([{ "name": "c", "image": "3" }]),
+                json!([
+                    { "name": "c", "image": "3" },
+                    pod["spec"]["containers"][0],
+                    pod["spec"]["containers"][1],
+                ]),
+            ),
+            (
+                json!([{ "name": "a", "env": [{ "name": "X", "$patch": "delete" }] }]),
+                json!([
+                    { "name": "a", "image": "1", "env": [] },
+                    { "name": "b", "image": "2" },
+                ]),
+            ),
+            (json!([{ "$patch": "replace" }, { "name": "z" }]), json!([{ "name": "z" }])),
+            (json!([{ "name": "a", "$patch": "delete" }]), json!([{ "name": "b", "image": "2" }])),
+        ] {
+            check(&pod, &containers(patch), &containers(want));
+        }
+        let order = json!({ "spec": {
+            "$setElementOrder/containers": [{ "name": "b" }, { "name": "a" }],
+            "containers": [{ "name": "a", "image": "9" }],
+        } });
+        let want = json!([
+            { "name": "b", "image": "2" },
+            { "name": "a", "image": "9", "env": [{ "name": "X", "value": "1" }] },
+        ]);
+        check(&pod, &order, &containers(want));
+    }
+
+    #[test]
+    fn maps_sets_and_volumes_follow_their_directives() {
+        let meta = |value: Value| json!({ "metadata": value });
+        let labels = meta(json!({ "labels": { "a": "1", "b": "2" } }));
+        for (patch, want) in [
+            (json!({ "a": null }), json!({ "b": "2" })),
+            (json!({ "$patch": "replace", "c": "3" }), json!({ "c": "3" })),
+            (json!({ "$patch": "delete" }), json!({})),
+            (json!({ "$retainKeys": ["c"], "c": "3" }), json!({ "c": "3" })),
+        ] {
+            check(&labels, &meta(json!({ "labels": patch })), &meta(json!({ "labels": want })));
+        }
+        let set = meta(json!({ "finalizers": ["a", "b"] }));
+        for (patch, want) in [
+            (json!({ "finalizers": ["c"] }), json!(["c", "a", "b"])),
+            (json!({ "$deleteFromPrimitiveList/finalizers": ["a"] }), json!(["b"])),
+            (
+                json!({ "$setElementOrder/finalizers": ["b", "a", "c"], "finalizers": ["c"] }),
+                json!(["b", "a", "c"]),
+            ),
+        ] {
+            check(&set, &meta(patch), &meta(json!({ "finalizers": want })));
+        }
+        let volumes = |value: Value| json!({ "spec": { "volumes": [value] } });
+        check(
+            &volumes(json!({ "name": "v", "emptyDir": {} })),
+            &volumes(json!({
+                "$retainKeys": ["name", "configMap"], "name": "v", "configMap": { "name": "c" },
+            })),
+            &volumes(json!({ "name": "v", "configMap": { "name": "c" } })),
+        );
+    }
 }

@@ -136,6 +136,8 @@ fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
             if !uid.is_empty() && uid != &*old.uid {
                 causes.push(Cause::invalid("metadata.uid", uid, "field is immutable"));
             }
+            // It checks twice.
+            causes.extend(causes.clone());
             // A zero is a version to it.
             match text_at(value, "/metadata/resourceVersion").is_empty() {
                 true => Err(Refused::invalid(key.kind, &key.name, &causes)),
