@@ -36,9 +36,6 @@ use crate::dev::write;
 use crate::runtime::clock::Clock;
 use crate::serve::Request;
 
-/// The real server's limit for a request's body.
-const BODY_BYTES_MAX: usize = 3 << 20;
-
 /// The API server without its sockets.
 #[derive(Debug)]
 pub(crate) struct Api {
@@ -153,9 +150,6 @@ impl Api {
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
         let user = self.admit(request)?;
-        if request.body.len() > BODY_BYTES_MAX {
-            return Err(Refused::too_large(&format!("limit is {BODY_BYTES_MAX}")));
-        }
         match route::parse(&request.path)? {
             Route::Document => {
                 Form::of(request, Part::Status)?;
