@@ -32,20 +32,23 @@ const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};
-    Real history::{compacted_while_away, restored_from_a_backup};
+    Both history::{compacted_while_away, restored_from_a_backup};
     Both outages::{
-        answers_after_the_watch, error_after_commit, silent_watch, stop_while_a_create_hangs,
+        answers_after_the_watch, silent_watch, stop_while_a_create_hangs,
         told_to_end_while_starting, watch_cut_and_410,
     };
+    Real outages::{error_after_commit};
     Embedded faults::{
-        fault_500_after_commit, fault_compacted_history, fault_dropped_watches,
-        fault_latency_and_429, fault_quota, fault_silent_watch,
+        fault_429_on_everything, fault_500_after_commit, fault_broken_lists, fault_clock_skew,
+        fault_compacted_history, fault_dropped_watches, fault_errors_and_cuts, fault_gone_watches,
+        fault_latency_and_429, fault_lost_node, fault_lost_node_returns, fault_quota,
+        fault_refused_connections, fault_silent_watch, fault_stale_lists, fault_stripped_labels,
     };
     Both refusals::{
-        foreign_pod_in_the_way, label_stripper, own_ending_pod_in_the_way, quota_then_room,
+        foreign_pod_in_the_way, own_ending_pod_in_the_way, quota_then_room,
         quota_wakes_when_a_pod_goes,
     };
-    Real refusals::{bad_template, rights_taken_while_running, wrong_rights};
+    Real refusals::{bad_template, label_stripper, rights_taken_while_running, wrong_rights};
     Both losses::{
         budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
         replaced_after_failure, replaced_when_gone, replaced_while_terminating,

@@ -65,6 +65,21 @@ fn the_flags_of_run_and_what_they_do() {
 }
 
 #[test]
+fn the_faults_of_the_embedded_cluster() {
+    let page = fs::read_to_string(root().join("docs/EMBEDDED.md")).unwrap();
+    let pairs = table(section(&page, "Faults"), "| fault |").into_iter();
+    let listed: Vec<(String, String)> =
+        pairs.map(|cells| (cells[0].clone(), cells[1].clone())).collect();
+    let help = posse(&["dev", "--help"]);
+    let lines = help.lines().skip_while(|line| !line.starts_with("Faults, ")).skip(1);
+    let known: Vec<(String, String)> = lines
+        .map(|line| line.trim().split_once("  ").unwrap())
+        .map(|(fault, does)| (fault.to_owned(), does.trim().to_owned()))
+        .collect();
+    assert_eq!(listed, known);
+}
+
+#[test]
 fn the_exit_codes() {
     let rows = table(section(&readme(), "`posse run`"), "| code |");
     let listed: Vec<u8> = rows.iter().filter_map(|cells| cells[0].parse().ok()).collect();

@@ -41,6 +41,10 @@ pub enum Command {
     /// Serve the embedded cluster until a signal
     #[cfg(feature = "dev")]
     Dev(DevArgs),
+    /// Become a container of the embedded cluster: its node starts those with volumes by this
+    #[cfg(feature = "dev")]
+    #[command(name = crate::dev::COMMAND, hide = true)]
+    DevContainer,
     /// Show the groups and executors of a run
     Status(StatusArgs),
     /// Set the target of a group in a run
@@ -183,6 +187,7 @@ pub struct InitArgs {
 /// `posse dev`.
 #[cfg(feature = "dev")]
 #[derive(Args, Clone, Debug)]
+#[command(after_help = crate::dev::fault_table())]
 pub struct DevArgs {
     /// The loopback address to serve at; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
@@ -190,7 +195,7 @@ pub struct DevArgs {
     /// Where the kubeconfig is written [default: a private folder]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Start no process: pods only move through their phases
+    /// Start no process: pods only move through their phases, on nodes with room for all
     #[arg(long)]
     pub simulate: bool,
     /// How many nodes there are; with 0 pods stay pending, and clients play the node
@@ -199,7 +204,14 @@ pub struct DevArgs {
     /// How long a pod takes to start
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub start_delay: Option<u64>,
-    /// A fault to inject; may be given several times
+    /// Whether a container that holds more memory than its limit is killed
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
+          action = clap::ArgAction::Set)]
+    pub memory_limits: bool,
+    /// Ask everybody who they are, and allow what the roles in the cluster allow
+    #[arg(long)]
+    pub rbac: bool,
+    /// A fault to inject, of those below; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,
     /// An admission plugin to leave out; may be given several times
@@ -311,6 +323,15 @@ fn named(
 
 fn duration_ms(text: &str) -> Result<u64, String> {
     duration::parse_ms(text).ok_or_else(|| format!("expected {}", duration::EXPECTED))
+}
+
+#[cfg(feature = "dev")]
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("either on or off".to_owned()),
+    }
 }
 
 #[cfg(feature = "dev")]

@@ -21,6 +21,14 @@ pub fn dev(args: &DevArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     serve(args, world, out, &mut |_| until_stopped(&signals))
 }
 
+/// Becomes a container's program; comes back where that fails and the node knows why.
+///
+/// # Errors
+/// Somebody else than the embedded node has called.
+pub fn container() -> Result<Code, Failure> {
+    crate::dev::enter().map(|()| Code::Failed).map_err(Failure::usage)
+}
+
 /// As `dev`, until `wait` returns.
 fn serve(
     args: &DevArgs,
@@ -34,7 +42,9 @@ fn serve(
         simulate: args.simulate,
         nodes: args.nodes,
         start_delay: Duration::from_millis(args.start_delay.unwrap_or(0)),
+        memory_limits: args.memory_limits,
         faults: args.fault.clone(),
+        rbac: args.rbac,
         disabled_admission: args.disable_admission_plugins.clone(),
         seed: args.seed,
         ..Options::default()

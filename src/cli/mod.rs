@@ -76,7 +76,11 @@ fn refused(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     // A run knows only later whether a live line shares the terminal with its log.
-    if !matches!(command, Command::Run(_)) {
+    let waits = matches!(command, Command::Run(_));
+    // What a container's environment says about logs is not meant for posse.
+    #[cfg(feature = "dev")]
+    let waits = waits || matches!(command, Command::DevContainer);
+    if !waits {
         logger::init(world.env, None);
     }
     match command {
@@ -84,6 +88,8 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Render(args) => render::command(&args, world, out),
         #[cfg(feature = "dev")]
         Command::Dev(args) => dev::dev(&args, world, out),
+        #[cfg(feature = "dev")]
+        Command::DevContainer => dev::container(),
         Command::Run(args) => run::run(&args, world),
         Command::Cleanup(args) => cleanup::cleanup(&args, world, out),
         Command::Status(args) => client::status(&args, world, out),

@@ -9,18 +9,32 @@ use crate::core::waiting::Waiting;
 /// Why an executor was lost. The names are the contract's, in snake case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossReason {
+    /// The kubelet would not have the pod: no room left on the node, a label that changed, a device
+    /// that is gone.
+    AdmissionRejected,
     /// The deciding container ended with a code other than 0.
     AppError,
     /// It ended with 0, unasked.
     Completed,
+    /// It could not be started as it is written: no such command, a failing init container, a
+    /// security profile that the node does not have.
+    ConfigError,
+    /// The pod ran longer than its `activeDeadlineSeconds`.
+    DeadlineExceeded,
     /// Somebody deleted it, or it vanished.
     Deleted,
     /// The cluster made room: node pressure, a drain, the eviction API.
     Evicted,
     /// The driver asked for its end.
     Killed,
+    /// The node was out of reach for too long, or is gone.
+    NodeLost,
+    /// The node was shut down.
+    NodeShutdown,
     /// The memory limit was reached.
     OomKilled,
+    /// The cluster made room for a pod of higher priority.
+    Preempted,
     /// None of the others can be read from what the server tells.
     Unknown,
 }
@@ -41,12 +55,18 @@ impl LossReason {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::AdmissionRejected => "admission_rejected",
             Self::AppError => "app_error",
             Self::Completed => "completed",
+            Self::ConfigError => "config_error",
+            Self::DeadlineExceeded => "deadline_exceeded",
             Self::Deleted => "deleted",
             Self::Evicted => "evicted",
             Self::Killed => "killed",
+            Self::NodeLost => "node_lost",
+            Self::NodeShutdown => "node_shutdown",
             Self::OomKilled => "oom_killed",
+            Self::Preempted => "preempted",
             Self::Unknown => "unknown",
         }
     }
@@ -55,8 +75,13 @@ impl LossReason {
     #[must_use]
     pub fn budget(self) -> Option<Budget> {
         match self {
-            Self::AppError | Self::OomKilled => Some(Budget::App),
-            Self::Evicted => Some(Budget::Cluster),
+            Self::AppError | Self::DeadlineExceeded | Self::OomKilled => Some(Budget::App),
+            Self::AdmissionRejected
+            | Self::Evicted
+            | Self::NodeLost
+            | Self::NodeShutdown
+            | Self::Preempted => Some(Budget::Cluster),
+            Self::ConfigError => Some(Budget::Start),
             Self::Completed | Self::Deleted | Self::Killed | Self::Unknown => None,
         }
     }

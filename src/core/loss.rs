@@ -22,8 +22,8 @@ pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
 }
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
-    if !end.disruption.is_empty() || is_eviction(&end.pod_reason) {
-        return LossReason::Evicted;
+    if let Some(reason) = of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason)) {
+        return reason;
     }
     if &*end.container_reason == "OOMKilled" {
         return LossReason::OomKilled;
@@ -32,9 +32,21 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     if pod.deleting {
         return LossReason::Deleted;
     }
+    if let Some(init) = &end.init {
+        return match &*init.reason {
+            "OOMKilled" => LossReason::OomKilled,
+            _ => LossReason::ConfigError,
+        };
+    }
     match (pod.container, end.exit_code, pod.phase) {
         (ContainerState::Ended, Some(0), _) => LossReason::Completed,
-        (ContainerState::Ended, Some(_), _) => LossReason::AppError,
+        (ContainerState::Ended, Some(_), _) => match &*end.container_reason {
+            // The runtime could not start it: a program that is not there, or may not be run.
+            "StartError" | "ContainerCannotRun" => LossReason::ConfigError,
+            // The kubelet lost sight of it, and made the code up.
+            "ContainerStatusUnknown" => LossReason::Unknown,
+            _ => LossReason::AppError,
+        },
         (_, _, Phase::Succeeded) => LossReason::Completed,
         (_, _, Phase::Failed | Phase::Pending | Phase::Running | Phase::Unknown) => {
             if is_absent {
@@ -46,12 +58,35 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     }
 }
 
-/// `status.reason` values by which a kubelet or a controller says that the cluster made room.
-fn is_eviction(pod_reason: &str) -> bool {
-    matches!(
-        pod_reason,
-        "Evicted" | "Preempting" | "NodeShutdown" | "Shutdown" | "Terminated" | "NodeLost"
-    )
+/// The reason of the condition by which servers since 1.25 say that an end is not the pod's doing.
+fn of_disruption(end: &End) -> Option<LossReason> {
+    match &*end.disruption {
+        "" => None,
+        "PreemptionByScheduler" => Some(LossReason::Preempted),
+        "DeletionByPodGC" | "DeletionByTaintManager" => Some(LossReason::NodeLost),
+        // One word for all that a kubelet does; the pod's own reason tells them apart. Words that
+        // are not known yet are still no fault of the application.
+        _ => of_pod_reason(&end.pod_reason).or(Some(LossReason::Evicted)),
+    }
+}
+
+/// `status.reason`, set by kubelets and controllers that end a pod.
+fn of_pod_reason(reason: &str) -> Option<LossReason> {
+    match reason {
+        "Evicted" => Some(LossReason::Evicted),
+        "Preempting" => Some(LossReason::Preempted),
+        "NodeShutdown" | "Shutdown" | "Terminated" => Some(LossReason::NodeShutdown),
+        "NodeLost" => Some(LossReason::NodeLost),
+        "DeadlineExceeded" => Some(LossReason::DeadlineExceeded),
+        "NodeAffinity" | "UnexpectedAdmissionError" => Some(LossReason::AdmissionRejected),
+        "AppArmor"
+        | "InvalidNodeInfo"
+        | "PodLevelResourcesNotSupported"
+        | "SupplementalGroupsPolicyNotSupported" => Some(LossReason::ConfigError),
+        // OutOfcpu, OutOfmemory, OutOfpods, and one for each resource that somebody may define.
+        reason if reason.starts_with("OutOf") => Some(LossReason::AdmissionRejected),
+        _ => None,
+    }
 }
 
 fn message(end: &End) -> String {
@@ -67,6 +102,10 @@ fn message(end: &End) -> String {
     }
     if let Some(signal) = end.signal {
         parts.push(format!("signal {signal}"));
+    }
+    if let Some(init) = &end.init {
+        let words = join(&init.reason, &init.message);
+        parts.push(format!("init container {}: exit code {}: {words}", init.name, init.exit_code));
     }
     parts.join("; ")
 }

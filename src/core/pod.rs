@@ -44,6 +44,19 @@ pub enum ContainerState {
     Ended,
 }
 
+/// How an init container failed, which keeps all others from starting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InitEnd {
+    /// Its name.
+    pub name: Box<str>,
+    /// `state.terminated.exitCode`, never 0.
+    pub exit_code: i32,
+    /// `state.terminated.reason`.
+    pub reason: Box<str>,
+    /// `state.terminated.message`.
+    pub message: Box<str>,
+}
+
 /// Why a pod ended or is about to, as the server tells it. Only pods in trouble carry one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct End {
@@ -61,6 +74,8 @@ pub struct End {
     pub container_reason: Box<str>,
     /// `state.terminated.message` (the termination message), at most 4 KiB as the kubelet caps it.
     pub container_message: Box<str>,
+    /// The first init container that ended with a code other than 0, where that ended the pod.
+    pub init: Option<Box<InitEnd>>,
 }
 
 /// One executor pod as the server last told it.

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
@@ -14,12 +15,14 @@ use crate::dev::discovery;
 use crate::dev::edge;
 use crate::dev::events::Events;
 use crate::dev::evict;
-use crate::dev::faults::Faults;
+use crate::dev::faults::{Fault, Faults, Injector};
 use crate::dev::health;
+use crate::dev::identity::{self, Tokens, User};
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::logs;
 use crate::dev::openapi;
 use crate::dev::options::{self, ListOptions};
+use crate::dev::rbac;
 use crate::dev::read;
 use crate::dev::refused::Refused;
 use crate::dev::review;
@@ -40,16 +43,26 @@ const BODY_BYTES_MAX: usize = 3 << 20;
 #[derive(Debug)]
 pub(crate) struct Api {
     state: Mutex<State>,
-    fault_rng: Mutex<Rng>,
     pub(crate) clock: Clock,
-    pub(crate) faults: Faults,
+    pub(crate) faults: Injector,
     /// Where the node writes the containers' output.
     pub(crate) logs: PathBuf,
+    /// `http://127.0.0.1:PORT`
+    pub(crate) url: String,
+    /// The file that clients reach this server with.
+    pub(crate) kubeconfig: PathBuf,
+    /// This program, as which containers with volumes start.
+    pub(crate) runner: PathBuf,
+    pub(crate) tokens: Tokens,
+    pub(crate) followers: logs::Followers,
+    /// The owner's bearer token; none where nobody is asked who they are.
+    pub(crate) admin_token: Option<String>,
 }
 
 /// What a request is answered with.
 #[derive(Debug)]
 pub(crate) enum Answer {
+    Log(logs::Log),
     Watch(Watch),
     Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
 }
@@ -68,7 +81,7 @@ impl Answer {
         Self::Whole { code, content_type, body, retry_after: None }
     }
 
-    fn refused(refused: &Refused) -> Self {
+    pub(crate) fn refused(refused: &Refused) -> Self {
         Self::Whole {
             code: refused.code,
             content_type: "application/json",
@@ -86,7 +99,10 @@ impl Api {
             clock.wall(clock.now()).duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let salt = u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or_default();
         let mut mixed = Rng::new(salt ^ u64::from(std::process::id()).rotate_left(32));
-        let history_max = faults.compact_events.unwrap_or(WATCH_HISTORY_EVENTS);
+        let history_max = faults.number(Fault::Compact).map(usize::try_from);
+        let history_max =
+            history_max.map_or(WATCH_HISTORY_EVENTS, |kept| kept.unwrap_or(usize::MAX));
+        let faults = Injector::new(faults, seed);
         let mut state = State {
             store: Store::new(history_max),
             rng: Rng::new(mixed.next_u64()),
@@ -95,34 +111,39 @@ impl Api {
             events: Events::default(),
             collector: Collector::default(),
         };
-        state.now = time::text(clock.wall(clock.now()));
+        state.now = time::text(wall(clock, &faults));
         for namespace in NAMESPACES {
             state.ensure_namespace(namespace);
         }
         Self {
             state: Mutex::new(state),
-            fault_rng: Mutex::new(Rng::new(seed)),
             clock,
             faults,
             logs,
+            url: String::new(),
+            kubeconfig: PathBuf::new(),
+            runner: "/proc/self/exe".into(),
+            tokens: Tokens::default(),
+            followers: logs::Followers::default(),
+            admin_token: None,
         }
+    }
+
+    /// The wall time as the server has it: a fault may have moved its clock.
+    pub(crate) fn wall(&self) -> SystemTime {
+        wall(self.clock, &self.faults)
     }
 
     /// The state, at the time of this call.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere is a bug that the panic itself reports; the maps are whole.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.now = time::text(self.clock.wall(self.clock.now()));
+        state.now = time::text(self.wall());
         state
     }
 
     pub(crate) fn subscribe(&self, kind: Kind) -> Receiver<()> {
         self.lock().store.subscribe(kind)
-    }
-
-    /// True in `percent` of 100 draws of the faults' generator.
-    pub(crate) fn fault_strikes(&self, percent: u64) -> bool {
-        self.fault_rng.lock().unwrap_or_else(PoisonError::into_inner).chance(percent)
     }
 
     /// Answers a request.
@@ -131,6 +152,7 @@ impl Api {
     }
 
     fn dispatch(&self, request: &Request, address: &str) -> Result<Answer, Refused> {
+        let user = self.admit(request)?;
         if request.body.len() > BODY_BYTES_MAX {
             return Err(Refused::too_large(&format!("limit is {BODY_BYTES_MAX}")));
         }
@@ -147,7 +169,7 @@ impl Api {
             Route::Review(review, namespace) => {
                 Form::of(request, Part::Status)?;
                 match request.method.as_str() {
-                    "POST" => review::answer(review, &namespace, request),
+                    "POST" => review::answer(self, request, review, &namespace, &user),
                     _ => Err(Refused::method_not_allowed()),
                 }
             }
@@ -171,6 +193,15 @@ impl Api {
         }
     }
 
+    /// Who asks, where that one may.
+    pub(crate) fn admit(&self, request: &Request) -> Result<User, Refused> {
+        let user = identity::authenticate(self, request)?;
+        match self.admin_token {
+            Some(_) => rbac::admit(&self.lock().store, request, user),
+            None => Ok(user),
+        }
+    }
+
     fn resource(&self, request: &Request, target: &Target) -> Result<Answer, Refused> {
         let kind = target.kind;
         let allowed = |verb: &str| match kind.verbs().contains(&verb) {
@@ -184,7 +215,7 @@ impl Api {
             }
             ("GET", Some(key), Part::Log) => {
                 logs::answer(self, request, &key).map(|log| match log {
-                    Some(bytes) => Answer::text(200, bytes),
+                    Some(log) => Answer::Log(log),
                     None => Answer::Whole {
                         code: 204,
                         content_type: "text/plain",
@@ -199,6 +230,7 @@ impl Api {
                 write::create(self, request, kind, &target.namespace)
             }
             ("POST", Some(key), Part::Binding) => write::bind(self, request, &key),
+            ("POST", Some(key), Part::Token) => identity::request_token(self, request, &key),
             ("POST", Some(key), Part::Eviction) => evict::evict(self, request, &key),
             ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
                 allowed("update")?;
@@ -286,6 +318,13 @@ impl Api {
         }
         true
     }
+}
+
+fn wall(clock: Clock, faults: &Injector) -> SystemTime {
+    let skew = faults.seconds(Fault::ClockSkew);
+    let (now, by) = (clock.wall(clock.now()), Duration::from_secs(skew.unsigned_abs()));
+    let moved = if skew < 0 { now.checked_sub(by) } else { now.checked_add(by) };
+    moved.unwrap_or(now)
 }
 
 /// A `Status` that says that all went well.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,13 @@ use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
 use crate::dev::controllers::Controllers;
-use crate::dev::faults::Faults;
+use crate::dev::faults::{self, Faults};
+use crate::dev::identity;
+use crate::dev::kubeconfig;
 use crate::dev::node::{self, Node};
-use crate::dev::server;
+use crate::dev::rbac;
+use crate::dev::server::{self, Door};
 use crate::runtime::clock::Clock;
-use crate::serve::Server;
 
 /// How an embedded cluster is to be.
 #[derive(Clone, Debug)]
@@ -34,14 +36,20 @@ pub struct Options {
     pub nodes: u32,
     /// From a pod's binding to the start of its containers.
     pub start_delay: Duration,
+    /// Kill containers that hold more memory than their limit.
+    pub memory_limits: bool,
     /// `--fault NAME=VALUE`, not yet checked.
     pub faults: Vec<(String, String)>,
     /// The admission plugins that are off, as kube-apiserver names them.
     pub disabled_admission: Vec<String>,
     /// Of faults and of simulated delays.
     pub seed: u64,
+    /// Ask everybody who they are, and allow what the roles in the cluster allow.
+    pub rbac: bool,
     /// Where the private folder is made; none: in the system's place for temporary files.
     pub folder: Option<PathBuf>,
+    /// The posse binary, as which containers with volumes start; none: this program itself.
+    pub runner: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -53,10 +61,13 @@ impl Default for Options {
             simulate: false,
             nodes: 1,
             start_delay: Duration::ZERO,
+            memory_limits: true,
             faults: Vec::new(),
             disabled_admission: Vec::new(),
             seed: 0,
+            rbac: false,
             folder: None,
+            runner: None,
         }
     }
 }
@@ -107,7 +118,7 @@ pub struct Cluster {
     address: SocketAddr,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Server, Controllers, Option<Node>)>,
+    running: Option<(Door, Controllers, Option<Node>)>,
 }
 
 impl Cluster {
@@ -139,12 +150,14 @@ impl Cluster {
         options: Options,
         faults: Faults,
     ) -> Result<Self, DevError> {
-        let clock = Clock::start();
-        let api = Arc::new(Api::new(clock, faults, options.seed, folder.join("logs")));
+        let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
+        let api = Arc::new(api(folder, &listener, &kubeconfig, &options, faults.clone())?);
+        let admin_token = api.admin_token.clone();
         let settings = node::Settings {
             simulate: options.simulate,
             nodes: options.nodes,
             start_delay: options.start_delay,
+            memory_limits: options.memory_limits,
             seed: options.seed,
             port: listener.local_addr().map_or(0, |address| address.port()),
         };
@@ -157,22 +170,24 @@ impl Cluster {
             }
         }
         // In this order: a server that is dropped stops, a node has to be told.
-        let (server, address) =
+        let (door, address) =
             server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api), folder.join("volumes"))
             .map_err(DevError::Thread)?;
         let node = match options.nodes {
             0 => None,
-            _ => Some(Node::start(api, settings).map_err(DevError::Thread)?),
+            _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),
         };
-        let kubeconfig = options.kubeconfig.unwrap_or_else(|| folder.join("kubeconfig"));
         let cluster = Self {
             address,
             kubeconfig,
             folder: folder.to_owned(),
-            running: Some((server, controllers, node)),
+            running: Some((door, controllers, node)),
         };
-        cluster.write_kubeconfig()?;
+        let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
+        kubeconfig::write(&cluster.kubeconfig, &cluster.url(), "default", admin_token.as_deref())
+            .map_err(|error| DevError::File(cluster.kubeconfig.clone(), error))?;
+        cluster.refuse(refuse);
         Ok(cluster)
     }
 
@@ -194,43 +209,22 @@ impl Cluster {
         self.end();
     }
 
+    fn refuse(&self, ms: Option<u64>) {
+        if let Some((door, ..)) = &self.running {
+            door.refuse(ms);
+        }
+    }
+
     fn end(&mut self) {
-        let Some((server, controllers, node)) = self.running.take() else { return };
+        let Some((door, controllers, node)) = self.running.take() else { return };
         controllers.stop();
         if let Some(node) = node {
             node.stop();
         }
-        server.stop();
+        door.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("{}: {error}", self.folder.display());
         }
-    }
-
-    fn write_kubeconfig(&self) -> Result<(), DevError> {
-        let text = format!(
-            "apiVersion: v1\n\
-             kind: Config\n\
-             current-context: posse-dev\n\
-             contexts:\n\
-             - name: posse-dev\n\
-             \x20 context: {{cluster: posse-dev, namespace: default, user: \"\"}}\n\
-             clusters:\n\
-             - name: posse-dev\n\
-             \x20 cluster: {{server: \"{}\"}}\n\
-             users: []\n",
-            self.url()
-        );
-        // Whole or not at all: whoever waits for the file reads it the moment it is there.
-        let mut part = self.kubeconfig.clone().into_os_string();
-        part.push(format!(".{}", std::process::id()));
-        let write = || -> io::Result<()> {
-            let mut options = fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-            io::Write::write_all(&mut file, text.as_bytes())?;
-            fs::rename(&part, &self.kubeconfig)
-        };
-        write().map_err(|error| DevError::File(self.kubeconfig.clone(), error))
     }
 }
 
@@ -238,6 +232,30 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// The API server as it is asked for.
+fn api(
+    folder: &Path,
+    listener: &TcpListener,
+    kubeconfig: &Path,
+    options: &Options,
+    faults: Faults,
+) -> Result<Api, DevError> {
+    let mut api = Api::new(Clock::start(), faults, options.seed, folder.join("logs"));
+    kubeconfig.clone_into(&mut api.kubeconfig);
+    if let Ok(address) = listener.local_addr() {
+        api.url = format!("http://{address}");
+    }
+    if let Some(runner) = &options.runner {
+        api.runner.clone_from(runner);
+    }
+    if options.rbac {
+        let random = |error| DevError::File("/dev/urandom".into(), error);
+        api.admin_token = Some(identity::new_secret().map_err(random)?);
+        rbac::furnish(&mut api.lock());
+    }
+    Ok(api)
 }
 
 /// Makes the private folder: one that was not there before, for this user alone.

@@ -84,7 +84,7 @@ pub(crate) fn outward(target: &Target, answer: Answer) -> Answer {
             let body = shown(target.kind, target.api_version, body);
             Answer::Whole { code, content_type: JSON, body, retry_after }
         }
-        other @ Answer::Whole { .. } => other,
+        other @ (Answer::Log(_) | Answer::Whole { .. }) => other,
     }
 }
 

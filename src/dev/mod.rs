@@ -2,8 +2,8 @@
 //!
 //! Whatever it answers, a real kube-apiserver answers alike: `tests/transcript.rs` compares, and
 //! `docs/EMBEDDED.md` lists what differs. Bodies come in JSON, YAML and protobuf, answers go in JSON.
-//! Patches are merge patches, field managers are not kept. The node runs commands of this machine: no image, volume or probe, no isolation; a process that leaves
-//! its group outlives its pod, and all of them outlive a posse that was killed with -9.
+//! The nodes run commands of this machine: no image, no isolation; a process that leaves its group
+//! outlives its pod, and all of them outlive a posse that was killed with -9.
 //!
 //! ```text
 //! sockets -> server -> api -> { read, write, watch, logs } -> state -> store
@@ -24,7 +24,9 @@ mod events;
 mod evict;
 mod faults;
 mod health;
+mod identity;
 mod kind;
+mod kubeconfig;
 mod logs;
 mod names;
 mod node;
@@ -35,6 +37,7 @@ mod patch;
 mod prepare;
 mod protobuf;
 mod quantity;
+mod rbac;
 mod read;
 mod refused;
 mod review;
@@ -55,3 +58,5 @@ mod watch;
 mod write;
 
 pub use cluster::{Cluster, DevError, Options};
+pub use faults::table as fault_table;
+pub use node::{COMMAND, enter};

@@ -76,6 +76,12 @@ impl Quantity {
         Self { nanos, ..self }
     }
 
+    /// How many of `unit` this is, rounded up; `unit` is not zero.
+    pub(crate) fn divided(self, unit: Self) -> i128 {
+        let (whole, rest) = (self.nanos / unit.nanos, self.nanos % unit.nanos);
+        if rest == 0 { whole } else { whole + 1 }
+    }
+
     pub(crate) fn is_whole(self) -> bool {
         self.nanos % NANOS == 0
     }

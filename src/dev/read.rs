@@ -1,6 +1,7 @@
 //! Owns get, list and the choice between list and watch: versions, pages, selection.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ pub(crate) fn collection(api: &Api, request: &Request, target: &Target) -> Resul
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
     options.form.check_list(target.kind)?;
-    list(&api.lock(), target.kind, &target.namespace, &options).map(|body| Answer::body(200, body))
+    list(api, target.kind, &target.namespace, &options).map(|body| Answer::body(200, body))
 }
 
 /// Answers a GET of one object.
@@ -61,13 +62,12 @@ fn check_reached(state: &State, version: u64) -> Result<(), Refused> {
     }
 }
 
-fn list(
-    state: &State,
-    kind: Kind,
-    namespace: &str,
-    options: &ListOptions,
-) -> Result<Vec<u8>, Refused> {
-    let (version, all) = snapshot(state, kind, namespace, options)?;
+fn list(api: &Api, kind: Kind, namespace: &str, options: &ListOptions) -> Result<Vec<u8>, Refused> {
+    // The lock is held for the choice only: ten thousand objects take a while to be put together.
+    let (now, (version, all)) = {
+        let state = api.lock();
+        (state.now.clone(), snapshot(api, &state, kind, namespace, options)?)
+    };
     let after = options.page.as_ref().map(|page| page.after.as_str()).unwrap_or_default();
     let position = |object: &Object| match namespace {
         "" => format!("{}/{}", object.key.namespace, object.key.name),
@@ -96,7 +96,7 @@ fn list(
         .map(|last| Page { version: Some(version), after: position(last) }.token());
     let n_remaining = (more && options.selects_all()).then_some(remaining.len());
     let metadata = list_metadata(version, token.as_deref(), n_remaining);
-    let head = Head { kind, metadata: &metadata, now: &state.now };
+    let head = Head { kind, metadata: &metadata, now: &now };
     let shaped = options.form.list(&head, chosen.iter().map(|object| object.value()));
     Ok(shaped.unwrap_or_else(|| list_body(kind, &metadata, &chosen)))
 }
@@ -108,6 +108,7 @@ fn order(position: &str) -> (&str, &str) {
 
 /// The version that a list is of, and everything in it.
 fn snapshot(
+    api: &Api,
     state: &State,
     kind: Kind,
     namespace: &str,
@@ -120,7 +121,8 @@ fn snapshot(
         (None, At::Now) => None,
         (None, At::NotOlderThan(version)) => {
             check_reached(state, version)?;
-            None
+            let stale = api.faults.stale_version(Instant::now());
+            stale.map(|stale| stale.clamp(version.max(store.oldest()), store.version()))
         }
     };
     let Some(version) = exact else {

@@ -177,6 +177,22 @@ impl Refused {
         Self::new(403, "Forbidden", message).about_resource(kind, name)
     }
 
+    /// 403 to somebody who may not; `what` says what, of which resource.
+    pub(crate) fn not_allowed(resource: &str, group: &str, name: &str, what: &str) -> Self {
+        let subject = match (resource, name) {
+            ("", _) => String::new(),
+            (_, "") => format!("{} is ", qualified(resource, group)),
+            (_, name) => format!("{} {} is ", qualified(resource, group), go_quoted(name)),
+        };
+        let message = format!("{subject}forbidden: {what}");
+        Self::new(403, "Forbidden", message).about(resource, group, name)
+    }
+
+    /// 401
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized".to_owned())
+    }
+
     /// 403 to a create in a namespace that is on its way out.
     pub(crate) fn namespace_terminating(kind: Kind, name: &str, namespace: &str) -> Self {
         let detail = format!(

@@ -24,6 +24,13 @@ pub(crate) struct Change {
     pub(crate) gone: bool,
 }
 
+/// How far somebody has looked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    epoch: u64,
+    version: u64,
+}
+
 /// The version that was asked for is no longer in the window, or not yet reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unavailable {
@@ -35,6 +42,8 @@ pub(crate) enum Unavailable {
 #[derive(Debug)]
 pub(crate) struct Store {
     version: u64,
+    /// Counts how often the history went back.
+    epoch: u64,
     objects: BTreeMap<Key, Arc<Object>>,
     /// Every live uid, for the owners of others.
     uids: BTreeSet<Box<str>>,
@@ -58,6 +67,7 @@ impl Store {
         Self {
             // A version of 0 has a meaning of its own in requests.
             version: 1,
+            epoch: 0,
             objects: BTreeMap::new(),
             uids: BTreeSet::new(),
             dependents: BTreeMap::new(),
@@ -70,6 +80,10 @@ impl Store {
 
     pub(crate) fn version(&self) -> u64 {
         self.version
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<&Arc<Object>> {
@@ -141,6 +155,20 @@ impl Store {
         Ok(self.history.range(start..))
     }
 
+    /// The changes since the last call with this `seen`, which moves on; an error where they can
+    /// no longer be told and everything is to be looked at.
+    pub(crate) fn unseen(
+        &self,
+        seen: &mut Seen,
+    ) -> Result<impl DoubleEndedIterator<Item = &Change>, Unavailable> {
+        let now = Seen { epoch: self.epoch, version: self.version };
+        let before = std::mem::replace(seen, now);
+        if before.epoch != self.epoch {
+            return Err(Unavailable::Future);
+        }
+        self.changes_after(before.version)
+    }
+
     /// The oldest version from which all changes can still be told.
     pub(crate) fn oldest(&self) -> u64 {
         self.history.front().map_or(self.version, |change| change.version - 1)
@@ -186,6 +214,34 @@ impl Store {
         Some(now)
     }
 
+    /// Keeps so many changes from now on, and forgets the older ones.
+    pub(crate) fn keep(&mut self, history_max: usize) {
+        self.history_max = history_max.max(1);
+        self.trim();
+    }
+
+    /// Goes back to a version, as an etcd does that is restored from a backup: what was made since
+    /// is gone without a word, what went since is there again, versions are given once more.
+    pub(crate) fn restore(&mut self, version: u64) -> Result<(), Unavailable> {
+        let n_kept = self.history.len() - self.changes_after(version)?.count();
+        for change in self.history.drain(n_kept..).rev() {
+            match change.before {
+                Some(before) => self.objects.insert(change.now.key.clone(), before),
+                None => self.objects.remove(&change.now.key),
+            };
+        }
+        self.version = version;
+        self.epoch += 1;
+        self.uids = self.objects.values().map(|object| object.uid.clone()).collect();
+        self.dependents.clear();
+        for object in self.objects.values() {
+            for owner in &object.owners {
+                self.dependents.entry(owner.clone()).or_default().insert(object.key.clone());
+            }
+        }
+        Ok(())
+    }
+
     /// A receiver that gets a token after changes of `kind`: one for any number of them.
     pub(crate) fn subscribe(&mut self, kind: Kind) -> Receiver<()> {
         self.subscribe_to([kind])
@@ -217,10 +273,21 @@ impl Store {
     fn record(&mut self, change: Change) {
         let kind = change.now.key.kind;
         self.history.push_back(change);
+        self.trim();
+        self.wake(kind);
+    }
+
+    fn trim(&mut self) {
         while self.history.len() > self.history_max {
             self.history.pop_front();
         }
-        self.wake(kind);
+    }
+
+    /// Has everybody look again.
+    pub(crate) fn wake_all(&mut self) {
+        for kind in Kind::all() {
+            self.wake(kind);
+        }
     }
 
     fn wake(&mut self, kind: Kind) {
@@ -266,6 +333,32 @@ mod tests {
         let objects = store.objects_at(Kind::Pod, "n", then).expect("in the window");
         assert_eq!(names(&objects), ["a", "b"]);
         assert_eq!(&*objects[1].uid, "2");
+    }
+
+    #[test]
+    fn history_goes_back_as_a_whole() {
+        let mut store = Store::new(100);
+        store.put(Kind::Pod, pod("a", "1", Some("x")));
+        let then = store.put(Kind::Pod, pod("b", "2", None)).version;
+        let mut seen = Seen::default();
+        assert_eq!(store.unseen(&mut seen).err(), Some(Unavailable::Compacted(1)));
+        store.put(Kind::Pod, pod("c", "3", None));
+        store.remove(&Key::new(Kind::Pod, "n", "a"));
+        store.put(Kind::Pod, pod("b", "4", None));
+        assert_eq!(store.restore(then + 9), Err(Unavailable::Future));
+        assert_eq!(store.restore(then), Ok(()));
+        let objects: Vec<_> = store.objects(Kind::Pod, "").cloned().collect();
+        assert_eq!((names(&objects), store.version()), (vec!["a", "b"], then));
+        assert!(store.has_uid("1") && store.has_uid("2"));
+        assert!(!store.has_uid("3") && !store.has_uid("4"));
+        assert_eq!(store.dependents("x").len(), 1);
+        assert_eq!(store.unseen(&mut seen).err(), Some(Unavailable::Future));
+        store.put(Kind::Pod, pod("d", "5", None));
+        assert_eq!(store.unseen(&mut seen).expect("the new one").count(), 1);
+        let objects = store.objects_at(Kind::Pod, "n", then).expect("in the window");
+        assert_eq!(names(&objects), ["a", "b"]);
+        store.keep(1);
+        assert_eq!(store.restore(then - 1), Err(Unavailable::Compacted(then)));
     }
 
     #[test]

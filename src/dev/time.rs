@@ -10,6 +10,12 @@ pub(crate) fn text(at: SystemTime) -> String {
     shown(at)
 }
 
+/// A moment as the `Date` header writes it.
+pub(crate) fn http_date(at: SystemTime) -> String {
+    let at = Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH);
+    at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+}
+
 /// The text of a moment `seconds` after (or before) the one in `text`; unchanged where that is no
 /// moment.
 pub(crate) fn shifted(text: &str, seconds: i64) -> String {
@@ -35,6 +41,20 @@ pub(crate) fn micros(text: &str) -> String {
 pub(crate) fn seconds_between(from: &str, to: &str) -> Option<i64> {
     let (from, to): (Timestamp, Timestamp) = (from.parse().ok()?, to.parse().ok()?);
     Some(to.duration_since(from).as_secs())
+}
+
+/// A moment to the nanosecond, always of one length: texts are in the order of time.
+pub(crate) fn precise(at: SystemTime) -> String {
+    precisely(Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+/// The same of a moment that a client wrote; none where it is no moment.
+pub(crate) fn precise_of(text: &str) -> Option<String> {
+    text.parse::<Timestamp>().ok().map(precisely)
+}
+
+fn precisely(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
 }
 
 fn shown(at: Timestamp) -> String {

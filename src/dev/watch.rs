@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 
 use crate::dev::api::Api;
 use crate::dev::edge;
+use crate::dev::faults::Fault;
 use crate::dev::kind::Kind;
 use crate::dev::options::{At, ListOptions};
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
 use crate::dev::store::{Change, Unavailable};
+use crate::dev::time;
 use crate::serve::{ChunkWriter, Responder};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -40,6 +42,15 @@ pub(crate) struct Watch {
     columns_told: Cell<bool>,
     /// Of the objects that it tells of, where that is not the stored one.
     pub(crate) api_version: Option<&'static str>,
+}
+
+/// Where a watch begins.
+struct Start {
+    tokens: Receiver<()>,
+    epoch: u64,
+    version: u64,
+    /// What is told at once.
+    first: Vec<u8>,
 }
 
 /// What a look at the store gave.
@@ -71,13 +82,23 @@ impl Watch {
 
     /// Tells changes until the time is up, the client has gone or a fault strikes.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
-        let (tokens, mut version, first) = self.begin(api);
-        let mut writer = responder.stream(200, &[("content-type", "application/json")])?;
-        let mut due = self.deadlines(api, Instant::now());
+        let Start { tokens, epoch, mut version, first } = self.begin(api);
+        let date = time::http_date(api.wall());
+        let headers = [("content-type", "application/json"), ("date", date.as_str())];
+        let mut writer = responder.stream(200, &headers)?;
+        if api.faults.counts_down(Fault::Gone) {
+            let refused = Refused::expired(format!("too old resource version: {version}"));
+            send(&mut writer, &event("ERROR", refused.body().to_string().as_bytes()))?;
+            return writer.finish();
+        }
+        let begun = Instant::now();
+        let mut due = self.deadlines(begun);
         send(&mut writer, &first)?;
         let mut looked = false;
         loop {
             let now = Instant::now();
+            due.cut = api.faults.time(Fault::DropWatch).map(|after| begun + after);
+            due.silence = api.faults.time(Fault::SilentWatch).map(|after| begun + after);
             if due.cut.is_some_and(|at| at <= now) {
                 // Dropped without an end: the client sees a cut connection.
                 return Ok(());
@@ -88,7 +109,15 @@ impl Watch {
             let silent = due.silence.is_some_and(|at| at <= now);
             let mut more = false;
             if !silent {
-                match self.look(&api.lock(), version) {
+                let look = {
+                    let state = api.lock();
+                    match state.store.epoch() == epoch {
+                        true => self.look(&state, version),
+                        // A server whose store is put back loses its clients.
+                        false => return Ok(()),
+                    }
+                };
+                match look {
                     // The real server drops those who cannot keep up; they resume, and learn.
                     Look::Behind(_) if looked => return writer.finish(),
                     Look::Behind(refused) => {
@@ -118,7 +147,7 @@ impl Watch {
     }
 
     /// Subscribes, then reads where to start: nothing in between can be missed.
-    fn begin(&self, api: &Api) -> (Receiver<()>, u64, Vec<u8>) {
+    fn begin(&self, api: &Api) -> Start {
         let tokens = api.subscribe(self.kind);
         let state = api.lock();
         let from_now = match self.options.at {
@@ -147,17 +176,12 @@ impl Watch {
             let told = json!({ INITIAL_EVENTS_END: "true" });
             first.extend_from_slice(&self.bookmark(version, &state.now, Some(told)));
         }
-        (tokens, version, first)
+        Start { tokens, epoch: state.store.epoch(), version, first }
     }
 
-    fn deadlines(&self, api: &Api, now: Instant) -> Deadlines {
+    fn deadlines(&self, now: Instant) -> Deadlines {
         let end = now + self.options.timeout.unwrap_or(TIMEOUT_DEFAULT);
-        let mut due = Deadlines {
-            end,
-            bookmark: None,
-            cut: api.faults.drop_watch.map(|after| now + after),
-            silence: api.faults.silent_watch.map(|after| now + after),
-        };
+        let mut due = Deadlines { end, bookmark: None, cut: None, silence: None };
         if self.options.bookmarks {
             due.set_bookmark(now);
         }

@@ -41,16 +41,15 @@ impl Request {
         self.body = body;
     }
 
-    fn headers_of(&self, name: &'static str) -> impl Iterator<Item = &str> {
+    /// All headers of that name, in any case and in their order.
+    pub fn headers(&self, name: &'static str) -> impl Iterator<Item = &str> {
         let ours = move |(key, _): &&(String, String)| key.eq_ignore_ascii_case(name);
         self.headers.iter().filter(ours).map(|(_, value)| value.as_str())
     }
 
     /// True where a comma-separated header holds that word.
     fn header_has(&self, name: &'static str, word: &str) -> bool {
-        self.headers_of(name)
-            .flat_map(|v| v.split(','))
-            .any(|v| v.trim().eq_ignore_ascii_case(word))
+        self.headers(name).flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case(word))
     }
 }
 
@@ -271,7 +270,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Stop> {
 
 /// What the headers say about the body and the connection, where they say it without a doubt.
 fn check_head(request: Request, old_client: bool) -> Result<Head, Stop> {
-    let n_hosts = request.headers_of("host").count();
+    let n_hosts = request.headers("host").count();
     if n_hosts > 1 || (n_hosts == 0 && !old_client) {
         return Err(Stop::Refused(400, "there must be one host header"));
     }
@@ -293,8 +292,8 @@ fn check_head(request: Request, old_client: bool) -> Result<Head, Stop> {
 /// is said twice, or not plainly, is refused.
 fn framing(request: &Request, old_client: bool) -> Result<Framing, Stop> {
     const UNCLEAR: Stop = Stop::Refused(400, "unclear length of the body");
-    let mut encodings = request.headers_of("transfer-encoding");
-    let mut lengths = request.headers_of("content-length");
+    let mut encodings = request.headers("transfer-encoding");
+    let mut lengths = request.headers("content-length");
     match (encodings.next(), lengths.next()) {
         (None, None) => Ok(Framing::Length(0)),
         (None, Some(length)) => {

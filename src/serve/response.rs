@@ -120,6 +120,12 @@ impl<'a> Responder<'a> {
         self.output.send(status, headers, body)
     }
 
+    /// Ends the connection without an answer.
+    pub fn cut(self) {
+        self.output.keep_alive = false;
+        self.output.answer = Answer::Begun;
+    }
+
     /// Sends the headers at once and goes on with chunks.
     ///
     /// # Errors

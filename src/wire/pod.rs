@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::input::{Foreign, Seen};
-use crate::core::pod::{ContainerState, End, Phase, Pod};
+use crate::core::pod::{ContainerState, End, InitEnd, Phase, Pod};
 use crate::wire::labels::{
     APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SLOT, Selection,
 };
@@ -127,6 +127,8 @@ struct RawStatus<'a> {
     conditions: Option<Vec<RawCondition<'a>>>,
     #[serde(borrow)]
     container_statuses: Option<Vec<RawContainerStatus<'a>>>,
+    #[serde(borrow)]
+    init_container_statuses: Option<Vec<RawContainerStatus<'a>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -395,7 +397,26 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
             MESSAGE_BYTES_MAX,
         )
         .into(),
+        // A side-car's code decides nothing: only where nothing else has ended is one to blame.
+        init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
     }))
+}
+
+/// The first init container that failed.
+fn init_end(status: &RawStatus<'_>) -> Option<Box<InitEnd>> {
+    let statuses = status.init_container_statuses.as_deref().unwrap_or_default();
+    let failed = |status: &RawContainerStatus<'_>| {
+        let terminated = status.state.as_ref()?.terminated.as_ref()?;
+        let exit_code = terminated.exit_code.filter(|&code| code != 0)?;
+        let message = text_of(terminated.message.as_ref());
+        Some(InitEnd {
+            name: text_of(status.name.as_ref()).into(),
+            exit_code,
+            reason: text_of(terminated.reason.as_ref()).into(),
+            message: clipped(message, MESSAGE_BYTES_MAX).into(),
+        })
+    };
+    statuses.iter().find_map(failed).map(Box::new)
 }
 
 pub(super) fn phase(text: Option<&Text<'_>>) -> Phase {

@@ -1,13 +1,14 @@
 //! The embedded cluster as a server for tests: `posse dev`, the binary, with its own node.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::access::Access;
 use super::http::Client;
@@ -22,12 +23,17 @@ use super::wait::{PATIENCE, wait_value};
 /// What it gets to end its pods' processes.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
+/// Where its faults are switched.
+const FAULTS: &str = "/posse/faults";
+
 /// A running `posse dev`. Ends when dropped.
 pub struct Embedded {
     process: Mutex<Guarded>,
     access: Access,
     /// Its state is in its memory: to be out of reach and come back, it is behind a proxy.
     front: Option<Proxy>,
+    /// The version that was kept by `back_up`.
+    kept: Mutex<u64>,
     _dir: TempDir,
 }
 
@@ -39,9 +45,25 @@ impl Embedded {
     /// With these words after `posse dev`.
     pub fn start_with(args: &[&str]) -> Self {
         let dir = TempDir::new("dev");
+        let command = command(dir.path());
+        Self::start_command(dir, command, args)
+    }
+
+    /// As another user, who can neither read nor write what is ours: the program is copied.
+    pub fn start_as(user: u32, args: &[&str]) -> Self {
+        let dir = TempDir::new("dev");
+        let program = dir.path().join("posse");
+        fs::copy(env!("CARGO_BIN_EXE_posse"), &program).expect("the folder can be written");
+        std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).expect("we are root");
+        let mut command = Command::new(program);
+        command.current_dir(dir.path()).env_clear().uid(user).gid(user);
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", dir.path());
+        Self::start_command(dir, command, args)
+    }
+
+    fn start_command(dir: TempDir, mut command: Command, args: &[&str]) -> Self {
         let kubeconfig = dir.path().join("kubeconfig");
         let log = fs::File::create(dir.path().join("log")).expect("the folder can be written");
-        let mut command = command(dir.path());
         command
             .args(["dev", "--listen", "127.0.0.1:0"])
             .args([Path::new("--kubeconfig"), &kubeconfig])
@@ -64,7 +86,26 @@ impl Embedded {
                 Err(e) => Err(e.to_string()),
             }
         });
-        Self { process: Mutex::new(process), access, front: None, _dir: dir }
+        Self {
+            process: Mutex::new(process),
+            access,
+            front: None,
+            kept: Mutex::default(),
+            _dir: dir,
+        }
+    }
+
+    /// Puts these faults in force, and no others.
+    #[track_caller]
+    pub fn fault(&self, faults: &Value) {
+        let client = Client::new(&self.access, "test-admin");
+        client.try_call("PUT", FAULTS, "application/json", faults).expect("an answer").ok();
+    }
+
+    /// The version that its history has reached.
+    fn version(&self) -> u64 {
+        let answer = Client::new(&self.access, "test-admin").get(FAULTS).ok();
+        answer["history"]["now"].as_u64().expect("a version is a number")
     }
 
     fn signal(&self, signal: Signal) {
@@ -125,6 +166,19 @@ impl Server for Embedded {
 
     fn thaw(&self) {
         self.signal(Signal::CONT);
+    }
+
+    fn compact(&self) {
+        self.fault(&json!({"compact": 1}));
+        self.fault(&json!({}));
+    }
+
+    fn back_up(&self) {
+        *self.kept.lock().expect("nobody panics in here") = self.version();
+    }
+
+    fn restore(&self) {
+        self.fault(&json!({"restore": *self.kept.lock().expect("nobody panics in here")}));
     }
 
     fn audit_log(&self) -> Option<PathBuf> {

@@ -219,7 +219,7 @@ impl Real {
 
     /// Makes etcd forget all versions but the newest, and the API server all that it remembers
     /// of them: a watch from an older version gets a 410.
-    pub fn compact(&self) {
+    fn compact_etcd(&self) {
         let etcd =
             Access { url: format!("http://127.0.0.1:{}", self.ports.etcd), ..Access::default() };
         let etcd = Client::new(&etcd, "test-admin");
@@ -231,13 +231,11 @@ impl Real {
         self.up();
     }
 
-    /// Keeps a copy of all that etcd holds, for `restore`.
-    pub fn back_up(&self) {
+    fn copy_etcd(&self) {
         self.without_etcd(|| copy_folder(&self.dir.path().join("etcd"), &self.backup()));
     }
 
-    /// Brings etcd back to the copy: what was written since never was.
-    pub fn restore(&self) {
+    fn bring_etcd_back(&self) {
         self.without_etcd(|| {
             let data = self.dir.path().join("etcd");
             fs::remove_dir_all(&data).expect("etcd's folder can be removed");
@@ -314,6 +312,18 @@ impl Server for Real {
 
     fn thaw(&self) {
         self.signal(Signal::CONT);
+    }
+
+    fn compact(&self) {
+        self.compact_etcd();
+    }
+
+    fn back_up(&self) {
+        self.copy_etcd();
+    }
+
+    fn restore(&self) {
+        self.bring_etcd_back();
     }
 
     fn audit_log(&self) -> Option<PathBuf> {

@@ -69,6 +69,15 @@ pub trait Server: Send + Sync {
 
     fn thaw(&self);
 
+    /// Forgets all history: who watches from an older version is told 410.
+    fn compact(&self);
+
+    /// Keeps what there is, for `restore`.
+    fn back_up(&self);
+
+    /// Goes back to what was kept: what was written since never was.
+    fn restore(&self);
+
     /// The audit log; the embedded server writes none.
     fn audit_log(&self) -> Option<PathBuf>;
 

@@ -2,15 +2,16 @@
 //! no executor is made twice, and what goes is told once.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::common::embedded::Embedded;
 use crate::common::posse::Posse;
-use crate::common::scene::{Scene, executor_id, uid_of};
+use crate::common::scene::{Scene, executor_id, is_running, uid_of};
 use crate::common::server::{End, Server};
-use crate::common::wait::{PATIENCE, stays_true, wait_for};
+use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// Not all of them: what a storm would leave behind is seen by the ids.
 const N: u32 = 10;
@@ -110,6 +111,241 @@ pub fn fault_quota(_server: &dyn Server) {
     scene.end(&pods[0], End::Exit(1));
     posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&pods[0]));
     scene.wait_running(4);
+    posse.stop();
+    scene.finish();
+}
+
+/// Whatever is in force, what goes is replaced, each is told once, and in the end it is as if
+/// nothing had been.
+#[track_caller]
+fn check_replaces(scene: &Scene<'_>, posse: &Posse) {
+    replace_three(scene, posse);
+    let ids: Vec<u64> = scene.wait_running(N as usize).iter().map(executor_id).collect();
+    assert_eq!(
+        ids,
+        (4..=u64::from(N) + 3).collect::<Vec<_>>(),
+        "no id is lost, none is used twice"
+    );
+}
+
+/// Writes that fail before and after they are done, with an answer and without one.
+pub fn fault_errors_and_cuts(_server: &dyn Server) {
+    let own = Embedded::start();
+    own.fault(&json!({"create-500": 20, "create-500-after": 20, "cut-before": 10, "cut-after": 10,
+        "write-500": 20, "write-500-after": 20}));
+    let scene = Scene::new(&own);
+    let run = || scene.run().executors(N).instance("cuts");
+    let posse = run().start();
+    check_all_run(&scene, &posse);
+    check_replaces(&scene, &posse);
+    own.fault(&json!({}));
+    // Its end would wait for a minute: a create that was cut off may still arrive.
+    posse.kill();
+    let heir = run().start();
+    heir.wait_ready();
+    scene.wait_running(N as usize);
+    heir.stop();
+    scene.finish();
+}
+
+pub fn fault_429_on_everything(_server: &dyn Server) {
+    let own = Embedded::start();
+    let scene = Scene::new(&own);
+    let posse = scene.run().executors(2).start();
+    let before = scene.wait_running(2);
+    posse.wait_ready();
+    own.fault(&json!({"all-429": 100, "retry-after": 1}));
+    posse.scale("default", 4);
+    stays_true(Duration::from_secs(1), "a run that is refused everything", || !posse.is_over());
+    own.fault(&json!({}));
+    let after = scene.wait_running(4);
+    assert!(before.iter().all(|pod| after.iter().any(|other| uid_of(other) == uid_of(pod))));
+    assert!(posse.stderr().contains("429"), "the fault was not met");
+    assert_eq!(posse.events_of("executor_lost"), [] as [Value; 0], "a refusal is no loss");
+    posse.stop();
+    scene.finish();
+}
+
+/// Watches that cannot be begun: told so in an event, and by the status of the answer.
+pub fn fault_gone_watches(_server: &dyn Server) {
+    let own = Embedded::start();
+    let scene = Scene::new(&own);
+    let posse = scene.run().executors(N).start();
+    check_all_run(&scene, &posse);
+    for (fault, n_before) in [("gone", 0), ("gone-status", 1)] {
+        own.fault(&json!({"drop-watch": 100, fault: 1}));
+        wait_for(PATIENCE, "the watch to begin anew", || {
+            posse.events_of("watch_restarted").len() > n_before
+        });
+        own.fault(&json!({}));
+    }
+    check_replaces(&scene, &posse);
+    posse.stop();
+    scene.finish();
+}
+
+/// Lists that tell what was there a while ago, beside a watch that tells what there is.
+pub fn fault_stale_lists(_server: &dyn Server) {
+    let own = Embedded::start_with(&["--fault", "stale-lists=700"]);
+    let scene = Scene::new(&own);
+    let settings = json!({"allocation": {"poll_interval": "1s"}});
+    let posse = scene.run().executors(N).settings(settings).start();
+    // The test's own lists are as old.
+    own.fault(&json!({}));
+    let pods = scene.wait_running(N as usize);
+    own.fault(&json!({"stale-lists": 700}));
+    for pod in pods.iter().take(3) {
+        scene.end(pod, End::Exit(1));
+        posse.wait_event("executor_lost", |event| event["uid"] == uid_of(pod));
+    }
+    let requested = || posse.events_of("executor_requested").len();
+    stays_true(Duration::from_secs(3), "no more than needed", || requested() <= N as usize + 3);
+    own.fault(&json!({}));
+    scene.wait_running(N as usize);
+    assert_eq!((requested(), posse.events_of("executor_lost").len()), (N as usize + 3, 3));
+    posse.stop();
+    scene.finish();
+}
+
+/// Lists that end in the middle, as if whole or not, or come in drops.
+pub fn fault_broken_lists(_server: &dyn Server) {
+    let own = Embedded::start();
+    let scene = Scene::new(&own);
+    let settings = json!({"allocation": {"poll_interval": "1s"}});
+    let posse = scene.run().executors(N).settings(settings).start();
+    check_all_run(&scene, &posse);
+    for faults in
+        [json!({"truncated-list": 100}), json!({"cut-list": 100}), json!({"slow-body": 500})]
+    {
+        let n_before = n_failed_polls(&posse);
+        own.fault(&faults);
+        if faults["slow-body"].is_null() {
+            wait_for(PATIENCE, "a list that failed", || n_failed_polls(&posse) > n_before);
+        }
+        stays_true(Duration::from_millis(500), "a run without lists", || !posse.is_over());
+    }
+    own.fault(&json!({}));
+    check_replaces(&scene, &posse);
+    posse.stop();
+    scene.finish();
+}
+
+/// How often posse said that a list failed.
+fn n_failed_polls(posse: &Posse) -> usize {
+    posse.stderr().lines().filter(|line| line.contains("the poll failed")).count()
+}
+
+/// A webhook that takes our labels away would make us blind: such pods go, and the template counts
+/// as refused.
+pub fn fault_stripped_labels(_server: &dyn Server) {
+    let own = Embedded::start_with(&["--fault", "strip-labels=posse.dev/"]);
+    let scene = Scene::new(&own);
+    let posse = scene.run().executors(20).start();
+    posse.expect_exit(4);
+    assert!(!posse.events_of("create_refused").is_empty(), "it says why");
+    wait_for(PATIENCE, "the blind pods to go", || scene.pods().is_empty());
+    scene.finish();
+}
+
+/// A server that nobody can connect to for a while: what was asked for meanwhile is done after.
+pub fn fault_refused_connections(_server: &dyn Server) {
+    let own = Embedded::start();
+    let scene = Scene::new(&own);
+    let posse = scene.run().executors(2).start();
+    let before = scene.wait_running(2);
+    posse.wait_ready();
+    own.fault(&json!({"refuse": 1500}));
+    posse.scale("default", 4);
+    wait_for(PATIENCE, "a refused connection", || posse.stderr().contains("refused"));
+    let after = wait_value(PATIENCE, "the server to be back", || {
+        scene.admin.try_call("GET", "/version", "application/json", &Value::Null)
+    });
+    assert_eq!(after.code, 200);
+    let after = scene.wait_running(4);
+    assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert!(before.iter().all(|pod| after.iter().any(|other| uid_of(other) == uid_of(pod))));
+    assert_eq!(posse.events_of("executor_lost"), [] as [Value; 0], "an outage is no loss");
+    posse.stop();
+    scene.finish();
+}
+
+/// The server's clock is hours off: nothing is too old, nothing is from the future.
+pub fn fault_clock_skew(_server: &dyn Server) {
+    let own = Embedded::start_with(&["--fault", "clock-skew=-7200"]);
+    let scene = Scene::new(&own);
+    let posse = scene.run().executors(N).start();
+    check_all_run(&scene, &posse);
+    own.fault(&json!({"clock-skew": 7200}));
+    check_replaces(&scene, &posse);
+    posse.stop();
+    scene.finish();
+}
+
+/// Two nodes, and executors that are told to leave a lost one at once.
+fn on_two_nodes() -> Embedded {
+    Embedded::start_with(&["--nodes", "2"])
+}
+
+fn impatient(scene: &Scene<'_>) {
+    let mut template = scene.template();
+    template["spec"]["tolerations"] = ["unreachable", "not-ready"]
+        .map(|why| {
+            json!({"key": format!("node.kubernetes.io/{why}"), "operator": "Exists",
+                "effect": "NoExecute", "tolerationSeconds": 0})
+        })
+        .to_vec()
+        .into();
+    fs::write(scene.file("pod.json"), template.to_string()).expect("writable");
+}
+
+/// A node that is gone with its executors: they hang, and are replaced on the other one.
+pub fn fault_lost_node(_server: &dyn Server) {
+    let own = on_two_nodes();
+    let scene = Scene::new(&own);
+    impatient(&scene);
+    let posse = scene.run().executors(4).start();
+    let before = scene.wait_running(4);
+    let lost: Vec<&Value> =
+        before.iter().filter(|pod| pod["spec"]["nodeName"] == "dev-node-1").collect();
+    assert_eq!(lost.len(), 2, "they are on both nodes");
+    own.fault(&json!({"node-loss": "dev-node-1", "node-grace": 200}));
+    for pod in &lost {
+        let told = posse.wait_event("executor_lost", |event| event["uid"] == uid_of(pod));
+        assert_eq!(told["budget"], "cluster", "{told}");
+    }
+    wait_for(PATIENCE, "successors on the other node", || {
+        let pods = scene.ours();
+        let there =
+            pods.iter().filter(|pod| is_running(pod) && pod["spec"]["nodeName"] == "dev-node-0");
+        there.count() == 4
+    });
+    assert_eq!(scene.ours().len(), 6, "the lost ones hang");
+    own.fault(&json!({}));
+    let after = scene.wait_running(4);
+    assert!(lost.iter().all(|pod| !after.iter().any(|other| uid_of(other) == uid_of(pod))));
+    assert_eq!(posse.events_of("executor_lost").len(), 2, "each is told once");
+    posse.stop();
+    scene.finish();
+}
+
+/// A node that is back before anybody was told to go: nothing is lost.
+pub fn fault_lost_node_returns(_server: &dyn Server) {
+    let own = on_two_nodes();
+    let scene = Scene::new(&own);
+    let posse = scene.run().executors(4).start();
+    let before = scene.wait_running(4);
+    own.fault(&json!({"node-loss": "dev-node-1", "node-grace": 100}));
+    let ready = |pod: &Value| {
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
+    };
+    let n_ready = || scene.ours().iter().filter(|pod| ready(pod)).count();
+    wait_for(PATIENCE, "two that are not ready", || n_ready() == 2);
+    own.fault(&json!({}));
+    wait_for(PATIENCE, "all to be ready again", || n_ready() == 4);
+    let uids = |pods: &[Value]| pods.iter().map(|pod| uid_of(pod).to_owned()).collect::<Vec<_>>();
+    assert_eq!(uids(&scene.wait_running(4)), uids(&before));
+    assert_eq!(posse.events_of("executor_lost"), [] as [Value; 0]);
     posse.stop();
     scene.finish();
 }

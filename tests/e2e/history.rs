@@ -6,14 +6,9 @@ use serde_json::{Value, json};
 
 use crate::common::posse::Posse;
 use crate::common::proxy::{Proxy, Verdict};
-use crate::common::real::Real;
 use crate::common::scene::{Scene, executor_id, name_of, uid_of};
 use crate::common::server::{End, Server, Who};
 use crate::common::wait::{PATIENCE, wait_for};
-
-fn real(server: &dyn Server) -> &Real {
-    server.real().expect("only the real server has an etcd")
-}
 
 fn ids(pods: &[Value]) -> BTreeSet<u64> {
     pods.iter().map(executor_id).collect()
@@ -34,7 +29,7 @@ pub fn compacted_while_away(server: &dyn Server) {
     proxy.down();
     scene.delete(&before[0]);
     wait_for(PATIENCE, "the pod to go unseen", || scene.pod(name_of(&before[0])).is_none());
-    real(&*own).compact();
+    own.compact();
     proxy.up();
     posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
     assert_eq!(ids(&scene.wait_running(2)), [2, 3].into());
@@ -55,7 +50,7 @@ pub fn restored_from_a_backup(server: &dyn Server) {
     let posse = scene.run().executors(2).settings(settings).start();
     let old = scene.wait_running(2);
     wait_known(&posse, 2);
-    real(&*own).back_up();
+    own.back_up();
     posse.scale("default", 4);
     scene.wait_running(4);
     scene.end(&old[0], End::Exit(1));
@@ -72,7 +67,7 @@ pub fn restored_from_a_backup(server: &dyn Server) {
         let note = json!({"metadata": {"annotations": {"note": n.to_string()}}});
         scene.admin.merge_patch(&path, &note).ok();
     }
-    real(&*own).restore();
+    own.restore();
     posse.wait_event("watch_restarted", |event| event["cause"] == "history went back");
     let after = scene.wait_running(4);
     let lost = |pod: &Value| {

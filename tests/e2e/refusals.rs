@@ -2,8 +2,8 @@
 //! rights, certificates, tokens.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,56 +14,26 @@ use crate::common::certs::Authority;
 use crate::common::http::{Client, gone_in};
 use crate::common::node::wait_bound;
 use crate::common::posse::Posse;
-use crate::common::proxy::{Proxy, Request, Upstream, Verdict, status};
+use crate::common::proxy::{Proxy, Verdict, status};
 use crate::common::real::Account;
-use crate::common::scene::{
-    GRACE_S, Scene, describe, executor_id, is_over, name_of, uid_of, up_file,
-};
-use crate::common::server::{End, Server, Who, items, pods_path};
+use crate::common::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
+use crate::common::server::{End, Server, Who, pods_path};
 use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
-/// A limit on the namespace's pods: the real server's own quota; in front of the embedded cluster,
-/// which knows none, a proxy that refuses in the same words.
+/// A limit on the namespace's pods.
 struct Quota {
-    hard: Arc<AtomicUsize>,
+    /// Counts the creates where no audit log does.
     proxy: Option<Proxy>,
 }
 
 impl Quota {
     fn new(scene: &Scene<'_>, hard: usize) -> Self {
-        let limit = Arc::new(AtomicUsize::new(hard));
-        if scene.server.real().is_some() {
-            let body = json!({"apiVersion": "v1", "kind": "ResourceQuota",
-                "metadata": {"name": "room"}, "spec": {"hard": {"pods": hard.to_string()}}});
-            scene.admin.post(&Self::path(scene), &body).ok();
-            Self::wait_in_force(scene, hard);
-            return Self { hard: limit, proxy: None };
-        }
-        let (admin, path) = (scene.admin.clone(), pods_path(&scene.namespace));
-        let hard = Arc::clone(&limit);
-        // One create at a time, as the real server counts them: what is granted is counted.
-        let turn = Mutex::new(());
-        let rule = move |request: &mut Request, upstream: &Upstream| {
-            if !request.is_create() {
-                return Verdict::Pass;
-            }
-            let _turn = turn.lock().expect("no holder panics");
-            // What is over takes no room, as on the real server.
-            let used = items(&admin.get(&path).ok()).iter().filter(|pod| !is_over(pod)).count();
-            let hard = hard.load(Ordering::SeqCst);
-            if used < hard {
-                let answer = upstream.send(request);
-                return Verdict::Reply(answer.code, answer.body);
-            }
-            let message = format!(
-                "pods \"{}\" is forbidden: exceeded quota: room, requested: pods=1, used: \
-                 pods={used}, limited: pods={hard}",
-                name_of(&request.json())
-            );
-            Verdict::Reply(403, status(403, "Forbidden", &message))
-        };
-        let proxy = Proxy::start(&scene.server.access(Who::Posse), rule);
-        Self { hard: limit, proxy: Some(proxy) }
+        let body = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+            "metadata": {"name": "room"}, "spec": {"hard": {"pods": hard.to_string()}}});
+        scene.admin.post(&Self::path(scene), &body).ok();
+        Self::wait_in_force(scene, hard);
+        let counted = || Proxy::start(&scene.server.access(Who::Posse), |_, _| Verdict::Pass);
+        Self { proxy: scene.server.real().is_none().then(counted) }
     }
 
     fn path(scene: &Scene<'_>) -> String {
@@ -83,13 +53,10 @@ impl Quota {
         });
     }
 
-    fn raise(&self, scene: &Scene<'_>, hard: usize) {
-        self.hard.store(hard, Ordering::SeqCst);
-        if self.proxy.is_none() {
-            let body = json!({"spec": {"hard": {"pods": hard.to_string()}}});
-            scene.admin.merge_patch(&format!("{}/room", Self::path(scene)), &body).ok();
-            Self::wait_in_force(scene, hard);
-        }
+    fn raise(scene: &Scene<'_>, hard: usize) {
+        let body = json!({"spec": {"hard": {"pods": hard.to_string()}}});
+        scene.admin.merge_patch(&format!("{}/room", Self::path(scene)), &body).ok();
+        Self::wait_in_force(scene, hard);
     }
 
     fn access(&self, scene: &Scene<'_>) -> Access {
@@ -122,9 +89,9 @@ pub fn quota_then_room(server: &dyn Server) {
     let n_asked = quota.n_creates(&scene);
     assert!(n_asked <= 12, "{n_asked} creates against a full quota");
     assert_eq!(posse.status()["groups"][0]["waiting"], "quota");
-    quota.raise(&scene, 4);
+    Quota::raise(&scene, 4);
     scene.wait_running(4);
-    quota.raise(&scene, 5);
+    Quota::raise(&scene, 5);
     scene.wait_running(5);
     assert!(posse.events_of("executor_lost").is_empty(), "a refusal is no loss");
     posse.stop();

@@ -1,8 +1,9 @@
 //! Owns what the ServiceAccount plugin does to new pods: the account's name, that it exists, its
 //! pull secrets.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::dev::controllers::namespaces;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{array_at, object_mut, text_at};
 use crate::dev::refused::Refused;
@@ -10,6 +11,9 @@ use crate::dev::state::State;
 
 /// The account of pods that name none.
 pub(crate) const DEFAULT: &str = "default";
+
+/// Where clients in pods look for their token.
+const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Gives a new pod its service account.
 pub(super) fn admit(
@@ -41,5 +45,51 @@ pub(super) fn admit(
     if !secrets.is_empty() {
         spec.insert("imagePullSecrets".to_owned(), secrets.into());
     }
+    let own = spec.get("automountServiceAccountToken").cloned();
+    if own.or_else(|| object.value().get("automountServiceAccountToken").cloned())
+        == Some(Value::Bool(true))
+    {
+        mount_token(pod);
+    }
     Ok(())
+}
+
+/// Gives every container its token, as servers of today do. Only to pods that ask for it: one that
+/// says nothing gets none, because a volume takes more time to mount than most commands run.
+fn mount_token(pod: &mut Value) {
+    let suffix: String = text_at(pod, "/metadata/uid").chars().take(5).collect();
+    let name = format!("kube-api-access-{suffix}");
+    let volume = json!({ "name": name, "projected": { "sources": [
+        { "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } },
+        { "configMap": {
+            "name": namespaces::ROOT_CA, "items": [{ "key": "ca.crt", "path": "ca.crt" }],
+        } },
+        { "downwardAPI": { "items": [{
+            "path": "namespace",
+            "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.namespace" },
+        }] } },
+    ] } });
+    let spec = object_mut(pod, "spec");
+    let mut mounted = false;
+    for list in ["initContainers", "containers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let has = |mount: &Value| text_at(mount, "/mountPath") == TOKEN_PATH;
+            if array_at(container, "/volumeMounts").iter().any(has) {
+                continue;
+            }
+            let mount = json!({ "name": name, "mountPath": TOKEN_PATH, "readOnly": true });
+            push(container, "volumeMounts", mount);
+            mounted = true;
+        }
+    }
+    if mounted {
+        push(&mut pod["spec"], "volumes", volume);
+    }
+}
+
+fn push(value: &mut Value, list: &str, item: Value) {
+    match value.get_mut(list).and_then(Value::as_array_mut) {
+        Some(items) => items.push(item),
+        None => value[list] = json!([item]),
+    }
 }

@@ -5,8 +5,10 @@ pub(crate) mod budgets;
 mod claims;
 mod jobs;
 pub(crate) mod namespaces;
+mod nodes;
 mod orphans;
 mod quotas;
+pub(crate) mod taints;
 #[cfg(test)]
 mod tests;
 
@@ -21,13 +23,16 @@ use self::budgets::Budgets;
 use self::claims::Claims;
 use self::jobs::Jobs;
 use self::namespaces::Namespaces;
+use self::nodes::Nodes;
 use self::orphans::Orphans;
 use self::quotas::Quotas;
+pub(crate) use self::taints::tolerates;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::Ages;
+use crate::dev::faults::Fault;
 use crate::dev::kind::Kind;
-use crate::dev::store::Change;
+use crate::dev::store::{Change, Seen};
 
 /// How often Events are looked at for their age.
 const EVENTS_EVERY_MS: u64 = 60_000;
@@ -63,13 +68,14 @@ impl Controllers {
 struct All {
     api: Arc<Api>,
     /// The store's version that has been looked at.
-    seen: u64,
+    seen: Seen,
     ages: Ages,
     ages_due: Millis,
     budgets: Budgets,
     claims: Claims,
     jobs: Jobs,
     namespaces: Namespaces,
+    nodes: Nodes,
     orphans: Orphans,
     quotas: Quotas,
 }
@@ -78,13 +84,14 @@ impl All {
     fn new(api: Arc<Api>, volumes: PathBuf) -> Self {
         Self {
             api,
-            seen: 0,
+            seen: Seen::default(),
             ages: Ages::default(),
             ages_due: Millis(0),
             budgets: Budgets::default(),
             claims: Claims::new(volumes),
             jobs: Jobs::default(),
             namespaces: Namespaces::default(),
+            nodes: Nodes::default(),
             orphans: Orphans::default(),
             quotas: Quotas::default(),
         }
@@ -116,34 +123,39 @@ impl All {
                 self.claims.on_change(change, &state);
                 self.jobs.on_change(change);
                 self.namespaces.on_change(change);
+                self.nodes.on_change(change);
                 self.orphans.on_change(change, &state, now);
                 self.quotas.on_change(change);
             }
         }
         self.namespaces.run(&mut self.api.lock());
         self.claims.run(&self.api);
-        let orphans = self.orphans.run(&mut self.api.lock(), now);
+        // A node that is gone may come back as one that is lost may.
+        let grace = self.api.faults.number(Fault::NodeGrace).unwrap_or(nodes::GRACE_MS);
+        let orphans = self.orphans.run(&mut self.api.lock(), now, grace);
         let jobs = self.jobs.run(&self.api);
         let budgets = self.budgets.run(&mut self.api.lock());
         let quotas = self.quotas.run(&self.api);
+        let nodes = self.nodes.run(&self.api);
         if self.ages_due <= now {
             self.ages.expire(&mut self.api.lock(), now);
             self.ages_due = now.after(EVENTS_EVERY_MS);
         }
         let budgets = budgets.map(|seconds| now.after(seconds.saturating_mul(1000)));
-        [orphans, jobs, budgets, quotas, Some(self.ages_due)].into_iter().flatten().min()
+        let due = [orphans, jobs, budgets, quotas, nodes, Some(self.ages_due)];
+        due.into_iter().flatten().min()
     }
 
     /// What changed since the last look; all there is where that is no longer known.
     fn changes(&mut self) -> Vec<Change> {
         let state = self.api.lock();
-        let after = std::mem::replace(&mut self.seen, state.store.version());
-        if let Ok(changes) = state.store.changes_after(after) {
+        if let Ok(changes) = state.store.unseen(&mut self.seen) {
             return changes.cloned().collect();
         }
         self.quotas.suspect_all();
+        self.nodes.suspect_all();
         let there = Kind::all().flat_map(|kind| state.store.objects(kind, ""));
-        let change = |now| Change { version: after, before: None, now, gone: false };
+        let change = |now| Change { version: 0, before: None, now, gone: false };
         there.cloned().map(change).collect()
     }
 }

@@ -10,7 +10,7 @@ use crate::dev::kind::{Key, Kind};
 use crate::dev::state::State;
 use crate::dev::store::Change;
 
-const ROOT_CA: &str = "kube-root-ca.crt";
+pub(crate) const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Namespaces that may lack something.
 #[derive(Debug, Default)]

@@ -10,9 +10,6 @@ use crate::dev::state::State;
 use crate::dev::store::Change;
 use crate::dev::write::set_condition;
 
-/// How long a node has to be gone: it may come back.
-const QUARANTINE_MS: u64 = 40_000;
-
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     /// Names of nodes that pods are bound to and that are not there, since when.
@@ -40,11 +37,16 @@ impl Orphans {
         }
     }
 
-    /// Ends the pods of nodes that did not come back; when to come again.
-    pub(super) fn run(&mut self, state: &mut State, now: Millis) -> Option<Millis> {
+    /// Ends the pods of nodes that did not come back within `quarantine_ms`; when to come again.
+    pub(super) fn run(
+        &mut self,
+        state: &mut State,
+        now: Millis,
+        quarantine_ms: u64,
+    ) -> Option<Millis> {
         let (over, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.missing)
             .into_iter()
-            .partition(|(_, since)| since.after(QUARANTINE_MS) <= now);
+            .partition(|(_, since)| since.after(quarantine_ms) <= now);
         self.missing = waiting;
         for node in over.keys() {
             let pods = state.store.objects(Kind::Pod, "").filter(|pod| pod.node() == node);
@@ -52,7 +54,7 @@ impl Orphans {
                 end(state, &key);
             }
         }
-        self.missing.values().min().map(|since| since.after(QUARANTINE_MS))
+        self.missing.values().min().map(|since| since.after(quarantine_ms))
     }
 }
 
@@ -107,10 +109,10 @@ mod tests {
             changes.expect("kept").for_each(|change| orphans.on_change(change, state, now));
         };
         look(&mut orphans, &state, Millis(1_000));
-        assert_eq!(orphans.run(&mut state, Millis(2_000)), Some(Millis(41_000)));
+        assert_eq!(orphans.run(&mut state, Millis(2_000), 40_000), Some(Millis(41_000)));
         state.ensure(Kind::Node, "back", json!({}));
         look(&mut orphans, &state, Millis(3_000));
-        assert_eq!(orphans.run(&mut state, Millis(41_000)), None);
+        assert_eq!(orphans.run(&mut state, Millis(41_000), 40_000), None);
         let left: Vec<_> = state.store.objects(Kind::Pod, "").map(|p| p.key.name.clone()).collect();
         assert_eq!(left, ["a", "c"]);
         let last = state.store.changes_after(0).or_else(|_| state.store.changes_after(1));

@@ -1,22 +1,29 @@
-//! Owns a container's environment and command line: references to fields, and the expansion of
-//! `$(VAR)` exactly as Kubernetes does it.
+//! Owns a container's environment and command line: what its variables are filled from, those of
+//! the namespace's services, and the expansion of `$(VAR)` exactly as Kubernetes does it.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::sources;
+use crate::dev::kind::Kind;
+use crate::dev::names;
 use crate::dev::object::{array_at, text_at};
-use crate::dev::validate::subscript;
+use crate::dev::store::Store;
 
 /// What a container's process is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommandLine {
     pub(super) program: String,
     pub(super) args: Vec<String>,
-    pub(super) env: BTreeMap<String, String>,
+    pub(super) env: Env,
     /// Empty: the folder that posse was started in.
     pub(super) working_dir: String,
+    /// Events' messages about keys that cannot be variables.
+    pub(super) skipped: Vec<String>,
 }
+
+pub(super) type Env = BTreeMap<String, String>;
 
 /// Why a container cannot be started, as its `waiting` state tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,26 +32,25 @@ pub(super) struct Blocked {
     pub(super) message: String,
 }
 
-/// Puts a container's command line together. `base` is what every container has.
+impl Blocked {
+    /// Something that the container's spec names is not there, or not as it should be.
+    pub(super) fn config(message: String) -> Self {
+        Self { reason: "CreateContainerConfigError", message }
+    }
+}
+
+/// Puts a container's command line together. `base` is what every container has besides what its
+/// spec says; its spec cannot refer to it.
 pub(super) fn command_line(
+    store: &Store,
     pod: &Value,
     container: &Value,
-    base: &BTreeMap<String, String>,
+    base: &Env,
 ) -> Result<CommandLine, Blocked> {
-    let mut env = base.clone();
-    for variable in array_at(container, "/env") {
-        let name = text_at(variable, "/name");
-        let value = match variable.get("valueFrom") {
-            None => Some(expand(text_at(variable, "/value"), &env)),
-            Some(source) => referred(pod, source)?,
-        };
-        if let Some(value) = value {
-            env.insert(name.to_owned(), value);
-        }
-    }
+    let (own, skipped) = variables(store, pod, container).map_err(Blocked::config)?;
     let words = |list: &str| -> Vec<String> {
         let words = array_at(container, list).iter();
-        words.map(|word| expand(word.as_str().unwrap_or_default(), &env)).collect()
+        words.map(|word| expand(word.as_str().unwrap_or_default(), |name| own.get(name))).collect()
     };
     let mut command = words("/command").into_iter();
     let Some(program) = command.next() else {
@@ -59,46 +65,149 @@ pub(super) fn command_line(
     };
     let args = command.chain(words("/args")).collect();
     let working_dir = text_at(container, "/workingDir").to_owned();
-    Ok(CommandLine { program, args, env, working_dir })
+    let mut env = base.clone();
+    env.extend(own);
+    Ok(CommandLine { program, args, env, working_dir, skipped })
+}
+
+/// The variables that the container's spec and its namespace's services give it.
+fn variables(store: &Store, pod: &Value, container: &Value) -> Result<(Env, Vec<String>), String> {
+    let services = service_variables(store, pod);
+    let (mut env, skipped) = from_whole_objects(store, pod, container)?;
+    for variable in array_at(container, "/env") {
+        let text = text_at(variable, "/value");
+        let value = match variable.get("valueFrom").filter(|_| text.is_empty()) {
+            None => Some(expand(text, |name| env.get(name).or_else(|| services.get(name)))),
+            Some(source) => referred(store, pod, container, source)?,
+        };
+        if let Some(value) = value {
+            env.insert(text_at(variable, "/name").to_owned(), value);
+        }
+    }
+    for (name, value) in services {
+        env.entry(name).or_insert(value);
+    }
+    Ok((env, skipped))
+}
+
+/// The fields of `envFrom` and `valueFrom`, and what messages about them call their kind.
+const SOURCES: [(&str, &str, Kind, &str, &str); 2] = [
+    ("configMapRef", "configMapKeyRef", Kind::ConfigMap, "configMap", "ConfigMap"),
+    ("secretRef", "secretKeyRef", Kind::Secret, "secret", "Secret"),
+];
+
+/// `envFrom`: every key that can be a variable's name.
+fn from_whole_objects(
+    store: &Store,
+    pod: &Value,
+    container: &Value,
+) -> Result<(Env, Vec<String>), String> {
+    let namespace = text_at(pod, "/metadata/namespace");
+    let (mut env, mut skipped) = (Env::new(), Vec::new());
+    for source in array_at(container, "/envFrom") {
+        for (field, _, kind, word, _) in SOURCES {
+            let Some(reference) = source.get(field) else { continue };
+            let name = text_at(reference, "/name");
+            let optional = sources::is_optional(reference);
+            let data = sources::data(store, kind, namespace, name, optional)?.unwrap_or_default();
+            let mut invalid: Vec<String> = Vec::new();
+            for (key, value) in data {
+                let name = format!("{}{key}", text_at(source, "/prefix"));
+                if names::env_name(&name).is_empty() {
+                    env.insert(name, text(value));
+                } else {
+                    invalid.push(name);
+                }
+            }
+            if !invalid.is_empty() {
+                skipped.push(format!(
+                    "Keys [{}] from the EnvFrom {word} {namespace}/{name} were skipped since they \
+                     are considered invalid environment variable names.",
+                    invalid.join(", "),
+                ));
+            }
+        }
+    }
+    Ok((env, skipped))
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The value of `valueFrom`; none where an optional source is absent.
-fn referred(pod: &Value, source: &Value) -> Result<Option<String>, Blocked> {
-    let path = text_at(source, "/fieldRef/fieldPath");
-    if !path.is_empty() {
-        return Ok(Some(field(pod, path)));
+fn referred(
+    store: &Store,
+    pod: &Value,
+    container: &Value,
+    source: &Value,
+) -> Result<Option<String>, String> {
+    if let Some(reference) = source.get("fieldRef") {
+        return Ok(Some(sources::field(pod, text_at(reference, "/fieldPath"))));
     }
-    for (key, what) in [("configMapKeyRef", "configmap"), ("secretKeyRef", "secret")] {
-        if let Some(reference) = source.get(key) {
-            if reference.get("optional") == Some(&Value::Bool(true)) {
-                return Ok(None);
-            }
-            return Err(Blocked {
-                reason: "CreateContainerConfigError",
-                message: format!("{what} \"{}\" not found", text_at(reference, "/name")),
-            });
-        }
+    if let Some(reference) = source.get("resourceFieldRef") {
+        return sources::resource(pod, Some(container), reference).map(Some);
     }
-    Err(Blocked {
-        reason: "CreateContainerConfigError",
-        message: "the embedded node cannot fill in resourceFieldRef".to_owned(),
-    })
+    let namespace = text_at(pod, "/metadata/namespace");
+    for (_, field, kind, _, word) in SOURCES {
+        let Some(reference) = source.get(field) else { continue };
+        let (name, key) = (text_at(reference, "/name"), text_at(reference, "/key"));
+        let optional = sources::is_optional(reference);
+        let data = sources::data(store, kind, namespace, name, optional)?;
+        return match data.and_then(|mut data| data.remove(key)) {
+            Some(value) => Ok(Some(text(value))),
+            None if optional => Ok(None),
+            None => Err(format!("couldn't find key {key} in {word} {namespace}/{name}")),
+        };
+    }
+    Ok(None)
 }
 
-fn field(pod: &Value, path: &str) -> String {
-    if let Some((map, key)) = subscript(path) {
-        let map = map.replace('.', "/");
-        let value = pod.pointer(&format!("/{map}")).and_then(|map| map.get(key));
-        return value.and_then(Value::as_str).unwrap_or_default().to_owned();
+/// The variables by which a container finds the services of its namespace. The API server's own
+/// are not among them: it speaks plain HTTP, and those who look for them insist on TLS.
+fn service_variables(store: &Store, pod: &Value) -> Env {
+    let mut env = Env::new();
+    if pod.pointer("/spec/enableServiceLinks").and_then(Value::as_bool) == Some(false) {
+        return env;
     }
-    match path {
-        "status.podIPs" => text_at(pod, "/status/podIP").to_owned(),
-        path => text_at(pod, &format!("/{}", path.replace('.', "/"))).to_owned(),
+    let namespace = text_at(pod, "/metadata/namespace");
+    for service in store.objects(Kind::Service, namespace) {
+        let value = service.value();
+        let ip = text_at(&value, "/spec/clusterIP");
+        let api = namespace == "default" && service.key.name == "kubernetes";
+        if ip.is_empty() || ip == "None" || api {
+            continue;
+        }
+        let variable = |text: &str| text.replace('-', "_").to_ascii_uppercase();
+        let prefix = variable(&service.key.name);
+        let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+        for (i, port) in array_at(&value, "/spec/ports").iter().enumerate() {
+            let number = port["port"].to_string();
+            let protocol = port["protocol"].as_str().unwrap_or("TCP");
+            let lower = protocol.to_ascii_lowercase();
+            let url = format!("{lower}://{host}:{number}");
+            let mut set =
+                |name: String, value: &str| env.insert(prefix.clone() + &name, value.to_owned());
+            if i == 0 {
+                set("_SERVICE_HOST".to_owned(), ip);
+                set("_SERVICE_PORT".to_owned(), &number);
+                set("_PORT".to_owned(), &url);
+            }
+            if let Some(name) = port["name"].as_str().filter(|name| !name.is_empty()) {
+                set(format!("_SERVICE_PORT_{}", variable(name)), &number);
+            }
+            let link = format!("_PORT_{number}_{}", protocol.to_ascii_uppercase());
+            set(format!("{link}_PROTO"), &lower);
+            set(format!("{link}_PORT"), &number);
+            set(format!("{link}_ADDR"), ip);
+            set(link, &url);
+        }
     }
+    env
 }
 
 /// `$(VAR)` becomes the variable's value, `$$` a single `$`, and what is unknown stays.
-pub(super) fn expand(text: &str, env: &BTreeMap<String, String>) -> String {
+pub(super) fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -111,7 +220,7 @@ pub(super) fn expand(text: &str, env: &BTreeMap<String, String>) -> String {
         } else if let Some(reference) = after.strip_prefix('(') {
             match reference.split_once(')') {
                 Some((name, after)) => {
-                    match env.get(name) {
+                    match lookup(name) {
                         Some(value) => out.push_str(value),
                         None => out.push_str(&format!("$({name})")),
                     }
@@ -174,7 +283,7 @@ mod tests {
             ("$(VAR_A)$", "A$"),
             ("---$(VAR_A$(VAR_B)", "---$(VAR_A$(VAR_B)"),
         ] {
-            assert_eq!(expand(text, &env), want, "{text}");
+            assert_eq!(expand(text, |name| env.get(name)), want, "{text}");
         }
     }
 
@@ -201,7 +310,8 @@ mod tests {
                 {"name": "EMPTY"},
             ],
         });
-        let line = command_line(&pod, &container, &BTreeMap::new()).expect("it has a command");
+        let line =
+            command_line(&Store::new(9), &pod, &container, &Env::new()).expect("it has a command");
         assert_eq!(line.program, "prog");
         assert_eq!(line.args, ["p", "p-l-v-127.0.1.1-$(AFTER)", "$(LATER)"]);
         assert_eq!(line.env["EMPTY"], "");
@@ -217,8 +327,114 @@ mod tests {
                 "CreateContainerConfigError",
             ),
         ] {
-            let blocked = command_line(&json!({}), &container, &BTreeMap::new());
+            let blocked = command_line(&Store::new(9), &json!({}), &container, &Env::new());
             assert_eq!(blocked.expect_err("blocked").reason, reason);
         }
+    }
+
+    /// A store with these objects in namespace `n`.
+    fn store(objects: &[(Kind, Value)]) -> Store {
+        let mut store = Store::new(9);
+        for (kind, value) in objects {
+            let mut value = value.clone();
+            value["metadata"]["namespace"] = "n".into();
+            store.put(*kind, value);
+        }
+        store
+    }
+
+    fn settings() -> Store {
+        store(&[
+            (Kind::ConfigMap, json!({"metadata": {"name": "m"}, "data": {"k": "v", "1a": "x"}})),
+            (Kind::Secret, json!({"metadata": {"name": "s"}, "data": {"pass": "aHVudGVy"}})),
+        ])
+    }
+
+    #[test]
+    fn variables_come_from_configmaps_and_secrets_or_the_container_waits() {
+        let pod = json!({"metadata": {"namespace": "n"}});
+        let from = |field: &str, name: &str, key: &str, optional: bool| {
+            let reference = json!({"name": name, "key": key, "optional": optional});
+            json!({"env": [{"name": "A", "valueFrom": {field: reference}}]})
+        };
+        let all = |field: &str, name: &str, optional: bool| json!({"envFrom": [{"prefix": "P_", field: {"name": name, "optional": optional}}]});
+        for (mut container, want) in [
+            (from("configMapKeyRef", "m", "k", false), Ok("A=v")),
+            (from("secretKeyRef", "s", "pass", false), Ok("A=hunter")),
+            (from("configMapKeyRef", "x", "k", false), Err("configmap \"x\" not found")),
+            (from("secretKeyRef", "x", "k", false), Err("secret \"x\" not found")),
+            (from("configMapKeyRef", "x", "k", true), Ok("")),
+            (from("configMapKeyRef", "m", "y", true), Ok("")),
+            (from("configMapKeyRef", "m", "y", false), Err("couldn't find key y in ConfigMap n/m")),
+            (from("secretKeyRef", "s", "y", false), Err("couldn't find key y in Secret n/s")),
+            (all("configMapRef", "m", false), Ok("P_1a=x P_k=v")),
+            (all("secretRef", "s", false), Ok("P_pass=hunter")),
+            (all("secretRef", "x", true), Ok("")),
+            (all("secretRef", "x", false), Err("secret \"x\" not found")),
+        ] {
+            container["command"] = json!(["prog"]);
+            let line = command_line(&settings(), &pod, &container, &Env::new());
+            let told = line.map(|line| {
+                let env = line.env.iter().map(|(name, value)| format!("{name}={value}"));
+                env.collect::<Vec<_>>().join(" ")
+            });
+            let want = want.map(str::to_owned);
+            assert_eq!(told, want.map_err(|text| Blocked::config(text.to_owned())), "{container}");
+        }
+    }
+
+    #[test]
+    fn keys_that_cannot_be_variables_are_skipped_and_named() {
+        let pod = json!({"metadata": {"namespace": "n"}});
+        let container = json!({"command": ["p"], "envFrom": [{"configMapRef": {"name": "m"}}]});
+        let line = command_line(&settings(), &pod, &container, &Env::new()).expect("it starts");
+        assert_eq!(line.env.into_keys().collect::<Vec<_>>(), ["k"]);
+        let words = "Keys [1a] from the EnvFrom configMap n/m were skipped since they are \
+                     considered invalid environment variable names.";
+        assert_eq!(line.skipped, [words]);
+    }
+
+    #[test]
+    fn services_are_variables_unless_the_pod_wants_none() {
+        let port = |port: u16, protocol: &str, name: &str| json!({"port": port, "protocol": protocol, "name": name});
+        let ports = [port(80, "TCP", "web-ui"), port(53, "UDP", "")];
+        let store = store(&[
+            (
+                Kind::Service,
+                json!({"metadata": {"name": "my-db"}, "spec": {"clusterIP": "10.0.0.1", "ports": ports}}),
+            ),
+            (
+                Kind::Service,
+                json!({"metadata": {"name": "none"}, "spec": {"clusterIP": "None", "ports": ports}}),
+            ),
+        ]);
+        let container = json!({"command": ["p"], "env": [
+            {"name": "URL", "value": "http://$(MY_DB_SERVICE_HOST)"},
+            {"name": "MY_DB_PORT", "value": "mine"},
+        ]});
+        let mut pod = json!({"metadata": {"namespace": "n"}});
+        let line = command_line(&store, &pod, &container, &Env::new()).expect("it starts");
+        let env: Vec<String> = line.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(
+            env,
+            [
+                "MY_DB_PORT=mine",
+                "MY_DB_PORT_53_UDP=udp://10.0.0.1:53",
+                "MY_DB_PORT_53_UDP_ADDR=10.0.0.1",
+                "MY_DB_PORT_53_UDP_PORT=53",
+                "MY_DB_PORT_53_UDP_PROTO=udp",
+                "MY_DB_PORT_80_TCP=tcp://10.0.0.1:80",
+                "MY_DB_PORT_80_TCP_ADDR=10.0.0.1",
+                "MY_DB_PORT_80_TCP_PORT=80",
+                "MY_DB_PORT_80_TCP_PROTO=tcp",
+                "MY_DB_SERVICE_HOST=10.0.0.1",
+                "MY_DB_SERVICE_PORT=80",
+                "MY_DB_SERVICE_PORT_WEB_UI=80",
+                "URL=http://10.0.0.1",
+            ]
+        );
+        pod["spec"] = json!({"enableServiceLinks": false});
+        let line = command_line(&store, &pod, &container, &Env::new()).expect("it starts");
+        assert_eq!(line.env["URL"], "http://$(MY_DB_SERVICE_HOST)");
     }
 }

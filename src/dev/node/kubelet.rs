@@ -1,6 +1,8 @@
-//! Owns the pods of the node: sees them in the store, starts and ends their processes, reports.
+//! Owns the pods of the nodes: sees them in the store, takes each through its course, reports.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,72 +10,75 @@ use crossbeam_channel::Sender;
 use serde_json::Value;
 
 use super::addresses::Addresses;
-use super::environment::Blocked;
-use super::process::{Process, StartFailed};
-use super::run::{Container, Ended, Next, Restart, Run, State};
-use super::scheduler::Scheduler;
-use super::start::{NotStarted, Place, Words, prepare};
+use super::ask::Askers;
+use super::containers::Owned;
+use super::nodes::Nodes;
+use super::output::Outputs;
+use super::run::{Container, Next, Restart, Run, State};
+use super::scheduler::{Scheduler, Wants};
 use super::{Input, Settings, report};
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
-use crate::dev::deletion::DeleteOptions;
+use crate::dev::events::{self, Note};
+use crate::dev::faults::Fault;
 use crate::dev::kind::{Key, Kind};
-use crate::dev::logs;
 use crate::dev::object::{Object, array_at, text_at};
+use crate::dev::store::Seen;
 use crate::dev::time;
 
 /// Where programs are looked for when this process has no PATH itself.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// A restart's delay: nothing for the first, then this, doubled to the maximum.
-const CRASH_BACKOFF_MS: u64 = 10_000;
-const CRASH_BACKOFF_MS_MAX: u64 = 300_000;
-/// How long a failed pull is an error before it is a backoff.
-const PULL_BACKOFF_MS: u64 = 2_000;
-/// What a simulated process takes to end, at most.
-const SIMULATED_END_MS_MAX: u64 = 100;
 
 #[derive(Debug)]
 pub(super) struct Kubelet {
-    api: Arc<Api>,
-    settings: Settings,
-    inbox: Sender<Input>,
+    pub(super) api: Arc<Api>,
+    pub(super) settings: Settings,
+    pub(super) inbox: Sender<Input>,
+    pub(super) nodes: Nodes,
     scheduler: Scheduler,
     addresses: Addresses,
-    rng: Rng,
-    base_env: BTreeMap<String, String>,
-    runs: BTreeMap<Key, Run>,
-    processes: BTreeMap<u32, Owned>,
+    pub(super) rng: Rng,
+    pub(super) base_env: BTreeMap<String, String>,
+    pub(super) runs: BTreeMap<Key, Run>,
+    /// By numbers that never come again, as ids of processes do.
+    pub(super) processes: BTreeMap<u64, Owned>,
+    pub(super) processes_started: u64,
+    pub(super) outputs: Outputs,
+    pub(super) askers: Askers,
     timers: BTreeMap<(Millis, u64), Timer>,
     timers_set: u64,
+    /// What the fault `node-loss` said when it was looked at.
+    loss: Option<String>,
     /// The store's version that has been looked at.
-    seen: u64,
+    seen: Seen,
 }
 
-/// A process and whose it is. The pod may be gone; then it is only reaped.
-#[derive(Debug)]
-struct Owned {
-    process: Process,
-    key: Key,
-    uid: Box<str>,
-    container: usize,
-}
-
+/// What is due, and of which pod; none: of the node.
 #[derive(Debug)]
 struct Timer {
-    key: Key,
-    uid: Box<str>,
+    of: Option<(Key, Box<str>)>,
     what: Due,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Due {
+pub(super) enum Due {
     /// The pull failed again: from now on it is called a backoff.
     BackOff(usize),
-    /// The grace is over.
-    Kill,
+    /// The pod has run as long as it may.
+    Deadline,
+    /// The nodes are to be heard of.
+    Heartbeat,
+    /// The grace of this process is over.
+    Kill(u64),
+    /// The containers' memory is to be looked at.
+    Memory,
+    /// A process's probe is to be asked.
+    Probe(u64, usize),
     /// The backoff of a container is over.
     Restart(usize),
+    /// What kept a container from its start may be gone.
+    Retry(usize),
     /// A simulated end.
     SimulatedEnd,
     /// The start delay is over.
@@ -81,96 +86,211 @@ enum Due {
 }
 
 impl Kubelet {
-    pub(super) fn new(api: Arc<Api>, settings: Settings, inbox: Sender<Input>) -> Self {
-        let scheduler = Scheduler::new(settings.nodes);
-        scheduler.register(&mut api.lock());
+    pub(super) fn new(api: Arc<Api>, settings: Settings, inbox: Sender<Input>) -> io::Result<Self> {
         let variable = |name: &str, default: &str| {
             let value = std::env::var(name).unwrap_or_else(|_| default.to_owned());
             (name.to_owned(), value)
         };
-        Self {
-            scheduler,
+        let mut kubelet = Self {
+            nodes: Nodes::new(settings.nodes, settings.simulate),
+            scheduler: Scheduler::default(),
             addresses: Addresses::new(settings.port),
             rng: Rng::new(settings.seed),
             base_env: [variable("PATH", PATH_DEFAULT), variable("HOME", "/")].into(),
             runs: BTreeMap::new(),
             processes: BTreeMap::new(),
+            processes_started: 0,
+            outputs: Outputs::new(Arc::clone(&api))?,
+            askers: Askers::new(inbox.clone()),
             timers: BTreeMap::new(),
             timers_set: 0,
-            seen: 0,
+            loss: None,
+            seen: Seen::default(),
             api,
             settings,
             inbox,
-        }
+        };
+        kubelet.nodes.register(&mut kubelet.api.lock());
+        kubelet.heartbeat();
+        Ok(kubelet)
     }
 
     /// Takes up what has changed in the store.
     pub(super) fn look(&mut self) {
-        for key in self.changed() {
+        let loss = self.api.faults.text(Fault::NodeLoss);
+        if loss != self.loss {
+            // A node that is back catches up: with what it was told, and with what it has to tell.
+            self.loss = loss;
+            self.seen = Seen::default();
+            let keys: Vec<Key> = self.runs.keys().cloned().collect();
+            keys.iter().for_each(|key| self.catch_up(key));
+        }
+        let (pods, nodes_changed) = self.changed();
+        if nodes_changed {
+            self.look_at_nodes();
+        }
+        for key in pods {
             self.sync(&key);
+        }
+        let bound = self.scheduler.run(&self.api);
+        for (key, node) in bound {
+            let message = format!("Successfully assigned {}/{} to {node}", key.namespace, key.name);
+            self.say(
+                &key,
+                &Note {
+                    reason: "Scheduled",
+                    message: &message,
+                    component: "default-scheduler",
+                    ..Note::default()
+                },
+            );
         }
     }
 
-    fn changed(&mut self) -> BTreeSet<Key> {
+    /// The pods that have changed, and whether a node has.
+    fn changed(&mut self) -> (BTreeSet<Key>, bool) {
         let state = self.api.lock();
-        let after = std::mem::replace(&mut self.seen, state.store.version());
-        let pod = |key: &&Key| key.kind == Kind::Pod;
-        match state.store.changes_after(after) {
-            Ok(changes) => changes.map(|change| &change.now.key).filter(pod).cloned().collect(),
+        match state.store.unseen(&mut self.seen) {
+            Ok(changes) => {
+                let mut nodes = false;
+                let mut pods = BTreeSet::new();
+                for key in changes.map(|change| &change.now.key) {
+                    nodes |= key.kind == Kind::Node;
+                    if key.kind == Kind::Pod {
+                        pods.insert(key.clone());
+                    }
+                }
+                (pods, nodes)
+            }
             // Too far behind: look at everything.
             Err(_) => {
                 let there = state.store.objects(Kind::Pod, "").map(|object| object.key.clone());
-                there.chain(self.runs.keys().cloned()).collect()
+                (
+                    there.chain(self.runs.keys().cloned()).chain(self.scheduler.known()).collect(),
+                    true,
+                )
             }
         }
+    }
+
+    /// What runs on a node that is no more ends with it.
+    fn look_at_nodes(&mut self) {
+        let nodes: Vec<Arc<Object>> =
+            self.api.lock().store.objects(Kind::Node, "").cloned().collect();
+        self.nodes.look(&mut self.api.lock(), &nodes);
+        self.scheduler.look_at_nodes(&nodes);
+        let homeless: Vec<Key> = self
+            .runs
+            .iter()
+            .filter(|(_, run)| !self.nodes.serves(&run.node))
+            .map(|(key, _)| key.clone())
+            .collect();
+        homeless.iter().for_each(|key| self.forget(key));
+    }
+
+    /// Reports what a pod did while its node was out of reach.
+    fn catch_up(&mut self, key: &Key) {
+        if self.is_cut_off(key) {
+            return;
+        }
+        self.advance(key);
+        let Some(run) = self.runs.get(key).filter(|run| run.ending.is_some()) else { return };
+        if !run.has_running() {
+            let uid = run.uid.clone();
+            self.confirm_end(key, &uid);
+        }
+    }
+
+    /// True while the fault keeps the pod's node from hearing and being heard.
+    pub(super) fn is_cut_off(&self, key: &Key) -> bool {
+        self.loss.is_some()
+            && self.runs.get(key).is_some_and(|run| self.api.faults.is_lost(&run.node))
     }
 
     fn sync(&mut self, key: &Key) {
         let object = self.api.lock().store.get(key).cloned();
+        self.account(key, object.as_deref());
+        let node = object.as_ref().map_or("", |object| object.node());
+        if self.is_cut_off(key) || self.loss.is_some() && self.api.faults.is_lost(node) {
+            return;
+        }
         let same = |run: &Run| object.as_ref().is_some_and(|object| *object.uid == *run.uid);
         if self.runs.get(key).is_some_and(|run| !same(run)) {
             self.forget(key);
         }
-        let Some(object) = object else { return };
+        let Some(object) = object.filter(|object| self.nodes.serves(object.node())) else { return };
         let known = self.runs.contains_key(key);
-        if object.node().is_empty() {
-            if !object.deleting {
-                let mut pod = object.value();
-                self.scheduler.schedule(&mut self.api.lock(), key, &mut pod);
-            }
-        } else if object.deleting {
+        if object.deleting {
             self.begin_end(key, &object);
-        } else if !known && !object.is_terminal() && self.scheduler.has(object.node()) {
+        } else if !known && !object.is_terminal() {
             self.admit(key, &object);
+        } else if known {
+            // Few pods have these, and looking into each of many takes long.
+            let names = |field: &str| object.item_json().contains(field);
+            if names("\"activeDeadlineSeconds\"") {
+                self.set_deadline(key, &object.value());
+            }
+            if names("\"readinessGates\"") {
+                self.report(key);
+            }
         }
     }
 
-    /// Takes in a pod that was bound to this node.
+    /// Tells the scheduler what the pod takes, or wants.
+    fn account(&mut self, key: &Key, object: Option<&Object>) {
+        match object.filter(|object| !object.is_terminal()) {
+            None => self.scheduler.release(key),
+            Some(object) if object.node().is_empty() => {
+                if object.deleting {
+                    self.scheduler.release(key);
+                } else if !self.scheduler.waits(key, object.version) {
+                    self.scheduler.add(key, object);
+                }
+            }
+            Some(object) => {
+                if !self.scheduler.has(key, &object.uid) {
+                    let wants = Wants::of(&object.value());
+                    self.scheduler.take(key, &object.uid, object.node(), &wants);
+                }
+            }
+        }
+    }
+
+    /// Takes in a pod that was bound to a node of ours.
     fn admit(&mut self, key: &Key, object: &Object) {
         let pod = object.value();
         let containers = |list: &str| -> Vec<Container> {
-            let items = array_at(&pod, list).iter();
-            items.map(|c| Container::new(text_at(c, "/name"), text_at(c, "/image"))).collect()
+            let items = array_at(&pod, &format!("/spec/{list}")).iter();
+            items.map(|spec| Container::new(spec, list)).collect()
         };
-        let init = containers("/spec/initContainers");
-        let mut main = containers("/spec/containers");
+        let init = containers("initContainers");
+        let mut main = containers("containers");
         if !init.is_empty() {
             for container in &mut main {
                 let message = String::new();
                 container.state = State::Waiting { reason: "PodInitializing", message };
             }
         }
+        let is_host = pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
         let run = Run {
             uid: object.uid.clone(),
-            ip: self.addresses.take(),
+            node: object.node().into(),
+            ip: if is_host { Ipv4Addr::LOCALHOST } else { self.addresses.take() },
             since: self.now_text(),
             restart: Restart::parse(text_at(&pod, "/spec/restartPolicy")),
+            grace: pod
+                .pointer("/spec/terminationGracePeriodSeconds")
+                .and_then(Value::as_i64)
+                .unwrap_or(30),
             n_init: init.len(),
             containers: init.into_iter().chain(main).collect(),
             ending: None,
+            failed: None,
+            end_by_ms: None,
         };
         self.runs.insert(key.clone(), run);
         self.report(key);
+        self.set_deadline(key, &pod);
         let delay = u64::try_from(self.settings.start_delay.as_millis()).unwrap_or(u64::MAX);
         let jitter = if self.settings.simulate { self.rng.below(delay / 2 + 1) } else { 0 };
         match delay.saturating_add(jitter) {
@@ -180,8 +300,11 @@ impl Kubelet {
     }
 
     /// Does what the pod's containers ask for next, then reports. Each round starts what was not
-    /// started or restarts what ended, so the number of containers bounds the rounds.
-    fn advance(&mut self, key: &Key) {
+    /// started, restarts what ended or ends what runs, so the number of containers bounds them.
+    pub(super) fn advance(&mut self, key: &Key) {
+        if self.is_cut_off(key) {
+            return;
+        }
         loop {
             let Some(run) = self.runs.get(key) else { return };
             match run.next() {
@@ -191,6 +314,7 @@ impl Kubelet {
                         self.start(key, at);
                     }
                 }
+                Next::Stop(containers) => self.stop(key, &containers),
                 Next::Restart(at) => self.set_restart(key, at),
             }
         }
@@ -198,178 +322,90 @@ impl Kubelet {
     }
 
     fn set_restart(&mut self, key: &Key, at: usize) {
+        let now = self.api.clock.now();
+        let Some(run) = self.runs.get_mut(key) else { return };
+        let uid = run.uid.clone();
+        let Some(container) = run.containers.get_mut(at) else { return };
+        container.restarting = true;
+        let delay = container.backoff.next(now.0);
+        self.set_timer(delay, key, Due::Restart(at));
+        if delay == 0 {
+            return;
+        }
         let Some(container) = self.container_mut(key, at) else { return };
-        let delay = match container.restarts {
-            0 => 0,
-            n => (CRASH_BACKOFF_MS << (n - 1).min(10)).min(CRASH_BACKOFF_MS_MAX),
-        };
-        let message = format!("back-off {}s restarting failed container", delay / 1000);
+        let name = container.name.clone();
+        let subject = format!("container={name} pod={}_{}({uid})", key.name, key.namespace);
+        let time = go_seconds(delay / 1000);
+        let message = format!("back-off {time} restarting failed {subject}");
         let waiting = State::Waiting { reason: "CrashLoopBackOff", message };
         if let State::Ended(ended) = std::mem::replace(&mut container.state, waiting) {
             container.last = Some(ended);
         }
-        self.set_timer(delay, key, Due::Restart(at));
+        let message = format!(
+            "Back-off restarting failed container {name} in pod {}_{}({uid})",
+            key.name, key.namespace
+        );
+        self.event(key, Some(at), true, "BackOff", &message);
     }
 
-    fn container_mut(&mut self, key: &Key, at: usize) -> Option<&mut Container> {
+    pub(super) fn container_mut(&mut self, key: &Key, at: usize) -> Option<&mut Container> {
         self.runs.get_mut(key)?.containers.get_mut(at)
     }
 
-    /// Starts one container, for the first time or again.
-    fn start(&mut self, key: &Key, at: usize) {
-        let object = self.api.lock().store.get(key).cloned();
-        let Some(run) = self.runs.get_mut(key) else { return };
-        let Some(object) = object.filter(|object| object.uid == run.uid) else {
-            // Deleted meanwhile: the next look forgets it, and until then nothing starts.
-            run.ending = Some(0);
-            return;
-        };
-        let since = self.now_text();
-        let started = match self.settings.simulate {
-            true => Ok(None),
-            false => self.start_process(key, at, &object).map(Some),
-        };
-        let state = match started {
-            Ok(process) => State::Running { since, process },
-            Err(NotStarted::Blocked(Blocked { reason, message })) => {
-                if reason == "ErrImagePull" {
-                    self.set_timer(PULL_BACKOFF_MS, key, Due::BackOff(at));
-                }
-                State::Waiting { reason, message }
-            }
-            Err(NotStarted::Failed(StartFailed(message))) => State::Ended(Ended {
-                exit_code: 128,
-                reason: "StartError",
-                message,
-                started_at: "1970-01-01T00:00:00Z".to_owned(),
-                finished_at: since,
-            }),
-        };
-        if let Some(container) = self.container_mut(key, at) {
-            container.state = state;
-        }
-    }
-
-    fn start_process(&mut self, key: &Key, at: usize, object: &Object) -> Result<u32, NotStarted> {
-        let pod = object.value();
-        let all: Vec<&Value> = array_at(&pod, "/spec/initContainers")
-            .iter()
-            .chain(array_at(&pod, "/spec/containers"))
-            .collect();
-        let (Some(spec), Some(run)) = (all.get(at), self.runs.get(key)) else {
-            return Err(NotStarted::Failed(StartFailed("the container is gone".to_owned())));
-        };
-        let restarts = run.containers.get(at).map_or(0, |container| container.restarts);
-        let folder = logs::pod_folder(&self.api.logs, key, &object.uid);
-        let log = logs::file(&folder, text_at(spec, "/name"), restarts);
-        let termination = log.with_extension("termination");
-        let place = Place {
-            api: &self.api,
-            key,
-            pod: &pod,
-            spec,
-            base: &self.base_env,
-            termination: &termination,
-        };
-        let prepared = prepare(&place, Words::Container)?;
-        let process = Process::start(prepared, &log, &self.inbox).map_err(NotStarted::Failed)?;
-        let id = process.id();
-        let owned = Owned { process, key: key.clone(), uid: object.uid.clone(), container: at };
-        self.processes.insert(id, owned);
-        Ok(id)
-    }
-
-    /// A process has ended.
-    pub(super) fn on_end(&mut self, id: u32) {
-        let Some(owned) = self.processes.remove(&id) else { return };
-        let exit_code = owned.process.reap();
-        let finished_at = self.now_text();
-        let Some(run) = self.runs.get_mut(&owned.key).filter(|run| run.uid == owned.uid) else {
-            return;
-        };
-        let Some(container) = run.containers.get_mut(owned.container) else { return };
-        end(container, exit_code, finished_at);
-        let ending = run.ending.is_some();
-        let over = ending && !run.has_running();
-        self.advance(&owned.key);
-        if over {
-            self.confirm_end(&owned.key, &owned.uid);
-        }
-    }
-
-    /// The API wants the pod gone: a signal now, another when the grace is over.
-    fn begin_end(&mut self, key: &Key, object: &Object) {
-        let Some(run) = self.runs.get_mut(key).filter(|run| run.has_running()) else {
-            self.confirm_end(key, &object.uid);
-            return;
-        };
-        let pod = object.value();
-        let grace = pod.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
-        let grace = grace.unwrap_or_default();
-        let first = run.ending.is_none();
-        if run.ending.is_some_and(|present| present <= grace) {
-            return;
-        }
-        run.ending = Some(grace);
-        if self.settings.simulate {
-            let delay = self.rng.below(SIMULATED_END_MS_MAX);
-            self.set_timer(delay, key, Due::SimulatedEnd);
-            return;
-        }
-        if first {
-            self.signal(key, Process::terminate);
-        }
-        let grace_ms = u64::try_from(grace).unwrap_or_default().saturating_mul(1000);
-        self.set_timer(grace_ms, key, Due::Kill);
-    }
-
-    fn signal(&self, key: &Key, signal: impl Fn(&Process)) {
-        for owned in self.processes.values().filter(|owned| owned.key == *key) {
-            signal(&owned.process);
-        }
-    }
-
-    /// Nothing of the pod runs any more: its object may go.
-    fn confirm_end(&mut self, key: &Key, uid: &str) {
-        let options = DeleteOptions {
-            grace_seconds: Some(0),
-            uid: Some(uid.to_owned()),
-            ..DeleteOptions::default()
-        };
-        if let Err(refused) = self.api.lock().delete(key, &options) {
-            log::debug!("{key}: {}", refused.message);
-        }
-    }
-
-    /// The pod's object is gone: so is what runs of it, and what it wrote.
-    fn forget(&mut self, key: &Key) {
-        let Some(run) = self.runs.remove(key) else { return };
-        for owned in self.processes.values().filter(|owned| owned.uid == run.uid) {
-            owned.process.kill();
-        }
-        let folder = logs::pod_folder(&self.api.logs, key, &run.uid);
-        if let Err(error) = std::fs::remove_dir_all(&folder)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            log::warn!("{}: {error}", folder.display());
-        }
-    }
-
-    fn report(&self, key: &Key) {
-        let Some(run) = self.runs.get(key) else { return };
+    pub(super) fn report(&self, key: &Key) {
+        let Some(run) = self.runs.get(key).filter(|_| !self.is_cut_off(key)) else { return };
         let now = self.now_text();
         self.api.edit(key, &run.uid, |pod| report::write(run, pod, &now));
     }
 
-    fn now_text(&self) -> String {
-        time::text(self.api.clock.wall(self.api.clock.now()))
+    /// Records an Event about a pod, or one of its containers.
+    pub(super) fn event(
+        &self,
+        key: &Key,
+        at: Option<usize>,
+        warning: bool,
+        reason: &str,
+        message: &str,
+    ) {
+        if self.settings.simulate {
+            return;
+        }
+        let Some(run) = self.runs.get(key).filter(|_| !self.is_cut_off(key)) else { return };
+        let field = at.and_then(|at| {
+            let list = if at < run.n_init { "initContainers" } else { "containers" };
+            run.containers.get(at).map(|container| format!("spec.{list}{{{}}}", container.name))
+        });
+        let (field, host) = (field.unwrap_or_default(), run.node.clone());
+        let component = "kubelet";
+        self.say(key, &Note { warning, reason, message, component, host: &host, field: &field });
     }
 
-    fn set_timer(&mut self, delay_ms: u64, key: &Key, what: Due) {
+    fn say(&self, key: &Key, note: &Note<'_>) {
+        let mut state = self.api.lock();
+        if let Some(about) = state.store.get(key).cloned() {
+            events::record(&mut state, &about, note);
+        }
+    }
+
+    pub(super) fn now_text(&self) -> String {
+        time::text(self.api.wall())
+    }
+
+    pub(super) fn set_timer(&mut self, delay_ms: u64, key: &Key, what: Due) {
         let Some(run) = self.runs.get(key) else { return };
+        let of = Some((key.clone(), run.uid.clone()));
+        self.set(delay_ms, Timer { of, what });
+    }
+
+    /// For what is of no pod.
+    pub(super) fn set_own_timer(&mut self, delay_ms: u64, what: Due) {
+        self.set(delay_ms, Timer { of: None, what });
+    }
+
+    fn set(&mut self, delay_ms: u64, timer: Timer) {
         self.timers_set += 1;
         let at = (self.api.clock.now().after(delay_ms), self.timers_set);
-        self.timers.insert(at, Timer { key: key.clone(), uid: run.uid.clone(), what });
+        self.timers.insert(at, timer);
     }
 
     /// When the next timer is due.
@@ -382,80 +418,99 @@ impl Kubelet {
     pub(super) fn on_timers(&mut self) {
         let now = self.api.clock.now();
         while let Some(entry) = self.timers.first_entry().filter(|entry| entry.key().0 <= now) {
-            let Timer { key, uid, what } = entry.remove();
-            if self.runs.get(&key).is_some_and(|run| run.uid == uid) {
-                self.on_timer(&key, what);
+            let Timer { of, what } = entry.remove();
+            match of {
+                None => self.on_own_timer(what),
+                Some((key, uid)) => {
+                    if self.runs.get(&key).is_some_and(|run| run.uid == uid) {
+                        self.on_timer(&key, what);
+                    }
+                }
             }
         }
+    }
+
+    fn on_own_timer(&mut self, what: Due) {
+        if matches!(what, Due::Heartbeat) {
+            self.heartbeat();
+        } else if matches!(what, Due::Memory) {
+            self.look_at_memory();
+        }
+    }
+
+    fn heartbeat(&mut self) {
+        let faults = &self.api.faults;
+        let every = self.nodes.heartbeat(&mut self.api.lock(), |node| faults.is_lost(node));
+        self.set_own_timer(every, Due::Heartbeat);
     }
 
     fn on_timer(&mut self, key: &Key, what: Due) {
-        let ending = self.runs.get(key).is_some_and(|run| run.ending.is_some());
+        let over = self.runs.get(key).is_some_and(Run::is_over);
         match what {
-            Due::Kill => self.signal(key, Process::kill),
+            Due::Heartbeat | Due::Memory => {}
+            Due::Kill(number) => self.kill(number),
+            Due::Deadline => self.on_deadline(key),
             Due::SimulatedEnd => self.simulate_end(key),
-            Due::BackOff(_) | Due::Restart(_) | Due::Start if ending => {}
+            Due::Probe(number, at) => self.probe(number, at),
+            Due::BackOff(_) | Due::Restart(_) | Due::Retry(_) | Due::Start if over => {}
             Due::Start => self.advance(key),
-            Due::Restart(at) => {
-                if let Some(container) = self.container_mut(key, at) {
-                    container.restarts += 1;
-                    self.start(key, at);
-                    self.advance(key);
-                }
+            Due::Restart(at) => self.restart(key, at),
+            Due::Retry(at) => {
+                self.start(key, at);
+                self.advance(key);
             }
-            Due::BackOff(at) => {
-                let Some(container) = self.container_mut(key, at) else { return };
-                if let State::Waiting { reason, .. } = &mut container.state {
-                    *reason = "ImagePullBackOff";
-                }
-                self.report(key);
-            }
+            Due::BackOff(at) => self.back_off_pulling(key, at),
         }
     }
 
-    fn simulate_end(&mut self, key: &Key) {
-        const TERMINATED: i32 = 143;
-        let finished_at = self.now_text();
-        let Some(run) = self.runs.get_mut(key) else { return };
-        for container in run.containers.iter_mut().filter(|container| container.is_running()) {
-            end(container, TERMINATED, finished_at.clone());
+    fn restart(&mut self, key: &Key, at: usize) {
+        if self.is_cut_off(key) {
+            // Nothing starts there; when it is back, the time has come again.
+            self.set_timer(1000, key, Due::Restart(at));
+            return;
         }
-        let uid = run.uid.clone();
+        let Some(container) = self.container_mut(key, at) else { return };
+        container.restarts += 1;
+        container.restarting = false;
+        if let State::Ended(ended) = &container.state {
+            container.last = Some(ended.clone());
+        }
+        self.start(key, at);
+        self.advance(key);
+    }
+
+    fn back_off_pulling(&mut self, key: &Key, at: usize) {
+        let Some(container) = self.container_mut(key, at) else { return };
+        let message = format!("Back-off pulling image \"{}\"", container.image);
+        if let State::Waiting { reason, .. } = &mut container.state {
+            *reason = "ImagePullBackOff";
+        }
+        self.event(key, Some(at), false, "BackOff", &message);
+        self.event(key, Some(at), true, "Failed", "Error: ImagePullBackOff");
         self.report(key);
-        self.confirm_end(key, &uid);
     }
 
     pub(super) fn has_processes(&self) -> bool {
         !self.processes.is_empty()
     }
+}
 
-    /// Reaps a process without looking at its pod: the cluster ends.
-    pub(super) fn reap(&mut self, id: u32) {
-        if let Some(owned) = self.processes.remove(&id) {
-            let code = owned.process.reap();
-            log::debug!("{}: ended with {code}", owned.key);
-        }
-    }
-
-    pub(super) fn terminate_all(&self) {
-        self.processes.values().for_each(|owned| owned.process.terminate());
-    }
-
-    pub(super) fn kill_all(&self) {
-        self.processes.values().for_each(|owned| owned.process.kill());
+/// A time as Go writes it.
+fn go_seconds(seconds: u64) -> String {
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds}s"),
+        (minutes, seconds) => format!("{minutes}m{seconds}s"),
     }
 }
 
-fn end(container: &mut Container, exit_code: i32, finished_at: String) {
-    let started_at = match &container.state {
-        State::Running { since, .. } => since.clone(),
-        State::Ended(_) | State::Waiting { .. } => finished_at.clone(),
-    };
-    container.state = State::Ended(Ended {
-        exit_code,
-        reason: if exit_code == 0 { "Completed" } else { "Error" },
-        message: String::new(),
-        started_at,
-        finished_at,
-    });
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_go_writes_them() {
+        for (seconds, text) in [(10, "10s"), (80, "1m20s"), (300, "5m0s")] {
+            assert_eq!(go_seconds(seconds), text);
+        }
+    }
 }

@@ -2,13 +2,25 @@
 //! learns comes from the store's changes and from the ends of processes.
 
 mod addresses;
+mod ask;
+mod containers;
+mod ending;
 mod environment;
 mod kubelet;
+mod memory;
+mod nodes;
+mod output;
+mod probe;
 mod process;
 mod report;
 mod run;
+mod sandbox;
 mod scheduler;
+mod sources;
 mod start;
+#[cfg(test)]
+mod tests;
+mod volumes;
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +31,11 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
 use crate::dev::api::Api;
 use crate::dev::kind::Kind;
+use crate::dev::node::ask::{Purpose, Reply};
 use crate::dev::node::kubelet::Kubelet;
+use crate::dev::node::volumes::Refresher;
+
+pub use sandbox::{COMMAND, enter};
 
 /// How the node is to be.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) simulate: bool,
     pub(crate) nodes: u32,
     pub(crate) start_delay: Duration,
+    /// Containers that hold more memory than their limit are killed.
+    pub(crate) memory_limits: bool,
     pub(crate) seed: u64,
     /// The API server's port: no two clusters of one machine share it, nor the addresses that
     /// follow from it.
@@ -36,8 +54,10 @@ pub(crate) struct Settings {
 /// What the node's thread is told.
 #[derive(Debug)]
 enum Input {
-    /// The process of that id has ended, and waits to be reaped.
-    Ended(u32),
+    /// A probe or a hook of the process of that number has its answer.
+    Asked(u64, Purpose, Reply),
+    /// The process of that number has ended, and waits to be reaped.
+    Ended(u64),
     Stop,
 }
 
@@ -53,16 +73,22 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     thread: JoinHandle<()>,
     inbox: Sender<Input>,
+    /// None where nothing runs.
+    refresher: Option<Refresher>,
 }
 
 impl Node {
     pub(crate) fn start(api: Arc<Api>, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = bounded(INBOX_MAX);
-        let tokens = api.subscribe(Kind::Pod);
-        let kubelet = Kubelet::new(api, settings, sender.clone());
+        let tokens = api.lock().store.subscribe_to([Kind::Pod, Kind::Node]);
+        let refresher = match settings.simulate {
+            true => None,
+            false => Some(Refresher::start(Arc::clone(&api))?),
+        };
+        let kubelet = Kubelet::new(api, settings, sender.clone())?;
         let builder = thread::Builder::new().name("dev-node".to_owned());
         let thread = builder.spawn(move || run(kubelet, &tokens, &receiver))?;
-        Ok(Self { thread, inbox: sender })
+        Ok(Self { thread, inbox: sender, refresher })
     }
 
     /// Ends all pods' processes and the thread.
@@ -71,6 +97,9 @@ impl Node {
         let _ = self.inbox.send(Input::Stop);
         if self.thread.join().is_err() {
             log::error!("the embedded node's thread panicked");
+        }
+        if let Some(refresher) = self.refresher {
+            refresher.stop();
         }
     }
 }
@@ -83,7 +112,10 @@ fn run(mut kubelet: Kubelet, tokens: &Receiver<()>, inbox: &Receiver<Input>) {
             recv(tokens) -> _ => {}
             recv(timer) -> _ => kubelet.on_timers(),
             recv(inbox) -> input => match input {
-                Ok(Input::Ended(pid)) => kubelet.on_end(pid),
+                Ok(Input::Asked(number, purpose, reply)) => {
+                    kubelet.on_reply(number, purpose, &reply);
+                }
+                Ok(Input::Ended(number)) => kubelet.on_end(number),
                 Ok(Input::Stop) | Err(_) => break,
             }
         }
@@ -99,8 +131,8 @@ fn drain(kubelet: &mut Kubelet, inbox: &Receiver<Input>, time: Duration) {
     let deadline = Instant::now() + time;
     while kubelet.has_processes() {
         match inbox.recv_deadline(deadline) {
-            Ok(Input::Ended(pid)) => kubelet.reap(pid),
-            Ok(Input::Stop) => {}
+            Ok(Input::Ended(number)) => kubelet.reap(number),
+            Ok(Input::Asked(..) | Input::Stop) => {}
             Err(_) => return,
         }
     }

@@ -1,22 +1,23 @@
 //! Owns one container's process: its start in a group of its own, its signals, its reaping. A small
 //! thread waits for its end without reaping it, so that its id stays ours until we did.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
-use std::process::{Child, Stdio};
+use std::fs::File;
+use std::io::{self, PipeWriter};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
 use std::thread;
 
 use crossbeam_channel::Sender;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::Input;
-use super::start::Prepared;
+use super::start::{NotStarted, Prepared};
 
 /// A waiting thread does nothing else.
 const WAITER_STACK_BYTES: usize = 64 << 10;
+/// The exit code of what was killed by somebody else.
+const LOST: i32 = 137;
 
 /// A running process, or one that waits to be reaped.
 #[derive(Debug)]
@@ -29,34 +30,30 @@ pub(super) struct Process {
 pub(super) struct StartFailed(pub(super) String);
 
 impl Process {
-    /// Starts a process whose end comes in as an `Input`.
+    /// Starts a process whose end comes in as an `Input` with that number.
     pub(super) fn start(
+        number: u64,
         prepared: Prepared,
-        log: &Path,
+        output: PipeWriter,
         inbox: &Sender<Input>,
-    ) -> Result<Self, StartFailed> {
-        let Prepared { program, mut command } = prepared;
-        let output = || -> io::Result<(File, File)> {
-            if let Some(folder) = log.parent() {
-                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-            }
-            let file = OpenOptions::new().create(true).append(true).open(log)?;
-            Ok((file.try_clone()?, file))
-        };
-        let (stdout, stderr) =
-            output().map_err(|error| not_started(&format!("{}: {error}", log.display())))?;
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
-        let mut child =
-            command.spawn().map_err(|error| not_started(&exec_error(&program, &error)))?;
-        if let Err(error) = await_end(child.id(), inbox.clone()) {
+    ) -> Result<Self, NotStarted> {
+        let output = File::from(OwnedFd::from(output));
+        let mut child = prepared.spawn(&output, 0)?;
+        let inbox = inbox.clone();
+        let waits = await_end(child.id(), move || {
+            // Refused where the node's thread has ended: it has no more use for this.
+            let _ = inbox.send(Input::Ended(number));
+        });
+        if let Err(error) = waits {
             // Nobody would ever see its end: it must not run.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(not_started(&error.to_string()));
+            return Err(NotStarted::Failed(not_started(&error.to_string())));
         }
         Ok(Self { child })
     }
 
+    /// The id of its group as well.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -72,15 +69,9 @@ impl Process {
     /// The exit code of a process that has ended: 128 + N for signal N. What it left behind in its
     /// group is killed, as a container ends with its first process.
     pub(super) fn reap(mut self) -> i32 {
-        const LOST: i32 = 137;
         self.kill();
-        match self.child.wait() {
-            Ok(status) => {
-                status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(LOST)
-            }
-            // Somebody else has reaped it; a container runtime says 137 to that.
-            Err(_) => LOST,
-        }
+        // Where somebody else has reaped it, a container runtime says 137.
+        self.child.wait().map_or(LOST, exit_code)
     }
 
     /// The group lives at least as long as its first process is not reaped, so the id is ours.
@@ -91,7 +82,12 @@ impl Process {
     }
 }
 
-fn await_end(id: u32, inbox: Sender<Input>) -> io::Result<()> {
+pub(super) fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(LOST)
+}
+
+/// Calls `then` when the process has ended; it still waits to be reaped.
+pub(super) fn await_end(id: u32, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::other("no process id"))?;
     let builder = thread::Builder::new().name(format!("dev-wait-{id}"));
@@ -99,8 +95,7 @@ fn await_end(id: u32, inbox: Sender<Input>) -> io::Result<()> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         // An error other than an interruption means that it is gone already.
         while matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR)) {}
-        // The node's thread has ended: it has no more use for this.
-        let _ = inbox.send(Input::Ended(id));
+        then();
     })?;
     Ok(())
 }
@@ -112,8 +107,20 @@ pub(super) fn not_started(what: &str) -> StartFailed {
     ))
 }
 
+/// Why a working directory will not do, in the runtime's words.
+pub(super) fn chdir_error(working_dir: &str, error: &io::Error) -> String {
+    let why = match error.kind() == io::ErrorKind::NotFound {
+        true => "no such file or directory".to_owned(),
+        false => error.to_string(),
+    };
+    format!(
+        "error during container init: chdir to cwd ({working_dir:?}) set in config.json failed: \
+         {why}"
+    )
+}
+
 /// Why a program could not be started, in the runtime's words.
-fn exec_error(program: &str, error: &io::Error) -> String {
+pub(super) fn exec_error(program: &str, error: &io::Error) -> String {
     let named = format!("exec: {program:?}");
     let found = error.kind() != io::ErrorKind::NotFound;
     if !found && program.contains('/') {

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::run::{Container, Ended, Run, State};
-use crate::dev::object::object_mut;
+use super::run::{Container, Ended, Role, Run, State};
+use crate::dev::object::{array_at, object_mut, text_at};
 use crate::dev::write::set_condition;
 
 /// The address of every node.
@@ -20,14 +20,18 @@ pub(super) fn write(run: &Run, pod: &mut Value, now: &str) {
     status.insert("hostIP".to_owned(), HOST_IP.into());
     status.insert("podIP".to_owned(), ip.as_str().into());
     status.insert("podIPs".to_owned(), json!([{ "ip": ip }]));
+    if let Some((reason, message)) = &run.failed {
+        status.insert("reason".to_owned(), (*reason).into());
+        status.insert("message".to_owned(), message.as_str().into());
+    }
     status.insert("startTime".to_owned(), run.since.as_str().into());
-    let statuses = |containers: &[Container], init: bool| -> Value {
-        containers.iter().map(|container| container_status(container, &run.uid, init)).collect()
+    let statuses = |containers: &[Container]| -> Value {
+        containers.iter().map(|container| container_status(container, &run.uid)).collect()
     };
     if run.n_init > 0 {
-        status.insert("initContainerStatuses".to_owned(), statuses(run.init(), true));
+        status.insert("initContainerStatuses".to_owned(), statuses(run.init()));
     }
-    status.insert("containerStatuses".to_owned(), statuses(run.main(), false));
+    status.insert("containerStatuses".to_owned(), statuses(run.main()));
 }
 
 fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
@@ -39,18 +43,24 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
         let reason = if phase == "Succeeded" { "PodCompleted" } else { "" };
         set_condition(pod, "Initialized", "True", reason, "", now);
     } else {
-        let done = |container: &Container| match &container.state {
-            State::Ended(ended) => ended.exit_code == 0,
-            State::Running { .. } | State::Waiting { .. } => false,
-        };
-        let message = format!("containers with incomplete status: [{}]", names(run.init(), done));
+        let message = format!(
+            "containers with incomplete status: [{}]",
+            names(run.init(), Container::is_passed)
+        );
         set_condition(pod, "Initialized", "False", "ContainersNotInitialized", &message, now);
     }
-    let unready = names(run.main(), Container::is_running);
+    let counts = |container: &&Container| container.role != Role::Init && !container.ready;
+    let unready: Vec<&str> =
+        run.containers.iter().filter(counts).map(|container| container.name.as_str()).collect();
+    let unready = unready.join(" ");
+    let gates = closed_gates(pod);
     for condition in ["Ready", "ContainersReady"] {
         match (phase, unready.as_str()) {
             ("Succeeded", _) => set_condition(pod, condition, "False", "PodCompleted", "", now),
             ("Failed", _) => set_condition(pod, condition, "False", "PodFailed", "", now),
+            (_, "") if condition == "Ready" && !gates.is_empty() => {
+                set_condition(pod, condition, "False", "ReadinessGatesNotReady", &gates, now);
+            }
             (_, "") => set_condition(pod, condition, "True", "", "", now),
             (_, unready) => {
                 let message = format!("containers with unready status: [{unready}]");
@@ -60,14 +70,30 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
     }
 }
 
-fn container_status(container: &Container, uid: &str, init: bool) -> Value {
+/// What the conditions that the pod waits for lack; empty where nothing is missing.
+fn closed_gates(pod: &Value) -> String {
+    let conditions = array_at(pod, "/status/conditions");
+    let closed = array_at(pod, "/spec/readinessGates").iter().filter_map(|gate| {
+        let name = text_at(gate, "/conditionType");
+        match conditions.iter().find(|condition| text_at(condition, "/type") == name) {
+            None => Some(format!(
+                "corresponding condition of pod readiness gate {name:?} does not exist."
+            )),
+            Some(condition) if text_at(condition, "/status") == "True" => None,
+            Some(condition) => Some(format!(
+                "the status of pod readiness gate {name:?} is not \"True\", but {}",
+                text_at(condition, "/status")
+            )),
+        }
+    });
+    closed.collect::<Vec<_>>().join(", ")
+}
+
+fn container_status(container: &Container, uid: &str) -> Value {
     let id = format!("posse-dev://{uid}/{}/{}", container.name, container.restarts);
     let ran = container.is_running() || matches!(container.state, State::Ended(_));
-    let ready = match (&container.state, init) {
-        (State::Running { .. }, init) => !init,
-        (State::Ended(ended), true) => ended.exit_code == 0,
-        (State::Ended(_), false) | (State::Waiting { .. }, _) => false,
-    };
+    let is_init = container.role == Role::Init;
+    let ready = if is_init { container.exit_code() == Some(0) } else { container.ready };
     let mut status = json!({
         "name": container.name,
         "image": container.image,
@@ -77,15 +103,19 @@ fn container_status(container: &Container, uid: &str, init: bool) -> Value {
         "state": state(container, &id),
         "lastState": {},
     });
-    if !init {
-        status["started"] = container.is_running().into();
+    if !is_init {
+        status["started"] = container.started.into();
+    }
+    if let Some(last) = &container.last {
+        // A restart counts when it happens, not while it is waited for.
+        let waits = container.restarting && !ran;
+        let number = container.restarts - u32::from(!waits).min(container.restarts);
+        let last_id = format!("posse-dev://{uid}/{}/{number}", container.name);
+        status["lastState"] = json!({ "terminated": ended(last, &last_id) });
+        status["containerID"] = last_id.into();
     }
     if ran {
         status["containerID"] = id.into();
-    }
-    if let Some(last) = &container.last {
-        let id = format!("posse-dev://{uid}/{}/{}", container.name, container.restarts.max(1) - 1);
-        status["lastState"] = json!({ "terminated": ended(last, &id) });
     }
     status
 }

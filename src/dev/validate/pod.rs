@@ -366,6 +366,14 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
         (Some(_) | None, Some(_)) | (None, None) => {}
     }
     tolerations_kept(old, new, causes);
+    let gates = |pod| array_at(pod, "/spec/schedulingGates");
+    if let Some(gate) = gates(new).iter().find(|gate| !gates(old).contains(gate)) {
+        let detail = format!(
+            "only deletion is allowed, but found new scheduling gate '{}'",
+            text_at(gate, "/name")
+        );
+        causes.push(Cause::forbidden("spec.schedulingGates", &detail));
+    }
     if frozen(old) != frozen(new) {
         let detail = "pod updates may not change fields other than `spec.containers[*].image`, \
                       `spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or \
@@ -400,6 +408,7 @@ fn frozen(pod: &Value) -> Value {
     let mut spec = pod.get("spec").cloned().unwrap_or_default();
     if let Some(fields) = spec.as_object_mut() {
         fields.remove("activeDeadlineSeconds");
+        fields.remove("schedulingGates");
         fields.remove("tolerations");
     }
     for list in ["containers", "initContainers"] {

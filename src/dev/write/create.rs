@@ -6,6 +6,7 @@ use super::{check_media_type, check_size, refuse_invalid, set_managed, whole};
 use crate::dev::admit;
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
+use crate::dev::faults::Fault;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{metadata_mut, object_mut, set_type, text_at};
 use crate::dev::options::{self, WriteOptions};
@@ -29,16 +30,12 @@ pub(crate) fn create(
     namespace: &str,
 ) -> Result<Answer, Refused> {
     let options = options::write(request, "CreateOptions")?;
-    if kind == Kind::Pod && api.fault_strikes(api.faults.create_429_percent) {
-        return Err(Refused::too_many_requests());
-    }
     check_media_type(request)?;
-    let value = decode::object(kind, &request.body)?;
-    let answer = insert(api, &mut api.lock(), (kind, namespace), value, &options, None)?;
-    if kind == Kind::Pod && api.fault_strikes(api.faults.create_500_after_percent) {
-        return Err(Refused::internal("etcdserver: request timed out"));
+    let mut value = decode::object(kind, &request.body)?;
+    if kind == Kind::Pod {
+        api.faults.strip_labels(&mut value);
     }
-    Ok(answer)
+    insert(api, &mut api.lock(), (kind, namespace), value, &options, None)
 }
 
 /// Stores a new object. `managed` is who manages its fields, where that is known.
@@ -162,7 +159,7 @@ fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Re
 
 /// The quota counts before the name is looked up, so that a full one hides an AlreadyExists.
 fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<(), Refused> {
-    let Some(limit) = api.faults.quota_pods else { return Ok(()) };
+    let Some(limit) = api.faults.number(Fault::Quota) else { return Ok(()) };
     let used = state.store.objects(Kind::Pod, namespace).filter(|pod| !pod.is_terminal()).count();
     if u64::try_from(used).unwrap_or(u64::MAX) < limit {
         return Ok(());

@@ -7,6 +7,7 @@ use super::update::{Change, update};
 use super::{check_name, nameless, set_managed};
 use crate::dev::api::{Answer, Api};
 use crate::dev::decode;
+use crate::dev::defaults;
 use crate::dev::kind::{Key, Kind, Part};
 use crate::dev::object::{Object, metadata_mut, set_type, text_at};
 use crate::dev::options::{self, Applies, WriteOptions};
@@ -114,6 +115,7 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, Refused> {
         return Err(Refused::invalid_kind("", "", "", &[cause]));
     }
     schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
     Ok(value)
 }
 

@@ -3,6 +3,7 @@
 use std::mem::{size_of, size_of_val};
 
 use super::*;
+use crate::core::loss::classify;
 use crate::core::rng::Rng;
 use crate::wire::list::parse_page;
 use crate::wire::watch::parse_line;
@@ -308,4 +309,23 @@ fn no_bytes_make_the_parsers_panic() {
     }
     // Some survive: the changes are small enough to get past the first byte.
     assert!((1_000..19_000).contains(&n_read), "{n_read}");
+}
+
+/// What Kubernetes writes into the status of a pod that ends, way by way, and what it is to us.
+#[test]
+fn every_way_to_end_has_its_reason() {
+    let running: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
+    for row in fixture!("endings.jsonl").lines() {
+        let row: serde_json::Value = serde_json::from_str(row).expect("a row");
+        let mut pod = running.clone();
+        pod["status"] = row["status"].clone();
+        if row["deleting"] == true {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z".into();
+        }
+        let loss = classify(&ours(&pod.to_string()), row["absent"] == true);
+        let got = serde_json::json!({
+            "reason": loss.reason.as_str(), "exit_code": loss.exit_code, "message": loss.message,
+        });
+        assert_eq!(got, row["want"], "{}", row["what"]);
+    }
 }

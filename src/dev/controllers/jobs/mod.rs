@@ -327,7 +327,7 @@ fn create_pod(
             let pod: Value = serde_json::from_slice(&body).unwrap_or_default();
             Ok(text_at(&pod, "/metadata/name").to_owned())
         }
-        Answer::Watch(_) => Err(Refused::internal("a create is no watch")),
+        Answer::Log(_) | Answer::Watch(_) => Err(Refused::internal("a create is no stream")),
     }
 }
 

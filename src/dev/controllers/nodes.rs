@@ -1,0 +1,236 @@
+//! Owns the node lifecycle: a node that is not heard of becomes Unknown and tainted and its pods
+//! are not ready. Does not stop a kubelet: that is the fault's doing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::taints::Taints;
+use crate::core::time::Millis;
+use crate::dev::api::Api;
+use crate::dev::events::{Note, record};
+use crate::dev::faults::Fault;
+use crate::dev::kind::Kind;
+use crate::dev::object::{Object, array_at, object_mut, text_at};
+use crate::dev::state::State;
+use crate::dev::store::Change;
+
+/// The real controller's `--node-monitor-grace-period`.
+pub(super) const GRACE_MS: u64 = 40_000;
+/// Pods are told to go a little after their node was given up; this part of the grace.
+const EVICTION_PART: u64 = 8;
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    lost: BTreeMap<String, Lost>,
+    /// The nodes that there are, and whether their pods need to be looked at.
+    known: BTreeMap<String, bool>,
+    taints: Taints,
+    /// What `node-loss` said when it was looked at.
+    loss: Option<String>,
+    dirty: bool,
+    due: Option<Millis>,
+}
+
+/// A node that is out of reach.
+#[derive(Debug)]
+struct Lost {
+    since: Millis,
+    /// Its conditions before it was given up; none before that.
+    conditions: Option<Value>,
+}
+
+impl Nodes {
+    /// Everything may have changed.
+    pub(super) fn suspect_all(&mut self) {
+        self.dirty = true;
+    }
+
+    pub(super) fn on_change(&mut self, change: &Change) {
+        let kind = change.now.key.kind;
+        let node = change.now.node();
+        let concerns = kind == Kind::Node
+            || (kind == Kind::Pod
+                && !node.is_empty()
+                && self.known.get(node).is_some_and(|is_watched| *is_watched));
+        self.dirty |= concerns;
+    }
+
+    /// Does what is due; when to come again.
+    pub(super) fn run(&mut self, api: &Api) -> Option<Millis> {
+        let now = api.clock.now();
+        let loss = api.faults.text(Fault::NodeLoss);
+        let idle = !self.dirty && loss == self.loss && self.due.is_none_or(|due| due > now);
+        if !idle {
+            self.dirty = false;
+            self.loss = loss;
+            self.due = self.pass(api, now);
+        }
+        self.due
+    }
+
+    fn pass(&mut self, api: &Api, now: Millis) -> Option<Millis> {
+        let grace = api.faults.number(Fault::NodeGrace).unwrap_or(GRACE_MS);
+        let mut state = api.lock();
+        let nodes: Vec<Arc<Object>> = state.store.objects(Kind::Node, "").cloned().collect();
+        self.known = nodes.iter().map(|node| (node.key.name.clone(), false)).collect();
+        self.lost.retain(|name, _| self.known.contains_key(name));
+        let mut due = Vec::new();
+        for node in &nodes {
+            let name = node.key.name.as_str();
+            if api.faults.is_lost(name) {
+                let fresh = Lost { since: now, conditions: None };
+                let lost = self.lost.entry(name.to_owned()).or_insert(fresh);
+                let given_up = lost.since.after(grace);
+                if given_up > now {
+                    due.push(given_up);
+                } else if lost.conditions.is_none() {
+                    lost.conditions = Some(give_up(&mut state, node));
+                }
+            } else if let Some(lost) = self.lost.remove(name) {
+                come_back(&mut state, node, lost.conditions);
+            }
+        }
+        let evict_after = grace + grace / EVICTION_PART;
+        let tainted = self.taint(&mut state, &nodes, now, evict_after, &mut due);
+        due.extend(self.taints.run(&mut state, &tainted, now));
+        for name in self.lost.keys().chain(tainted.keys()) {
+            self.known.insert(name.clone(), true);
+        }
+        due.into_iter().min()
+    }
+
+    /// Taints the nodes that are given up; the NoExecute taints that there are then.
+    fn taint(
+        &self,
+        state: &mut State,
+        nodes: &[Arc<Object>],
+        now: Millis,
+        evict_after: u64,
+        due: &mut Vec<Millis>,
+    ) -> BTreeMap<String, Vec<Value>> {
+        let is_given_up = |name: &str| {
+            self.lost.get(name).filter(|lost| lost.conditions.is_some()).map(|lost| lost.since)
+        };
+        // Where no node is left it is the controller that is cut off, and nobody is evicted.
+        let all = nodes.iter().all(|node| is_given_up(&node.key.name).is_some());
+        let mut tainted = BTreeMap::new();
+        for node in nodes {
+            let evicts =
+                is_given_up(&node.key.name).filter(|_| !all).map(|at| at.after(evict_after));
+            due.extend(evicts.filter(|at| *at > now));
+            let Some(node) = state.store.get(&node.key).cloned() else { continue };
+            let mut value = node.value();
+            let before = value.clone();
+            let moment = state.now.clone();
+            set_taint(&mut value, "NoSchedule", is_given_up(&node.key.name).is_some(), &moment);
+            set_taint(&mut value, "NoExecute", evicts.is_some_and(|at| at <= now), &moment);
+            if value != before {
+                state.replace(Kind::Node, value.clone());
+            }
+            let taints = array_at(&value, "/spec/taints").iter();
+            let taints: Vec<Value> =
+                taints.filter(|taint| text_at(taint, "/effect") == "NoExecute").cloned().collect();
+            if !taints.is_empty() {
+                tainted.insert(node.key.name.clone(), taints);
+            }
+        }
+        tainted
+    }
+}
+
+/// A node whose grace is over: nobody knows how it is, and its pods are not ready. Its conditions
+/// before.
+fn give_up(state: &mut State, node: &Object) -> Value {
+    let mut value = node.value();
+    let now = state.now.clone();
+    let before = value.pointer("/status/conditions").cloned().unwrap_or_else(|| json!([]));
+    let created = text_at(&value, "/metadata/creationTimestamp").to_owned();
+    let list = object_mut(&mut value, "status").entry("conditions").or_insert_with(|| json!([]));
+    for name in CONDITIONS {
+        let Some(list) = list.as_array_mut() else { break };
+        match list.iter_mut().find(|condition| text_at(condition, "/type") == name) {
+            Some(known) => {
+                known["status"] = "Unknown".into();
+                known["reason"] = "NodeStatusUnknown".into();
+                known["message"] = "Kubelet stopped posting node status.".into();
+                known["lastTransitionTime"] = now.as_str().into();
+            }
+            None => list.push(json!({
+                "type": name, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+                "message": "Kubelet never posted node status.",
+                "lastHeartbeatTime": created, "lastTransitionTime": now,
+            })),
+        }
+    }
+    state.replace(Kind::Node, value);
+    let message = format!("Node {} status is now: NodeNotReady", node.key.name);
+    let note = |warning, message| Note {
+        warning,
+        reason: "NodeNotReady",
+        message,
+        component: "node-controller",
+        ..Note::default()
+    };
+    record(state, node, &note(false, &message));
+    let there = state.store.objects(Kind::Pod, "").filter(|pod| pod.node() == node.key.name);
+    let pods: Vec<Arc<Object>> = there.cloned().collect();
+    for pod in pods {
+        if mark_not_ready(state, &pod) {
+            record(state, &pod, &note(true, "Node is not ready"));
+        }
+    }
+    before
+}
+
+fn mark_not_ready(state: &mut State, pod: &Object) -> bool {
+    let mut value = pod.value();
+    let conditions = value.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    let ready = conditions.into_iter().flatten().find(|condition| {
+        text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True"
+    });
+    let Some(ready) = ready else { return false };
+    ready["status"] = "False".into();
+    ready["lastTransitionTime"] = state.now.as_str().into();
+    state.replace(Kind::Pod, value);
+    true
+}
+
+/// A node that is heard of again is as it was before.
+fn come_back(state: &mut State, node: &Object, conditions: Option<Value>) {
+    let Some(mut conditions) = conditions else { return };
+    let now = state.now.clone();
+    for condition in conditions.as_array_mut().into_iter().flatten() {
+        for moment in ["lastHeartbeatTime", "lastTransitionTime"] {
+            condition[moment] = now.as_str().into();
+        }
+    }
+    let mut value = node.value();
+    object_mut(&mut value, "status").insert("conditions".to_owned(), conditions);
+    state.replace(Kind::Node, value);
+}
+
+/// Sets or removes the taint of a node that is out of reach.
+fn set_taint(node: &mut Value, effect: &str, wanted: bool, now: &str) {
+    let is_it = |taint: &Value| {
+        text_at(taint, "/key") == UNREACHABLE && text_at(taint, "/effect") == effect
+    };
+    let has = array_at(node, "/spec/taints").iter().any(is_it);
+    if has == wanted {
+        return;
+    }
+    let spec = object_mut(node, "spec");
+    let taints = spec.entry("taints").or_insert_with(|| json!([]));
+    let Some(list) = taints.as_array_mut() else { return };
+    if wanted {
+        list.push(json!({ "key": UNREACHABLE, "effect": effect, "timeAdded": now }));
+        return;
+    }
+    list.retain(|taint| !is_it(taint));
+    if list.is_empty() {
+        spec.remove("taints");
+    }
+}

@@ -1,0 +1,285 @@
+//! Owns the moment at which a fault strikes: chance, counts, what becomes of a request before it is
+//! executed and of its answer afterwards. Writes to no socket.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::core::rng::Rng;
+use crate::dev::faults::{Fault, Faults};
+use crate::dev::object::metadata_mut;
+use crate::dev::refused::Refused;
+use crate::serve::Request;
+
+/// Moments remembered for lists that are stale; the oldest go first.
+const MOMENTS_MAX: usize = 4096;
+
+/// The faults in force, and what they draw from.
+#[derive(Debug)]
+pub(crate) struct Injector {
+    seed: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    faults: Faults,
+    /// One for each fault: what one draws changes nothing for the others.
+    rngs: BTreeMap<Fault, Rng>,
+    /// Which version there was when.
+    moments: VecDeque<(Instant, u64)>,
+}
+
+impl Injector {
+    pub(crate) fn new(faults: Faults, seed: u64) -> Self {
+        let inner = Inner { faults, rngs: BTreeMap::new(), moments: VecDeque::new() };
+        Self { seed, inner: Mutex::new(inner) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere is a bug that the panic itself reports; the maps are whole.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn in_force(&self) -> Faults {
+        self.lock().faults.clone()
+    }
+
+    pub(super) fn replace(&self, faults: Faults) {
+        let mut inner = self.lock();
+        inner.faults = faults;
+        if inner.faults.number(Fault::StaleLists).is_none() {
+            inner.moments.clear();
+        }
+    }
+
+    pub(crate) fn number(&self, fault: Fault) -> Option<u64> {
+        self.lock().faults.number(fault)
+    }
+
+    /// The value in milliseconds as a time.
+    pub(crate) fn time(&self, fault: Fault) -> Option<Duration> {
+        self.number(fault).map(Duration::from_millis)
+    }
+
+    /// The value in seconds, negative ones too.
+    pub(crate) fn seconds(&self, fault: Fault) -> i64 {
+        self.lock().faults.values.get(&fault).and_then(Value::as_i64).unwrap_or_default()
+    }
+
+    pub(crate) fn text(&self, fault: Fault) -> Option<String> {
+        self.lock().faults.values.get(&fault).and_then(Value::as_str).map(str::to_owned)
+    }
+
+    /// True in as many of 100 draws as the fault's value says.
+    pub(crate) fn strikes(&self, fault: Fault) -> bool {
+        let seed = self.seed.wrapping_add((fault as u64) << 32);
+        let mut inner = self.lock();
+        let Some(percent) = inner.faults.number(fault) else { return false };
+        inner.rngs.entry(fault).or_insert_with(|| Rng::new(seed)).chance(percent)
+    }
+
+    /// True as many times as the fault's value says.
+    pub(crate) fn counts_down(&self, fault: Fault) -> bool {
+        let mut inner = self.lock();
+        let left = inner.faults.number(fault).and_then(|n| n.checked_sub(1));
+        match left {
+            None | Some(0) => inner.faults.values.remove(&fault),
+            Some(left) => inner.faults.values.insert(fault, left.into()),
+        };
+        left.is_some()
+    }
+
+    /// True where the versions of moments are needed.
+    pub(crate) fn wants_moments(&self) -> bool {
+        self.number(Fault::StaleLists).is_some()
+    }
+
+    /// Remembers that there was this version at this moment.
+    pub(crate) fn remember(&self, at: Instant, version: u64) {
+        let mut inner = self.lock();
+        if inner.moments.len() == MOMENTS_MAX {
+            inner.moments.pop_front();
+        }
+        inner.moments.push_back((at, version));
+    }
+
+    /// The version that a list shows which may be old; none where it may not.
+    pub(crate) fn stale_version(&self, now: Instant) -> Option<u64> {
+        let age = self.time(Fault::StaleLists)?;
+        let inner = self.lock();
+        let old = |(at, _): &&(Instant, u64)| now.saturating_duration_since(*at) >= age;
+        let found = inner.moments.iter().rev().find(old).or_else(|| inner.moments.front());
+        found.map(|(_, version)| *version)
+    }
+
+    /// True where this node is out of reach.
+    pub(crate) fn is_lost(&self, node: &str) -> bool {
+        let inner = self.lock();
+        let names = inner.faults.values.get(&Fault::NodeLoss).and_then(Value::as_str);
+        names.is_some_and(|names| names.split(',').any(|name| name.trim() == node))
+    }
+
+    /// What a mutating webhook does to a new pod.
+    pub(crate) fn strip_labels(&self, pod: &mut Value) {
+        let Some(prefix) = self.text(Fault::StripLabels) else { return };
+        let labels = metadata_mut(pod).get_mut("labels").and_then(Value::as_object_mut);
+        if let Some(labels) = labels {
+            labels.retain(|name, _| !name.starts_with(&prefix));
+        }
+    }
+}
+
+/// What becomes of a request instead of its answer.
+#[derive(Debug)]
+pub(crate) enum Struck {
+    Cut,
+    Refused(Refused),
+}
+
+/// What becomes of a list's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// Half of it, then the connection is cut.
+    Cut,
+    Slow(Duration),
+    /// Half of it, as if it were all.
+    Truncated,
+    Whole,
+}
+
+fn is_write(request: &Request) -> bool {
+    !matches!(request.method.as_str(), "GET" | "HEAD")
+        && request.query("dryRun").is_none_or(str::is_empty)
+        && !request.path.starts_with("/apis/authorization.k8s.io/")
+}
+
+fn is_pod_create(request: &Request) -> bool {
+    request.method == "POST" && request.path.trim_end_matches('/').ends_with("/pods")
+}
+
+fn error() -> Struck {
+    Struck::Refused(Refused::internal("etcdserver: request timed out"))
+}
+
+/// The fault that strikes a request before anything is done.
+pub(crate) fn before(faults: &Injector, request: &Request) -> Option<Struck> {
+    let creates = is_pod_create(request);
+    let too_many = faults.strikes(Fault::All429) || (creates && faults.strikes(Fault::Create429));
+    if too_many {
+        let mut refused = Refused::too_many_requests();
+        if let Some(seconds) = faults.number(Fault::RetryAfter) {
+            let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+            refused.retry_after_seconds = Some(seconds);
+            refused.details = Some(serde_json::json!({ "retryAfterSeconds": seconds }));
+        }
+        return Some(Struck::Refused(refused));
+    }
+    if !is_write(request) {
+        return None;
+    }
+    let fails = match request.method.as_str() {
+        "POST" => creates && faults.strikes(Fault::Create500),
+        _ => faults.strikes(Fault::Write500),
+    };
+    match (fails, faults.strikes(Fault::CutBefore)) {
+        (true, _) => Some(error()),
+        (false, true) => Some(Struck::Cut),
+        (false, false) => None,
+    }
+}
+
+/// The fault that strikes a request after it was executed with this result.
+pub(crate) fn after(faults: &Injector, request: &Request, code: u16) -> Option<Struck> {
+    if !is_write(request) || !(200..300).contains(&code) {
+        return None;
+    }
+    let fails = match request.method.as_str() {
+        "POST" => is_pod_create(request) && faults.strikes(Fault::Create500After),
+        _ => faults.strikes(Fault::Write500After),
+    };
+    match (fails, faults.strikes(Fault::CutAfter)) {
+        (true, _) => Some(error()),
+        (false, true) => Some(Struck::Cut),
+        (false, false) => None,
+    }
+}
+
+impl Body {
+    /// What becomes of the body of a list.
+    pub(crate) fn of_list(faults: &Injector) -> Self {
+        match (faults.strikes(Fault::CutList), faults.strikes(Fault::TruncatedList)) {
+            (true, _) => Self::Cut,
+            (false, true) => Self::Truncated,
+            (false, false) => faults.time(Fault::SlowBody).map_or(Self::Whole, Self::Slow),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn injector(seed: u64, pairs: &[(&str, &str)]) -> Injector {
+        let pairs: Vec<(String, String)> =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Injector::new(Faults::parse(&pairs).expect("known faults"), seed)
+    }
+
+    #[test]
+    fn chance_follows_from_the_seed_and_from_no_other_fault() {
+        let fates = |seed: u64, others: bool| -> Vec<bool> {
+            let faults = injector(seed, &[("create-500", "50"), ("cut-after", "50")]);
+            let mut fates = Vec::new();
+            for _ in 0..64 {
+                if others {
+                    faults.strikes(Fault::CutAfter);
+                }
+                fates.push(faults.strikes(Fault::Create500));
+            }
+            fates
+        };
+        assert_eq!(fates(7, false), fates(7, true));
+        assert_ne!(fates(7, false), fates(8, false));
+        assert!(fates(7, false).contains(&true) && fates(7, false).contains(&false));
+    }
+
+    #[test]
+    fn only_what_writes_is_cut() {
+        let all =
+            injector(1, &[("cut-before", "100"), ("write-500", "100"), ("create-500", "100")]);
+        let request = |method: &str, path: &str, query: &[(&str, &str)]| {
+            let query =
+                query.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let mut request = Request::default();
+            (request.method, request.path, request.query) =
+                (method.to_owned(), path.to_owned(), query);
+            request
+        };
+        let pods = "/api/v1/namespaces/n/pods";
+        for (request, want) in [
+            (request("GET", pods, &[]), None),
+            (request("POST", pods, &[("dryRun", "All")]), None),
+            (request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &[]), None),
+            (request("POST", pods, &[]), Some(true)),
+            (request("POST", "/api/v1/namespaces/n/configmaps", &[]), Some(false)),
+            (request("DELETE", "/api/v1/namespaces/n/pods/a", &[]), Some(true)),
+        ] {
+            let answered = before(&all, &request).map(|struck| match struck {
+                Struck::Cut => false,
+                Struck::Refused(refused) => refused.code == 500,
+            });
+            assert_eq!(answered, want, "{} {}", request.method, request.path);
+        }
+    }
+
+    #[test]
+    fn counted_faults_end_by_themselves() {
+        let faults = injector(1, &[("gone", "2")]);
+        let struck: Vec<bool> = (0..4).map(|_| faults.counts_down(Fault::Gone)).collect();
+        assert_eq!(struck, [true, true, false, false]);
+        assert_eq!(faults.in_force(), Faults::default());
+    }
+}

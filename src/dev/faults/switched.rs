@@ -1,0 +1,389 @@
+//! Tries the faults over the sockets of a cluster while they are switched on and off.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::dev::faults::PATH;
+use crate::dev::testing::{Reply, eventually, send};
+use crate::dev::{Cluster, Options};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+struct Fixture {
+    address: SocketAddr,
+    // Stopped when dropped.
+    _cluster: Cluster,
+}
+
+fn start() -> Fixture {
+    let cluster = Cluster::start(Options { simulate: true, nodes: 2, ..Options::default() });
+    let cluster = cluster.expect("a cluster");
+    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    Fixture { address, _cluster: cluster }
+}
+
+impl Fixture {
+    fn call(&self, method: &str, path: &str, body: &Value) -> Reply {
+        let media_type = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        send(self.address, method, path, Some((media_type, &body.to_string())))
+    }
+
+    fn get(&self, path: &str) -> Reply {
+        send(self.address, "GET", path, None)
+    }
+
+    #[track_caller]
+    fn switch(&self, method: &str, faults: &Value) -> Value {
+        let reply = self.call(method, PATH, faults);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()["faults"].clone()
+    }
+
+    fn create(&self, name: &str) -> Reply {
+        let labels = json!({"posse.dev/app": "a", "team": "b"});
+        let pod = json!({"metadata": {"name": name, "labels": labels},
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}});
+        self.call("POST", PODS, &pod)
+    }
+
+    fn names(&self, query: &str) -> Vec<String> {
+        let list = self.get(&format!("{PODS}?{query}")).json();
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn version(&self) -> u64 {
+        self.get(PATH).json()["history"]["now"].as_u64().expect("a number")
+    }
+}
+
+#[test]
+fn faults_are_switched_on_and_off_while_it_runs() {
+    let fixture = start();
+    let shown = fixture.get(PATH).json();
+    assert_eq!(shown["faults"], json!({}));
+    let known = |name: &str| {
+        let known = shown["known"].as_array().expect("a list");
+        known.iter().find(|row| row["name"] == name).cloned().unwrap_or_default()
+    };
+    assert_eq!(known("latency")["value"], "MS");
+    assert!(known("quota")["help"].as_str().is_some_and(|help| help.contains("pods")));
+    let put = json!({"create-429": 100, "retry-after": 7});
+    assert_eq!(fixture.switch("PUT", &put), put);
+    let refused = fixture.create("a");
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("7")));
+    let now = fixture.switch("PATCH", &json!({"create-429": null, "quota": "0"}));
+    assert_eq!(now, json!({"retry-after": 7, "quota": 0}));
+    assert_eq!(fixture.create("a").status, 403);
+    assert_eq!(fixture.switch("PUT", &json!({"latency": 1})), json!({"latency": 1}));
+    assert_eq!(fixture.create("a").status, 201);
+    assert_eq!(fixture.switch("DELETE", &Value::Null), json!({}));
+}
+
+#[test]
+fn mistakes_are_named_and_change_nothing() {
+    let fixture = start();
+    fixture.switch("PUT", &json!({"latency": 1}));
+    for (method, body, want) in [
+        ("PUT", json!({"nope": 1}), "unknown fault nope; known are latency=MS, slow-body=MS, "),
+        ("PATCH", json!({"quota": "x"}), "fault quota=x: the value must be a whole number"),
+        ("PATCH", json!({"all-429": 101}), "fault all-429=101: the value must be a percentage, "),
+        (
+            "PATCH",
+            json!({"node-loss": "dev-node-0, x"}),
+            "fault node-loss=dev-node-0, x: there is no node x",
+        ),
+        ("PATCH", json!({"restore": 99_999}), "fault restore=99999: the version is "),
+        ("PUT", json!([1]), "a JSON object of fault names and values is expected"),
+    ] {
+        let refused = fixture.call(method, PATH, &body);
+        let message = refused.json()["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(refused.status, 400, "{body}: {message}");
+        assert!(message.starts_with(want), "{body}: {message}");
+    }
+    assert_eq!(fixture.call("POST", PATH, &json!({})).status, 405);
+    assert_eq!(fixture.get(PATH).json()["faults"], json!({"latency": 1}));
+}
+
+#[test]
+fn writes_fail_before_and_after_they_are_done() {
+    let fixture = start();
+    let pod = |name: &str| fixture.get(&format!("{PODS}/{name}")).status;
+    let path = format!("{PODS}/a");
+    let note = |text: &str| json!({"metadata": {"annotations": {"note": text}}});
+    let noted = || fixture.get(&path).json()["metadata"]["annotations"]["note"].clone();
+    fixture.switch("PUT", &json!({"create-500": 100}));
+    assert_eq!((fixture.create("a").status, pod("a")), (500, 404));
+    fixture.switch("PUT", &json!({"create-500-after": 100}));
+    assert_eq!((fixture.create("a").status, pod("a")), (500, 200));
+    fixture.switch("PUT", &json!({"write-500": 100}));
+    assert_eq!(fixture.call("PATCH", &path, &note("one")).status, 500);
+    assert_eq!(noted(), Value::Null);
+    fixture.switch("PUT", &json!({"write-500-after": 100}));
+    assert_eq!(fixture.call("PATCH", &path, &note("two")).status, 500);
+    assert_eq!(noted(), "two");
+    let cut = |name: &str| {
+        let sent =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fixture.create(name).status));
+        assert!(sent.is_err(), "there is an answer");
+    };
+    fixture.switch("PUT", &json!({"cut-before": 100}));
+    cut("b");
+    assert_eq!(pod("b"), 404);
+    fixture.switch("PUT", &json!({"cut-after": 100}));
+    cut("b");
+    assert_eq!(pod("b"), 200);
+    fixture.switch("PUT", &json!({"all-429": 100}));
+    assert_eq!(pod("b"), 429);
+}
+
+#[test]
+fn labels_are_stripped_from_new_pods() {
+    let fixture = start();
+    fixture.switch("PUT", &json!({"strip-labels": "posse.dev/"}));
+    let pod = fixture.create("a").json();
+    assert_eq!(pod["metadata"]["labels"], json!({"team": "b"}));
+}
+
+#[test]
+fn lists_come_late_or_in_pieces_or_not_at_all() {
+    let fixture = start();
+    fixture.create("a");
+    let whole = fixture.get(PODS).body;
+    fixture.switch("PUT", &json!({"truncated-list": 100}));
+    let half = fixture.get(PODS);
+    assert!(half.whole && whole.starts_with(&half.body[..10]), "{}", half.body);
+    assert!(serde_json::from_str::<Value>(&half.body).is_err(), "{}", half.body);
+    fixture.switch("PUT", &json!({"cut-list": 100}));
+    assert!(!fixture.get(PODS).whole);
+    fixture.switch("PUT", &json!({"slow-body": 100}));
+    let begun = Instant::now();
+    assert_eq!(fixture.names(""), ["a"]);
+    assert!(begun.elapsed() >= Duration::from_millis(90));
+    // What a list tells is as old as it is late.
+    fixture.switch("PUT", &json!({"stale-lists": 100}));
+    let begun = Instant::now();
+    assert_eq!(fixture.names(""), ["a"]);
+    assert!(begun.elapsed() >= Duration::from_millis(100));
+    fixture.switch("PUT", &json!({"stale-lists": 600_000}));
+    fixture.create("b");
+    assert_eq!(fixture.names("resourceVersion=0"), ["a"], "as it was when it was switched on");
+    fixture.switch("PATCH", &json!({"stale-lists": 1}));
+    eventually("the new one to be old enough", || {
+        (fixture.names("resourceVersion=0") == ["a", "b"]).then_some(())
+    });
+}
+
+#[test]
+fn watches_are_gone_as_often_as_asked_for() {
+    let fixture = start();
+    let watch = || fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=1&resourceVersion=1"));
+    fixture.switch("PUT", &json!({"gone": 1, "gone-status": 1}));
+    let (first, second) = (watch(), watch());
+    assert_eq!((first.status, &first.json()["reason"]), (410, &json!("Expired")));
+    assert_eq!((second.status, &second.json()["type"]), (200, &json!("ERROR")));
+    assert_eq!(second.json()["object"]["code"], 410);
+    assert_eq!(fixture.get(PATH).json()["faults"], json!({}));
+    assert_eq!(watch().body, "");
+    // Forgotten on demand.
+    fixture.create("a");
+    fixture.switch("PATCH", &json!({"compact": 1}));
+    assert_eq!(watch().json()["object"]["code"], 410);
+}
+
+#[test]
+fn open_watches_fall_silent_and_speak_again() {
+    let fixture = start();
+    let from = fixture.version();
+    let path = format!("{PODS}?watch=1&timeoutSeconds=2&resourceVersion={from}");
+    let told = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| fixture.get(&path).body);
+        fixture.switch("PUT", &json!({"silent-watch": 0}));
+        fixture.create("a");
+        fixture.switch("DELETE", &Value::Null);
+        watch.join().expect("an answer")
+    });
+    assert!(told.contains("\"ADDED\""), "what it missed comes later: {told}");
+}
+
+#[test]
+fn history_goes_back_and_watches_end() {
+    let fixture = start();
+    fixture.create("old");
+    eventually("it to run", || {
+        (fixture.get(&format!("{PODS}/old")).json()["status"]["phase"] == "Running").then_some(())
+    });
+    let then = fixture.version();
+    fixture.create("new");
+    send(fixture.address, "DELETE", &format!("{PODS}/old"), None);
+    eventually("only the new one", || (fixture.names("") == ["new"]).then_some(()));
+    let watch = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=20")));
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(fixture.switch("PATCH", &json!({"restore": then})), json!({}));
+        watch.join().expect("an answer")
+    });
+    assert!(!watch.whole, "it is cut");
+    assert_eq!(fixture.names(""), ["old"]);
+    assert!(fixture.version() >= then);
+    // The node goes by what there is now.
+    send(fixture.address, "DELETE", &format!("{PODS}/old"), None);
+    eventually("it to go", || fixture.names("").is_empty().then_some(()));
+}
+
+#[test]
+fn connections_are_refused_for_a_while() {
+    let fixture = start();
+    fixture.create("a");
+    fixture.switch("PATCH", &json!({"refuse": 500}));
+    eventually("connections to be refused", || {
+        TcpStream::connect(fixture.address).err().map(|_| ())
+    });
+    eventually("them to be taken again", || TcpStream::connect(fixture.address).ok());
+    assert_eq!(fixture.names(""), ["a"], "nothing is forgotten");
+}
+
+#[test]
+fn the_servers_clock_is_off() {
+    let fixture = start();
+    fixture.switch("PUT", &json!({"clock-skew": -31_536_000}));
+    let answer = fixture.create("a");
+    let year = |text: &str| -> i64 { text[..4].parse().expect("a year") };
+    let created = answer.json()["metadata"]["creationTimestamp"].as_str().unwrap().to_owned();
+    let date = answer.header("date").expect("a date").to_owned();
+    assert!(date.ends_with(" GMT") && date.contains(&created[..4]), "{date} {created}");
+    fixture.switch("DELETE", &Value::Null);
+    let later = fixture.create("b").json()["metadata"]["creationTimestamp"].clone();
+    assert_eq!(year(later.as_str().unwrap()) - year(&created), 1);
+}
+
+impl Fixture {
+    fn object(&self, path: &str) -> Value {
+        self.get(path).json()
+    }
+
+    /// The status of a condition of the object at `path`.
+    fn condition(&self, path: &str, name: &str) -> Value {
+        let object = self.object(path);
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == name).unwrap_or_default()
+    }
+
+    /// A running pod on that node, with this patience for nodes that are out of reach.
+    fn run_on(&self, name: &str, node: &str, patience_s: Option<u64>) -> String {
+        let mut toleration = json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists"});
+        if let Some(seconds) = patience_s {
+            toleration["effect"] = "NoExecute".into();
+            toleration["tolerationSeconds"] = seconds.into();
+        }
+        let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node,
+            "tolerations": [toleration], "containers": [{"name": "c", "image": "i"}]}});
+        let reply = self.call("POST", PODS, &pod);
+        assert_eq!(reply.status, 201, "{}", reply.body);
+        let path = format!("{PODS}/{name}");
+        eventually("it to run", || {
+            (self.condition(&path, "Ready")["status"] == "True").then_some(())
+        });
+        path
+    }
+}
+
+#[test]
+fn a_lost_node_is_given_up_and_comes_back() {
+    let fixture = start();
+    let (brief, patient) = (
+        fixture.run_on("brief", "dev-node-0", Some(0)),
+        fixture.run_on("patient", "dev-node-0", None),
+    );
+    let other = fixture.run_on("other", "dev-node-1", Some(0));
+    let node = "/api/v1/nodes/dev-node-0";
+    fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 100}));
+    eventually("the node to be given up", || {
+        (fixture.condition(node, "Ready")["status"] == "Unknown").then_some(())
+    });
+    let ready = fixture.condition(node, "Ready");
+    assert_eq!(
+        (&ready["reason"], &ready["message"]),
+        (&json!("NodeStatusUnknown"), &json!("Kubelet stopped posting node status."))
+    );
+    assert_eq!(fixture.condition(&patient, "Ready")["status"], "False");
+    assert_eq!(fixture.object(&patient)["status"]["phase"], "Running");
+    eventually("the impatient one to be told to go", || {
+        fixture.object(&brief)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
+    });
+    let target = fixture.condition(&brief, "DisruptionTarget");
+    assert_eq!(
+        (&target["status"], &target["reason"]),
+        (&json!("True"), &json!("DeletionByTaintManager"))
+    );
+    let taints = fixture.object(node)["spec"]["taints"].clone();
+    let effects: Vec<_> = taints.as_array().unwrap().iter().map(|taint| &taint["effect"]).collect();
+    assert_eq!(effects, ["NoSchedule", "NoExecute"], "{taints}");
+    // Nobody there hears of it.
+    send(fixture.address, "DELETE", &patient, None);
+    fixture.create("elsewhere");
+    eventually("a new one on the other node", || {
+        (fixture.object(&format!("{PODS}/elsewhere"))["spec"]["nodeName"] == "dev-node-1")
+            .then_some(())
+    });
+    assert_eq!(fixture.get(&brief).status, 200);
+    assert_eq!(fixture.get(&patient).status, 200);
+    assert_eq!(fixture.object(&other)["metadata"]["deletionTimestamp"], Value::Null);
+    fixture.switch("DELETE", &Value::Null);
+    eventually("both to go", || (fixture.names("") == ["elsewhere", "other"]).then_some(()));
+    eventually("the node to be as before", || {
+        let node = fixture.object(node);
+        (node["spec"]["taints"].is_null()
+            && fixture.condition("/api/v1/nodes/dev-node-0", "Ready")["status"] == "True")
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_node_that_returns_in_time_lost_nothing() {
+    let fixture = start();
+    let pod = fixture.run_on("a", "dev-node-0", None);
+    fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));
+    eventually("the node to be given up", || {
+        (fixture.condition(&pod, "Ready")["status"] == "False").then_some(())
+    });
+    fixture.switch("DELETE", &Value::Null);
+    eventually("the pod to be ready again", || {
+        (fixture.condition(&pod, "Ready")["status"] == "True").then_some(())
+    });
+}
+
+/// Where no node is left, it is not the nodes that are cut off.
+#[test]
+fn nobody_is_evicted_where_all_nodes_are_lost() {
+    let fixture = start();
+    let pod = fixture.run_on("a", "dev-node-0", Some(0));
+    let faults = json!({"node-loss": "dev-node-0,dev-node-1", "node-grace": 50});
+    fixture.switch("PUT", &faults);
+    for node in ["dev-node-0", "dev-node-1"] {
+        eventually("the node to be given up", || {
+            (fixture.condition(&format!("/api/v1/nodes/{node}"), "Ready")["status"] == "Unknown")
+                .then_some(())
+        });
+    }
+    // One is back: now the other one is alone with its loss.
+    assert_eq!(fixture.object(&pod)["metadata"]["deletionTimestamp"], Value::Null);
+    fixture.switch("PATCH", &json!({"node-loss": "dev-node-0"}));
+    eventually("the pod to be told to go", || {
+        fixture.object(&pod)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
+    });
+}
+
+#[test]
+fn pods_of_a_node_that_was_deleted_go_after_a_while() {
+    let fixture = start();
+    let pod = fixture.run_on("a", "dev-node-0", None);
+    fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));
+    assert_eq!(send(fixture.address, "DELETE", "/api/v1/nodes/dev-node-0", None).status, 200);
+    eventually("the pod to go", || (fixture.get(&pod).status == 404).then_some(()));
+}

@@ -1,0 +1,389 @@
+//! Owns who somebody is: the tokens of service accounts, given out and recognised. Decides nothing
+//! about what they may do.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::dev::api::{Answer, Api};
+use crate::dev::edge;
+use crate::dev::kind::{Key, Kind};
+use crate::dev::object::{array_at, object_mut, text_at};
+use crate::dev::refused::{Cause, Refused};
+use crate::dev::state::State;
+use crate::dev::time;
+use crate::serve::Request;
+
+/// Who issues tokens, and for whom they are where nobody else is named.
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// Tokens that are known at a time; of more the ones that end first are forgotten.
+const TOKENS_MAX: usize = 16_384;
+const SIGNATURE_BYTES: usize = 32;
+
+/// What a token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) namespace: String,
+    pub(crate) account: String,
+    account_uid: String,
+    /// The object that the token ends with: its kind, name and uid.
+    bound: Option<(Kind, String, String)>,
+    pub(crate) audiences: Vec<String>,
+    pub(crate) expires: SystemTime,
+}
+
+/// The tokens that were given out. They look like those of a real server, but what makes them
+/// valid is that they are known here: their signature is random.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    claims: BTreeMap<String, Claims>,
+    /// The tokens in pods' volumes, which stay the same until most of their time is over.
+    of_pods: BTreeMap<(String, String, u64), (String, SystemTime)>,
+}
+
+/// What a token is to be like.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) audiences: Vec<String>,
+    pub(crate) bound: Option<(Kind, String, String)>,
+    pub(crate) seconds: u64,
+}
+
+impl Tokens {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives out a token for an account.
+    pub(crate) fn issue(
+        &self,
+        account: &Key,
+        account_uid: &str,
+        wanted: Wanted,
+        now: SystemTime,
+    ) -> std::io::Result<(String, Claims)> {
+        let Wanted { mut audiences, bound, seconds } = wanted;
+        if audiences.is_empty() {
+            audiences.push(ISSUER.to_owned());
+        }
+        let claims = Claims {
+            namespace: account.namespace.clone(),
+            account: account.name.clone(),
+            account_uid: account_uid.to_owned(),
+            bound,
+            audiences,
+            expires: now + Duration::from_secs(seconds),
+        };
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let token = format!(
+            "{}.{}.{}",
+            part(&json!({ "alg": "HS256", "typ": "JWT" })),
+            part(&claims.payload(now)),
+            new_secret()?
+        );
+        let mut known = self.lock();
+        if known.claims.len() >= TOKENS_MAX {
+            known.claims.retain(|_, claims| claims.expires > now);
+        }
+        if known.claims.len() >= TOKENS_MAX {
+            let first = known.claims.iter().min_by_key(|(_, claims)| claims.expires);
+            let first = first.map(|(token, _)| token.clone());
+            first.map(|first| known.claims.remove(&first));
+        }
+        known.claims.insert(token.clone(), claims.clone());
+        Ok((token, claims))
+    }
+
+    /// The token in a pod's volume; a new one when a fifth of its time is left.
+    pub(crate) fn of_pod(
+        &self,
+        state: &State,
+        pod: &Value,
+        audience: &str,
+        seconds: u64,
+        now: SystemTime,
+    ) -> Result<String, String> {
+        let uid = text_at(pod, "/metadata/uid");
+        let place = (uid.to_owned(), audience.to_owned(), seconds);
+        if let Some((token, until)) = self.lock().of_pods.get(&place)
+            && now < *until
+        {
+            return Ok(token.clone());
+        }
+        let account = account_key(pod);
+        let Some(object) = state.store.get(&account) else {
+            let name = account.name;
+            return Err(format!("failed to fetch token: serviceaccounts \"{name}\" not found"));
+        };
+        let wanted = Wanted {
+            audiences: Some(audience.to_owned()).filter(|a| !a.is_empty()).into_iter().collect(),
+            bound: Some((Kind::Pod, text_at(pod, "/metadata/name").to_owned(), uid.to_owned())),
+            seconds,
+        };
+        let issued = self.issue(&account, &object.uid, wanted, now);
+        let (token, _) = issued.map_err(|error| format!("failed to fetch token: {error}"))?;
+        let mut known = self.lock();
+        known.of_pods.retain(|(uid, _, _), _| state.store.has_uid(uid));
+        let until = now + Duration::from_secs(seconds - seconds / 5);
+        known.of_pods.insert(place, (token.clone(), until));
+        Ok(token)
+    }
+
+    /// The token by which the clients in a pod are known: empty where the pod or its account wants
+    /// none.
+    pub(crate) fn of_client(
+        &self,
+        state: &State,
+        pod: &Value,
+        now: SystemTime,
+    ) -> Result<String, String> {
+        const SECONDS: u64 = 365 * 24 * 3600;
+        let wants = |object: &Value, place: &str| object.pointer(place).and_then(Value::as_bool);
+        let account = state.store.get(&account_key(pod)).map(|object| object.value());
+        let wanted = wants(pod, "/spec/automountServiceAccountToken")
+            .or_else(|| wants(account.as_ref()?, "/automountServiceAccountToken"));
+        match wanted {
+            Some(false) => Ok(String::new()),
+            Some(true) | None => self.of_pod(state, pod, "", SECONDS, now),
+        }
+    }
+
+    /// What a token says, where it still holds: it, its account and what it is bound to are there.
+    pub(crate) fn claims(&self, state: &State, token: &str, now: SystemTime) -> Option<Claims> {
+        let claims = self.lock().claims.get(token).cloned()?;
+        let bound = claims.bound.as_ref().is_none_or(|(_, _, uid)| state.store.has_uid(uid));
+        let holds = claims.expires > now && state.store.has_uid(&claims.account_uid) && bound;
+        holds.then_some(claims)
+    }
+}
+
+/// The account of a pod.
+fn account_key(pod: &Value) -> Key {
+    let name = match text_at(pod, "/spec/serviceAccountName") {
+        "" => "default",
+        name => name,
+    };
+    Key::new(Kind::ServiceAccount, text_at(pod, "/metadata/namespace"), name)
+}
+
+impl Claims {
+    /// `system:serviceaccount:NAMESPACE:NAME`
+    fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.account)
+    }
+
+    /// The pod whose token it is.
+    fn pod(&self) -> Option<(&str, &str)> {
+        let (kind, name, uid) = self.bound.as_ref()?;
+        (*kind == Kind::Pod).then_some((name, uid))
+    }
+
+    fn payload(&self, now: SystemTime) -> Value {
+        let seconds = |at: SystemTime| {
+            at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+        };
+        let mut own = json!({
+            "namespace": self.namespace,
+            "serviceaccount": { "name": self.account, "uid": self.account_uid },
+        });
+        if let Some((kind, name, uid)) = &self.bound {
+            own[kind.name().to_ascii_lowercase()] = json!({ "name": name, "uid": uid });
+        }
+        json!({
+            "aud": self.audiences,
+            "exp": seconds(self.expires),
+            "iat": seconds(now),
+            "iss": ISSUER,
+            "kubernetes.io": own,
+            "nbf": seconds(now),
+            "sub": self.user(),
+        })
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) uid: String,
+    /// The pod whose token it is: name and uid.
+    pub(crate) pod: Option<(String, String)>,
+}
+
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
+const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+
+impl User {
+    /// The cluster's owner.
+    pub(crate) fn admin() -> Self {
+        Self::new("kubernetes-admin", &["system:masters", AUTHENTICATED])
+    }
+
+    fn new(name: &str, groups: &[&str]) -> Self {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        Self { name: name.to_owned(), groups, ..Self::default() }
+    }
+
+    pub(crate) fn of_claims(claims: &Claims) -> Self {
+        let own = format!("system:serviceaccounts:{}", claims.namespace);
+        Self {
+            uid: claims.account_uid.clone(),
+            pod: claims.pod().map(|(name, uid)| (name.to_owned(), uid.to_owned())),
+            ..Self::new(&claims.user(), &["system:serviceaccounts", &own, AUTHENTICATED])
+        }
+    }
+
+    /// The one that a request wants to be taken for; none where it wants nothing of the kind.
+    pub(crate) fn impersonated(request: &Request) -> Option<Self> {
+        let name = request.header("impersonate-user")?;
+        let mut groups: Vec<&str> = request.headers("impersonate-group").collect();
+        let own;
+        if groups.is_empty()
+            && let Some((namespace, _)) = account_of(name)
+        {
+            own = format!("system:serviceaccounts:{namespace}");
+            groups.extend(["system:serviceaccounts", own.as_str()]);
+        }
+        if name == ANONYMOUS {
+            groups.push(UNAUTHENTICATED);
+        } else if !groups.contains(&AUTHENTICATED) && !groups.contains(&UNAUTHENTICATED) {
+            groups.push(AUTHENTICATED);
+        }
+        Some(Self::new(name, &groups))
+    }
+}
+
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// Namespace and name of the service account that is meant by a user's name.
+pub(crate) fn account_of(user: &str) -> Option<(&str, &str)> {
+    user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')
+}
+
+/// Who a request comes from, by its bearer token alone.
+pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, Refused> {
+    let Some(admin_token) = &api.admin_token else { return Ok(User::admin()) };
+    let given = request.header("authorization").unwrap_or_default();
+    let (scheme, token) = given.trim().split_once(' ').unwrap_or_default();
+    if !scheme.eq_ignore_ascii_case("bearer") || token.trim().is_empty() {
+        return Ok(User::new(ANONYMOUS, &[UNAUTHENTICATED]));
+    }
+    let token = token.trim();
+    if token == admin_token {
+        return Ok(User::admin());
+    }
+    let now = api.clock.wall(api.clock.now());
+    let claims = api.tokens.claims(&api.lock(), token, now);
+    let ours = |claims: &Claims| claims.audiences.iter().any(|audience| audience == ISSUER);
+    claims.filter(ours).map(|claims| User::of_claims(&claims)).ok_or_else(Refused::unauthorized)
+}
+
+/// A random text that nobody guesses.
+pub(crate) fn new_secret() -> std::io::Result<String> {
+    let mut bytes = [0; SIGNATURE_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+const TOKEN_REQUEST: &str = "TokenRequest";
+const AUTHENTICATION: &str = "authentication.k8s.io/v1";
+
+/// The shortest life of a token, and the longest.
+const SECONDS_MIN: i64 = 600;
+const SECONDS_MAX: i64 = 1 << 32;
+
+/// Answers `POST serviceaccounts/NAME/token`.
+pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
+    let mut review = edge::body(request, TOKEN_REQUEST, AUTHENTICATION)?;
+    let seconds = review.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
+    let seconds = seconds.unwrap_or(3600);
+    let mut causes = Vec::new();
+    if seconds < SECONDS_MIN {
+        let detail = "may not specify a duration less than 10 minutes";
+        causes.push(Cause::invalid_raw("spec.expirationSeconds", &seconds, detail));
+    }
+    if seconds > SECONDS_MAX {
+        let detail = "may not specify a duration larger than 2^32 seconds";
+        causes.push(Cause::invalid_raw("spec.expirationSeconds", &seconds, detail));
+    }
+    if !causes.is_empty() {
+        return Err(Refused::invalid_kind("TokenRequest", "authentication.k8s.io", "", &causes));
+    }
+    let state = api.lock();
+    let Some(account) = state.store.get(key) else {
+        return Err(Refused::not_found(key.kind, &key.name));
+    };
+    let bound = bound(&state, &review, key)?;
+    let audiences = array_at(&review, "/spec/audiences").iter().filter_map(Value::as_str);
+    let wanted = Wanted {
+        audiences: audiences.map(str::to_owned).collect(),
+        bound,
+        seconds: u64::try_from(seconds).unwrap_or_default(),
+    };
+    let now = api.clock.wall(api.clock.now());
+    let (token, claims) = api
+        .tokens
+        .issue(key, &account.uid, wanted, now)
+        .map_err(|error| Refused::internal(format!("failed to generate token: {error}")))?;
+    drop(state);
+    review["kind"] = TOKEN_REQUEST.into();
+    review["apiVersion"] = AUTHENTICATION.into();
+    let spec = object_mut(&mut review, "spec");
+    spec.insert("audiences".to_owned(), json!(claims.audiences));
+    spec.insert("expirationSeconds".to_owned(), seconds.into());
+    spec.entry("boundObjectRef").or_insert(Value::Null);
+    review["status"] = json!({ "token": token, "expirationTimestamp": time::text(claims.expires) });
+    Ok(Answer::json(201, &review))
+}
+
+/// The object that a token is to end with.
+fn bound(
+    state: &State,
+    review: &Value,
+    account: &Key,
+) -> Result<Option<(Kind, String, String)>, Refused> {
+    let Some(reference) = review.pointer("/spec/boundObjectRef").filter(|r| !r.is_null()) else {
+        return Ok(None);
+    };
+    let (version, kind) = (text_at(reference, "/apiVersion"), text_at(reference, "/kind"));
+    let known = Kind::of_reference(version, kind);
+    let Some(kind) = known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) else {
+        let slash = if version.contains('/') { "" } else { "/" };
+        return Err(Refused::bad_request(format!(
+            "cannot bind token to object of type {slash}{version}, Kind={kind}"
+        )));
+    };
+    let (name, uid) = (text_at(reference, "/name"), text_at(reference, "/uid"));
+    let Some(object) = state.store.get(&Key::new(kind, &account.namespace, name)) else {
+        return Err(Refused::not_found(kind, name));
+    };
+    let of_another =
+        kind == Kind::Pod && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
+    if of_another {
+        return Err(Refused::bad_request(format!(
+            "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount \
+             name.",
+            account.name
+        )));
+    }
+    if !uid.is_empty() && *uid != *object.uid {
+        let detail = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The \
+             object might have been deleted and then recreated"
+        );
+        return Err(Refused::conflict(kind.name(), kind.group(), name, &detail));
+    }
+    Ok(Some((kind, name.to_owned(), object.uid.to_string())))
+}

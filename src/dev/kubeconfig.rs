@@ -1,0 +1,40 @@
+//! Owns the kubeconfigs that the embedded cluster writes: its owner's, and those of pods.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Writes a kubeconfig, whole or not at all: whoever waits for the file reads it the moment it is
+/// there. Without a token nobody is asked who they are.
+pub(crate) fn write(
+    path: &Path,
+    url: &str,
+    namespace: &str,
+    token: Option<&str>,
+) -> io::Result<()> {
+    let (user, users) = match token {
+        None => ("\"\"", " []".to_owned()),
+        Some(token) => {
+            ("posse-dev", format!("\n- name: posse-dev\n  user: {{token: \"{token}\"}}"))
+        }
+    };
+    let text = format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         current-context: posse-dev\n\
+         contexts:\n\
+         - name: posse-dev\n\
+         \x20 context: {{cluster: posse-dev, namespace: {namespace}, user: {user}}}\n\
+         clusters:\n\
+         - name: posse-dev\n\
+         \x20 cluster: {{server: \"{url}\"}}\n\
+         users:{users}\n"
+    );
+    let mut part = path.to_owned().into_os_string();
+    part.push(format!(".{}", std::process::id()));
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(&part, path)
+}

@@ -1,0 +1,76 @@
+//! Owns the reading of how much memory process groups hold. Ends nobody.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+/// The pages of `/proc` are so long on every machine that this runs on.
+fn page_bytes() -> u64 {
+    u64::try_from(rustix::param::page_size()).unwrap_or(4096)
+}
+
+/// The process groups with their members and what these hold together, shared pages counted for
+/// each: an upper bound that is cheap to read.
+pub(super) fn groups() -> BTreeMap<u32, (u64, Vec<u32>)> {
+    let mut groups: BTreeMap<u32, (u64, Vec<u32>)> = BTreeMap::new();
+    let Ok(entries) = fs::read_dir("/proc") else { return groups };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let page = page_bytes();
+    for pid in pids {
+        // Gone meanwhile: it holds nothing.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        if let Some((group, pages)) = group_and_pages(&stat) {
+            let entry = groups.entry(group).or_default();
+            entry.0 = entry.0.saturating_add(pages.saturating_mul(page));
+            entry.1.push(pid);
+        }
+    }
+    groups
+}
+
+/// The fields 5 and 24 of a process's `stat`; the name before them may hold anything.
+fn group_and_pages(stat: &str) -> Option<(u32, u64)> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    Some((fields.get(2)?.parse().ok()?, fields.get(21)?.parse().ok()?))
+}
+
+/// What these processes hold, pages that they share counted once, files' pages (which the kernel
+/// can take back) not at all. None where the kernel does not say.
+pub(super) fn exact(pids: &[u32]) -> Option<u64> {
+    let mut sum: u64 = 0;
+    for pid in pids {
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { continue };
+        sum = sum.saturating_add(anonymous_bytes(&text)?);
+    }
+    (sum > 0).then_some(sum)
+}
+
+fn anonymous_bytes(rollup: &str) -> Option<u64> {
+    let kilobytes = |name: &str| {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+    };
+    Some((kilobytes("Pss_Anon:")? + kilobytes("Pss_Shmem:")?) << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_texts_are_read() {
+        let stat = "12 (a) b) S 1 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 321 184 1";
+        assert_eq!(group_and_pages(stat), Some((77, 321)));
+        assert_eq!(group_and_pages("no"), None);
+        let rollup = "00-ff ---p 0 00:00 0 [rollup]\nRss:  9 kB\nPss_Anon:      5 kB\n\
+                      Pss_File:  7 kB\nPss_Shmem:   2 kB\n";
+        assert_eq!(anonymous_bytes(rollup), Some(7 << 10));
+        assert_eq!(anonymous_bytes("Rss: 1 kB\n"), None);
+        let own = std::process::id();
+        let (_, (bytes, _)) = groups()
+            .into_iter()
+            .find(|(_, (_, pids))| pids.contains(&own))
+            .expect("this process is in a group");
+        assert!(bytes > 0);
+    }
+}

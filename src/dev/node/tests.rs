@@ -1,0 +1,538 @@
+//! Tries the node with real processes: side-cars, probes, hooks, ends, logs, and where pods go.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::dev::testing::{Reply, eventually, send};
+use crate::dev::{Cluster, Options};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const MERGE: &str = "application/merge-patch+json";
+
+struct Fixture {
+    address: SocketAddr,
+    // Stopped when dropped.
+    _cluster: Cluster,
+}
+
+fn start(change: impl FnOnce(&mut Options)) -> Fixture {
+    let mut options = Options::default();
+    change(&mut options);
+    let cluster = Cluster::start(options).expect("a cluster");
+    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    Fixture { address, _cluster: cluster }
+}
+
+/// In scripts `$$` stands for `$`, as in every command of a pod.
+fn container(name: &str, script: &str) -> Value {
+    json!({ "name": name, "image": "none", "command": ["sh", "-c", script] })
+}
+
+fn pod(name: &str, script: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "containers": [container("c", script)],
+        },
+    })
+}
+
+impl Fixture {
+    fn get(&self, path: &str) -> Reply {
+        send(self.address, "GET", path, None)
+    }
+
+    fn delete(&self, path: &str) -> Reply {
+        send(self.address, "DELETE", path, None)
+    }
+
+    fn patch(&self, path: &str, patch: &Value) {
+        let reply = send(self.address, "PATCH", path, Some((MERGE, &patch.to_string())));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+    }
+
+    #[track_caller]
+    fn create(&self, pod: &Value) {
+        let reply = send(self.address, "POST", PODS, Some(("application/json", &pod.to_string())));
+        assert_eq!(reply.status, 201, "{}", reply.body);
+    }
+
+    #[track_caller]
+    fn pod(&self, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually(&format!("{name}: {what}"), || {
+                last = self.get(&format!("{PODS}/{name}")).json();
+                is(&last).then(|| last.clone())
+            })
+        }));
+        found.unwrap_or_else(|_| panic!("{name}: {what}: {}", last["status"]))
+    }
+
+    #[track_caller]
+    fn in_phase(&self, name: &str, phase: &str) -> Value {
+        self.pod(name, phase, |pod| pod["status"]["phase"] == phase)
+    }
+
+    #[track_caller]
+    fn gone(&self, name: &str) {
+        self.pod(name, "gone", |reply| reply["code"] == 404);
+    }
+
+    fn log(&self, name: &str, query: &str) -> String {
+        self.get(&format!("{PODS}/{name}/log?{query}")).body
+    }
+
+    #[track_caller]
+    fn wait_for_log(&self, name: &str, query: &str, text: &str) -> String {
+        eventually(&format!("{text:?} in the log of {name}"), || {
+            Some(self.log(name, query)).filter(|log| log.contains(text))
+        })
+    }
+
+    /// The Events about a pod: reason and message.
+    fn events(&self, name: &str) -> Vec<(String, String)> {
+        let list = self.get("/api/v1/namespaces/default/events").json();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let about = items.iter().filter(|event| event["involvedObject"]["name"] == name);
+        about.map(|event| (text(&event["reason"]), text(&event["message"]))).collect()
+    }
+
+    #[track_caller]
+    fn wait_for_event(&self, name: &str, reason: &str, part: &str) {
+        eventually(&format!("{reason} of {name} with {part}"), || {
+            let events = self.events(name);
+            events.iter().any(|(r, m)| r == reason && m.contains(part)).then_some(())
+        });
+    }
+}
+
+fn condition<'a>(pod: &'a Value, name: &str) -> &'a Value {
+    let conditions = pod["status"]["conditions"].as_array();
+    let found = conditions.into_iter().flatten().find(|condition| condition["type"] == name);
+    found.unwrap_or(&Value::Null)
+}
+
+fn is_ready(pod: &Value) -> bool {
+    condition(pod, "Ready")["status"] == "True"
+}
+
+/// The state of the main container.
+fn status(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+#[test]
+fn sidecars_run_beside_the_others_and_end_after_them() {
+    let fixture = start(|_| {});
+    let sidecar = |name: &str| {
+        let script = "trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.05; done";
+        let mut sidecar = container(name, script);
+        sidecar["restartPolicy"] = json!("Always");
+        sidecar
+    };
+    let mut spec = pod("a", "sleep 1; echo done");
+    let mut crashing = container("crashes", "echo up; sleep 0.2; exit 3");
+    crashing["restartPolicy"] = json!("Always");
+    spec["spec"]["initContainers"] =
+        json!([sidecar("one"), container("init", "echo init"), sidecar("two"), crashing]);
+    fixture.create(&spec);
+    let running = fixture.in_phase("a", "Running");
+    assert_eq!(running["status"]["initContainerStatuses"][0]["started"], true);
+    let ended = fixture.in_phase("a", "Succeeded");
+    let status = &ended["status"]["initContainerStatuses"];
+    for (at, code) in [(0, 0), (1, 0), (2, 0)] {
+        assert_eq!(status[at]["state"]["terminated"]["exitCode"], code, "{}", status[at]);
+    }
+    assert!(status[3]["restartCount"].as_u64() >= Some(1), "{}", status[3]);
+    for name in ["one", "two"] {
+        // In between the shell may tell that its `sleep` was ended too.
+        let log = fixture.log("a", &format!("container={name}"));
+        assert!(log.starts_with("here\n") && log.ends_with("bye\n"), "{log}");
+    }
+    assert_eq!(condition(&ended, "Ready")["reason"], "PodCompleted");
+}
+
+#[test]
+fn readiness_follows_its_probe_and_startup_holds_it_back() {
+    let fixture = start(|_| {});
+    let folder = std::env::temp_dir().join(format!("posse-dev-ready-{}", fixture.address.port()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = |name: &str| folder.join(name);
+    let probe = |name: &str| {
+        json!({ "exec": { "command": ["test", "-e", file(name)] }, "periodSeconds": 1,
+            "failureThreshold": 30 })
+    };
+    let mut spec = pod("a", "sleep 100");
+    spec["spec"]["containers"][0]["readinessProbe"] = probe("ready");
+    spec["spec"]["containers"][0]["readinessProbe"]["failureThreshold"] = json!(1);
+    spec["spec"]["containers"][0]["startupProbe"] = probe("started");
+    fixture.create(&spec);
+    let running = fixture.in_phase("a", "Running");
+    assert_eq!(
+        (&status(&running)["started"], &status(&running)["ready"]),
+        (&json!(false), &json!(false))
+    );
+    let unready = condition(&running, "Ready");
+    assert_eq!(unready["message"], "containers with unready status: [c]");
+    fixture.wait_for_event("a", "Unhealthy", "Startup probe failed: ");
+    std::fs::write(file("started"), "").expect("a file");
+    fixture.pod("a", "started", |pod| status(pod)["started"] == true);
+    fixture.wait_for_event("a", "Unhealthy", "Readiness probe failed: ");
+    std::fs::write(file("ready"), "").expect("a file");
+    fixture.pod("a", "ready", is_ready);
+    std::fs::remove_file(file("ready")).expect("it is there");
+    fixture.pod("a", "unready", |pod| !is_ready(pod));
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+/// Answers every request with the code that is set; the port.
+fn server(code: &Arc<AtomicU16>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let code = Arc::clone(code);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut bytes = [0; 1024];
+            let n = stream.read(&mut bytes).unwrap_or_default();
+            let request = String::from_utf8_lossy(&bytes[..n]).into_owned();
+            let found = request.starts_with("GET /health HTTP/1.1") && request.contains("X-A: b");
+            let code = if found { code.load(Ordering::SeqCst) } else { 404 };
+            // The other end may have had enough.
+            let _ = stream.write_all(format!("HTTP/1.1 {code} X\r\n\r\n").as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn a_container_that_fails_its_liveness_is_started_again() {
+    let fixture = start(|_| {});
+    let code = Arc::new(AtomicU16::new(200));
+    let port = server(&code);
+    let mut spec = pod("a", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done");
+    spec["spec"]["restartPolicy"] = json!("Always");
+    let http = json!({ "host": "127.0.0.1", "port": port, "path": "/health",
+        "httpHeaders": [{ "name": "X-A", "value": "b" }] });
+    let container = &mut spec["spec"]["containers"][0];
+    container["livenessProbe"] =
+        json!({ "httpGet": http, "periodSeconds": 1, "failureThreshold": 2 });
+    container["readinessProbe"] =
+        json!({ "tcpSocket": { "host": "127.0.0.1", "port": port }, "periodSeconds": 1 });
+    fixture.create(&spec);
+    fixture.pod("a", "ready", is_ready);
+    code.store(500, Ordering::SeqCst);
+    let again = fixture.pod("a", "restarted", |pod| status(pod)["restartCount"] == 1);
+    assert_eq!(status(&again)["lastState"]["terminated"]["exitCode"], 0);
+    code.store(200, Ordering::SeqCst);
+    fixture.wait_for_event(
+        "a",
+        "Unhealthy",
+        "Liveness probe failed: HTTP probe failed with statuscode: 500",
+    );
+    fixture.wait_for_event("a", "Killing", "Container c failed liveness probe, will be restarted");
+    let log = fixture.log("a", "previous=true");
+    assert!(log.starts_with("up\n") && log.ends_with("bye\n"), "{log}");
+    fixture.wait_for_log("a", "", "up");
+    assert_eq!(fixture.get(&format!("{PODS}/a/log?previous=true&tailLines=0")).status, 200);
+    // The port of nobody: the pod's own address.
+    let mut spec = pod("b", "sleep 100");
+    spec["spec"]["containers"][0]["readinessProbe"] = json!({ "tcpSocket": { "port": 9 } });
+    fixture.create(&spec);
+    let ip = fixture.in_phase("b", "Running")["status"]["podIP"].as_str().unwrap().to_owned();
+    let words = format!("Readiness probe failed: dial tcp {ip}:9: connect: connection refused");
+    fixture.wait_for_event("b", "Unhealthy", &words);
+}
+
+#[test]
+fn hooks_come_after_the_start_and_before_the_end() {
+    let fixture = start(|_| {});
+    let folder = std::env::temp_dir().join(format!("posse-dev-hooks-{}", fixture.address.port()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("said");
+    let say = |what: &str| json!({ "exec": { "command": ["sh", "-c", format!("echo {what} >> {}", file.display())] } });
+    let script = format!(
+        "trap 'echo term >> {}; exit 0' TERM; while :; do sleep 0.05; done",
+        file.display()
+    );
+    let mut spec = pod("a", &script);
+    spec["spec"]["containers"][0]["lifecycle"] =
+        json!({ "postStart": say("begin"), "preStop": say("end") });
+    fixture.create(&spec);
+    fixture.pod("a", "ready", is_ready);
+    assert_eq!(std::fs::read_to_string(&file).expect("it was written"), "begin\n");
+    fixture.delete(&format!("{PODS}/a"));
+    fixture.gone("a");
+    assert_eq!(std::fs::read_to_string(&file).expect("it was written"), "begin\nend\nterm\n");
+    let mut spec = pod("b", "sleep 100");
+    let fails = json!({ "exec": { "command": ["sh", "-c", "echo no; exit 4"] } });
+    spec["spec"]["containers"][0]["lifecycle"] = json!({ "postStart": fails });
+    fixture.create(&spec);
+    fixture.in_phase("b", "Failed");
+    fixture.wait_for_event("b", "FailedPostStartHook", "no");
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+#[test]
+fn ends_are_told_with_their_reasons() {
+    let fixture = start(|_| {});
+    let mut late = pod("late", "echo up; sleep 100");
+    late["spec"]["activeDeadlineSeconds"] = json!(1);
+    let mut greedy = pod("greedy", "head -c 400000000 /dev/zero | tail -n 1");
+    greedy["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "20Mi" } });
+    let mut wordy =
+        pod("wordy", "i=0; while [ $$i -lt 100 ]; do i=$$((i+1)); echo line $$i; done; exit 1");
+    wordy["spec"]["containers"][0]["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
+    let mut quiet = wordy.clone();
+    quiet["metadata"]["name"] = json!("quiet");
+    quiet["spec"]["containers"][0]["command"] = json!(["sh", "-c", "echo words"]);
+    for spec in [&late, &greedy, &wordy, &quiet] {
+        fixture.create(spec);
+    }
+    let late = fixture.in_phase("late", "Failed");
+    let words = "Pod was active on the node longer than the specified deadline";
+    let told = (&late["status"]["reason"], &late["status"]["message"]);
+    assert_eq!(told, (&json!("DeadlineExceeded"), &json!(words)));
+    assert_eq!(status(&late)["state"]["terminated"]["exitCode"], 143);
+    let greedy = fixture.in_phase("greedy", "Failed");
+    let end = &status(&greedy)["state"]["terminated"];
+    assert_eq!((&end["reason"], &end["exitCode"]), (&json!("OOMKilled"), &json!(137)));
+    let wordy = fixture.in_phase("wordy", "Failed");
+    let message =
+        status(&wordy)["state"]["terminated"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(message.starts_with("line 21\n") && message.ends_with("line 100\n"), "{message}");
+    let quiet = fixture.in_phase("quiet", "Succeeded");
+    assert_eq!(status(&quiet)["state"]["terminated"]["message"], Value::Null);
+}
+
+#[test]
+fn limits_of_memory_can_be_switched_off() {
+    let fixture = start(|options| options.memory_limits = false);
+    let mut greedy = pod("greedy", "head -c 50000000 /dev/zero | tail -n 1 | wc -c");
+    greedy["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "10Mi" } });
+    fixture.create(&greedy);
+    fixture.in_phase("greedy", "Succeeded");
+}
+
+#[test]
+fn logs_are_read_as_asked_for() {
+    let fixture = start(|_| {});
+    fixture.create(&pod("a", "echo one; echo two >&2; printf three; sleep 100"));
+    fixture.wait_for_log("a", "", "one\ntwo\n");
+    for (query, want) in [
+        ("tailLines=1", "two\n"),
+        ("tailLines=0", ""),
+        ("tailLines=9", "one\ntwo\n"),
+        ("limitBytes=5", "one\nt"),
+        ("sinceSeconds=1000", "one\ntwo\n"),
+        ("sinceTime=2000-01-01T00:00:00Z&tailLines=1", "two\n"),
+        ("sinceTime=2999-01-01T00:00:00Z", ""),
+    ] {
+        assert_eq!(fixture.log("a", query), want, "{query}");
+    }
+    let stamped = fixture.log("a", "timestamps=true&tailLines=1");
+    let (moment, text) = stamped.split_once(' ').expect("a moment");
+    assert!(moment.len() == 30 && moment.ends_with('Z') && text == "two\n", "{stamped}");
+    let c = "container \"c\" in pod \"a\"";
+    for (query, code, words) in [
+        ("previous=true", 400, &*format!("previous terminated {c} not found")),
+        ("container=x", 400, "container x is not valid for pod a"),
+        (
+            "tailLines=-1",
+            422,
+            "PodLogOptions \"a\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0",
+        ),
+        (
+            "sinceSeconds=0",
+            422,
+            "PodLogOptions \"a\" is invalid: sinceSeconds: Invalid value: 0: must be greater than 0",
+        ),
+        (
+            "limitBytes=0",
+            422,
+            "PodLogOptions \"a\" is invalid: limitBytes: Invalid value: 0: must be greater than 0",
+        ),
+    ] {
+        let reply = fixture.get(&format!("{PODS}/a/log?{query}"));
+        let told = (reply.status, reply.json()["message"].as_str().unwrap_or_default().to_owned());
+        assert_eq!(told, (code, words.to_owned()), "{query}");
+    }
+    // What comes to its end without a line's end is told then.
+    fixture.delete(&format!("{PODS}/a?gracePeriodSeconds=1"));
+    let mut blocked = pod("b", "");
+    blocked["spec"]["containers"][0]["command"] = Value::Null;
+    fixture.create(&blocked);
+    fixture.pod("b", "pull backoff", |pod| {
+        status(pod)["state"]["waiting"]["reason"] == "ImagePullBackOff"
+    });
+    let told = fixture.get(&format!("{PODS}/b/log")).json();
+    assert_eq!(
+        told["message"],
+        "container \"c\" in pod \"b\" is waiting to start: trying and failing to pull image"
+    );
+}
+
+#[test]
+fn logs_are_followed_to_the_containers_end() {
+    let fixture = start(|_| {});
+    let file = std::env::temp_dir().join(format!("posse-dev-follow-{}", fixture.address.port()));
+    let wait = format!("until test -e {}; do sleep 0.02; done", file.display());
+    fixture.create(&pod("a", &format!("echo begin; {wait}; echo more; printf end; exit 0")));
+    fixture.wait_for_log("a", "", "begin");
+    let mut stream = TcpStream::connect(fixture.address).expect("the server listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+    let head =
+        format!("GET {PODS}/a/log?follow=true HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("the server reads");
+    let mut read = String::new();
+    let mut bytes = [0; 4096];
+    while !read.contains("begin\n") {
+        let n = stream.read(&mut bytes).expect("the first line");
+        assert!(n > 0, "ended early: {read}");
+        read.push_str(&String::from_utf8_lossy(&bytes[..n]));
+    }
+    assert!(!read.contains("more"), "{read}");
+    std::fs::write(&file, "").expect("a file");
+    stream.read_to_string(&mut read).expect("the rest, and the end");
+    assert!(
+        read.contains("more\n") && read.contains("end") && read.ends_with("0\r\n\r\n"),
+        "{read}"
+    );
+    fixture.in_phase("a", "Succeeded");
+    assert_eq!(fixture.log("a", "follow=true"), "begin\nmore\nend");
+    std::fs::remove_file(&file).expect("it is there");
+}
+
+#[test]
+fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
+    let fixture = start(|options| options.nodes = 2);
+    let node = |number: u32| format!("/api/v1/nodes/dev-node-{number}");
+    let cordon = |number: u32, cordoned: bool| {
+        fixture.patch(&node(number), &json!({ "spec": { "unschedulable": cordoned } }));
+    };
+    cordon(0, true);
+    cordon(1, true);
+    fixture.create(&pod("a", "echo up; sleep 100"));
+    let words = "0/2 nodes are available: 2 node(s) were unschedulable.";
+    let waiting =
+        fixture.pod("a", "unschedulable", |pod| condition(pod, "PodScheduled")["message"] == words);
+    assert_eq!(condition(&waiting, "PodScheduled")["reason"], "Unschedulable");
+    fixture.wait_for_event("a", "FailedScheduling", words);
+    let taints = fixture.get(&node(1)).json()["spec"]["taints"].clone();
+    assert_eq!(taints[0]["key"], "node.kubernetes.io/unschedulable", "{taints}");
+    cordon(1, false);
+    let running = fixture.in_phase("a", "Running");
+    assert_eq!(running["spec"]["nodeName"], "dev-node-1");
+    fixture.wait_for_event("a", "Scheduled", "Successfully assigned default/a to dev-node-1");
+    for reason in ["Pulled", "Created", "Started"] {
+        fixture.wait_for_event("a", reason, "");
+    }
+    // More than the machine has: until something goes, or for ever.
+    let mut big = pod("big", "sleep 100");
+    big["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "4k" } });
+    fixture.create(&big);
+    let words = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.";
+    fixture.wait_for_event("big", "FailedScheduling", words);
+    // Past the scheduler.
+    let mut bound = pod("bound", "echo $$$$; exec sleep 100");
+    bound["spec"]["nodeName"] = json!("dev-node-0");
+    fixture.create(&bound);
+    fixture.in_phase("bound", "Running");
+    let pid = fixture.wait_for_log("bound", "", "\n").trim().to_owned();
+    let alive = || std::path::Path::new("/proc").join(&pid).exists();
+    assert!(alive());
+    assert_eq!(fixture.delete(&node(0)).status, 200);
+    eventually("the process's end", || (!alive()).then_some(()));
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    eventually("one lease", || {
+        let leases = fixture.get(leases).json();
+        (leases["items"].as_array().map(Vec::len) == Some(1)).then_some(())
+    });
+    // A node of that name is ours again.
+    let body = json!({ "metadata": { "name": "dev-node-0" } }).to_string();
+    send(fixture.address, "POST", "/api/v1/nodes", Some(("application/json", &body)));
+    cordon(1, true);
+    fixture.create(&pod("b", "sleep 100"));
+    assert_eq!(fixture.in_phase("b", "Running")["spec"]["nodeName"], "dev-node-0");
+}
+
+#[test]
+fn the_last_run_is_the_previous_one_while_the_next_is_awaited() {
+    let fixture = start(|_| {});
+    let mut spec = pod("a", "echo run; exit 1");
+    spec["spec"]["restartPolicy"] = json!("OnFailure");
+    fixture.create(&spec);
+    let waiting = fixture
+        .pod("a", "backoff", |pod| status(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff");
+    let uid = waiting["metadata"]["uid"].as_str().expect("a uid");
+    let words = format!("back-off 10s restarting failed container=c pod=a_default({uid})");
+    assert_eq!(status(&waiting)["state"]["waiting"]["message"], words);
+    assert_eq!(status(&waiting)["restartCount"], 1);
+    for id in ["/containerID", "/lastState/terminated/containerID"] {
+        let id = status(&waiting).pointer(id).and_then(Value::as_str).expect("an id");
+        assert!(id.ends_with("/c/1"), "{id}");
+    }
+    for query in ["", "previous=true"] {
+        assert_eq!(fixture.log("a", query), "run\n", "{query}");
+    }
+    fixture.wait_for_event(
+        "a",
+        "BackOff",
+        "Back-off restarting failed container c in pod a_default",
+    );
+}
+
+#[test]
+fn readiness_gates_are_conditions_of_others() {
+    let fixture = start(|_| {});
+    let mut spec = pod("a", "sleep 100");
+    spec["spec"]["readinessGates"] = json!([{ "conditionType": "x.y/z" }]);
+    fixture.create(&spec);
+    let closed = fixture
+        .pod("a", "gate", |pod| condition(pod, "Ready")["reason"] == "ReadinessGatesNotReady");
+    assert_eq!(condition(&closed, "ContainersReady")["status"], "True");
+    let mut conditions = closed["status"]["conditions"].as_array().expect("conditions").clone();
+    conditions.push(json!({ "type": "x.y/z", "status": "True" }));
+    fixture.patch(&format!("{PODS}/a/status"), &json!({ "status": { "conditions": conditions } }));
+    fixture.pod("a", "ready", is_ready);
+}
+
+#[test]
+fn gated_pods_wait_for_their_gates() {
+    let fixture = start(|_| {});
+    let mut spec = pod("a", "sleep 100");
+    spec["spec"]["schedulingGates"] = json!([{ "name": "g" }]);
+    fixture.create(&spec);
+    let gated = fixture
+        .pod("a", "gated", |pod| condition(pod, "PodScheduled")["reason"] == "SchedulingGated");
+    assert_eq!(condition(&gated, "PodScheduled")["status"], "False");
+    fixture.patch(&format!("{PODS}/a"), &json!({ "spec": { "schedulingGates": null } }));
+    fixture.in_phase("a", "Running");
+}
+
+#[test]
+fn two_pods_can_listen_on_one_port() {
+    let fixture = start(|_| {});
+    let address = |name: &str| {
+        fixture.create(&pod(name, "sleep 100"));
+        let running = fixture.in_phase(name, "Running");
+        running["status"]["podIP"].as_str().expect("an address").to_owned()
+    };
+    let (one, two) = (address("a"), address("b"));
+    let first = TcpListener::bind((one.as_str(), 0)).expect("a pod's address can be listened on");
+    let port = first.local_addr().expect("an address").port();
+    let second = TcpListener::bind((two.as_str(), port)).expect("so can another's");
+    assert_ne!(first.local_addr().expect("one"), second.local_addr().expect("another"));
+    let mut host = pod("host", "sleep 100");
+    host["spec"]["hostNetwork"] = json!(true);
+    fixture.create(&host);
+    assert_eq!(fixture.in_phase("host", "Running")["status"]["podIP"], "127.0.0.1");
+}

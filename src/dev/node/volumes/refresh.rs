@@ -1,0 +1,142 @@
+//! Owns the thread that carries changes of configmaps, secrets and pods into the volumes of pods
+//! that run. Makes no volume: one that is not there yet is filled when its pod starts.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, select};
+use serde_json::Value;
+
+use super::{VOLUMES, atomic, content, stamp};
+use crate::dev::api::Api;
+use crate::dev::kind::{Key, Kind};
+use crate::dev::logs;
+use crate::dev::object::{array_at, text_at};
+
+/// Tokens come to their end without a change of an object.
+const LOOK_AT_ALL: Duration = Duration::from_secs(60);
+
+/// The running thread.
+#[derive(Debug)]
+pub(crate) struct Refresher {
+    thread: JoinHandle<()>,
+    stop: Sender<()>,
+}
+
+impl Refresher {
+    pub(crate) fn start(api: Arc<Api>) -> io::Result<Self> {
+        let (stop, stopped) = bounded(0);
+        let kinds = [Kind::ConfigMap, Kind::Secret, Kind::Pod];
+        let [maps, secrets, pods] = kinds.map(|kind| api.subscribe(kind));
+        let seen = api.lock().store.version();
+        let mut look = Look { api, seen };
+        let builder = thread::Builder::new().name("dev-volumes".to_owned());
+        let thread = builder.spawn(move || {
+            while wait([&maps, &secrets, &pods], &stopped, &mut look) {
+                look.at_changes();
+            }
+        })?;
+        Ok(Self { thread, stop })
+    }
+
+    pub(crate) fn stop(self) {
+        drop(self.stop);
+        if self.thread.join().is_err() {
+            log::error!("the embedded node's thread for volumes panicked");
+        }
+    }
+}
+
+/// False when it is time to end.
+fn wait(tokens: [&Receiver<()>; 3], stopped: &Receiver<()>, look: &mut Look) -> bool {
+    let [maps, secrets, pods] = tokens;
+    select! {
+        recv(maps) -> _ => {}
+        recv(secrets) -> _ => {}
+        recv(pods) -> _ => {}
+        recv(stopped) -> _ => return false,
+        default(LOOK_AT_ALL) => look.seen = 0,
+    }
+    true
+}
+
+#[derive(Debug)]
+struct Look {
+    api: Arc<Api>,
+    /// The store's version that has been looked at; 0 looks at everything.
+    seen: u64,
+}
+
+impl Look {
+    fn at_changes(&mut self) {
+        let pods: Vec<(Key, Value)> = {
+            let state = self.api.lock();
+            let after = std::mem::replace(&mut self.seen, state.store.version());
+            let changed: Option<BTreeSet<Key>> = match state.store.changes_after(after) {
+                Ok(changes) if after > 0 => {
+                    Some(changes.map(|change| change.now.key.clone()).collect())
+                }
+                Ok(_) | Err(_) => None,
+            };
+            let meant = |key: &Key, pod: &Value| {
+                changed.as_ref().is_none_or(|changed| uses(pod, key, changed))
+            };
+            let relevant = |key: &Key| matches!(key.kind, Kind::ConfigMap | Kind::Secret);
+            let all = changed.as_ref().is_none_or(|changed| changed.iter().any(relevant));
+            let candidates: Vec<_> = match (&changed, all) {
+                (Some(changed), false) => {
+                    changed.iter().filter_map(|key| state.store.get(key).cloned()).collect()
+                }
+                _ => state.store.objects(Kind::Pod, "").cloned().collect(),
+            };
+            candidates
+                .into_iter()
+                .filter(|object| object.key.kind == Kind::Pod && !object.is_terminal())
+                .map(|object| (object.key.clone(), object.value()))
+                .filter(|(key, pod)| meant(key, pod))
+                .collect()
+        };
+        for (key, pod) in pods {
+            self.refresh(&key, &pod);
+        }
+    }
+
+    fn refresh(&self, key: &Key, pod: &Value) {
+        let folder = logs::pod_folder(&self.api.logs, key, text_at(pod, "/metadata/uid"));
+        for volume in array_at(pod, "/spec/volumes") {
+            let path = folder.join(VOLUMES).join(text_at(volume, "/name"));
+            if !path.is_dir() {
+                continue;
+            }
+            let state = self.api.lock();
+            let files = content::files(&self.api, &state, pod, volume);
+            let stamp = stamp(&state);
+            drop(state);
+            // What went missing stays as it was, as on any node.
+            let Some(Ok(files)) = files else { continue };
+            if let Err(error) = atomic::write(&path, &files, &stamp) {
+                log::debug!("{}: {error}", path.display());
+            }
+        }
+    }
+}
+
+/// True where one of these objects is in one of the pod's volumes.
+fn uses(pod: &Value, own: &Key, changed: &BTreeSet<Key>) -> bool {
+    let named = |source: &Value| {
+        let references = [
+            (Kind::ConfigMap, text_at(source, "/configMap/name")),
+            (Kind::Secret, text_at(source, "/secret/secretName")),
+            (Kind::Secret, text_at(source, "/secret/name")),
+        ];
+        let told = |(kind, name)| changed.contains(&Key::new(kind, &own.namespace, name));
+        references.into_iter().any(told)
+            || source.get("downwardAPI").is_some() && changed.contains(own)
+    };
+    array_at(pod, "/spec/volumes")
+        .iter()
+        .any(|volume| named(volume) || array_at(volume, "/projected/sources").iter().any(named))
+}
