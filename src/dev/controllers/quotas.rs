@@ -114,7 +114,10 @@ fn recount(api: &Api, quota: &Object) -> bool {
             used.add(&usage(kind, &object, &now).only(|name| hard.get(name).is_some()));
         }
     }
-    value["status"] = serde_json::json!({ "hard": hard.json(), "used": used.json() });
+    value["status"] = match hard.0.is_empty() {
+        true => serde_json::json!({}),
+        false => serde_json::json!({ "hard": hard.json(), "used": used.json() }),
+    };
     let mut state = api.lock();
     let Some(present) = state.store.get(&quota.key) else { return true };
     if present.version != quota.version {
