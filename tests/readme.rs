@@ -133,12 +133,18 @@ fn the_loss_reasons_and_their_budgets() {
     let listed: BTreeSet<(String, String)> =
         rows.into_iter().map(|cells| (cells[0].clone(), cells[2].clone())).collect();
     let known = [
+        LossReason::AdmissionRejected,
         LossReason::AppError,
         LossReason::Completed,
+        LossReason::ConfigError,
+        LossReason::DeadlineExceeded,
         LossReason::Deleted,
         LossReason::Evicted,
         LossReason::Killed,
+        LossReason::NodeLost,
+        LossReason::NodeShutdown,
         LossReason::OomKilled,
+        LossReason::Preempted,
         LossReason::Unknown,
     ];
     let budget = |reason: LossReason| reason.budget().map_or("none", |budget| budget.as_str());

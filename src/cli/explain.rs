@@ -146,12 +146,12 @@ const WORDS: [(Waiting, &str, &str); 15] = [
 /// A moment as people say it: without the day where it is today. What is no moment stays as it is.
 fn clock(moment: &str, now: Timestamp) -> String {
     let Ok(at) = moment.parse::<Timestamp>() else { return moment.to_owned() };
-    let day = |at: Timestamp| at.to_zoned(TimeZone::UTC).date();
-    let format = match day(at) == day(now) {
-        true => "%H:%M:%S UTC",
-        false => "%Y-%m-%d %H:%M:%S UTC",
-    };
-    at.strftime(format).to_string()
+    let moment = |at: Timestamp| at.to_zoned(TimeZone::UTC).datetime();
+    let (at, now) = (moment(at), moment(now));
+    match at.date() == now.date() {
+        true => format!("{:.0} UTC", at.time()),
+        false => format!("{} {:.0} UTC", at.date(), at.time()),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::dev::health;
 use crate::dev::kind::{Kind, Part};
@@ -120,9 +120,9 @@ fn resources(api_version: &str) -> Option<Value> {
         let plural = review.plural.to_owned();
         (plural, entry(review.plural, review.kind, review.namespaced, &["create"]))
     });
-    let mut resources: Vec<(String, Value)> = stored.chain(reviews).collect();
-    resources.sort_by(|a, b| a.0.cmp(&b.0));
-    let resources: Vec<Value> = resources.into_iter().map(|(_, entry)| entry).collect();
+    let mut by_name = Map::new();
+    by_name.extend(stored.chain(reviews));
+    let resources: Vec<Value> = by_name.into_iter().map(|(_, entry)| entry).collect();
     if resources.is_empty() {
         return None;
     }

@@ -124,8 +124,8 @@ impl Store {
         namespace: &str,
         version: u64,
     ) -> Result<Vec<Arc<Object>>, Unavailable> {
-        let mut objects: BTreeMap<&Key, &Arc<Object>> =
-            self.objects(kind, namespace).map(|object| (&object.key, object)).collect();
+        let mut objects: BTreeMap<&Key, &Arc<Object>> = BTreeMap::new();
+        objects.extend(self.objects(kind, namespace).map(|object| (&object.key, object)));
         for change in self.changes_after(version)?.rev() {
             let key = &change.now.key;
             if key.kind != kind || !(namespace.is_empty() || key.namespace == namespace) {

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 
 /// A moment as `metadata.creationTimestamp` writes it.
@@ -13,7 +14,7 @@ pub(crate) fn text(at: SystemTime) -> String {
 /// A moment as the `Date` header writes it.
 pub(crate) fn http_date(at: SystemTime) -> String {
     let at = Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH);
-    at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+    DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap_or_default()
 }
 
 /// The text of a moment `seconds` after (or before) the one in `text`; unchanged where that is no
@@ -34,7 +35,7 @@ pub(crate) fn seconds(text: &str) -> i64 {
 /// A moment in UTC with six digits after the point; unchanged where the text is no moment.
 pub(crate) fn micros(text: &str) -> String {
     let at = text.parse::<Timestamp>().ok();
-    at.map_or_else(|| text.to_owned(), |at| at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string())
+    at.map_or_else(|| text.to_owned(), |at| format!("{at:.6}"))
 }
 
 /// The whole seconds from one moment to another; none where either is no moment.
@@ -54,9 +55,9 @@ pub(crate) fn precise_of(text: &str) -> Option<String> {
 }
 
 fn precisely(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string()
+    format!("{at:.9}")
 }
 
 fn shown(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    format!("{at:.0}")
 }

@@ -19,7 +19,9 @@ impl Amounts {
             let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
             Quantity::parse(&text).map(|amount| (name.clone(), amount))
         };
-        Self(members.into_iter().flatten().filter_map(amount).collect())
+        let mut amounts = BTreeMap::new();
+        amounts.extend(members.into_iter().flatten().filter_map(amount));
+        Self(amounts)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Quantity> {
@@ -50,7 +52,9 @@ impl Amounts {
     /// Those whose names pass.
     pub(crate) fn only(&self, pass: impl Fn(&str) -> bool) -> Self {
         let passing = self.0.iter().filter(|(name, _)| pass(name));
-        Self(passing.map(|(name, amount)| (name.clone(), *amount)).collect())
+        let mut amounts = BTreeMap::new();
+        amounts.extend(passing.map(|(name, amount)| (name.clone(), *amount)));
+        Self(amounts)
     }
 
     /// As messages tell them: `cpu=1,pods=3`.

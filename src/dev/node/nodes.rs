@@ -106,9 +106,8 @@ impl Nodes {
 
     /// Takes up which nodes are there. One that a client made anew under a name of ours is ours.
     pub(super) fn look(&mut self, state: &mut State, nodes: &[Arc<Object>]) {
-        let there: BTreeSet<&str> = nodes.iter().map(|node| node.key.name.as_str()).collect();
-        self.alive =
-            self.names.iter().filter(|name| there.contains(name.as_str())).cloned().collect();
+        let is_there = |name: &&String| nodes.iter().any(|node| node.key.name == **name);
+        self.alive = self.names.iter().filter(is_there).cloned().collect();
         for node in nodes {
             let mut value = node.value();
             let name = &node.key.name;

@@ -88,8 +88,8 @@ const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
 impl Scheduler {
     /// Takes up how the nodes are; what is on them stays.
     pub(super) fn look_at_nodes(&mut self, nodes: &[Arc<Object>]) {
-        let mut offers: BTreeMap<String, Offer> =
-            nodes.iter().map(|node| (node.key.name.clone(), Offer::of(&node.value()))).collect();
+        let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
+        offers.extend(nodes.iter().map(|node| (node.key.name.clone(), Offer::of(&node.value()))));
         for taken in self.taken.values() {
             if let Some(offer) = offers.get_mut(&taken.node) {
                 offer.add(&taken.requests);

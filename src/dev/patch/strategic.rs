@@ -296,8 +296,9 @@ fn ordered(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&s
     let place = |list: &[Value], item: &Value| list.iter().position(|one| same(one, item, key));
     let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
         merged.into_iter().partition(|item| place(order, item).is_some());
-    patched.sort_by_key(|item| place(order, item));
-    others.sort_by_key(|item| place(before, item).unwrap_or(usize::MAX));
+    for (items, list) in [(&mut patched, order), (&mut others, before)] {
+        items.sort_by_key(|item| place(list, item).unwrap_or(usize::MAX));
+    }
     let mut all = Vec::with_capacity(patched.len() + others.len());
     let (mut patched, mut others) = (patched.into_iter().peekable(), others.into_iter().peekable());
     while let (Some(own), Some(other)) = (patched.peek(), others.peek()) {

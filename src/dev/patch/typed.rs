@@ -177,7 +177,10 @@ fn paired<'a>(
     old: impl Iterator<Item = (String, &'a Value)>,
     new: impl Iterator<Item = (String, &'a Value)>,
 ) -> Pairs<'a> {
-    let mut pairs: Pairs<'a> = old.map(|(element, value)| (element, (Some(value), None))).collect();
+    let mut pairs = Pairs::new();
+    for (element, value) in old {
+        pairs.entry(element).or_default().0 = Some(value);
+    }
     for (element, value) in new {
         pairs.entry(element).or_default().1 = Some(value);
     }
@@ -228,7 +231,8 @@ fn merged_below(form: Form, under: &Value, over: &Value) -> Value {
     if over_parts.is_empty() {
         return if under_parts.is_empty() { over.clone() } else { under.clone() };
     }
-    let mut over: BTreeMap<String, &Value> = over_parts.iter().cloned().collect();
+    let mut over: BTreeMap<String, &Value> = BTreeMap::new();
+    over.extend(over_parts.iter().cloned());
     let mut parts: Vec<(String, Value)> = Vec::new();
     for (element, under) in under_parts {
         let value = match over.remove(&element) {

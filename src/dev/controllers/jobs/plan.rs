@@ -249,11 +249,15 @@ fn scale(spec: &Spec, past: &mut Past, open: &[&Pod], step: &mut Step, now: Mill
     };
     if step.active > wanted {
         let excess = step.active - wanted;
-        let mut running: Vec<&&Pod> = open.iter().filter(|pod| !pod.deleting).collect();
         // What has come least far goes first, and of those the youngest.
-        running.reverse();
-        running.sort_by_key(|pod| (pod.phase == Phase::Running, pod.ready));
-        end(step, past, running.into_iter().take(excess));
+        let stages = [(false, false), (false, true), (true, false), (true, true)];
+        let running = stages.into_iter().flat_map(|stage| {
+            let fits = move |pod: &&&Pod| {
+                !pod.deleting && (pod.phase == Phase::Running, pod.ready) == stage
+            };
+            open.iter().rev().filter(fits)
+        });
+        end(step, past, running.take(excess));
         return;
     }
     let held = if spec.replace_failed_only { step.terminating } else { 0 };
@@ -269,7 +273,8 @@ fn scale(spec: &Spec, past: &mut Past, open: &[&Pod], step: &mut Step, now: Mill
     step.create = match spec.indexed {
         false => vec![None; missing],
         true => {
-            let taken: BTreeSet<usize> = open.iter().filter_map(|pod| pod.index).collect();
+            let mut taken: BTreeSet<usize> = BTreeSet::new();
+            taken.extend(open.iter().filter_map(|pod| pod.index));
             let free = |index: &usize| !past.indexes.contains(index) && !taken.contains(index);
             let all = 0..spec.completions.unwrap_or_default();
             all.filter(free).take(missing).map(Some).collect()
