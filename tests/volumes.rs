@@ -2,7 +2,7 @@
 //! binary under test, as this user and, where this one is root, as one with no rights at all.
 
 #![allow(unreachable_pub)]
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod common;
 

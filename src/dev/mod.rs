@@ -6,8 +6,9 @@
 //! outlives its pod, and all of them outlive a posse that was killed with -9.
 //!
 //! ```text
-//! sockets -> server -> api -> { read, write, watch, logs } -> state -> store
-//!                                      node (scheduler, kubelet) --^
+//! sockets -> server -> api -> { read, watch, logs }      -> state -> store
+//!                       |  -> write -> admit, validate  ---^  ^
+//!                     identity, rbac     controllers, node ---'
 //! ```
 
 mod admit;
