@@ -11,6 +11,7 @@ use super::deletion::Collector;
 use super::events::Events;
 use super::state::State;
 use super::store::Store;
+use super::{Cluster, Options};
 use crate::core::rng::Rng;
 
 /// One whole answer.
@@ -115,4 +116,13 @@ pub(super) fn state() -> State {
         events: Events::default(),
         collector: Collector::default(),
     }
+}
+
+/// Starts a cluster, its options changed as wanted, and tells its address.
+pub(super) fn started(change: impl FnOnce(&mut Options)) -> (Cluster, SocketAddr) {
+    let mut options = Options::default();
+    change(&mut options);
+    let cluster = Cluster::start(options).expect("a cluster");
+    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    (cluster, address)
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::dev::testing::{Reply, eventually, send};
+use crate::dev::testing::{Reply, eventually, send, started};
 use crate::dev::{Cluster, Options};
 
 const CORE: &str = "/api/v1/namespaces/default";
@@ -16,10 +16,7 @@ struct Fixture {
 }
 
 fn start(change: impl FnOnce(&mut Options)) -> Fixture {
-    let mut options = Options::default();
-    change(&mut options);
-    let cluster = Cluster::start(options).expect("a cluster");
-    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    let (cluster, address) = started(change);
     Fixture { _cluster: cluster, address }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::dev::testing::{Reply, eventually, send};
+use crate::dev::testing::{Reply, eventually, send, started};
 use crate::dev::{Cluster, Options};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -21,10 +21,7 @@ struct Fixture {
 }
 
 fn start(change: impl FnOnce(&mut Options)) -> Fixture {
-    let mut options = Options::default();
-    change(&mut options);
-    let cluster = Cluster::start(options).expect("a cluster");
-    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    let (cluster, address) = started(change);
     Fixture { address, _cluster: cluster }
 }
 
