@@ -23,6 +23,8 @@ use crate::serve::Request;
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// The real controller's base and cap where creating pods fails.
 const REFUSED_MS: u64 = 10_000;
+/// How long the changes get to tell how a pod ended that is no more.
+const UNTOLD_MS: u64 = 1_000;
 const REFUSED_MS_MAX: u64 = 360_000;
 
 #[derive(Debug, Default)]
@@ -41,6 +43,8 @@ struct Track {
     known: BTreeSet<Box<str>>,
     /// Pods that went since, as they were last.
     gone: Vec<Arc<Object>>,
+    /// Pods that are no more, and nobody has told yet how they ended.
+    untold: BTreeSet<Box<str>>,
     refusals: u32,
     not_before: Millis,
 }
@@ -57,6 +61,7 @@ impl Jobs {
                     past: Past::default(),
                     known: BTreeSet::new(),
                     gone: Vec::new(),
+                    untold: BTreeSet::new(),
                     refusals: 0,
                     not_before: Millis(0),
                 });
@@ -108,9 +113,12 @@ impl Track {
         if job.deleting {
             return None;
         }
+        let now = api.clock.now();
+        if self.has_newly_untold(&pods) {
+            return Some(now.after(UNTOLD_MS));
+        }
         let spec = read_spec(&value);
         let facts = self.facts(&value, &pods);
-        let now = api.clock.now();
         let started = text_at(&value, "/status/startTime");
         let age = time::seconds(&now_text) - time::seconds(started);
         let age = if started.is_empty() { 0 } else { age };
@@ -124,6 +132,18 @@ impl Track {
         write_status(api, &job, &spec, &step, &self.past);
         // A deadline that has just begun to run is looked at again with the status that says so.
         step.due
+    }
+
+    /// True where a pod went between the look at the changes and this one: the next changes tell how
+    /// it ended. Where they do not, the history was too short, and it counts as lost.
+    fn has_newly_untold(&mut self, pods: &[Arc<Object>]) -> bool {
+        let mut untold = self.known.clone();
+        for pod in pods.iter().chain(&self.gone) {
+            untold.remove(&pod.uid);
+        }
+        let newly = !untold.is_subset(&self.untold);
+        self.untold = untold;
+        newly
     }
 
     /// The pods that are there, and those that went since the last look.
@@ -452,4 +472,26 @@ fn suspend_or_resume(
     };
     add_condition(job, condition("Suspended", suspend, reason, message, now));
     Some((false, event, message.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_is_no_more_is_lost_only_where_nobody_tells_how_it_ended() {
+        let mut track = Track {
+            key: Key::new(Kind::Job, "n", "j"),
+            past: Past::default(),
+            known: ["a".into()].into(),
+            gone: Vec::new(),
+            untold: BTreeSet::new(),
+            refusals: 0,
+            not_before: Millis(0),
+        };
+        assert!(track.has_newly_untold(&[]), "its end may be in the next changes");
+        assert!(!track.has_newly_untold(&[]), "it was not");
+        let facts = track.facts(&Value::Null, &[]);
+        assert!(facts.len() == 1 && facts[0].gone && facts[0].verdict == Verdict::Count);
+    }
 }
