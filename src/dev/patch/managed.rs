@@ -242,7 +242,8 @@ fn refuse_conflicts(owners: &[Owner], taken: &Fields) -> Result<(), Refused> {
     let mut causes = Vec::new();
     let mut texts = Vec::new();
     let mut owners: Vec<&Owner> = owners.iter().collect();
-    owners.sort_by(|a, b| (&a.manager, a.applies).cmp(&(&b.manager, b.applies)));
+    // Of the type of `written`'s keys: each type that is sorted is 3 kB of program.
+    owners.sort_by_cached_key(|owner| (false, owner.manager.clone(), owner.applies.to_string()));
     for owner in owners {
         let paths = owner.fields.intersection(taken).paths();
         if paths.is_empty() {

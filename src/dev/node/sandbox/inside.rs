@@ -59,7 +59,7 @@ fn prepare(plan: &Value) -> Result<Command, Trouble> {
         })
         .collect();
     // What lies in another mount comes after it.
-    mounts.sort_by_key(|mount| Path::new(&mount.target).components().count());
+    mounts.sort_by_cached_key(|mount| Path::new(&mount.target).components().count());
     let mut tree = Tree::new(&folder.join(ROOT), &folder.join(SPARE)).map_err(Trouble::Failed)?;
     for mount in &mounts {
         tree.add(mount).map_err(Trouble::Failed)?;
