@@ -102,6 +102,7 @@ fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> Wor
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
         from_file: true,
+        pod: Some(std::sync::Arc::default()),
     };
     let mut world = World::with(rng, profile, Policy::default(), vec![group]);
     world.start();

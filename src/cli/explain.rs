@@ -109,7 +109,7 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
 }
 
 /// What is waited for, and why, in words.
-const WORDS: [(Waiting, &str, &str); 15] = [
+const WORDS: [(Waiting, &str, &str); 16] = [
     (
         Waiting::AdoptHold,
         "its target to be set again",
@@ -136,6 +136,11 @@ const WORDS: [(Waiting, &str, &str); 15] = [
     ),
     (Waiting::Server, "the API server", "it is overloaded or out of reach"),
     (Waiting::StaleSnapshot, "a new list", "what is known is out of date"),
+    (
+        Waiting::Template,
+        "its template",
+        "it was found and is not in this run's file: PUT it again by the control API",
+    ),
     (
         Waiting::Unschedulable,
         "the scheduler to place some",

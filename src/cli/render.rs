@@ -64,7 +64,7 @@ pub fn render(
     };
     let mut bodies = Vec::new();
     for (id, group) in (args.id..).zip(&groups) {
-        let compiled = group.template.compile(&settings.identity(group, &run))?;
+        let compiled = group.template.compile(&settings.identity(Some(group), &run))?;
         compiled.warnings().iter().for_each(|warning| log::warn!("{warning}"));
         bodies.push(compiled.render(id, 0));
     }

@@ -136,18 +136,18 @@ impl RunSettings {
         })
     }
 
-    /// Whose executors a group's template is compiled for.
+    /// Whose executors a group's template is compiled for; without a group: of no group yet.
     #[must_use]
-    pub fn identity(&self, group: &GroupSettings, run: &RunIdentity) -> Identity {
+    pub fn identity(&self, group: Option<&GroupSettings>, run: &RunIdentity) -> Identity {
         Identity {
             app: self.app.clone(),
             instance: run.instance.clone(),
             namespace: run.namespace.clone(),
-            group: group.spec.name.as_str().to_owned(),
+            group: group.map_or_else(String::new, |group| group.spec.name.to_string()),
             owner: run.owner.clone(),
             driver_host: run.driver_host.clone(),
             node_loss_after_s: self.node_loss_after_s,
-            container: group.container.clone(),
+            container: group.and_then(|group| group.container.clone()),
         }
     }
 }
@@ -257,6 +257,8 @@ fn group_settings(
             scale_down: group.scale_down,
             replace: group.replace,
             from_file: true,
+            // Not before the run knows who it is.
+            pod: None,
         },
         template,
         container: group.container,

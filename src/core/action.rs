@@ -1,8 +1,11 @@
 //! Owns what the core wants done: values that `runtime/` carries out without a choice of its own.
 
+use std::sync::Arc;
+
 use crate::core::event::{Budget, DeleteCause};
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::Mark;
+use crate::core::pod_text::PodText;
 
 /// What is written onto a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +20,7 @@ pub enum Patch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// POST the pod of this executor.
-    Create { id: ExecutorId, group: GroupName, slot: u32, asked: Mark },
+    Create { id: ExecutorId, group: GroupName, slot: u32, asked: Mark, pod: Arc<PodText> },
     /// DELETE this pod, this uid only; `grace_s` overrides the pod's own grace.
     Delete { uid: Uid, name: String, grace_s: Option<u32> },
     /// DELETE every executor pod of the instance; `spare_counted` leaves kept failed pods.

@@ -15,6 +15,7 @@ impl Reconciler {
     /// Carries out one call and answers it. What follows from it is the next turn's.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
         match command {
+            Command::DeleteGroup { group } => self.delete_group(&group, now),
             Command::DriverReady => {
                 self.is_driver_ready = true;
                 Reply::Done
@@ -23,6 +24,7 @@ impl Reconciler {
             Command::Kill { executors, after, force: _, reason } => {
                 self.kill(&executors, after, reason.as_deref(), now)
             }
+            Command::PutGroup { group, change } => self.put_group(group, change, now),
             Command::SetTarget { group, target } => {
                 self.set_target(&group, target, now).map_or(Reply::UnknownGroup, Reply::Target)
             }

@@ -5,12 +5,12 @@ use crate::core::action::Verdict;
 use crate::core::brake::Brake;
 use crate::core::event::{DeleteCause, Event, LossReason};
 use crate::core::executors::{Executor, Group, has_ended};
-use crate::core::ids::{ExecutorId, GroupName, Uid};
+use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::{List, ListSource};
 use crate::core::ledger::{ChoreKind, CreateStep};
 use crate::core::loss::{Loss, classify};
 use crate::core::pod::{ContainerState, Phase, Pod};
-use crate::core::policy::{GroupSpec, Replace, ScaleDown};
+use crate::core::policy::GroupSpec;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::snapshot::Change;
 use crate::core::status::State;
@@ -44,6 +44,9 @@ impl Reconciler {
         }
         for change in changes {
             self.on_change(Some(change), now);
+        }
+        if self.had_first_list {
+            self.forget_empty_groups();
         }
     }
 
@@ -89,7 +92,7 @@ impl Reconciler {
     fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         if !self.executors.groups.contains_key(&pod.group) {
-            let group = unknown_group(pod.group.clone());
+            let group = Group::new(GroupSpec::bare(pod.group.clone()), false);
             self.executors.groups.insert(pod.group.clone(), group);
         }
         let group = self.executors.groups.get_mut(&pod.group).expect("it was made just now");
@@ -413,18 +416,4 @@ impl Reconciler {
         };
         u32::try_from(group.members.iter().filter(is_late).count()).unwrap_or(u32::MAX)
     }
-}
-
-/// A group that only adopted pods tell of.
-fn unknown_group(name: GroupName) -> Group {
-    let spec = GroupSpec {
-        name,
-        target: 0,
-        min: 0,
-        max: None,
-        scale_down: ScaleDown::Any,
-        replace: Replace::Terminating,
-        from_file: false,
-    };
-    Group::new(spec, false)
 }

@@ -1,5 +1,7 @@
 //! Owns what a turn of the run does: what is due, the plan, and its carrying out into actions.
 
+use std::sync::Arc;
+
 use crate::core::action::{Action, Patch};
 use crate::core::brake::Brake;
 use crate::core::event::{DeleteCause, Event};
@@ -176,6 +178,7 @@ impl Reconciler {
             n_unknown: 0,
             n_tries: 0,
             is_cancelled: false,
+            pod: None,
         }));
         self.executors.insert(id, executor, None);
         if let Some(subject) = self.subject(id) {
@@ -195,12 +198,18 @@ impl Reconciler {
 
     fn send_create(&mut self, id: ExecutorId, now: Millis) {
         let asked = self.mark();
+        // The latest, on every try: whatever made the pod of that name, it is the group's.
+        let pod = self.executors.group_of(id).and_then(|group| group.spec.pod.clone());
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
         let Some(create) = executor.create.as_deref_mut() else { return };
+        let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
         (create.asked, create.sent_at) = (asked, now);
         create.n_tries = create.n_tries.saturating_add(1);
         let is_check = matches!(create.step, CreateStep::CheckAt(_));
+        if !is_check {
+            create.pod = Some(Arc::clone(&pod));
+        }
         create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
         self.window.on_sent();
         if let Some(group) = self.executors.group_of(id) {
@@ -209,7 +218,7 @@ impl Reconciler {
         self.actions.push_back(if is_check {
             Action::Get { id, asked }
         } else {
-            Action::Create { id, group, slot, asked }
+            Action::Create { id, group, slot, asked, pod }
         });
     }
 

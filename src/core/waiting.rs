@@ -31,6 +31,8 @@ pub enum Waiting {
     StaleSnapshot,
     /// The server is overloaded or out of reach.
     Server,
+    /// What its pods are is not known to this run: it was found, and not PUT again.
+    Template,
     /// `allocation.unschedulable_max` is reached.
     Unschedulable,
 }
@@ -54,6 +56,7 @@ impl Waiting {
             Self::ScaleDownPending => "scale_down_pending",
             Self::Server => "server",
             Self::StaleSnapshot => "stale_snapshot",
+            Self::Template => "template",
             Self::Unschedulable => "unschedulable",
         }
     }

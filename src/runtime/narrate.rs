@@ -100,6 +100,7 @@ fn is_passing(waiting: Waiting) -> bool {
         | Waiting::ReplaceGone
         | Waiting::ScaleDownPending
         | Waiting::Server
+        | Waiting::Template
         | Waiting::Unschedulable => false,
     }
 }

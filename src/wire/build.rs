@@ -1,11 +1,13 @@
 //! Owns what posse adds to a template and the pods that come of it. All that can be decided once a
 //! run is decided once; per pod only its ids are put between stretches of finished JSON.
 
-use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::core::ids::ExecutorId;
+use crate::core::pod_text::{Part, PodText};
 use crate::wire::labels::{self, Selection};
 use crate::wire::names::host_in_url;
 use crate::wire::placeholders::{self, Piece, Word};
@@ -47,30 +49,11 @@ pub struct Owner {
 }
 
 /// A template with all filled in but the ids of a pod.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    parts: Vec<Part>,
-    pod_name_prefix: String,
+    /// The pods, as the core hands them on.
+    pub pod: Arc<PodText>,
     warnings: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-enum Part {
-    ExecutorId,
-    PodName,
-    Slot,
-    Text(String),
-}
-
-impl fmt::Debug for Compiled {
-    /// Without the pod: its environment may hold what is nobody's business.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { parts: _, pod_name_prefix, warnings } = self;
-        f.debug_struct("Compiled")
-            .field("pod_name_prefix", pod_name_prefix)
-            .field("warnings", warnings)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Compiled {
@@ -83,20 +66,7 @@ impl Compiled {
     /// The body of the POST that creates executor `id` in `slot`.
     #[must_use]
     pub fn render(&self, id: u64, slot: u32) -> Vec<u8> {
-        let id = id.to_string();
-        let slot = slot.to_string();
-        // Digits and labels need no escapes in JSON.
-        let pieces = || {
-            self.parts.iter().flat_map(|part| match part {
-                Part::ExecutorId => [id.as_str(), ""],
-                Part::PodName => [self.pod_name_prefix.as_str(), id.as_str()],
-                Part::Slot => [slot.as_str(), ""],
-                Part::Text(text) => [text.as_str(), ""],
-            })
-        };
-        let mut body = Vec::with_capacity(pieces().map(str::len).sum());
-        pieces().for_each(|piece| body.extend_from_slice(piece.as_bytes()));
-        body
+        self.pod.render(ExecutorId(id), slot)
     }
 }
 
@@ -112,11 +82,8 @@ impl Template {
         let mut emitter = Emitter { build: &build, parts: Vec::new() };
         emitter.value(&pod, "")?;
         let Emitter { parts, .. } = emitter;
-        Ok(Compiled {
-            parts,
-            pod_name_prefix: identity.pod_name_prefix(),
-            warnings: build.warnings,
-        })
+        let pod = Arc::new(PodText::new(parts, identity.pod_name_prefix()));
+        Ok(Compiled { pod, warnings: build.warnings })
     }
 }
 

@@ -1,6 +1,8 @@
 //! One run of the core by hand: a test says what the server tells and reads what is asked of it.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use posse::core::action::Action;
 use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
@@ -24,6 +26,7 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
         from_file: false,
+        pod: Some(Arc::default()),
     }
 }
 

@@ -4,16 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::{Action, Patch};
+use posse::core::command::{Command, Reply};
 use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::policy::{Replace, ScaleDown};
+use posse::core::policy::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
 use posse::core::status::State;
 use posse::core::stop::{StopOrder, StopResult};
 
 use super::cluster::{Cluster, is_over};
+use super::groups::Groups;
 use super::world::World;
 
 pub type Verdict = Result<(), String>;
@@ -47,6 +49,7 @@ pub struct Check {
     unknown: BTreeMap<u64, u64>,
     /// A restore that the core has not noticed: the epoch it was in.
     doubt: Option<u32>,
+    groups: Groups,
 }
 
 fn fail<T>(what: String) -> Result<T, String> {
@@ -58,13 +61,14 @@ impl Check {
         Self { is_kept, ..Self::default() }
     }
 
-    pub fn on_start(&mut self, is_held: bool, n_restores: u32) {
+    pub fn on_start(&mut self, is_held: bool, n_restores: u32, groups: &[GroupSpec]) {
         *self = Self {
             is_kept: self.is_kept,
             told_ids: std::mem::take(&mut self.told_ids),
             unkept_ids: std::mem::take(&mut self.unkept_ids),
             n_restores,
             is_held,
+            groups: Groups::new(groups),
             ..Self::default()
         };
     }
@@ -79,6 +83,14 @@ impl Check {
 
     pub fn on_stop(&mut self, order: StopOrder) {
         self.stop.get_or_insert(order);
+    }
+
+    pub fn before_call(&mut self, core: &Reconciler, command: &Command) {
+        self.groups.before_call(core, command);
+    }
+
+    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> Verdict {
+        self.groups.after_call(command, reply)
     }
 
     pub fn before_input(&mut self, core: &Reconciler, input: &Input) {
@@ -229,8 +241,9 @@ impl Check {
             return fail(format!("{action:?} without the lease"));
         }
         match action {
-            Action::Create { id, group, .. } => {
+            Action::Create { id, group, pod, .. } => {
                 self.n_posts += 1;
+                self.groups.on_create(group, pod)?;
                 if id.0 > cluster.high_water {
                     // A restore took the reservation back: a later process cannot know of it.
                     self.unkept_ids.insert(id.0);
@@ -432,6 +445,7 @@ impl Check {
                 return fail(format!("{name}: {capacity} counted, {n} live"));
             }
         }
+        world.check.groups.converged(core, &world.cluster)?;
         let n_all = world.cluster.pods.values().filter(|s| s.is_labelled).count();
         if n_owned != n_all {
             return fail(format!("{n_owned} of {n_all} pods are in groups"));

@@ -4,6 +4,7 @@ pub mod api;
 pub mod check;
 pub mod cluster;
 pub mod faults;
+pub mod groups;
 pub mod node;
 pub mod trace;
 pub mod world;

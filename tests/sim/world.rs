@@ -2,10 +2,13 @@
 //! around it (watcher, poller, lease, driver), and the life of pods on nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use posse::core::action::Action;
+use posse::core::command::{Command, GroupChange};
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
+use posse::core::pod_text::{Part, PodText};
 use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
 use posse::core::reconciler::{Identity, Reconciler};
 use posse::core::rng::Rng;
@@ -29,6 +32,7 @@ pub enum Happening {
     Answer(u64, Box<Input>),
     BackUp,
     Calm,
+    Call,
     Drive,
     Execute(u64),
     Foreign,
@@ -87,6 +91,9 @@ pub struct World {
     pub requests: BTreeMap<u64, Request>,
     pub outstanding: BTreeSet<u64>,
     pub groups: Vec<GroupSpec>,
+    /// Of its own, so that seeds mean what they meant before there were such calls.
+    calls_rng: Rng,
+    n_calls: u64,
     pub stuck: BTreeSet<Uid>,
     pub is_calm: bool,
     queue: BTreeMap<(u64, u64), Happening>,
@@ -104,11 +111,15 @@ pub struct World {
 impl World {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let profile = Profile::draw(&mut rng);
+        let mut profile = Profile::draw(&mut rng);
         let policy = policy(&mut rng);
         let groups: Vec<GroupSpec> =
             (0..profile.n_groups).map(|i| group(&format!("g{i}"), &mut rng)).collect();
-        Self::with(rng, profile, policy, groups)
+        let mut calls_rng = Rng::new(seed.rotate_left(32));
+        if calls_rng.chance(50) {
+            profile.group_calls = 1 + calls_rng.below(12);
+        }
+        Self { calls_rng, ..Self::with(rng, profile, policy, groups) }
     }
 
     pub fn with(rng: Rng, profile: Profile, policy: Policy, groups: Vec<GroupSpec>) -> Self {
@@ -127,6 +138,8 @@ impl World {
             requests: BTreeMap::new(),
             outstanding: BTreeSet::new(),
             groups,
+            calls_rng: Rng::new(0),
+            n_calls: 0,
             stuck: BTreeSet::new(),
             is_calm: false,
             queue: BTreeMap::new(),
@@ -213,6 +226,10 @@ impl World {
             let at = self.rng.below(end);
             self.at(at, Happening::Drive);
         }
+        for _ in 0..self.profile.group_calls {
+            let at = self.calls_rng.below(end);
+            self.at(at, Happening::Call);
+        }
         if self.profile.early_stop {
             let at = self.rng.below(end);
             self.at(at, Happening::Stop);
@@ -294,6 +311,7 @@ impl World {
             }
             Happening::Start => self.start(),
             Happening::Lease(held) => return self.lease(held),
+            Happening::Call => self.call()?,
             Happening::Drive => self.drive(),
             Happening::Foreign => self.squat(),
             Happening::Stop => {
@@ -361,7 +379,7 @@ impl World {
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
         self.core =
             Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
-        self.check.on_start(self.is_held, self.cluster.n_restores);
+        self.check.on_start(self.is_held, self.cluster.n_restores, &self.groups);
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
         self.turn_at = Some(self.now);
@@ -397,6 +415,35 @@ impl World {
             core.set_target(&name, target, Millis(self.now));
             self.turn_at = Some(self.now);
         }
+    }
+
+    /// Somebody makes, changes or deletes a group by a call, of the file or not.
+    fn call(&mut self) -> Verdict {
+        let rng = &mut self.calls_rng;
+        let name = GroupName::from(["g0", "g1", "p0", "p1"][at(rng, 4)]);
+        let number = |rng: &mut Rng| u32::try_from(rng.below(7)).unwrap();
+        self.n_calls += 1;
+        let command = match rng.below(4) {
+            0 => Command::DeleteGroup { group: name },
+            1 => Command::SetTarget { group: name, target: number(rng) },
+            _ => {
+                let change = GroupChange {
+                    pod: pod_text(&format!("{name} by call {}", self.n_calls)),
+                    target: rng.chance(70).then(|| number(rng)),
+                    min: rng.chance(10).then_some(1),
+                    max: rng.chance(20).then(|| number(rng)),
+                    scale_down: rng.chance(20).then_some(ScaleDown::Pending),
+                    replace: rng.chance(20).then_some(Replace::Gone),
+                };
+                Command::PutGroup { group: name, change }
+            }
+        };
+        let Some(core) = &mut self.core else { return Ok(()) };
+        self.check.before_call(core, &command);
+        let reply = core.command(command.clone(), Millis(self.now));
+        trace(|| format!("{:>9}   <- {command:?}: {reply:?}", self.now));
+        self.turn_at = Some(self.now);
+        self.check.after_call(&command, &reply)
     }
 
     /// A pod of somebody else takes a name of ours.
@@ -586,7 +633,12 @@ fn group(name: &str, rng: &mut Rng) -> GroupSpec {
         scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
         replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
         from_file: rng.chance(50),
+        pod: Some(pod_text(&format!("{name} of the file"))),
     }
+}
+
+pub fn pod_text(text: &str) -> Arc<PodText> {
+    Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
 }
 
 fn uid_of(event: &PodEvent) -> Option<&Uid> {

@@ -41,7 +41,7 @@ fn identity() -> RunIdentity {
 /// The pod of a group, as JSON.
 fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
     let group = &settings.groups[group];
-    let compiled = group.template.compile(&settings.identity(group, &identity())).unwrap();
+    let compiled = group.template.compile(&settings.identity(Some(group), &identity())).unwrap();
     serde_json::from_slice(&compiled.render(1, 0)).unwrap()
 }
 
@@ -67,6 +67,7 @@ fn the_contracts_example_becomes_settings() {
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
         from_file: true,
+        pod: None,
     };
     assert_eq!(group.spec, want);
     let pod = pod(&got, 0);

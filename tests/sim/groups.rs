@@ -1,0 +1,94 @@
+//! Owns what must hold of groups that calls make, change and delete: what this process was told of
+//! each, beside what the core makes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use posse::core::command::{Command, Reply};
+use posse::core::ids::{GroupName, Uid};
+use posse::core::pod_text::PodText;
+use posse::core::policy::GroupSpec;
+use posse::core::reconciler::Reconciler;
+
+use super::check::Verdict;
+use super::cluster::{Cluster, is_over};
+
+/// The groups as this process was last told of them.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// What the pods of each are.
+    pods: BTreeMap<GroupName, PodText>,
+    deleted: BTreeSet<GroupName>,
+    /// Pods of groups that were deleted: they have to go, whoever bears their name since.
+    doomed: BTreeSet<Uid>,
+}
+
+impl Groups {
+    pub fn new(file: &[GroupSpec]) -> Self {
+        let pod = |spec: &GroupSpec| (**spec.pod.as_ref().unwrap()).clone();
+        let pods = file.iter().map(|spec| (spec.name.clone(), pod(spec)));
+        Self { pods: pods.collect(), ..Self::default() }
+    }
+
+    pub fn before_call(&mut self, core: &Reconciler, command: &Command) {
+        if let Command::DeleteGroup { group } = command {
+            let ours = core.executors().iter().filter(|(_, executor)| executor.group == *group);
+            self.doomed.extend(ours.filter_map(|(_, executor)| executor.uid.clone()));
+        }
+    }
+
+    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> Verdict {
+        match (command, reply) {
+            (Command::DeleteGroup { group }, Reply::Done) => {
+                self.pods.remove(group);
+                self.deleted.insert(group.clone());
+            }
+            (Command::PutGroup { group, change }, Reply::Target(target)) => {
+                let least = change.min.unwrap_or(0);
+                let most = change.max.unwrap_or(u32::MAX);
+                if *target < least || *target > most {
+                    return Err(format!("{command:?} set {target}"));
+                }
+                self.pods.insert(group.clone(), (*change.pod).clone());
+                self.deleted.remove(group);
+            }
+            (Command::SetTarget { group, .. }, Reply::Target(_)) => {
+                if self.deleted.contains(group) {
+                    return Err(format!("{command:?} of a deleted group"));
+                }
+            }
+            (Command::DeleteGroup { group } | Command::SetTarget { group, .. }, _) => {
+                if self.pods.contains_key(group) {
+                    return Err(format!("{command:?} of a known group: {reply:?}"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A create asks for what the group's pods are now, and for no other.
+    pub fn on_create(&self, group: &GroupName, pod: &PodText) -> Verdict {
+        if self.pods.get(group) != Some(pod) {
+            return Err(format!("a create in {group} is not made from its template"));
+        }
+        Ok(())
+    }
+
+    /// Long after the last call: what was deleted is gone, what was made is there.
+    pub fn converged(&self, core: &Reconciler, cluster: &Cluster) -> Verdict {
+        let pods = || cluster.pods.values().filter(|stored| stored.is_labelled);
+        if let Some(left) = pods().find(|s| self.doomed.contains(&s.pod.uid) && !is_over(&s.pod)) {
+            return Err(format!("{} lives, and its group was deleted", left.pod.id));
+        }
+        let groups = &core.executors().groups;
+        if let Some(name) = self.pods.keys().find(|name| !groups.contains_key(*name)) {
+            return Err(format!("{name} is forgotten, and nobody deleted it"));
+        }
+        for name in self.deleted.iter().filter(|name| groups.contains_key(*name)) {
+            if !pods().any(|stored| stored.pod.group == *name) {
+                return Err(format!("{name} is deleted and empty, and still known"));
+            }
+        }
+        Ok(())
+    }
+}
