@@ -118,9 +118,6 @@ impl Answer {
         let mut headers = vec![("content-type", "application/json")];
         headers.extend(self.allow.map(|methods| ("allow", methods)));
         headers.extend(self.retry_after.as_deref().map(|after| ("retry-after", after)));
-        if self.status == 401 {
-            headers.push(("www-authenticate", "Bearer"));
-        }
         responder.send(self.status, &headers, &self.body)
     }
 }
@@ -145,11 +142,13 @@ impl From<NoDraft> for Answer {
 }
 
 impl Handler for Api {
-    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
+    fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
         let admitted = |token: &Token| token.admits(request.header("authorization"));
-        if !self.token.as_ref().is_none_or(admitted) {
-            return Answer::error(401, "the token is missing or wrong", None).send(responder);
-        }
+        let is_admitted = self.token.as_ref().is_none_or(admitted);
+        (!is_admitted).then_some((401, "the token is missing or wrong"))
+    }
+
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         if request.path == "/v1/events" && matches!(request.method.as_str(), "GET" | "HEAD") {
             return self.events(&request, responder);
         }

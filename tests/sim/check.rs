@@ -8,6 +8,7 @@ use posse::core::command::{Command, Reply};
 use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
+use posse::core::pod::Pod;
 use posse::core::policy::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
@@ -428,6 +429,10 @@ impl Check {
             if held && n_stuck > 0 {
                 fewest = 0;
             }
+            if group.spec.pod.is_none() {
+                // Found after a restart, and not put again: nobody knows how to make more.
+                fewest = 0;
+            }
             let too_many = match group.spec.scale_down {
                 ScaleDown::Any => n > target,
                 ScaleDown::Pending => false,
@@ -446,7 +451,11 @@ impl Check {
             }
         }
         world.check.groups.converged(core, &world.cluster)?;
-        let n_all = world.cluster.pods.values().filter(|s| s.is_labelled).count();
+        // What history brought back of a group that is forgotten has nowhere to be but on its way.
+        let is_stray =
+            |pod: &Pod| pod.deleting && !core.executors().groups.contains_key(&pod.group);
+        let all = world.cluster.pods.values().filter(|s| s.is_labelled && !is_stray(&s.pod));
+        let n_all = all.count();
         if n_owned != n_all {
             return fail(format!("{n_owned} of {n_all} pods are in groups"));
         }
