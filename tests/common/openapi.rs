@@ -60,7 +60,7 @@ impl OpenApi {
         if named.is_none() && code < 300 {
             return Some(format!("{method} {path}: {code} is not in the document"));
         }
-        let response = self.resolve(named.unwrap_or(&responses["default"]));
+        let response = self.resolve(named.unwrap_or_else(|| &responses["default"]));
         let Some((kind, content)) = response["content"].as_object()?.iter().next() else {
             return Some(format!("{method} {path}: {code} has no content in the document"));
         };
@@ -102,10 +102,10 @@ impl OpenApi {
         let fail = |holds: bool| (!holds).then(|| format!("{at}: {word} {rule}, found {value}"));
         let number = |rule: &Value| rule.as_i64().expect("a bound is a whole number");
         match word {
-            "type" => match rule {
-                Value::Array(types) => fail(types.iter().any(|kind| is_of(kind, value))),
-                kind => fail(is_of(kind, value)),
-            },
+            "type" => fail(match rule.as_array() {
+                Some(kinds) => kinds.iter().any(|kind| is_of(kind, value)),
+                None => is_of(rule, value),
+            }),
             "enum" => fail(rule.as_array().expect("a list").contains(value)),
             "minimum" => fail(value.as_i64().is_none_or(|n| n >= number(rule))),
             "maximum" => fail(value.as_i64().is_none_or(|n| n <= number(rule))),

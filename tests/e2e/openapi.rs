@@ -180,15 +180,15 @@ impl Fuzzer {
         if let Some(place) = schema["$ref"].as_str() {
             return self.value(self.document.0.pointer(&place[1..]).unwrap(), rng);
         }
-        if let Some(choices) = schema["oneOf"].as_array().or(schema["enum"].as_array()) {
+        if let Some(choices) = schema["oneOf"].as_array().or_else(|| schema["enum"].as_array()) {
             let chosen = &choices[below(rng, choices.len())];
             return if schema["enum"].is_null() { self.value(chosen, rng) } else { chosen.clone() };
         }
-        let kind = match &schema["type"] {
-            Value::Array(kinds) => kinds[below(rng, kinds.len())].as_str().unwrap(),
-            kind => kind.as_str().unwrap_or("null"),
+        let kind = match schema["type"].as_array() {
+            Some(kinds) => &kinds[below(rng, kinds.len())],
+            None => &schema["type"],
         };
-        match kind {
+        match kind.as_str().unwrap_or("null") {
             "array" => (0..below(rng, 4)).map(|_| self.value(&schema["items"], rng)).collect(),
             "boolean" => rng.chance(50).into(),
             // Few executors: each of them is a process.

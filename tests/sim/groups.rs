@@ -1,16 +1,22 @@
-//! Owns what must hold of groups that calls make, change and delete: what this process was told of
-//! each, beside what the core makes of it.
+//! Owns groups: those of the file, the calls that make, change and delete others, and what must hold
+//! of them: what this process was told of each, beside what the core makes of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use posse::core::command::{Command, Reply};
+use posse::core::command::{Command, GroupChange, Reply};
 use posse::core::ids::{GroupName, Uid};
-use posse::core::pod_text::PodText;
-use posse::core::policy::GroupSpec;
+use posse::core::pod_text::{Part, PodText};
+use posse::core::policy::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
+use posse::core::rng::Rng;
+use posse::core::time::Millis;
 
 use super::check::Verdict;
 use super::cluster::{Cluster, is_over};
+use super::faults::at;
+use super::trace;
+use super::world::World;
 
 /// The groups as this process was last told of them.
 #[derive(Debug, Default)]
@@ -51,15 +57,16 @@ impl Groups {
                 self.pods.insert(group.clone(), (*change.pod).clone());
                 self.deleted.remove(group);
             }
-            (Command::SetTarget { group, .. }, Reply::Target(_)) => {
-                if self.deleted.contains(group) {
-                    return Err(format!("{command:?} of a deleted group"));
-                }
+            (Command::SetTarget { group, .. }, Reply::Target(_))
+                if self.deleted.contains(group) =>
+            {
+                return Err(format!("{command:?} of a deleted group"));
             }
-            (Command::DeleteGroup { group } | Command::SetTarget { group, .. }, _) => {
-                if self.pods.contains_key(group) {
-                    return Err(format!("{command:?} of a known group: {reply:?}"));
-                }
+            (
+                Command::DeleteGroup { group } | Command::SetTarget { group, .. },
+                Reply::UnknownGroup,
+            ) if self.pods.contains_key(group) => {
+                return Err(format!("{command:?} of a known group: {reply:?}"));
             }
             _ => {}
         }
@@ -91,4 +98,53 @@ impl Groups {
         }
         Ok(())
     }
+}
+
+impl World {
+    /// Somebody makes, changes or deletes a group by a call, of the file or not.
+    pub fn call(&mut self) -> Verdict {
+        let rng = &mut self.calls_rng;
+        let name = GroupName::from(["g0", "g1", "p0", "p1"][at(rng, 4)]);
+        let number = |rng: &mut Rng| u32::try_from(rng.below(7)).unwrap();
+        self.n_calls += 1;
+        let command = match rng.below(4) {
+            0 => Command::DeleteGroup { group: name },
+            1 => Command::SetTarget { group: name, target: number(rng) },
+            _ => {
+                let change = GroupChange {
+                    pod: pod_text(&format!("{name} by call {}", self.n_calls)),
+                    target: rng.chance(70).then(|| number(rng)),
+                    min: rng.chance(10).then_some(1),
+                    max: rng.chance(20).then(|| number(rng)),
+                    scale_down: rng.chance(20).then_some(ScaleDown::Pending),
+                    replace: rng.chance(20).then_some(Replace::Gone),
+                };
+                Command::PutGroup { group: name, change }
+            }
+        };
+        let Some(core) = &mut self.core else { return Ok(()) };
+        self.check.before_call(core, &command);
+        let reply = core.command(command.clone(), Millis(self.now));
+        trace(|| format!("{:>9}   <- {command:?}: {reply:?}", self.now));
+        self.wake();
+        self.check.after_call(&command, &reply)
+    }
+}
+
+/// A group of the file.
+pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
+    GroupSpec {
+        name: GroupName::from(name),
+        target: u32::try_from(rng.below(8)).unwrap(),
+        min: u32::from(rng.chance(20)),
+        max: rng.chance(20).then_some(6),
+        scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
+        replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
+        from_file: rng.chance(50),
+        pod: Some(pod_text(&format!("{name} of the file"))),
+    }
+}
+
+fn pod_text(text: &str) -> Arc<PodText> {
+    Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
 }

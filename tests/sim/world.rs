@@ -2,14 +2,11 @@
 //! around it (watcher, poller, lease, driver), and the life of pods on nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use posse::core::action::Action;
-use posse::core::command::{Command, GroupChange};
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
-use posse::core::pod_text::{Part, PodText};
-use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
+use posse::core::policy::{GroupSpec, Policy};
 use posse::core::reconciler::{Identity, Reconciler};
 use posse::core::rng::Rng;
 use posse::core::stop::StopOrder;
@@ -18,6 +15,7 @@ use posse::core::time::Millis;
 use super::check::{Check, Verdict};
 use super::cluster::{Cluster, is_over};
 use super::faults::{Profile, at, policy};
+use super::groups::group;
 use super::trace;
 
 pub const PREFIX: &str = "app-x-exec-";
@@ -92,8 +90,8 @@ pub struct World {
     pub outstanding: BTreeSet<u64>,
     pub groups: Vec<GroupSpec>,
     /// Of its own, so that seeds mean what they meant before there were such calls.
-    calls_rng: Rng,
-    n_calls: u64,
+    pub calls_rng: Rng,
+    pub n_calls: u64,
     pub stuck: BTreeSet<Uid>,
     pub is_calm: bool,
     queue: BTreeMap<(u64, u64), Happening>,
@@ -417,35 +415,6 @@ impl World {
         }
     }
 
-    /// Somebody makes, changes or deletes a group by a call, of the file or not.
-    fn call(&mut self) -> Verdict {
-        let rng = &mut self.calls_rng;
-        let name = GroupName::from(["g0", "g1", "p0", "p1"][at(rng, 4)]);
-        let number = |rng: &mut Rng| u32::try_from(rng.below(7)).unwrap();
-        self.n_calls += 1;
-        let command = match rng.below(4) {
-            0 => Command::DeleteGroup { group: name },
-            1 => Command::SetTarget { group: name, target: number(rng) },
-            _ => {
-                let change = GroupChange {
-                    pod: pod_text(&format!("{name} by call {}", self.n_calls)),
-                    target: rng.chance(70).then(|| number(rng)),
-                    min: rng.chance(10).then_some(1),
-                    max: rng.chance(20).then(|| number(rng)),
-                    scale_down: rng.chance(20).then_some(ScaleDown::Pending),
-                    replace: rng.chance(20).then_some(Replace::Gone),
-                };
-                Command::PutGroup { group: name, change }
-            }
-        };
-        let Some(core) = &mut self.core else { return Ok(()) };
-        self.check.before_call(core, &command);
-        let reply = core.command(command.clone(), Millis(self.now));
-        trace(|| format!("{:>9}   <- {command:?}: {reply:?}", self.now));
-        self.turn_at = Some(self.now);
-        self.check.after_call(&command, &reply)
-    }
-
     /// A pod of somebody else takes a name of ours.
     fn squat(&mut self) {
         let id = self.cluster.high_water.min(1_000 * self.rng.below(3)) + 1 + self.rng.below(20);
@@ -622,23 +591,6 @@ impl World {
         self.outstanding.insert(self.n_requests);
         self.n_requests
     }
-}
-
-fn group(name: &str, rng: &mut Rng) -> GroupSpec {
-    GroupSpec {
-        name: GroupName::from(name),
-        target: u32::try_from(rng.below(8)).unwrap(),
-        min: u32::from(rng.chance(20)),
-        max: rng.chance(20).then_some(6),
-        scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
-        replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
-        from_file: rng.chance(50),
-        pod: Some(pod_text(&format!("{name} of the file"))),
-    }
-}
-
-pub fn pod_text(text: &str) -> Arc<PodText> {
-    Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
 }
 
 fn uid_of(event: &PodEvent) -> Option<&Uid> {
