@@ -50,7 +50,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         group_deleted_and_made_anew, group_of_an_earlier_run, group_put_while_the_server_is_busy,
         group_refused, groups_by_fifty_clients,
     };
-    Embedded groups::{hostile_clients};
+    Embedded groups::{events_over_reconnects, hostile_clients};
     Embedded openapi::{openapi_and_router, openapi_checker, openapi_fuzzed};
     Both refusals::{
         foreign_pod_in_the_way, own_ending_pod_in_the_way, quota_then_room,

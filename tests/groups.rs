@@ -120,6 +120,18 @@ fn bounds_that_cannot_be_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn there_is_an_end_to_groups() {
+    let mut run = Run::new(policy(), vec![]);
+    for i in 0..1_000 {
+        assert_eq!(put(&mut run, &i.to_string(), only("a")), Reply::Target(0));
+    }
+    assert!(matches!(put(&mut run, "one", only("a")), Reply::Refused { field: "group", .. }));
+    assert_eq!(put(&mut run, "7", only("b")), Reply::Target(0));
+    assert_eq!(delete(&mut run, "7"), Reply::Done);
+    assert_eq!(put(&mut run, "one", only("a")), Reply::Target(0));
+}
+
+#[test]
 fn a_later_template_is_for_the_next_creates_alone() {
     let mut run = Run::new(policy(), vec![]);
     put(&mut run, "g", of("a", 2));

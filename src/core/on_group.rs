@@ -10,6 +10,9 @@ use crate::core::policy::GroupSpec;
 use crate::core::reconciler::Reconciler;
 use crate::core::time::Millis;
 
+/// Every turn looks at every group.
+const GROUPS_MAX: usize = 1_000;
+
 impl Reconciler {
     /// Makes a group, or changes the one there is; its executors stay as they are. One whose
     /// executors are being ended for good is made anew, beside them.
@@ -22,6 +25,10 @@ impl Reconciler {
         let GroupChange { pod, target, min, max, scale_down, replace } = change;
         let before = self.executors.groups.get(&name).filter(|group| !group.is_removed);
         let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
+        if before.is_none() && self.executors.groups.len() >= GROUPS_MAX {
+            let what = format!("there are {GROUPS_MAX} groups, the most there can be: delete one");
+            return Reply::Refused { what, field: "group" };
+        }
         let is_new_pod = old.pod.as_ref() != Some(&pod);
         let min = min.unwrap_or(old.min);
         let max = max.or(old.max);

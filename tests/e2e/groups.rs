@@ -1,12 +1,13 @@
 //! Groups that come and go by the control API.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::control::{Control, DOCUMENT};
@@ -267,6 +268,63 @@ pub fn group_put_while_the_server_is_busy(server: &dyn Server) {
     assert_eq!(control.put("0", &body).ok()["target"], 1);
     scene.wait_running(1);
     posse.stop();
+    scene.finish();
+}
+
+/// A follower that comes and goes reads what the file has, every line once; one that stays is told
+/// now and then that somebody is there.
+pub fn events_over_reconnects(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(1).start();
+    posse.wait_ready();
+    let control = posse.control();
+    let run = posse.wait_event("started", |_| true)["run"].as_str().unwrap().to_owned();
+    let follow = |after: u64| {
+        let path = format!("/v1/events?after={after}&run={run}&follow=true");
+        let stream = control
+            .connect()
+            .and_then(|mut stream| write!(stream, "GET {path} HTTP/1.0\r\n\r\n").map(|()| stream));
+        // Nothing comes of one that the end of the run overtakes.
+        let mut lines =
+            stream.into_iter().flat_map(|s| BufReader::new(s).lines().map_while(Result::ok));
+        let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        assert!(head.first().is_none_or(|line| line == "HTTP/1.1 200 OK"), "{head:?}");
+        lines
+    };
+    let read = thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut read: Vec<Value> = Vec::new();
+            while read.last().is_none_or(|event| event["event"] != "stopped") {
+                if !control.socket.exists() {
+                    // Away while the last ones were told.
+                    break;
+                }
+                // A few lines each time, and then away without a word.
+                let some = follow(read.len() as u64).filter(|line| !line.is_empty());
+                let n = 1 + read.len() % 5;
+                read.extend(some.take(n).map(|line| serde_json::from_str::<Value>(&line).unwrap()));
+            }
+            read
+        });
+        for target in [4, 1, 5, 0, 3] {
+            posse.scale("default", target);
+            scene.wait_running(target as usize);
+        }
+        for (query, field) in [("run=other", "run"), ("after=999999", "after")] {
+            let said = control.call("GET", &format!("/v1/events?{query}"), &Value::Null);
+            assert_eq!((said.code, &said.body["field"]), (409, &json!(field)));
+        }
+        let newest = posse.events().len() as u64;
+        assert!(follow(newest).any(|line| line.is_empty()), "a sign of life while all is quiet");
+        posse.signal(Signal::TERM);
+        let read = reader.join().unwrap();
+        posse.expect_exit(0);
+        read
+    });
+    let told = posse.events();
+    assert!(told.starts_with(&read), "an event was lost, or told twice");
+    let is_end = |event: &&Value| event["event"] == "stopping";
+    assert!(read.iter().find(is_end).is_some(), "{} of {} events", read.len(), told.len());
     scene.finish();
 }
 
