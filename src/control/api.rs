@@ -65,7 +65,11 @@ impl ControlServer {
         let followers = Places::new(FOLLOWERS_MAX);
         let api = Arc::new(Api { subject, token, followers, drafts: Places::new(DRAFTS_MAX) });
         let handler = Arc::clone(&api) as Arc<dyn Handler>;
-        let limits = Limits { body_bytes_max: BODY_BYTES_MAX, ..Limits::default() };
+        let limits = Limits {
+            connections_max: CONNECTIONS_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+            ..Limits::default()
+        };
         let server = Server::start(listen, limits, "control", handler)
             .map_err(|error| ControlError::Bind { address: address.clone(), error })?;
         Ok(Self { file, server, address, api })
@@ -345,7 +349,10 @@ fn no_such_call(segments: &[&str]) -> Answer {
     Answer { allow: Some(allow), ..Answer::error(405, "the method is wrong here", None) }
 }
 
-/// Who reads events, of the 64 connections there are.
+/// Clients at a time: executors' threads of a driver may each have a connection.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Who reads events, of these.
 const FOLLOWERS_MAX: usize = 32;
 
 /// What followers get at stop to take the last events.

@@ -9,22 +9,32 @@ use crate::serve::response::{Answer, Output, Responder};
 use crate::serve::socket::{Pace, Socket};
 use crate::serve::{Handler, Limits};
 
-/// Since when a connection waits for its client: for the next request, or the rest of one.
+/// How long a connection waits for its client: for the next request, or the rest of one.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<Option<Instant>>);
+pub(super) struct Waiting(Mutex<Step>);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Step {
+    /// A request is being answered.
+    #[default]
+    AtWork,
+    /// Its last answer is sent.
+    Over,
+    Since(Instant),
+}
 
 impl Waiting {
-    fn begin(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    fn set(&self, step: Step) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = step;
     }
 
-    fn end(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// None where it does not wait.
-    pub(super) fn since(&self) -> Option<Instant> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// None where it does not wait; without end where there is nothing to wait for.
+    pub(super) fn time(&self) -> Option<Duration> {
+        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Step::AtWork => None,
+            Step::Over => Some(Duration::MAX),
+            Step::Since(begun) => Some(begun.elapsed()),
+        }
     }
 }
 
@@ -42,9 +52,9 @@ pub(super) fn serve(
     let mut output = Output::new(Arc::clone(socket), limits.write_timeout);
     loop {
         output.answer = Answer::Owed;
-        waiting.begin();
+        waiting.set(Step::Since(Instant::now()));
         let request = next_request(&mut input, &mut output, handler);
-        waiting.end();
+        waiting.set(Step::AtWork);
         match request {
             Ok(request) => {
                 let handled = handler.handle(request, Responder::new(&mut output));
@@ -62,6 +72,7 @@ pub(super) fn serve(
             }
         }
     }
+    waiting.set(Step::Over);
     linger(socket, output.answer);
 }
 

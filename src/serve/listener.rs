@@ -153,13 +153,11 @@ struct Connections {
 impl Connections {
     /// Ends the connection that has kept us waiting longest, where that is long enough.
     fn make_room(&mut self, patience: Duration) -> bool {
-        let waiting = |(number, peer): (&u64, &Peer)| Some((peer.waiting.since()?, *number));
-        let Some((since, number)) = self.open.iter().filter_map(waiting).min() else {
+        let waiting = |(number, peer): (&u64, &Peer)| Some((peer.waiting.time()?, *number));
+        let longest = self.open.iter().filter_map(waiting).max();
+        let Some((_, number)) = longest.filter(|(time, _)| *time >= patience) else {
             return false;
         };
-        if since.elapsed() < patience {
-            return false;
-        }
         if let Some(peer) = self.open.remove(&number) {
             peer.socket.shutdown(Shutdown::Both);
         }
