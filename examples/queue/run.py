@@ -62,8 +62,8 @@ class Play:
         for n in range(2, int(ENDS[-1] ** 0.5) + 1):
             if is_prime[n]:
                 is_prime[n * n :: n] = bytes(len(range(n * n, ENDS[-1], n)))
-        first = output.splitlines()[0]
-        same("the driver's sum", first, f"{len(ENDS)} items done, {sum(is_prime)} primes")
+        want = f"{len(ENDS)} items done, {sum(is_prime)} primes, set aside: {{{POISON}: 'app_error'}}"
+        same("the driver's last word", output.strip(), want)
         begun, done = (collections.Counter(line["item"] for line in self.record(what))
                        for what in ("begun", "done"))
         again = collections.Counter(
@@ -73,7 +73,7 @@ class Play:
         same("items begun as often as done or lost", begun, done + again)
         # Whom a death is charged to nobody can tell where nobody saw it.
         n_unseen = len([line for line in self.record("lost")
-                        if line["item"] == POISON and line["reason"].startswith("gone while")])
+                        if line["item"] == POISON and line["reason"] == "gone unseen"])
         same("the poisoned item was begun, and done", (begun[POISON], done[POISON]), (2 + n_unseen, 0))
         killed = sorted(i for line in self.record("kill") for i in line["executors"])
         same("work lost with those that the driver let go",

@@ -37,11 +37,6 @@ class Control:
 
     def __init__(self):
         self.address = os.environ.get("POSSE_CONTROL", "")
-        if not self.address:
-            raise ControlError(
-                "POSSE_CONTROL is not set: start this with `posse run -- COMMAND`, or let the"
-                " variable name the control API of a `posse run`, unix:PATH or HOST:PORT"
-            )
         self.token_file = os.environ.get("POSSE_CONTROL_TOKEN_FILE")
         self.has_answered = False
 
@@ -82,6 +77,11 @@ class Control:
             time.sleep(PAUSE_SECONDS)
 
     def _send(self, method, path, body, timeout):
+        if not self.address:
+            raise ControlError(
+                "POSSE_CONTROL is not set: start this with `posse run -- COMMAND`, or let the"
+                " variable name the control API of a `posse run`, unix:PATH or HOST:PORT"
+            )
         headers = {"Content-Type": "application/json"}
         is_unix = self.address.startswith("unix:")
         kind = UnixConnection if is_unix else http.client.HTTPConnection
