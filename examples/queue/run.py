@@ -3,7 +3,7 @@
     run.py [SEED]       SEED (default 1): which executors are killed, and when
 
 1. under `posse run --dev`: one executor is killed in the middle of an item, one item kills whoever
-   takes it;
+   takes it, and whoever has the last item is stopped and falls silent;
 2. beside a `posse run` that is killed and started again, while an executor dies unseen;
 3. without a posse, and with a wrong token.
 """
@@ -21,7 +21,7 @@ from checks import ROOT, Checks, at, free_port, json_lines, posse_binary
 
 DRIVER = "examples/queue/driver.py"
 ENDS = [*range(12_500, 600_001, 12_500), 680_000]
-POISON = 20
+POISON, LAST = 20, len(ENDS)
 
 
 class Play:
@@ -97,6 +97,9 @@ def under_posse(seed):
         while not victims or play.lost(victims[-1])["item"] is None:  # it had just finished
             victims.append(play.kill_one(seeded))
             checks.until("the driver hears of it", lambda: play.lost(victims[-1]))
+        begun = checks.until("the last item", lambda: [
+            line for line in play.record("begun") if line["item"] == LAST])[0]
+        os.kill(begun["pid"], signal.SIGSTOP)
         checks.until("the end", lambda: posse.poll() is not None)
 
         checks.same("exit code", posse.returncode, 0)
@@ -105,6 +108,7 @@ def under_posse(seed):
         poisoned = [line["executor"] for line in play.record("lost") if line["item"] == POISON]
         want = {executor: ("app_error", 13) for executor in poisoned}
         want |= {executor: ("app_error", 137) for executor in victims}
+        want |= {begun["executor"]: ("heartbeat_timeout", None)}
         want |= {executor: ("killed", None) for executor in killed}
         same = checks.same
         same("losses", {e["executor"]: (e["reason"], e["exit_code"]) for e in lost}, want)
