@@ -13,7 +13,13 @@ use crate::wire::status_json::{GroupJson, StatusJson};
 /// There is no such group.
 pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result<String, String> {
     let shown = |group: &&GroupJson| only.is_none_or(|name| group.group == name);
-    let text: String = status.groups.iter().filter(shown).map(|one| group(one, now)).collect();
+    let mut text: String = status.groups.iter().filter(shown).map(|one| group(one, now)).collect();
+    if !text.is_empty() {
+        for (node, until) in &status.avoided_nodes {
+            let until = clock(until, now);
+            text.push_str(&format!("node {node}: new executors keep away from it until {until}\n"));
+        }
+    }
     match (only, text.is_empty()) {
         (_, false) => Ok(text),
         (None, true) => Ok(format!("app {}: there is no group yet\n", status.identity.app)),
@@ -109,16 +115,23 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
 }
 
 /// What is waited for, and why, in words.
-const WORDS: [(Waiting, &str, &str); 15] = [
+const WORDS: [(Waiting, &str, &str); 19] = [
     (
         Waiting::AdoptHold,
         "its target to be set again",
         "executors that were there before this run are kept for so long",
     ),
     (Waiting::Backoff, "a while", "its executors died young, so one is sent to see"),
+    (
+        Waiting::ConfigError,
+        "containers that can be started",
+        "they cannot as they are written; one at a time is tried",
+    ),
     (Waiting::DriverReady, "the driver", "it has not said that it is ready"),
     (Waiting::FirstList, "the first list", "what is there already is not known yet"),
+    (Waiting::Gated, "scheduling gates to be removed", "somebody else holds the pods back"),
     (Waiting::Ids, "ids", "the next block of them is not reserved yet"),
+    (Waiting::ImageError, "an image that can be pulled", "one at a time is tried"),
     (Waiting::InFlight, "answers", "as many requests are under way as the server takes now"),
     (Waiting::Lease, "the lease", "the instance is not ours now"),
     (Waiting::PendingLimit, "pending executors to run", "allocation.pending_max is reached"),
@@ -135,12 +148,13 @@ const WORDS: [(Waiting, &str, &str); 15] = [
         "scale_down: pending leaves running ones to it",
     ),
     (Waiting::Server, "the API server", "it is overloaded or out of reach"),
-    (Waiting::StaleSnapshot, "a new list", "what is known is out of date"),
     (
-        Waiting::Unschedulable,
-        "the scheduler to place some",
-        "allocation.unschedulable_max is reached",
+        Waiting::StartTimeout,
+        "executors that start in time",
+        "allocation.start_timeout was up; one at a time is tried",
     ),
+    (Waiting::StaleSnapshot, "a new list", "what is known is out of date"),
+    (Waiting::Unschedulable, "the scheduler to place some", "it finds no node for them"),
 ];
 
 /// A moment as people say it: without the day where it is today. What is no moment stays as it is.

@@ -13,6 +13,7 @@ use crate::core::policy::{GroupSpec, Policy};
 use crate::wire::build::{Identity, Owner};
 use crate::wire::config::{self, Config, Control, Driver, Group, PodSource, Ready};
 use crate::wire::control_addr::ControlAddr;
+use crate::wire::memory::Growth;
 use crate::wire::names;
 use crate::wire::template::Template;
 
@@ -74,6 +75,10 @@ pub struct GroupSettings {
     pub template: Template,
     /// Whose end decides; none: the first container.
     pub container: Option<String>,
+    /// Any other container's failure is the executor's end, too.
+    pub fails_with_sidecars: bool,
+    /// How memory grows after an executor ran out of it.
+    pub growth: Option<Growth>,
 }
 
 /// What is only known once the API server has answered.
@@ -148,6 +153,8 @@ impl RunSettings {
             driver_host: run.driver_host.clone(),
             node_loss_after_s: self.node_loss_after_s,
             container: group.container.clone(),
+            fails_with_sidecars: group.fails_with_sidecars,
+            growth: group.growth.clone(),
         }
     }
 }
@@ -247,7 +254,7 @@ fn group_settings(
         }
     };
     let template = template.with_shorthands(group.shorthands);
-    template.check(group.container.as_deref())?;
+    let compiled = template.check(group.container.as_deref(), group.growth.as_ref())?;
     Ok(GroupSettings {
         spec: GroupSpec {
             name: GroupName::from(group.name.as_str()),
@@ -256,10 +263,13 @@ fn group_settings(
             max: group.max,
             scale_down: group.scale_down,
             replace: group.replace,
+            memory_steps: compiled.memory_steps(),
             from_file: true,
         },
         template,
         container: group.container,
+        fails_with_sidecars: group.fails_with_sidecars,
+        growth: group.growth,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Owns what the core wants done: values that `runtime/` carries out without a choice of its own.
 
+use std::sync::Arc;
+
 use crate::core::event::{Budget, DeleteCause};
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::Mark;
@@ -13,11 +15,20 @@ pub enum Patch {
     Draining(DeleteCause),
 }
 
+/// How this executor's pod differs from what its template says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// The nodes that it keeps away from.
+    pub avoid: Arc<Vec<String>>,
+    /// The step of its group's memory; 0: the template's own.
+    pub memory_step: u32,
+}
+
 /// One thing to do. Every action but `Relist` is answered by exactly one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// POST the pod of this executor.
-    Create { id: ExecutorId, group: GroupName, slot: u32, asked: Mark },
+    Create { id: ExecutorId, group: GroupName, slot: u32, shape: Shape, asked: Mark },
     /// DELETE this pod, this uid only; `grace_s` overrides the pod's own grace.
     Delete { uid: Uid, name: String, grace_s: Option<u32> },
     /// DELETE every executor pod of the instance; `spare_counted` leaves kept failed pods.

@@ -17,7 +17,7 @@ pub enum LossReason {
     /// It ended with 0, unasked.
     Completed,
     /// It could not be started as it is written: no such command, a failing init container, a
-    /// security profile that the node does not have.
+    /// secret that is not there, a security profile that the node does not have.
     ConfigError,
     /// The pod ran longer than its `activeDeadlineSeconds`.
     DeadlineExceeded,
@@ -25,6 +25,8 @@ pub enum LossReason {
     Deleted,
     /// The cluster made room: node pressure, a drain, the eviction API.
     Evicted,
+    /// Its image could not be pulled in time.
+    ImageError,
     /// The driver asked for its end.
     Killed,
     /// The node was out of reach for too long, or is gone.
@@ -35,6 +37,8 @@ pub enum LossReason {
     OomKilled,
     /// The cluster made room for a pod of higher priority.
     Preempted,
+    /// It was not running in time, and nothing tells why.
+    StartTimeout,
     /// None of the others can be read from what the server tells.
     Unknown,
 }
@@ -62,11 +66,13 @@ impl LossReason {
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Deleted => "deleted",
             Self::Evicted => "evicted",
+            Self::ImageError => "image_error",
             Self::Killed => "killed",
             Self::NodeLost => "node_lost",
             Self::NodeShutdown => "node_shutdown",
             Self::OomKilled => "oom_killed",
             Self::Preempted => "preempted",
+            Self::StartTimeout => "start_timeout",
             Self::Unknown => "unknown",
         }
     }
@@ -81,7 +87,7 @@ impl LossReason {
             | Self::NodeLost
             | Self::NodeShutdown
             | Self::Preempted => Some(Budget::Cluster),
-            Self::ConfigError => Some(Budget::Start),
+            Self::ConfigError | Self::ImageError | Self::StartTimeout => Some(Budget::Start),
             Self::Completed | Self::Deleted | Self::Killed | Self::Unknown => None,
         }
     }
@@ -165,8 +171,13 @@ pub enum Event {
     ExecutorRequested { subject: Subject },
     /// Its deciding container runs.
     ExecutorRunning { subject: Subject, node: Option<String>, ip: Option<IpAddr> },
+    /// A create was given more memory than its template says: one before it ran out of it.
+    MemoryGrown { subject: Subject, memory: String },
     /// Events were dropped for a slow reader.
     Missed { count: u64 },
+    /// New executors keep away from a node, which lost several by its own doing; the last of its
+    /// losses is told.
+    NodeAvoided { node: String, until: Millis, reason: LossReason },
     /// The loop is about to begin.
     Started,
     /// The run is over.
@@ -176,7 +187,7 @@ pub enum Event {
     /// A group's target is another now.
     TargetChanged { group: GroupName, target: u32 },
     /// A group waits, and for what; said when the reason changes.
-    Waiting { group: GroupName, waiting: Waiting, until: Option<Millis> },
+    Waiting { group: GroupName, waiting: Waiting, until: Option<Millis>, message: Option<String> },
     /// The watch was begun anew.
     WatchRestarted { cause: String },
 }

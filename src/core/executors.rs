@@ -5,14 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::brake::Brake;
 use crate::core::event::DeleteCause;
+use crate::core::growth::Growth;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::Create;
-use crate::core::pod::{ContainerState, Pod};
+use crate::core::pod::{ContainerState, Pod, StuckKind};
 use crate::core::policy::GroupSpec;
 use crate::core::slots::Slots;
 use crate::core::status::State;
 use crate::core::time::Millis;
 use crate::core::waiting::Waiting;
+
+/// How far a pending executor has come, by our own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// When it was first seen bound to a node.
+    pub bound_since: Option<Millis>,
+    /// What keeps it from starting, and since when.
+    pub stuck: Option<(StuckKind, Millis)>,
+}
 
 /// One executor, from before its create is sent until its pod is gone.
 #[derive(Clone, Debug)]
@@ -34,7 +44,10 @@ pub struct Executor {
     /// When its container was first seen running; none also where it ran before we looked.
     pub running_since: Option<Millis>,
     pub is_adopted: bool,
-    pub unschedulable_since: Option<Millis>,
+    /// Empty for one that is not pending.
+    pub start: Start,
+    /// Which step of its group's memory it was created with; 0: the template's own.
+    pub memory_step: u32,
     pub state: State,
     pub since: Millis,
 }
@@ -54,7 +67,8 @@ impl Executor {
             is_gone: false,
             running_since: None,
             is_adopted: false,
-            unschedulable_since: None,
+            start: Start::default(),
+            memory_step: 0,
             state: State::Requested,
             since: now,
         }
@@ -119,6 +133,9 @@ impl Counts {
     }
 }
 
+/// The kinds of trouble that a group keeps account of.
+const STUCK_KINDS: usize = StuckKind::Creating as usize;
+
 /// One group.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -137,6 +154,9 @@ pub struct Group {
     pub n_in_flight: u32,
     pub slots: Slots,
     pub brake: Brake,
+    /// Executors whose start is in trouble, by the kind of it (`Creating` is none).
+    pub stuck: [BTreeSet<ExecutorId>; STUCK_KINDS],
+    pub growth: Growth,
     /// What the last plan waits for, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
     /// The server's words for the refusal that holds the group back.
@@ -158,8 +178,26 @@ impl Group {
             n_in_flight: 0,
             slots: Slots::default(),
             brake: Brake::default(),
+            stuck: Default::default(),
+            growth: Growth::default(),
             waiting: None,
             refusal: None,
+        }
+    }
+
+    /// One whose start is in trouble, of the kind that weighs most, where there is any.
+    #[must_use]
+    pub fn first_stuck(&self) -> Option<ExecutorId> {
+        self.stuck.iter().find_map(|ids| ids.first().copied())
+    }
+
+    fn note_stuck(&mut self, id: ExecutorId, before: Start, after: Start) {
+        let place = |start: Start| start.stuck.map(|(kind, _)| kind as usize);
+        if let Some(ids) = place(before).and_then(|kind| self.stuck.get_mut(kind)) {
+            ids.remove(&id);
+        }
+        if let Some(ids) = place(after).and_then(|kind| self.stuck.get_mut(kind)) {
+            ids.insert(id);
         }
     }
 }
@@ -220,9 +258,20 @@ impl Executors {
         }
         (executor.state, executor.since) = (state, now);
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
+        let start = std::mem::take(&mut executor.start);
+        group.note_stuck(id, start, Start::default());
         group.counts.by_state[before as usize] -= 1;
         group.counts.by_state[state as usize] += 1;
         Some(before)
+    }
+
+    /// Notes how far a pending executor has come.
+    pub fn set_start(&mut self, id: ExecutorId, start: Start) {
+        let Some(executor) = self.by_id.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut executor.start, start);
+        if let Some(group) = self.groups.get_mut(&executor.group) {
+            group.note_stuck(id, before, start);
+        }
     }
 
     /// Takes the executor out; its slot is free again.
@@ -231,6 +280,7 @@ impl Executors {
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         group.counts.by_state[executor.state as usize] -= 1;
         group.members.remove(&id);
+        group.note_stuck(id, executor.start, Start::default());
         if let Some(slot) = executor.slot {
             group.slots.release(slot);
         }

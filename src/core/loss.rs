@@ -25,12 +25,15 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     if let Some(reason) = of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason)) {
         return reason;
     }
-    if &*end.container_reason == "OOMKilled" {
+    if end.sidecar.is_none() && &*end.container_reason == "OOMKilled" {
         return LossReason::OomKilled;
     }
     // Told to go: however its container ended, it ended for that.
     if pod.deleting {
         return LossReason::Deleted;
+    }
+    if end.sidecar.is_some() {
+        return LossReason::AppError;
     }
     if let Some(init) = &end.init {
         return match &*init.reason {
@@ -91,10 +94,14 @@ fn of_pod_reason(reason: &str) -> Option<LossReason> {
 
 fn message(end: &End) -> String {
     let mut parts: Vec<String> = Vec::new();
+    let container = end.sidecar.as_ref().map(|name| format!("container {name}"));
     for (name, text) in [
         ("pod", join(&end.pod_reason, &end.pod_message)),
         ("disruption", end.disruption.to_string()),
-        ("container", join(&end.container_reason, &end.container_message)),
+        (
+            container.as_deref().unwrap_or("container"),
+            join(&end.container_reason, &end.container_message),
+        ),
     ] {
         if !text.is_empty() {
             parts.push(format!("{name}: {text}"));

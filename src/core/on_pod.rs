@@ -2,22 +2,20 @@
 //! and what becomes of the dead. Sends nothing.
 
 use crate::core::action::Verdict;
-use crate::core::brake::Brake;
+use crate::core::brake::{Brake, Cause};
 use crate::core::event::{DeleteCause, Event, LossReason};
 use crate::core::executors::{Executor, Group, has_ended};
+use crate::core::growth::GROWN_PROVEN_MS;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::{List, ListSource};
 use crate::core::ledger::{ChoreKind, CreateStep};
 use crate::core::loss::{Loss, classify};
+use crate::core::nodes::is_to_blame;
 use crate::core::pod::{ContainerState, Phase, Pod};
 use crate::core::policy::{GroupSpec, Replace, ScaleDown};
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::snapshot::Change;
-use crate::core::status::State;
 use crate::core::time::Millis;
-
-/// An executor counts against `unschedulable_max` when the scheduler has said so for this long.
-pub(in crate::core) const UNSCHEDULABLE_MS: u64 = 120_000;
 
 impl Reconciler {
     pub(in crate::core) fn on_list(&mut self, list: List, now: Millis) {
@@ -139,13 +137,13 @@ impl Reconciler {
         let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
             return;
         };
+        let due = self.start_deadline(id);
         let is_over = pod.deleting || has_ended(pod);
         let is_running = pod.container == ContainerState::Running && !is_over;
         let is_new_run =
             is_running && executor.running_since.is_none() && executor.ending.is_none();
         let was_draining = pod.draining && executor.ending.is_none() && !executor.is_lost;
         let is_unheard_loss = is_over && !executor.is_lost && executor.ending.is_none();
-        let is_unschedulable = pod.unschedulable && pod.node.is_none() && !is_over;
         let loss = (is_unheard_loss && !was_draining).then(|| classify(pod, false));
 
         if was_draining {
@@ -156,7 +154,6 @@ impl Reconciler {
         } else if is_new_run {
             self.on_running(id, now);
         }
-        self.note_unschedulable(id, is_unschedulable, now);
         if is_over {
             self.settle(id, now);
             self.clear_away(id, now);
@@ -164,11 +161,12 @@ impl Reconciler {
             self.insist(id);
             self.settle(id, now);
         }
+        self.note_start(id, due, now);
     }
 
     /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
     /// gone back over its end), it is deleted.
-    fn insist(&mut self, id: ExecutorId) {
+    pub(in crate::core) fn insist(&mut self, id: ExecutorId) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if !executor.is_lost && executor.ending.is_none() {
             return;
@@ -184,6 +182,7 @@ impl Reconciler {
     fn on_running(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.running_since = Some(now);
+        let is_grown = executor.memory_step > 0;
         let is_adopted = executor.is_adopted;
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
@@ -192,25 +191,22 @@ impl Reconciler {
             if !is_adopted {
                 group.brake.on_started(now);
             }
+            if group.brake.cause().is_none() {
+                group.refusal = None;
+            }
             if group.brake.young_probe() == Some(id) {
                 let timer = Timer::Proven(group.spec.name.clone(), id);
                 self.timers.insert((Brake::proven_at(now), timer));
             }
         }
+        if let Some(node) = &node {
+            self.nodes.note(node);
+        }
+        if is_grown {
+            self.timers.insert((now.after(GROWN_PROVEN_MS), Timer::Grown(id)));
+        }
         if let Some(subject) = self.subject(id) {
             self.events.push_back(Event::ExecutorRunning { subject, node, ip });
-        }
-    }
-
-    fn note_unschedulable(&mut self, id: ExecutorId, is_unschedulable: bool, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        match (is_unschedulable, executor.unschedulable_since) {
-            (true, None) => {
-                executor.unschedulable_since = Some(now);
-                self.timers.insert((now.after(UNSCHEDULABLE_MS), Timer::Unschedulable));
-            }
-            (false, Some(_)) => executor.unschedulable_since = None,
-            (true, Some(_)) | (false, None) => {}
         }
     }
 
@@ -226,6 +222,8 @@ impl Reconciler {
         };
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
+        let is_nodes_doing = pod.is_some_and(|pod| is_to_blame(loss.reason, pod));
+        let blamed = node.clone().filter(|_| is_nodes_doing);
         let Loss { reason, exit_code, message } = loss.clone();
         self.events.push_back(Event::ExecutorLost { subject, node, reason, exit_code, message });
         if let Some(budget) = reason.budget()
@@ -236,12 +234,40 @@ impl Reconciler {
             self.verdict.get_or_insert(Verdict::BudgetSpent(budget));
         }
         if reason != LossReason::Killed {
-            let rng = &mut self.rng;
-            if let Some(group) = self.executors.group_of(id) {
+            self.slow_down(id, lived_ms, loss, now);
+        }
+        if let Some(node) = blamed {
+            self.blame(node, reason, now);
+        }
+        self.settle(id, now);
+    }
+
+    /// What the group learns from a loss: to go slower, or with more memory.
+    fn slow_down(&mut self, id: ExecutorId, lived_ms: Option<u64>, loss: &Loss, now: Millis) {
+        let step = self.executors.get(id).map_or(0, |executor| executor.memory_step);
+        let rng = &mut self.rng;
+        let Some(group) = self.executors.group_of(id) else { return };
+        if loss.reason == LossReason::OomKilled {
+            let n_steps = u32::try_from(group.spec.memory_steps.len()).unwrap_or(u32::MAX);
+            group.growth.on_oom(step, n_steps);
+        }
+        match Cause::of_start(loss.reason) {
+            Some(cause) => {
+                if group.brake.on_start_failed(id, cause, now, rng) {
+                    group.refusal = Some(loss.message.clone());
+                }
+            }
+            None => {
                 group.brake.on_ended(id, lived_ms, now, rng);
             }
         }
-        self.settle(id, now);
+    }
+
+    fn blame(&mut self, node: String, reason: LossReason, now: Millis) {
+        if let Some(until) = self.nodes.on_loss(&node, now) {
+            self.timers.insert((until, Timer::Node));
+            self.events.push_back(Event::NodeAvoided { node, until, reason });
+        }
     }
 
     /// What becomes of an ended pod: evidence, or deleted.
@@ -400,19 +426,6 @@ impl Reconciler {
             group.brake.on_room(now);
         }
     }
-
-    /// How many of a group the scheduler has called Unschedulable for too long.
-    pub(in crate::core) fn n_unschedulable(&self, group: &Group, now: Millis) -> u32 {
-        let is_late = |id: &&ExecutorId| {
-            self.executors.get(**id).is_some_and(|executor| {
-                executor.state == State::Pending
-                    && executor
-                        .unschedulable_since
-                        .is_some_and(|since| now.since(since) >= UNSCHEDULABLE_MS)
-            })
-        };
-        u32::try_from(group.members.iter().filter(is_late).count()).unwrap_or(u32::MAX)
-    }
 }
 
 /// A group that only adopted pods tell of.
@@ -424,6 +437,7 @@ fn unknown_group(name: GroupName) -> Group {
         max: None,
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
+        memory_steps: Vec::new(),
         from_file: false,
     };
     Group::new(spec, false)

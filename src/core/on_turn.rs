@@ -1,6 +1,6 @@
 //! Owns what a turn of the run does: what is due, the plan, and its carrying out into actions.
 
-use crate::core::action::{Action, Patch};
+use crate::core::action::{Action, Patch, Shape};
 use crate::core::brake::Brake;
 use crate::core::event::{DeleteCause, Event};
 use crate::core::executors::Executor;
@@ -24,9 +24,21 @@ impl Reconciler {
                 Timer::Chore(uid) => self.on_chore_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
                 Timer::Proven(group, id) => self.on_proven(&group, id, now),
+                Timer::Grown(id) => self.on_grown(id),
+                Timer::Node => self.nodes.on_time(now),
+                Timer::Start(id) => self.on_start_due(id, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
             }
+        }
+    }
+
+    /// A grown executor may have run for long enough.
+    fn on_grown(&mut self, id: ExecutorId) {
+        let is_running =
+            self.executors.get(id).is_some_and(|executor| executor.state == State::Running);
+        if let Some(group) = self.executors.group_of(id).filter(|_| is_running) {
+            group.growth.on_proven();
         }
     }
 
@@ -120,15 +132,13 @@ impl Reconciler {
             pending_room: (pending_max > 0).then(|| pending_max.saturating_sub(not_running)),
             hold_until: self.hold_until,
         };
-        let max = self.policy.unschedulable_max;
         let views: Vec<GroupView<'_>> = groups
             .iter()
             .map(|(name, group)| GroupView {
                 name,
                 group,
-                is_unschedulable: max > 0
-                    && group.counts.capacity() < group.spec.target
-                    && self.n_unschedulable(group, now) >= max,
+                is_unschedulable: self.is_unschedulable(group, now),
+                stuck: self.stuck_waiting(group),
             })
             .collect();
         plan(&views, &all)
@@ -152,12 +162,14 @@ impl Reconciler {
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
         let is_news = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
         group_state.waiting = waiting;
+        let group_state = self.executors.groups.get(&group);
         // A full window is the pace itself, not a reason that anybody could act on.
         if let Some((waiting, until)) = waiting
             && is_news
             && waiting != Waiting::InFlight
         {
-            self.events.push_back(Event::Waiting { group, waiting, until });
+            let message = group_state.and_then(|group| self.waiting_words(group));
+            self.events.push_back(Event::Waiting { group, waiting, until, message });
         }
     }
 
@@ -168,6 +180,10 @@ impl Reconciler {
         group.brake.on_sent(id);
         let mut executor = Executor::new(name.clone(), now);
         executor.slot = Some(slot);
+        let step = group.growth.take();
+        executor.memory_step = step;
+        let memory = step.checked_sub(1).and_then(|i| group.spec.memory_steps.get(i as usize));
+        let memory = memory.cloned();
         executor.create = Some(Box::new(Create {
             step: CreateStep::Answer,
             asked,
@@ -179,7 +195,10 @@ impl Reconciler {
         }));
         self.executors.insert(id, executor, None);
         if let Some(subject) = self.subject(id) {
-            self.events.push_back(Event::ExecutorRequested { subject });
+            self.events.push_back(Event::ExecutorRequested { subject: subject.clone() });
+            if let Some(memory) = memory {
+                self.events.push_back(Event::MemoryGrown { subject, memory });
+            }
         }
         self.send_create(id, now);
     }
@@ -197,6 +216,7 @@ impl Reconciler {
         let asked = self.mark();
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
+        let shape = Shape { avoid: self.nodes.names(), memory_step: executor.memory_step };
         let Some(create) = executor.create.as_deref_mut() else { return };
         (create.asked, create.sent_at) = (asked, now);
         create.n_tries = create.n_tries.saturating_add(1);
@@ -209,7 +229,7 @@ impl Reconciler {
         self.actions.push_back(if is_check {
             Action::Get { id, asked }
         } else {
-            Action::Create { id, group, slot, asked }
+            Action::Create { id, group, slot, shape, asked }
         });
     }
 

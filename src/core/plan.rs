@@ -30,6 +30,8 @@ pub struct GroupView<'a> {
     pub name: &'a GroupName,
     pub group: &'a Group,
     pub is_unschedulable: bool,
+    /// What keeps executors that are asked for from starting, and until when.
+    pub stuck: Option<(Waiting, Option<Millis>)>,
 }
 
 /// What is to be done for one group.
@@ -66,7 +68,7 @@ pub fn plan(views: &[GroupView<'_>], all: &Circumstances) -> Vec<GroupPlan> {
             group: view.name.clone(),
             n_creates: sent[i],
             n_ends,
-            waiting: waiting.or(held),
+            waiting: waiting.or(held).or(view.stuck),
         });
     }
     plans

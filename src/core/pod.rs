@@ -44,6 +44,29 @@ pub enum ContainerState {
     Ended,
 }
 
+/// What keeps a pod from starting. In the order in which a group tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StuckKind {
+    /// A container cannot be made or started as it is written, or falls over again and again.
+    Config,
+    /// An image cannot be pulled.
+    Image,
+    /// The scheduler finds no node (condition `PodScheduled` is False).
+    Unschedulable,
+    /// It has scheduling gates: somebody holds it back on purpose.
+    Gated,
+    /// Nothing but the usual way so far.
+    Creating,
+}
+
+/// What keeps a pod from starting, as the server tells it. Pods that run have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    pub kind: StuckKind,
+    /// The scheduler's or the kubelet's own words.
+    pub words: Box<str>,
+}
+
 /// How an init container failed, which keeps all others from starting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitEnd {
@@ -76,6 +99,9 @@ pub struct End {
     pub container_message: Box<str>,
     /// The first init container that ended with a code other than 0, where that ended the pod.
     pub init: Option<Box<InitEnd>>,
+    /// Another container's name, where its end is the executor's (`sidecar_failure: fail`): code,
+    /// signal, reason and message are that one's then.
+    pub sidecar: Option<Box<str>>,
 }
 
 /// One executor pod as the server last told it.
@@ -101,8 +127,8 @@ pub struct Pod {
     pub deleting: bool,
     /// The deciding container: the one named by annotation `posse.dev/container`, else the first.
     pub container: ContainerState,
-    /// Condition `PodScheduled` is False with reason `Unschedulable`.
-    pub unschedulable: bool,
+    /// What keeps it from starting; none for a pod that runs, is over, or tells nothing.
+    pub stuck: Option<Box<Stuck>>,
     /// Condition `Ready` is True.
     pub ready: bool,
     /// Annotation `posse.dev/draining` is there: chosen to go, before a restart perhaps.

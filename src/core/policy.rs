@@ -32,6 +32,8 @@ pub struct GroupSpec {
     pub max: Option<u32>,
     pub scale_down: ScaleDown,
     pub replace: Replace,
+    /// What the deciding container's memory grows to after it ran out, step by step; empty: never.
+    pub memory_steps: Vec<String>,
     /// From the file or the flags (a refusal before any of its executors existed ends the run).
     pub from_file: bool,
 }
@@ -47,6 +49,23 @@ pub enum FailureLimit {
     Off,
 }
 
+/// `bad_nodes`: when new executors keep away from a node. Times in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadNodes {
+    /// So many losses by the node's own doing within the window; 0: off.
+    pub losses: u32,
+    pub window_ms: u64,
+    pub avoid_for_ms: u64,
+    /// Never more than this many thousandths of the nodes seen.
+    pub share_permille: u32,
+}
+
+impl Default for BadNodes {
+    fn default() -> Self {
+        Self { losses: 3, window_ms: 600_000, avoid_for_ms: 1_800_000, share_permille: 250 }
+    }
+}
+
 /// The settings that decisions depend on. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -55,7 +74,14 @@ pub struct Policy {
     pub pending_max: u32,
     /// A group's executors that the scheduler has called Unschedulable for over 2 min; 0: no limit.
     pub unschedulable_max: u32,
+    /// From a pod's binding to the run of its deciding container; 0: no limit.
+    pub start_timeout_ms: u64,
+    /// From the first refusal of an image; 0: no limit.
+    pub image_timeout_ms: u64,
+    /// From the scheduler's first word that there is no node; 0: no limit.
+    pub unschedulable_timeout_ms: u64,
     pub adopt_hold_ms: u64,
+    pub bad_nodes: BadNodes,
     pub failures_app: FailureLimit,
     pub failures_cluster: FailureLimit,
     pub failures_start: FailureLimit,
@@ -71,7 +97,11 @@ impl Default for Policy {
             in_flight_max: 32,
             pending_max: 0,
             unschedulable_max: 0,
+            start_timeout_ms: 10 * 60_000,
+            image_timeout_ms: 5 * 60_000,
+            unschedulable_timeout_ms: 0,
             adopt_hold_ms: 5 * 60_000,
+            bad_nodes: BadNodes::default(),
             failures_app: FailureLimit::Auto,
             failures_cluster: FailureLimit::Off,
             failures_start: FailureLimit::Off,

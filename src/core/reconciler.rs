@@ -13,6 +13,7 @@ use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::idset::IdSet;
 use crate::core::input::{Input, Mark};
 use crate::core::ledger::{Chores, Strays};
+use crate::core::nodes::Nodes;
 use crate::core::policy::{GroupSpec, Policy};
 use crate::core::rng::Rng;
 use crate::core::snapshot::Snapshot;
@@ -43,8 +44,14 @@ pub struct Identity {
 pub(in crate::core) enum Timer {
     Chore(Uid),
     Create(ExecutorId),
+    /// An executor with more memory may have run for long enough.
+    Grown(ExecutorId),
+    /// A node may be used again.
+    Node,
     /// The executor that has to live for its group to go on may have lived long enough.
     Proven(GroupName, ExecutorId),
+    /// A start has taken too long.
+    Start(ExecutorId),
     Unschedulable,
 }
 
@@ -62,11 +69,18 @@ pub struct Reconciler {
     pub(in crate::core) strays: Strays,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
+    pub(in crate::core) nodes: Nodes,
     /// Failed pods kept as evidence, oldest first.
     pub(in crate::core) kept: VecDeque<ExecutorId>,
     /// Creates whose next request waits for room only.
     pub(in crate::core) due_creates: BTreeSet<ExecutorId>,
     pub(in crate::core) timers: BTreeSet<(Millis, Timer)>,
+    /// Starts whose time is up, to be judged by the next word from the server.
+    pub(in crate::core) overdue: BTreeSet<ExecutorId>,
+    /// When the watch or a LIST last told anything.
+    pub(in crate::core) news_at: Option<Millis>,
+    /// Something was told since `overdue` was last judged.
+    pub(in crate::core) has_news: bool,
     pub(in crate::core) had_first_list: bool,
     pub(in crate::core) hold_until: Option<Millis>,
     pub(in crate::core) is_lease_held: bool,
@@ -94,6 +108,7 @@ impl Reconciler {
             ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_kept),
             window: Window::new(policy.in_flight_max),
             budgets: Budgets::new(&policy),
+            nodes: Nodes::new(policy.bad_nodes),
             is_lease_held: identity.is_lease_held,
             is_driver_ready: identity.is_driver_ready,
             identity,
@@ -106,6 +121,9 @@ impl Reconciler {
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
+            overdue: BTreeSet::new(),
+            news_at: None,
+            has_news: false,
             had_first_list: false,
             hold_until: None,
             stop: None,
@@ -137,10 +155,16 @@ impl Reconciler {
                 self.is_lease_held = held;
                 self.ids.on_lease(high_water);
             }
-            Input::List(list) => self.on_list(list, now),
+            Input::List(list) => {
+                self.on_list(list, now);
+                self.note_news(now);
+            }
             Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
             Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
             Input::Watch { epoch, events } => {
+                if epoch == self.mark().epoch {
+                    self.note_news(now);
+                }
                 for event in events {
                     let change = self.snapshot.apply(epoch, event);
                     self.on_change(change, now);
@@ -155,6 +179,7 @@ impl Reconciler {
     /// Decides once, from all that was taken in.
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
+        self.judge_overdue(now);
         self.strays.forget_past(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
@@ -210,7 +235,12 @@ impl Reconciler {
     /// The groups in numbers; costs nothing per executor.
     #[must_use]
     pub fn group_statuses(&self) -> Vec<GroupStatus> {
-        self.executors.groups.iter().map(|(name, group)| group_status(name, group)).collect()
+        let groups = self.executors.groups.iter();
+        let status = |(name, group)| GroupStatus {
+            message: self.waiting_words(group),
+            ..group_status(name, group)
+        };
+        groups.map(status).collect()
     }
 
     /// The picture of the run.
@@ -230,7 +260,11 @@ impl Reconciler {
                 since: executor.since,
             }
         });
-        Status { groups: self.group_statuses(), executors: executors.collect() }
+        Status {
+            groups: self.group_statuses(),
+            executors: executors.collect(),
+            avoided_nodes: self.nodes.avoided().to_vec(),
+        }
     }
 
     /// Sets a group's target, within its bounds. The target in force; none: no such group.
@@ -332,6 +366,6 @@ fn group_status(name: &GroupName, group: &Group) -> GroupStatus {
         failed: group.counts.of(State::Failed),
         waiting: group.waiting.map(|(waiting, _)| waiting),
         until: group.waiting.and_then(|(_, until)| until),
-        message: group.refusal.clone(),
+        message: None,
     }
 }

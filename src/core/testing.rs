@@ -16,7 +16,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         phase: Phase::Running,
         deleting: false,
         container: ContainerState::Running,
-        unschedulable: false,
+        stuck: None,
         ready: true,
         draining: false,
         counted: false,

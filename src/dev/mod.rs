@@ -37,7 +37,6 @@ mod options;
 mod patch;
 mod prepare;
 mod protobuf;
-mod quantity;
 mod rbac;
 mod read;
 mod refused;

@@ -73,6 +73,8 @@ fn level(event: &Event, is_flood: bool) -> Level {
         Event::ExecutorLost { .. } if is_flood => Level::Debug,
         Event::Waiting { waiting, .. } if is_passing(*waiting) => Level::Debug,
         Event::ExecutorLost { .. }
+        | Event::MemoryGrown { .. }
+        | Event::NodeAvoided { .. }
         | Event::Stopped
         | Event::TargetChanged { .. }
         | Event::Waiting { .. } => Level::Info,
@@ -92,7 +94,10 @@ fn is_passing(waiting: Waiting) -> bool {
         Waiting::FirstList | Waiting::Ids | Waiting::InFlight | Waiting::StaleSnapshot => true,
         Waiting::AdoptHold
         | Waiting::Backoff
+        | Waiting::ConfigError
         | Waiting::DriverReady
+        | Waiting::Gated
+        | Waiting::ImageError
         | Waiting::Lease
         | Waiting::PendingLimit
         | Waiting::Permanent
@@ -100,6 +105,7 @@ fn is_passing(waiting: Waiting) -> bool {
         | Waiting::ReplaceGone
         | Waiting::ScaleDownPending
         | Waiting::Server
+        | Waiting::StartTimeout
         | Waiting::Unschedulable => false,
     }
 }
@@ -129,13 +135,24 @@ fn words(event: &Event) -> String {
             let node = node.as_deref().unwrap_or("an unknown node");
             format!("executor {} runs on {node}: {}", subject.id, subject.pod)
         }
+        Event::MemoryGrown { subject, memory } => {
+            let (id, group) = (subject.id, &subject.group);
+            format!("group {group}: one ran out of memory: executor {id} gets {memory}")
+        }
+        Event::NodeAvoided { node, reason, .. } => {
+            let reason = reason.as_str();
+            format!(
+                "node {node} loses executors ({reason}): new ones keep away from it for a while"
+            )
+        }
         Event::Missed { count } => format!("{count} events were dropped for a slow reader"),
         Event::Started => "started".to_owned(),
         Event::Stopped => "stopped".to_owned(),
         Event::Stopping => "stopping".to_owned(),
         Event::TargetChanged { group, target } => format!("group {group}: target {target}"),
-        Event::Waiting { group, waiting, .. } => {
-            format!("group {group}: waiting: {}", waiting.as_str())
+        Event::Waiting { group, waiting, message, .. } => {
+            let message = message.as_deref().map_or_else(String::new, |words| format!(": {words}"));
+            format!("group {group}: waiting: {}{message}", waiting.as_str())
         }
         Event::WatchRestarted { cause } => format!("watch restarted: {cause}"),
     }
@@ -199,7 +216,8 @@ mod tests {
 
     #[test]
     fn what_passes_by_itself_is_not_said_to_people() {
-        let waiting = |waiting| Event::Waiting { group: "g".into(), waiting, until: None };
+        let waiting =
+            |waiting| Event::Waiting { group: "g".into(), waiting, until: None, message: None };
         for (event, is_flood, want) in [
             (waiting(Waiting::FirstList), false, Level::Debug),
             (waiting(Waiting::Quota), false, Level::Info),

@@ -122,10 +122,10 @@ fn write(effects: &Effects, queue: &Receiver<Action>, inbox: &Sender<Message>) {
 pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
     let pods = &effects.pods;
     let input = match action {
-        Action::Create { id, group, slot, asked } => {
+        Action::Create { id, group, slot, shape, asked } => {
             let answer = effects.templates.get(&group).map_or_else(
                 || Err(no_template(&group)),
-                |template| pods.create(&template.render(id.0, slot), false),
+                |template| pods.create(&template.render(id.0, slot, &shape), false),
             );
             log_answer("create", &id, answer.as_ref().err());
             Input::Created { id, asked, answer }

@@ -6,7 +6,10 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::core::action::Shape;
+use crate::wire::keep_away;
 use crate::wire::labels::{self, Selection};
+use crate::wire::memory::{Growth, Steps};
 use crate::wire::names::host_in_url;
 use crate::wire::placeholders::{self, Piece, Word};
 use crate::wire::template::{Shorthands, Template, TemplateError, describe};
@@ -18,6 +21,9 @@ const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 /// The prefix of labels and annotations that mean something to posse.
 const OUR_PREFIX: &str = "posse.dev/";
+/// Where a container's memory stands in its resources.
+const LIMIT: &str = ".limits.memory";
+const REQUEST: &str = ".requests.memory";
 
 /// Whose executors are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +40,10 @@ pub struct Identity {
     pub node_loss_after_s: Option<u64>,
     /// Whose end decides; none: the first container.
     pub container: Option<String>,
+    /// Any other container's failure is the executor's end, too.
+    pub fails_with_sidecars: bool,
+    /// How memory grows after the deciding container ran out of it; none: it does not.
+    pub growth: Option<Growth>,
 }
 
 /// The object that executors belong to and go with.
@@ -50,13 +60,21 @@ pub struct Owner {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Compiled {
     parts: Vec<Part>,
+    /// The same for a pod that keeps away from nodes.
+    avoiding: Vec<Part>,
+    memory: Steps,
     pod_name_prefix: String,
     warnings: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 enum Part {
+    /// One requirement for each node to keep away from.
+    Avoid,
     ExecutorId,
+    /// The deciding container's limit.
+    MemoryLimit,
+    MemoryRequest,
     PodName,
     Slot,
     Text(String),
@@ -65,7 +83,7 @@ enum Part {
 impl fmt::Debug for Compiled {
     /// Without the pod: its environment may hold what is nobody's business.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { parts: _, pod_name_prefix, warnings } = self;
+        let Self { parts: _, avoiding: _, memory: _, pod_name_prefix, warnings } = self;
         f.debug_struct("Compiled")
             .field("pod_name_prefix", pod_name_prefix)
             .field("warnings", warnings)
@@ -74,6 +92,12 @@ impl fmt::Debug for Compiled {
 }
 
 impl Compiled {
+    /// What memory grows to, step by step; empty where it does not.
+    #[must_use]
+    pub fn memory_steps(&self) -> Vec<String> {
+        self.memory.limits()
+    }
+
     /// What of the template was replaced or left out, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
@@ -82,13 +106,19 @@ impl Compiled {
 
     /// The body of the POST that creates executor `id` in `slot`.
     #[must_use]
-    pub fn render(&self, id: u64, slot: u32) -> Vec<u8> {
+    pub fn render(&self, id: u64, slot: u32, shape: &Shape) -> Vec<u8> {
         let id = id.to_string();
         let slot = slot.to_string();
-        // Digits and labels need no escapes in JSON.
+        let parts = if shape.avoid.is_empty() { &self.parts } else { &self.avoiding };
+        let avoid = keep_away::requirements(&shape.avoid);
+        let (limit, request) = self.memory.at(shape.memory_step);
+        // Digits, labels and amounts need no escapes in JSON.
         let pieces = || {
-            self.parts.iter().flat_map(|part| match part {
+            parts.iter().flat_map(|part| match part {
+                Part::Avoid => [avoid.as_str(), ""],
                 Part::ExecutorId => [id.as_str(), ""],
+                Part::MemoryLimit => [limit, ""],
+                Part::MemoryRequest => [request, ""],
                 Part::PodName => [self.pod_name_prefix.as_str(), id.as_str()],
                 Part::Slot => [slot.as_str(), ""],
                 Part::Text(text) => [text.as_str(), ""],
@@ -107,13 +137,21 @@ impl Template {
     /// A field that posse has to change and that is not what it should be, an owner that is not
     /// ours, an unknown placeholder.
     pub fn compile(&self, identity: &Identity) -> Result<Compiled, TemplateError> {
-        let mut build = Build { template: self, identity, warnings: Vec::new() };
-        let pod = build.pod()?;
-        let mut emitter = Emitter { build: &build, parts: Vec::new() };
-        emitter.value(&pod, "")?;
-        let Emitter { parts, .. } = emitter;
+        let mut build = Build {
+            template: self,
+            identity,
+            memory: Steps::default(),
+            memory_field: String::new(),
+            warnings: Vec::new(),
+        };
+        let mut pod = build.pod()?;
+        let parts = build.emit(&pod, false)?;
+        keep_away::leave_gaps(&mut pod);
+        let avoiding = build.emit(&pod, true)?;
         Ok(Compiled {
             parts,
+            avoiding,
+            memory: build.memory,
             pod_name_prefix: identity.pod_name_prefix(),
             warnings: build.warnings,
         })
@@ -146,6 +184,9 @@ impl Identity {
 struct Build<'a> {
     template: &'a Template,
     identity: &'a Identity,
+    memory: Steps,
+    /// Where the deciding container's memory is written; empty where it does not grow.
+    memory_field: String,
     warnings: Vec<String>,
 }
 
@@ -159,6 +200,12 @@ impl Build<'_> {
         self.add_tolerations(&mut spec)?;
         self.add_metadata(&mut metadata)?;
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+    }
+
+    fn emit(&self, pod: &Value, is_avoiding: bool) -> Result<Vec<Part>, TemplateError> {
+        let mut emitter = Emitter { build: self, parts: Vec::new(), is_avoiding };
+        emitter.value(pod, "")?;
+        Ok(emitter.parts)
     }
 
     fn fail(&self, field: &str, message: String) -> TemplateError {
@@ -218,6 +265,7 @@ impl Build<'_> {
                 };
                 if (list, i) == ("containers", deciding) {
                     self.lay_over(container, &field)?;
+                    self.add_growth(container, &field)?;
                 }
                 self.add_env(container, &field)?;
             }
@@ -232,6 +280,9 @@ impl Build<'_> {
         if deciding > 0 {
             let name = self.identity.container.clone().expect("only a named one is not the first");
             annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
+        }
+        if self.identity.fails_with_sidecars {
+            annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
         }
         if annotations.is_empty() {
             metadata.remove("annotations");
@@ -283,6 +334,22 @@ impl Build<'_> {
                 amounts.insert(resource.to_owned(), json!(amount));
             }
         }
+        Ok(())
+    }
+
+    /// Makes gaps of the deciding container's memory, where it grows.
+    fn add_growth(
+        &mut self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let Some(growth) = &self.identity.growth else { return Ok(()) };
+        let field = format!("{field}.resources");
+        let limit = container.get("resources").and_then(|all| all.get("limits")?.get("memory"));
+        let request = container.get("resources").and_then(|all| all.get("requests")?.get("memory"));
+        self.memory = Steps::new(growth, limit, request)
+            .map_err(|(part, what)| self.fail(&format!("{field}.{part}.memory"), what))?;
+        self.memory_field = field;
         Ok(())
     }
 
@@ -452,18 +519,30 @@ fn our_env() -> Vec<Value> {
 struct Emitter<'a> {
     build: &'a Build<'a>,
     parts: Vec<Part>,
+    /// Gaps are left where the nodes go that the pod keeps away from.
+    is_avoiding: bool,
 }
 
 impl Emitter<'_> {
     fn value(&mut self, value: &Value, field: &str) -> Result<(), TemplateError> {
         match value {
+            Value::String(_) | Value::Number(_) if self.is_memory(field) => {
+                self.text("\"");
+                let is_limit = field.ends_with(LIMIT);
+                self.parts.push(if is_limit { Part::MemoryLimit } else { Part::MemoryRequest });
+                self.text("\"");
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) => self.text(&value.to_string()),
             Value::String(text) => self.string(text, field)?,
             Value::Array(items) => {
                 self.text("[");
                 for (i, item) in items.iter().enumerate() {
                     self.text(if i > 0 { "," } else { "" });
-                    self.value(item, &format!("{field}[{i}]"))?;
+                    if self.is_avoiding && keep_away::is_gap(field, item) {
+                        self.parts.push(Part::Avoid);
+                    } else {
+                        self.value(item, &format!("{field}[{i}]"))?;
+                    }
                 }
                 self.text("]");
             }
@@ -483,6 +562,12 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// True for what grows.
+    fn is_memory(&self, field: &str) -> bool {
+        let rest = field.strip_prefix(&self.build.memory_field);
+        !self.build.memory_field.is_empty() && matches!(rest, Some(LIMIT | REQUEST))
+    }
+
     fn string(&mut self, text: &str, field: &str) -> Result<(), TemplateError> {
         let pieces = placeholders::split(text)
             .map_err(|unknown| self.build.fail(field, unknown.to_string()))?;
@@ -492,7 +577,7 @@ impl Emitter<'_> {
                 Piece::Text(text) => self.escaped(text),
                 Piece::Word(word) => match self.build.identity.word(word) {
                     Part::Text(text) => self.escaped(&text),
-                    gap @ (Part::ExecutorId | Part::PodName | Part::Slot) => self.parts.push(gap),
+                    gap => self.parts.push(gap),
                 },
             }
         }
@@ -509,9 +594,7 @@ impl Emitter<'_> {
     fn text(&mut self, text: &str) {
         match self.parts.last_mut() {
             Some(Part::Text(last)) => last.push_str(text),
-            Some(Part::ExecutorId | Part::PodName | Part::Slot) | None => {
-                self.parts.push(Part::Text(text.to_owned()));
-            }
+            Some(_) | None => self.parts.push(Part::Text(text.to_owned())),
         }
     }
 }

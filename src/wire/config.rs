@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
+use crate::wire::memory::Growth;
 use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::template::Shorthands;
@@ -19,9 +20,6 @@ pub const IN_FLIGHT_LIMIT: u32 = 256;
 /// Keys of the contract whose behaviour is not built yet, each with the one value that is accepted
 /// because it changes nothing. Delete a line when its behaviour is there.
 const NOT_BUILT: &[(&str, &str)] = &[
-    ("allocation.image_timeout", "5m"),
-    ("allocation.start_timeout", "10m"),
-    ("allocation.unschedulable_timeout", "0s"),
     ("driver.silence", "0s"),
     ("failures.log_lines", "0"),
     ("heartbeat.timeout", "0s"),
@@ -35,6 +33,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
         &[
             "allocation",
             "app",
+            "bad_nodes",
             "control",
             "driver",
             "executors",
@@ -61,6 +60,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "unschedulable_timeout",
         ],
     ),
+    ("bad_nodes", &["avoid_for", "losses", "share", "window"]),
     ("driver", &["command", "host", "ready", "silence"]),
     (
         "executors",
@@ -75,10 +75,13 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "image",
             "max",
             "memory",
+            "memory_max",
             "min",
+            "oom_growth",
             "pod",
             "replace",
             "scale_down",
+            "sidecar_failure",
             "template",
         ],
     ),
@@ -158,6 +161,10 @@ pub struct Group {
     pub shorthands: Shorthands,
     pub scale_down: ScaleDown,
     pub replace: Replace,
+    /// Any other container's failure is the executor's end, too.
+    pub fails_with_sidecars: bool,
+    /// How memory grows after an executor ran out of it.
+    pub growth: Option<Growth>,
 }
 
 /// Where a group's pod comes from.
@@ -213,6 +220,8 @@ impl Default for Group {
             shorthands: Shorthands::default(),
             scale_down: ScaleDown::Any,
             replace: Replace::Terminating,
+            fails_with_sidecars: false,
+            growth: None,
         }
     }
 }
@@ -237,6 +246,7 @@ impl Config {
             ..Self::default()
         };
         config.read_allocation(&top.section("allocation")?)?;
+        config.policy.bad_nodes = trouble::bad_nodes(&top)?;
         config.read_failures(&top.section("failures")?)?;
         config.read_heartbeat(&top.section("heartbeat")?)?;
         config.read_shutdown(&top.section("shutdown")?)?;
@@ -262,6 +272,10 @@ impl Config {
         policy.pending_max = section.number("pending_max")?.unwrap_or(policy.pending_max);
         policy.unschedulable_max =
             section.number("unschedulable_max")?.unwrap_or(policy.unschedulable_max);
+        policy.start_timeout_ms = section.duration_ms("start_timeout", policy.start_timeout_ms)?;
+        policy.image_timeout_ms = section.duration_ms("image_timeout", policy.image_timeout_ms)?;
+        policy.unschedulable_timeout_ms =
+            section.duration_ms("unschedulable_timeout", policy.unschedulable_timeout_ms)?;
         policy.adopt_hold_ms = section.duration_ms("adopt_hold", policy.adopt_hold_ms)?;
         self.poll_interval_ms = section.duration_ms("poll_interval", self.poll_interval_ms)?;
         self.node_loss_after_ms =
@@ -384,6 +398,12 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
             &[("terminating", Replace::Terminating), ("gone", Replace::Gone)],
             default.replace,
         )?,
+        fails_with_sidecars: section.word(
+            "sidecar_failure",
+            &[("ignore", false), ("fail", true)],
+            default.fails_with_sidecars,
+        )?,
+        growth: trouble::growth(section)?,
     })
 }
 
@@ -545,6 +565,8 @@ fn canonical(text: &str) -> String {
         (None, text) => text.to_owned(),
     }
 }
+
+mod trouble;
 
 #[cfg(test)]
 pub(in crate::wire) mod tests;

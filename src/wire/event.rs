@@ -35,7 +35,9 @@ fn name(event: &Event) -> &'static str {
         Event::ExecutorLost { .. } => "executor_lost",
         Event::ExecutorRequested { .. } => "executor_requested",
         Event::ExecutorRunning { .. } => "executor_running",
+        Event::MemoryGrown { .. } => "memory_grown",
         Event::Missed { .. } => "missed",
+        Event::NodeAvoided { .. } => "node_avoided",
         Event::Started => "started",
         Event::Stopped => "stopped",
         Event::Stopping => "stopping",
@@ -72,16 +74,26 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
             map.serialize_entry("node", node)?;
             map.serialize_entry("ip", ip)
         }
+        Event::MemoryGrown { subject, memory } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("memory", memory)
+        }
+        Event::NodeAvoided { node, until, reason } => {
+            map.serialize_entry("node", node)?;
+            map.serialize_entry("until", &epoch.rfc3339(*until))?;
+            map.serialize_entry("reason", reason.as_str())
+        }
         Event::Missed { count } => map.serialize_entry("count", count),
         Event::Started | Event::Stopped | Event::Stopping => Ok(()),
         Event::TargetChanged { group, target } => {
             map.serialize_entry("group", group.as_str())?;
             map.serialize_entry("target", target)
         }
-        Event::Waiting { group, waiting, until } => {
+        Event::Waiting { group, waiting, until, message } => {
             map.serialize_entry("group", group.as_str())?;
             map.serialize_entry("for", waiting.as_str())?;
-            map.serialize_entry("until", &until.map(|at| epoch.rfc3339(at)))
+            map.serialize_entry("until", &until.map(|at| epoch.rfc3339(at)))?;
+            map.serialize_entry("message", message)
         }
         Event::WatchRestarted { cause } => map.serialize_entry("cause", cause),
     }
@@ -163,6 +175,18 @@ mod tests {
             ),
         );
         check(
+            Event::MemoryGrown { subject: subject.clone(), memory: "1280Mi".into() },
+            &format!(r#""memory_grown",{who},"memory":"1280Mi""#),
+        );
+        check(
+            Event::NodeAvoided {
+                node: "n1".into(),
+                until: Millis(1_000),
+                reason: LossReason::NodeLost,
+            },
+            r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
+        );
+        check(
             Event::ExecutorDeleted { subject, cause: DeleteCause::ScaledDown },
             &format!(r#""executor_deleted",{who},"cause":"scaled_down""#),
         );
@@ -175,12 +199,13 @@ mod tests {
                 group: group.clone(),
                 waiting: Waiting::Quota,
                 until: Some(Millis(0)),
+                message: Some("full".into()),
             },
-            r#""waiting","group":"default","for":"quota","until":"2026-01-01T00:00:00.000Z""#,
+            r#""waiting","group":"default","for":"quota","until":"2026-01-01T00:00:00.000Z","message":"full""#,
         );
         check(
-            Event::Waiting { group, waiting: Waiting::FirstList, until: None },
-            r#""waiting","group":"default","for":"first_list","until":null"#,
+            Event::Waiting { group, waiting: Waiting::FirstList, until: None, message: None },
+            r#""waiting","group":"default","for":"first_list","until":null,"message":null"#,
         );
         check(Event::WatchRestarted { cause: "410".into() }, r#""watch_restarted","cause":"410""#);
     }

@@ -23,6 +23,7 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
         max: None,
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
+        memory_steps: Vec::new(),
         from_file: false,
     }
 }
@@ -146,7 +147,7 @@ impl Run {
             phase: Phase::Pending,
             deleting: false,
             container: ContainerState::Waiting,
-            unschedulable: false,
+            stuck: None,
             ready: false,
             draining: false,
             counted: false,

@@ -104,7 +104,7 @@ impl Cluster {
             phase: Phase::Pending,
             deleting: false,
             container: ContainerState::Waiting,
-            unschedulable: false,
+            stuck: None,
             ready: false,
             draining: false,
             counted: false,

@@ -7,6 +7,7 @@ use clap::Parser as _;
 use super::*;
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::testing::Folder;
+use crate::core::action::Shape;
 use crate::core::policy::{FailureLimit, Replace, ScaleDown};
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
@@ -42,7 +43,7 @@ fn identity() -> RunIdentity {
 fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
     let group = &settings.groups[group];
     let compiled = group.template.compile(&settings.identity(group, &identity())).unwrap();
-    serde_json::from_slice(&compiled.render(1, 0)).unwrap()
+    serde_json::from_slice(&compiled.render(1, 0, &Shape::default())).unwrap()
 }
 
 #[test]
@@ -66,6 +67,7 @@ fn the_contracts_example_becomes_settings() {
         max: None,
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
+        memory_steps: Vec::new(),
         from_file: true,
     };
     assert_eq!(group.spec, want);
