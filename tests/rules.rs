@@ -8,6 +8,7 @@ use posse::core::action::{Action, Patch, Verdict};
 use posse::core::event::{DeleteCause, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid, Version};
 use posse::core::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
+use posse::core::pod::{Stuck, StuckKind};
 use posse::core::policy::{GroupSpec, Policy, Replace};
 use posse::core::refusal::{Class, Refusal};
 use posse::core::rng::Rng;
@@ -344,14 +345,16 @@ fn unschedulable_executors_hold_their_group_back_after_two_minutes() {
     let mut run = Run::new(policy, vec![spec("g", 1)]);
     run.creates();
     run.created(&[1]);
-    run.watch(&[1], |pod| pod.unschedulable = true);
+    let words = "0/3 nodes are available";
+    let stuck = Stuck { kind: StuckKind::Unschedulable, words: words.into() };
+    run.watch(&[1], |pod| pod.stuck = Some(Box::new(stuck.clone())));
     run.target("g", 2);
     assert_eq!(run.creates(), [2], "not yet");
     run.created(&[2]);
     run.wait(120_000);
     run.target("g", 3);
     assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some(Waiting::Unschedulable)));
-    run.watch(&[1], |pod| pod.unschedulable = false);
+    run.watch(&[1], |pod| pod.stuck = None);
     assert_eq!(run.creates(), [3]);
 }
 

@@ -14,7 +14,7 @@ use crate::wire::status_json::{GroupJson, StatusJson};
 pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result<String, String> {
     let shown = |group: &&GroupJson| only.is_none_or(|name| group.group == name);
     let mut text: String = status.groups.iter().filter(shown).map(|one| group(one, now)).collect();
-    if !text.is_empty() {
+    if only.is_none() && !text.is_empty() {
         for (node, until) in &status.avoided_nodes {
             let until = clock(until, now);
             text.push_str(&format!("node {node}: new executors keep away from it until {until}\n"));
@@ -227,7 +227,9 @@ mod tests {
     fn groups_and_executors_are_found_or_missed_in_words() {
         let status = status();
         let all = groups(&status, None, DAY_0).unwrap();
-        assert_eq!(all.lines().count(), 2);
+        assert_eq!(all.lines().count(), 3);
+        let node = "node n9: new executors keep away from it until 00:00:03 UTC";
+        assert_eq!(all.lines().last(), Some(node));
         let one = groups(&status, Some("big"), DAY_0).unwrap();
         assert!(one.starts_with("group big: ") && one.lines().count() == 1, "{one}");
         let missed = groups(&status, Some("small"), DAY_0).unwrap_err();

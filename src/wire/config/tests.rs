@@ -1,6 +1,7 @@
 //! What posse.yaml may say, and what is said about each mistake in it.
 
 use super::*;
+use crate::core::policy::BadNodes;
 use crate::core::rng::Rng;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
@@ -56,11 +57,16 @@ executors:
     env: {A: 1.10, B: '', C: off}
     cpu: 1.50
     memory: 512Mi
+    sidecar_failure: fail
+    oom_growth: 1.25
+    memory_max: 2Gi
   - group: c
     image: x
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
 allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
-  adopt_hold: 1s, node_loss_after: 1500ms}
+  adopt_hold: 1s, node_loss_after: 1500ms, start_timeout: 0, image_timeout: 1m,
+  unschedulable_timeout: 2m}
+bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
 heartbeat: {reason_wait: 1s}
 lease: false
@@ -86,6 +92,9 @@ control: off
         memory: Some("512Mi".to_owned()),
     };
     assert_eq!(b.shorthands, want);
+    let growth = Growth { permille: 1_250, max: "2Gi".to_owned() };
+    assert_eq!((b.fails_with_sidecars, &b.growth), (true, &Some(growth)));
+    assert_eq!((c.fails_with_sidecars, &c.growth), (false, &None));
     assert_eq!(
         c.shorthands.env,
         [
@@ -98,7 +107,16 @@ control: off
         in_flight_max: IN_FLIGHT_LIMIT,
         pending_max: 1,
         unschedulable_max: 2,
+        start_timeout_ms: 0,
+        image_timeout_ms: 60_000,
+        unschedulable_timeout_ms: 120_000,
         adopt_hold_ms: 1_000,
+        bad_nodes: BadNodes {
+            losses: 2,
+            window_ms: 60_000,
+            avoid_for_ms: 120_000,
+            share_permille: 500,
+        },
         failures_app: FailureLimit::Max(7),
         failures_cluster: FailureLimit::Auto,
         failures_start: FailureLimit::Max(0),
@@ -136,7 +154,6 @@ fn unknown_keys_name_their_place_and_the_known_ones() {
         "executors:\n- group: a\n  cuont: 1",
         "3:3: executors[0].cuont: unknown key; known here: args, ",
     );
-    mistake("executors: [{sidecar_failure: x}]", "1:14: executors[0].sidecar_failure: unknown key");
     mistake("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
     mistake("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
     mistake(
@@ -243,6 +260,32 @@ fn wrong_words_and_amounts_say_what_is_right() {
         "1:23: executors[0].replace: expected terminating or gone, found `now`",
     );
     mistake(
+        "executors: [{sidecar_failure: maybe}]",
+        "1:31: executors[0].sidecar_failure: expected ignore or fail, found `maybe`",
+    );
+    for wrong in ["1", "11", "1.01", "more", "-2", "[2]"] {
+        mistake(
+            &format!("executors: [{{oom_growth: {wrong}, memory_max: 1Gi}}]"),
+            "1:26: executors[0].oom_growth: expected a factor from 1.05 to 10, like 1.25",
+        );
+    }
+    mistake(
+        "executors: [{oom_growth: 1.5}]",
+        "1:13: executors[0].memory_max: is missing; oom_growth needs an end",
+    );
+    mistake(
+        "executors: [{memory_max: 1Gi}]",
+        "1:26: executors[0].memory_max: does nothing without oom_growth",
+    );
+    mistake(
+        "executors: [{oom_growth: 2, memory_max: big}]",
+        "1:41: executors[0].memory_max: expected an amount of memory like 512Mi or 2Gi",
+    );
+    mistake("bad_nodes: on", "1:12: bad_nodes: expected a map, found `on`");
+    mistake("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: avoid_for, losses, ");
+    mistake("bad_nodes: {share: 1.5}", "1:20: bad_nodes.share: is above 1, which is all nodes");
+    mistake("bad_nodes: {share: half}", "1:20: bad_nodes.share: expected a share of the nodes");
+    mistake(
         "executors: [{cpu: 2x}]",
         "1:19: executors[0].cpu: expected a number of CPUs like 2, 0.5 or 500m, found `2x`",
     );
@@ -291,8 +334,7 @@ fn what_is_not_built_is_refused_but_for_its_default() {
         assert!(error.message.starts_with(&want), "{error}");
         assert!(Config::parse("posse.yaml", &text("[]")).is_err());
     }
-    Config::parse("posse.yaml", "heartbeat: {timeout: 0}\nallocation: {start_timeout: 600s}")
-        .unwrap();
+    Config::parse("posse.yaml", "heartbeat: {timeout: 0}\ndriver: {silence: 0}").unwrap();
 }
 
 #[test]
@@ -330,4 +372,16 @@ pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn bad_nodes_can_be_off() {
+    for text in ["bad_nodes: off", "bad_nodes: false", "bad_nodes: {losses: 0}"] {
+        let config = Config::parse("posse.yaml", text).unwrap();
+        assert_eq!(
+            config.policy.bad_nodes,
+            BadNodes { losses: 0, ..BadNodes::default() },
+            "{text}"
+        );
+    }
 }
