@@ -135,6 +135,8 @@ pub enum DeleteCause {
     ScaledDown,
     /// The run ended.
     Stopped,
+    /// It found no node while it kept away from a bad one, which may be used again.
+    Unplaced,
 }
 
 impl DeleteCause {
@@ -146,6 +148,7 @@ impl DeleteCause {
             Self::Killed => "killed",
             Self::ScaledDown => "scaled_down",
             Self::Stopped => "stopped",
+            Self::Unplaced => "unplaced",
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct Executor {
     pub is_adopted: bool,
     /// Empty for one that is not pending.
     pub start: Start,
+    /// It was created to keep away from nodes, the first of which may be used again then.
+    pub avoids_until: Option<Millis>,
     /// Which step of its group's memory it was created with; 0: the template's own.
     pub memory_step: u32,
     pub state: State,
@@ -68,6 +70,7 @@ impl Executor {
             running_since: None,
             is_adopted: false,
             start: Start::default(),
+            avoids_until: None,
             memory_step: 0,
             state: State::Requested,
             since: now,

@@ -120,6 +120,12 @@ impl Nodes {
         &self.avoided
     }
 
+    /// When the first of them may be used again.
+    #[must_use]
+    pub fn first_end(&self) -> Option<Millis> {
+        self.avoided.iter().map(|(_, until)| *until).min()
+    }
+
     fn note_names(&mut self) {
         if self.names.len() != self.avoided.len() || !self.avoided.is_empty() {
             self.names = Arc::new(self.avoided.iter().map(|(name, _)| name.clone()).collect());

@@ -385,7 +385,8 @@ impl Reconciler {
                 DeleteCause::Condemned
                 | DeleteCause::Killed
                 | DeleteCause::ScaledDown
-                | DeleteCause::Stopped => ChoreKind::Delete,
+                | DeleteCause::Stopped
+                | DeleteCause::Unplaced => ChoreKind::Delete,
             };
             self.chores.ask(&uid, &pod.name, kind);
         }

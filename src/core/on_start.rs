@@ -5,7 +5,7 @@
 //! given up by the first word from the server (a change, a bookmark, a LIST) after its time is up,
 //! never before: the pod may run by now and the watch be down.
 
-use crate::core::event::LossReason;
+use crate::core::event::{DeleteCause, LossReason};
 use crate::core::executors::{Group, Start};
 use crate::core::ids::ExecutorId;
 use crate::core::loss::Loss;
@@ -21,8 +21,8 @@ const UNSCHEDULABLE_MS: u64 = 120_000;
 /// A limit that ends a start.
 struct Limit {
     at: Millis,
-    /// Its key in the configuration.
-    name: &'static str,
+    /// Its key in the configuration; none: the pod keeps away from a node that is good again.
+    name: Option<&'static str>,
     ms: u64,
 }
 
@@ -76,10 +76,11 @@ impl Reconciler {
     }
 
     fn start_limit(&self, id: ExecutorId) -> Option<Limit> {
-        let Start { bound_since, stuck } = self.executors.get(id)?.start;
+        let executor = self.executors.get(id)?;
+        let Start { bound_since, stuck } = executor.start;
         let limit = |since: Option<Millis>, name, ms| {
             let at = since.filter(|_| ms > 0)?.after(ms);
-            Some(Limit { at, name, ms })
+            Some(Limit { at, name: Some(name), ms })
         };
         let since = |wanted| stuck.filter(|(kind, _)| *kind == wanted).map(|(_, since)| since);
         let policy = &self.policy;
@@ -88,7 +89,9 @@ impl Reconciler {
         let image = limit(image, "image_timeout", policy.image_timeout_ms);
         let unplaced = since(StuckKind::Unschedulable);
         let unplaced = limit(unplaced, "unschedulable_timeout", policy.unschedulable_timeout_ms);
-        [image, whole, unplaced].into_iter().flatten().min_by_key(|limit| limit.at)
+        let misplaced = since(StuckKind::Unschedulable).and(executor.avoids_until);
+        let misplaced = misplaced.map(|at| Limit { at, name: None, ms: 0 });
+        [image, whole, unplaced, misplaced].into_iter().flatten().min_by_key(|limit| limit.at)
     }
 
     /// The server has told how things are now.
@@ -104,7 +107,11 @@ impl Reconciler {
             self.overdue.insert(id);
             return;
         }
-        let loss = self.start_loss(id, &limit);
+        let Some(name) = limit.name else {
+            self.end(id, DeleteCause::Unplaced, now);
+            return;
+        };
+        let loss = self.start_loss(id, name, limit.ms);
         self.lose(id, &loss, now);
         self.insist(id);
         self.settle(id, now);
@@ -119,7 +126,7 @@ impl Reconciler {
         }
     }
 
-    fn start_loss(&self, id: ExecutorId, limit: &Limit) -> Loss {
+    fn start_loss(&self, id: ExecutorId, name: &str, ms: u64) -> Loss {
         let kind = self.executors.get(id).and_then(|e| e.start.stuck).map(|(kind, _)| kind);
         let reason = match kind {
             Some(StuckKind::Config) => LossReason::ConfigError,
@@ -129,7 +136,7 @@ impl Reconciler {
             }
         };
         let words = self.stuck_words(id).unwrap_or("the node tells nothing");
-        let (name, seconds) = (limit.name, limit.ms.div_ceil(1_000));
+        let seconds = ms.div_ceil(1_000);
         let message = format!("not running within allocation.{name} ({seconds}s): {words}");
         Loss { reason, exit_code: None, message }
     }

@@ -25,7 +25,11 @@ impl Reconciler {
                 Timer::Create(id) => self.on_create_due(id, now),
                 Timer::Proven(group, id) => self.on_proven(&group, id, now),
                 Timer::Grown(id) => self.on_grown(id),
-                Timer::Node => self.nodes.on_time(now),
+                Timer::Node => {
+                    self.nodes.on_time(now);
+                    // One that did it again has a later end.
+                    self.timers.extend(self.nodes.first_end().map(|at| (at, Timer::Node)));
+                }
                 Timer::Start(id) => self.on_start_due(id, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
@@ -97,7 +101,9 @@ impl Reconciler {
             self.hold_until = None;
         }
         let plans = self.make_plan(gate, now);
-        let wait_until = plans.iter().filter_map(|plan| plan.waiting?.1).min();
+        // A start whose time is up waits for a word from the server.
+        let times = plans.iter().filter_map(|plan| plan.waiting?.1);
+        let wait_until = times.filter(|until| *until > now).min();
         for plan in plans {
             self.carry_out(plan, now);
         }
@@ -216,6 +222,7 @@ impl Reconciler {
         let asked = self.mark();
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
+        executor.avoids_until = self.nodes.first_end();
         let shape = Shape { avoid: self.nodes.names(), memory_step: executor.memory_step };
         let Some(create) = executor.create.as_deref_mut() else { return };
         (create.asked, create.sent_at) = (asked, now);

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::{Action, Patch};
-use posse::core::event::Event;
+use posse::core::event::{Budget, Event};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::policy::{Replace, ScaleDown};
+use posse::core::pod::ContainerState;
+use posse::core::policy::{Policy, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
 use posse::core::status::State;
@@ -47,6 +48,21 @@ pub struct Check {
     unknown: BTreeMap<u64, u64>,
     /// A restore that the core has not noticed: the epoch it was in.
     doubt: Option<u32>,
+    steps: BTreeMap<u64, u32>,
+    // The truth about starts and nodes.
+    bound: BTreeMap<Uid, u64>,
+    unbound: BTreeMap<Uid, u64>,
+    lost_by_node: BTreeSet<Uid>,
+}
+
+/// The pod whose start was given up.
+fn start_loss(event: &Event) -> Option<&Uid> {
+    match event {
+        Event::ExecutorLost { subject, reason, .. } if reason.budget() == Some(Budget::Start) => {
+            subject.uid.as_ref()
+        }
+        _ => None,
+    }
 }
 
 fn fail<T>(what: String) -> Result<T, String> {
@@ -62,6 +78,9 @@ impl Check {
         *self = Self {
             is_kept: self.is_kept,
             told_ids: std::mem::take(&mut self.told_ids),
+            bound: std::mem::take(&mut self.bound),
+            unbound: std::mem::take(&mut self.unbound),
+            lost_by_node: std::mem::take(&mut self.lost_by_node),
             unkept_ids: std::mem::take(&mut self.unkept_ids),
             n_restores,
             is_held,
@@ -75,6 +94,18 @@ impl Check {
         self.n_restores += 1;
         self.doubt = core.map(|core| core.mark().epoch);
         self.told_gone.clear();
+    }
+
+    pub fn bound(&mut self, uid: &Uid, now: u64) {
+        self.bound.entry(uid.clone()).or_insert(now);
+    }
+
+    pub fn unbound(&mut self, uid: &Uid, now: u64) {
+        self.unbound.entry(uid.clone()).or_insert(now);
+    }
+
+    pub fn lost_by_node(&mut self, uid: &Uid) {
+        self.lost_by_node.insert(uid.clone());
     }
 
     pub fn on_stop(&mut self, order: StopOrder) {
@@ -154,9 +185,11 @@ impl Check {
         }
         for event in events {
             check.on_event(event, &world.cluster)?;
+            check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
         }
         for action in actions {
             check.on_action(action, core, &world.cluster, world.now)?;
+            check.on_shape(action, core, &world.policy, world.profile.trouble.n_nodes)?;
         }
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
         let (mut n_creates, mut n_chores, mut n_all) = (0, 0, 0);
@@ -204,11 +237,71 @@ impl Check {
         }
         let life = cluster.lives.get(uid);
         let was_over = life.is_some_and(|life| life.was_over);
-        if !was_over {
+        if !was_over && start_loss(event).is_none() {
             return fail(format!("{event:?}, but it lives: {life:?}"));
         }
         if !is_loss && life.is_some_and(|life| life.removed.is_none() && !life.is_erased) {
             return fail(format!("{event:?}, but it is there: {life:?}"));
+        }
+        Ok(())
+    }
+
+    /// A start was given up: it was not known to run, and its time was up.
+    fn on_start_loss(
+        &self,
+        event: &Event,
+        core: &Reconciler,
+        cluster: &Cluster,
+        policy: &Policy,
+        now: u64,
+    ) -> Verdict {
+        if let Event::ExecutorLost { subject, reason, .. } = event
+            && reason.budget() == Some(Budget::App)
+            && subject.uid.as_ref().is_some_and(|uid| self.lost_by_node.contains(uid))
+        {
+            return fail(format!("{event:?}, but its node took it"));
+        }
+        let Some(uid) = start_loss(event) else { return Ok(()) };
+        let is_over = cluster.lives.get(uid).is_none_or(|life| life.was_over);
+        if self.doubt.is_some() || is_over {
+            return Ok(());
+        }
+        if core.snapshot().get(uid).is_none_or(|pod| pod.container != ContainerState::Waiting) {
+            return fail(format!("{event:?}, but it is known to run"));
+        }
+        let up = |since: &BTreeMap<Uid, u64>, ms: u64| {
+            ms > 0 && since.get(uid).is_some_and(|since| now >= since + ms)
+        };
+        let is_up = up(&self.bound, policy.start_timeout_ms)
+            || up(&self.bound, policy.image_timeout_ms)
+            || up(&self.unbound, policy.unschedulable_timeout_ms);
+        if !is_up {
+            return fail(format!("{event:?}, but its time is not up"));
+        }
+        Ok(())
+    }
+
+    /// Nodes are avoided in bounds, and a create is repeated as it was.
+    fn on_shape(
+        &mut self,
+        action: &Action,
+        core: &Reconciler,
+        policy: &Policy,
+        n_nodes: u64,
+    ) -> Verdict {
+        let Action::Create { id, group, shape, .. } = action else { return Ok(()) };
+        let bad = &policy.bad_nodes;
+        let n = shape.avoid.len() as u64;
+        if n > 0 && (bad.losses == 0 || n * 1_000 > n_nodes * u64::from(bad.share_permille)) {
+            return fail(format!("{action:?} keeps away from too many of {n_nodes} nodes"));
+        }
+        let n_steps = core.executors().groups.get(group).map_or(0, |g| g.spec.memory_steps.len());
+        if shape.memory_step as usize > n_steps {
+            return fail(format!("{action:?} grows beyond {n_steps} steps"));
+        }
+        let before = self.steps.insert(id.0, shape.memory_step);
+        if before.is_some_and(|before| before != shape.memory_step) {
+            return fail(format!("{action:?} is another pod than the one asked for before"));
         }
         Ok(())
     }

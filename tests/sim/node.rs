@@ -1,9 +1,13 @@
 //! Owns the life of pods: scheduler, kubelet, evictions, and people who delete things.
 
+use std::sync::Arc;
+
 use posse::core::ids::Uid;
-use posse::core::pod::{ContainerState, End, Phase, Pod};
+use posse::core::input::Seen;
+use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
 
 use super::cluster::is_over;
+use super::faults::at;
 use super::world::{Happening, Step, World};
 
 impl World {
@@ -52,22 +56,31 @@ impl World {
             Step::Gone => {}
             _ if is_over(&pod) => {}
             Step::Bind => {
-                if pod.node.is_none() && self.rng.chance(self.profile.unschedulable) {
-                    self.cluster.update(uid, |pod| pod.unschedulable = true);
-                    self.after(20 * ms, Happening::Node(uid.clone(), Step::Bind));
-                    return;
+                let is_bound = pod.node.is_some();
+                if !is_bound && self.rng.chance(self.profile.unschedulable) {
+                    return self.wait_unbound(uid, StuckKind::Unschedulable, 20 * ms);
                 }
+                if !is_bound && self.trouble_rng.chance(self.profile.trouble.gated) {
+                    return self.wait_unbound(uid, StuckKind::Gated, 20 * ms);
+                }
+                let node = pod.node.clone().or_else(|| self.place(uid));
+                let Some(node) = node else {
+                    return self.wait_unbound(uid, StuckKind::Unschedulable, 5_000);
+                };
                 if self.rng.chance(self.profile.stuck / 4) && !self.is_calm {
                     self.stuck.insert(uid.clone());
                 }
                 self.cluster.update(uid, |pod| {
-                    pod.unschedulable = false;
-                    pod.node = Some("node".into());
+                    pod.stuck = stuck(StuckKind::Creating);
+                    pod.node = Some(node);
                 });
+                self.check.bound(uid, self.now);
                 self.after(ms, Happening::Node(uid.clone(), Step::Run));
             }
+            Step::Run if self.is_held_up(uid, &pod) => {}
             Step::Run => {
                 self.cluster.update(uid, |pod| {
+                    pod.stuck = None;
                     pod.phase = Phase::Running;
                     pod.container = ContainerState::Running;
                 });
@@ -76,6 +89,7 @@ impl World {
                 self.after(ms, Happening::Node(uid.clone(), Step::Die));
             }
             Step::Ready => self.cluster.update(uid, |pod| pod.ready = true),
+            Step::Die if self.is_lost_with_its_node(&pod) => self.lose_node(uid),
             Step::Die if self.rng.chance(self.profile.delete_by_others) => {
                 if self.rng.chance(30) {
                     self.cluster.remove(uid);
@@ -86,6 +100,65 @@ impl World {
             Step::Die if self.rng.chance(self.profile.die) => self.die(uid),
             Step::Die => {}
         }
+    }
+
+    pub fn note_avoided(&mut self, seen: &Seen, avoid: &Arc<Vec<String>>) {
+        if let Seen::Ours(pod) = seen {
+            self.avoided.insert(pod.uid.clone(), Arc::clone(avoid));
+        }
+    }
+
+    /// The scheduler says why it does not bind the pod, and tries again later.
+    fn wait_unbound(&mut self, uid: &Uid, kind: StuckKind, ms: u64) {
+        self.cluster.update(uid, |pod| pod.stuck = stuck(kind));
+        self.check.unbound(uid, self.now);
+        self.after(ms, Happening::Node(uid.clone(), Step::Bind));
+    }
+
+    /// A node for the pod; none where it keeps away from them all.
+    fn place(&mut self, uid: &Uid) -> Option<Box<str>> {
+        let n = self.profile.trouble.n_nodes.max(1);
+        let first = self.trouble_rng.below(n);
+        let names = (0..n).map(|i| format!("n{}", (first + i) % n));
+        let avoided = self.avoided.get(uid);
+        let mut free = names.filter(|name| avoided.is_none_or(|all| !all.contains(name)));
+        free.next().map(Into::into)
+    }
+
+    fn is_on_bad_node(&self, pod: &Pod) -> bool {
+        let bad = self.profile.trouble.bad_node.map(|i| format!("n{i}"));
+        bad.is_some() && pod.node.as_deref() == bad.as_deref()
+    }
+
+    /// True where the start goes wrong this time; another try follows.
+    fn is_held_up(&mut self, uid: &Uid, pod: &Pod) -> bool {
+        let trouble = self.profile.trouble.clone();
+        let rng = &mut self.trouble_rng;
+        let kind = match (rng.chance(trouble.image_error), rng.chance(trouble.config_error)) {
+            (true, _) => StuckKind::Image,
+            (false, true) => StuckKind::Config,
+            (false, false) if rng.chance(trouble.stuck_start) => StuckKind::Creating,
+            (false, false) if self.is_on_bad_node(pod) => StuckKind::Creating,
+            (false, false) => return false,
+        };
+        let ms = 5_000 + self.trouble_rng.below(20_000);
+        self.cluster.update(uid, |pod| pod.stuck = stuck(kind));
+        self.after(ms, Happening::Node(uid.clone(), Step::Run));
+        true
+    }
+
+    fn is_lost_with_its_node(&mut self, pod: &Pod) -> bool {
+        self.is_on_bad_node(pod) || self.trouble_rng.chance(self.profile.trouble.node_loss)
+    }
+
+    /// The node goes, or runs short of something.
+    fn lose_node(&mut self, uid: &Uid) {
+        let pod_reason = ["NodeLost", "Evicted"][at(&mut self.trouble_rng, 2)];
+        self.cluster.update(uid, |pod| {
+            pod.phase = Phase::Failed;
+            pod.end = Some(Box::new(End { pod_reason: pod_reason.into(), ..End::default() }));
+        });
+        self.check.lost_by_node(uid);
     }
 
     fn die(&mut self, uid: &Uid) {
@@ -112,4 +185,8 @@ fn end(pod: &mut Pod, code: i32, reason: &str) {
     pod.ready = false;
     let end = End { exit_code: Some(code), container_reason: reason.into(), ..End::default() };
     pod.end = Some(Box::new(end));
+}
+
+fn stuck(kind: StuckKind) -> Option<Box<Stuck>> {
+    Some(Box::new(Stuck { kind, words: format!("{kind:?}").into() }))
 }

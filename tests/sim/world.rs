@@ -2,6 +2,7 @@
 //! around it (watcher, poller, lease, driver), and the life of pods on nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use posse::core::action::Action;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
@@ -14,7 +15,7 @@ use posse::core::time::Millis;
 
 use super::check::{Check, Verdict};
 use super::cluster::{Cluster, is_over};
-use super::faults::{Profile, at, policy};
+use super::faults::{Profile, Trouble, at, policy};
 use super::trace;
 
 pub const PREFIX: &str = "app-x-exec-";
@@ -88,6 +89,10 @@ pub struct World {
     pub outstanding: BTreeSet<u64>,
     pub groups: Vec<GroupSpec>,
     pub stuck: BTreeSet<Uid>,
+    /// What starts and nodes do is drawn from this one.
+    pub trouble_rng: Rng,
+    /// The nodes that a pod keeps away from.
+    pub avoided: BTreeMap<Uid, Arc<Vec<String>>>,
     pub is_calm: bool,
     queue: BTreeMap<(u64, u64), Happening>,
     n_queued: u64,
@@ -111,6 +116,21 @@ impl World {
         Self::with(rng, profile, policy, groups)
     }
 
+    /// The same world, in which starts fail and nodes are bad as well.
+    pub fn troubled(seed: u64) -> Self {
+        let mut world = Self::new(seed);
+        let mut rng = Rng::new(!seed);
+        world.profile.trouble = Trouble::draw(&mut rng, &mut world.policy);
+        for group in &mut world.groups {
+            if rng.chance(50) {
+                group.memory_steps = ["2Gi", "3Gi"].map(str::to_owned).to_vec();
+            }
+        }
+        trace(|| format!("{:?}", world.profile.trouble));
+        world.trouble_rng = rng;
+        world
+    }
+
     pub fn with(rng: Rng, profile: Profile, policy: Policy, groups: Vec<GroupSpec>) -> Self {
         let mut cluster = Cluster::default();
         (cluster.version, cluster.quota) = (10, profile.quota);
@@ -128,6 +148,8 @@ impl World {
             outstanding: BTreeSet::new(),
             groups,
             stuck: BTreeSet::new(),
+            trouble_rng: Rng::new(0),
+            avoided: BTreeMap::new(),
             is_calm: false,
             queue: BTreeMap::new(),
             n_queued: 0,
@@ -585,6 +607,7 @@ fn group(name: &str, rng: &mut Rng) -> GroupSpec {
         max: rng.chance(20).then_some(6),
         scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
         replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
+        memory_steps: Vec::new(),
         from_file: rng.chance(50),
     }
 }
