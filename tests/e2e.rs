@@ -15,6 +15,7 @@ mod e2e {
     pub mod outages;
     pub mod refusals;
     pub mod scaling;
+    pub mod starts;
 }
 
 use std::process::ExitCode;
@@ -59,6 +60,9 @@ const SCENARIOS: &[Scenario] = scenarios! {
         kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod, render_asks_the_server, scale_up_and_down,
         second_signal_ends_it_at_once, two_posse_of_one_instance,
     };
+    Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
+    Embedded starts::{no_node_is_waited_for};
+    Real starts::{memory_that_grows, node_where_nothing_starts};
     Embedded scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};
     Embedded harness::{harness_audit, harness_events};

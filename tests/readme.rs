@@ -140,11 +140,13 @@ fn the_loss_reasons_and_their_budgets() {
         LossReason::DeadlineExceeded,
         LossReason::Deleted,
         LossReason::Evicted,
+        LossReason::ImageError,
         LossReason::Killed,
         LossReason::NodeLost,
         LossReason::NodeShutdown,
         LossReason::OomKilled,
         LossReason::Preempted,
+        LossReason::StartTimeout,
         LossReason::Unknown,
     ];
     let budget = |reason: LossReason| reason.budget().map_or("none", |budget| budget.as_str());
