@@ -83,9 +83,13 @@ impl Executor {
         if self.is_kept {
             return State::Failed;
         }
+        if self.is_gone {
+            // Also where a history that went back brings its pod again, to be deleted anew.
+            return State::Terminating;
+        }
         let Some(pod) = pod else {
             let is_cancelled = self.create.as_ref().is_some_and(|create| create.is_cancelled);
-            return match (self.is_gone || self.is_lost, is_cancelled) {
+            return match (self.is_lost, is_cancelled) {
                 (true, _) => State::Terminating,
                 (false, true) => State::Draining,
                 (false, false) => State::Requested,

@@ -577,7 +577,12 @@ impl Emitter<'_> {
                 Piece::Text(text) => self.escaped(text),
                 Piece::Word(word) => match self.build.identity.word(word) {
                     Part::Text(text) => self.escaped(&text),
-                    gap => self.parts.push(gap),
+                    gap @ (Part::Avoid
+                    | Part::ExecutorId
+                    | Part::MemoryLimit
+                    | Part::MemoryRequest
+                    | Part::PodName
+                    | Part::Slot) => self.parts.push(gap),
                 },
             }
         }
@@ -592,9 +597,10 @@ impl Emitter<'_> {
     }
 
     fn text(&mut self, text: &str) {
-        match self.parts.last_mut() {
-            Some(Part::Text(last)) => last.push_str(text),
-            Some(_) | None => self.parts.push(Part::Text(text.to_owned())),
+        if let Some(Part::Text(last)) = self.parts.last_mut() {
+            last.push_str(text);
+        } else {
+            self.parts.push(Part::Text(text.to_owned()));
         }
     }
 }

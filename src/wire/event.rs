@@ -175,18 +175,6 @@ mod tests {
             ),
         );
         check(
-            Event::MemoryGrown { subject: subject.clone(), memory: "1280Mi".into() },
-            &format!(r#""memory_grown",{who},"memory":"1280Mi""#),
-        );
-        check(
-            Event::NodeAvoided {
-                node: "n1".into(),
-                until: Millis(1_000),
-                reason: LossReason::NodeLost,
-            },
-            r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
-        );
-        check(
             Event::ExecutorDeleted { subject, cause: DeleteCause::ScaledDown },
             &format!(r#""executor_deleted",{who},"cause":"scaled_down""#),
         );
@@ -208,5 +196,24 @@ mod tests {
             r#""waiting","group":"default","for":"first_list","until":null,"message":null"#,
         );
         check(Event::WatchRestarted { cause: "410".into() }, r#""watch_restarted","cause":"410""#);
+    }
+
+    #[test]
+    fn what_is_said_of_memory_and_nodes() {
+        let group = GroupName::from("default");
+        let subject = Subject { group, id: ExecutorId(3), uid: None, pod: "w-a-exec-3".into() };
+        let who = r#""group":"default","executor":3,"uid":null,"pod":"w-a-exec-3""#;
+        check(
+            Event::MemoryGrown { subject, memory: "1280Mi".into() },
+            &format!(r#""memory_grown",{who},"memory":"1280Mi""#),
+        );
+        check(
+            Event::NodeAvoided {
+                node: "n1".into(),
+                until: Millis(1_000),
+                reason: LossReason::NodeLost,
+            },
+            r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
+        );
     }
 }

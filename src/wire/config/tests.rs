@@ -57,22 +57,16 @@ executors:
     env: {A: 1.10, B: '', C: off}
     cpu: 1.50
     memory: 512Mi
-    sidecar_failure: fail
-    oom_growth: 1.25
-    memory_max: 2Gi
   - group: c
     image: x
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
 allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
-  adopt_hold: 1s, node_loss_after: 1500ms, start_timeout: 0, image_timeout: 1m,
-  unschedulable_timeout: 2m}
-bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
+  adopt_hold: 1s, node_loss_after: 1500ms}
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
 heartbeat: {reason_wait: 1s}
 lease: false
 shutdown: {grace: 1s, timeout: 2s}
-control: off
-";
+control: off";
     let config = Config::parse("posse.yaml", text).unwrap();
     let [a, b, c] = config.executors.as_slice() else { panic!("three groups") };
     assert_eq!((a.count, a.min, a.max), (3, 3, None), "no count: at least min");
@@ -92,9 +86,6 @@ control: off
         memory: Some("512Mi".to_owned()),
     };
     assert_eq!(b.shorthands, want);
-    let growth = Growth { permille: 1_250, max: "2Gi".to_owned() };
-    assert_eq!((b.fails_with_sidecars, &b.growth), (true, &Some(growth)));
-    assert_eq!((c.fails_with_sidecars, &c.growth), (false, &None));
     assert_eq!(
         c.shorthands.env,
         [
@@ -107,22 +98,14 @@ control: off
         in_flight_max: IN_FLIGHT_LIMIT,
         pending_max: 1,
         unschedulable_max: 2,
-        start_timeout_ms: 0,
-        image_timeout_ms: 60_000,
-        unschedulable_timeout_ms: 120_000,
         adopt_hold_ms: 1_000,
-        bad_nodes: BadNodes {
-            losses: 2,
-            window_ms: 60_000,
-            avoid_for_ms: 120_000,
-            share_permille: 500,
-        },
         failures_app: FailureLimit::Max(7),
         failures_cluster: FailureLimit::Auto,
         failures_start: FailureLimit::Max(0),
         failures_window_ms: 120_000,
         keep_failed: 0,
         stop_timeout_ms: 2_000,
+        ..Policy::default()
     };
     assert_eq!(config.policy, policy);
     assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
@@ -372,6 +355,32 @@ pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn every_value_about_starts_and_nodes_arrives() {
+    let text = "
+executors:
+  - {group: a, image: x, sidecar_failure: fail, oom_growth: 1.25, memory_max: 2Gi}
+  - {group: b, image: x, sidecar_failure: ignore}
+allocation: {start_timeout: 0, image_timeout: 1m, unschedulable_timeout: 2m}
+bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
+";
+    let config = Config::parse("posse.yaml", text).unwrap();
+    let [a, b] = config.executors.as_slice() else { panic!("two groups") };
+    let growth = Growth { permille: 1_250, max: "2Gi".to_owned() };
+    assert_eq!((a.fails_with_sidecars, &a.growth), (true, &Some(growth)));
+    assert_eq!((b.fails_with_sidecars, &b.growth), (false, &None));
+    let bad_nodes =
+        BadNodes { losses: 2, window_ms: 60_000, avoid_for_ms: 120_000, share_permille: 500 };
+    let policy = Policy {
+        start_timeout_ms: 0,
+        image_timeout_ms: 60_000,
+        unschedulable_timeout_ms: 120_000,
+        bad_nodes,
+        ..Policy::default()
+    };
+    assert_eq!(config.policy, policy);
 }
 
 #[test]
