@@ -7,9 +7,11 @@
 mod harness;
 
 use harness::{Run, policy, refusal, spec};
-use posse::core::event::Event;
+use posse::core::action::Action;
+use posse::core::event::{Event, LossReason};
 use posse::core::input::PodEvent;
 use posse::core::plan::share;
+use posse::core::pod::{ContainerState, End, Phase, Stuck, StuckKind};
 use posse::core::policy::{Policy, ScaleDown};
 use posse::core::refusal::Class;
 use posse::core::waiting::Waiting;
@@ -216,6 +218,88 @@ fn spark_c3_3_support_pod_listing_with_resource_version() {
     let list = posse::core::input::List { source, pods: old, version, asked };
     run.tell(posse::core::input::Input::List(list));
     assert_eq!((run.take(), run.group("g").running, run.group("g").pending), (vec![], 2, 1));
+}
+
+/// Spark's inventory A.10: a pod that stays pending for its image is never counted there. Here it is
+/// given up, counted as a failed start, and tried again with one.
+#[test]
+fn spark_a10_stuck_pending_image_pull() {
+    let mut run = Run::new(policy(), vec![spec("g", 2)]);
+    let ids = run.creates();
+    run.created(&ids);
+    run.running(&[2]);
+    let words = "container worker: ImagePullBackOff";
+    let stuck = Stuck { kind: StuckKind::Image, words: words.into() };
+    run.watch(&[1], |pod| {
+        (pod.node, pod.stuck) = (Some("n".into()), Some(Box::new(stuck.clone())));
+    });
+    run.wait(300_000);
+    assert!(run.take().is_empty(), "not without a word from the server");
+    run.list();
+    assert_eq!(run.ends(), ["u1"]);
+    let lost = run.events.iter().find_map(|event| match event {
+        Event::ExecutorLost { subject, reason, message, .. } => {
+            Some((subject.id.0, *reason, message))
+        }
+        _ => None,
+    });
+    let (id, reason, message) = lost.unwrap();
+    assert_eq!((id, reason), (1, LossReason::ImageError));
+    assert!(message.contains(words), "{message}");
+    run.wait(20_000);
+    assert_eq!(run.creates(), [3]);
+}
+
+/// ExecutorPodsBackoffControllerSuite: failures of executors that had started do not count.
+#[test]
+fn spark_c14_failures_of_executors_that_had_started_do_not_count() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 3)]);
+    run.failed(&[1]);
+    assert!(run.take().iter().any(|a| matches!(a, Action::Create { .. })), "replaced at once");
+    assert_eq!(run.waits_for("g"), None);
+}
+
+/// A start that fails counts once per id, however often it is told, and holds its group back from
+/// the first one on; Spark has a threshold.
+#[test]
+fn spark_c14_a_failure_is_counted_once_per_id() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    run.created(&[1]);
+    run.take();
+    for _ in 0..3 {
+        run.watch(&[1], |pod| {
+            (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+            let reason = "StartError".into();
+            let end = End { exit_code: Some(128), container_reason: reason, ..End::default() };
+            pod.end = Some(Box::new(end));
+        });
+    }
+    assert_eq!(run.waits_for("g"), Some(Waiting::ConfigError));
+    run.take();
+    run.wait(20_000);
+    assert_eq!(run.creates(), [2], "the first delay, not the third");
+}
+
+/// Spark ends a backoff only for an executor asked for during it; here whoever runs shows that the
+/// trouble is over.
+#[test]
+fn spark_c14_only_an_executor_asked_for_during_backoff_can_end_it() {
+    let mut run = Run::new(policy(), vec![spec("g", 2)]);
+    run.created(&[1, 2]);
+    run.take();
+    run.watch(&[1], |pod| {
+        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+        let reason = "StartError".into();
+        pod.end = Some(Box::new(End {
+            exit_code: Some(128),
+            container_reason: reason,
+            ..End::default()
+        }));
+    });
+    run.take();
+    assert_eq!(run.waits_for("g"), Some(Waiting::ConfigError));
+    run.running(&[2]);
+    assert_eq!(run.creates(), [3]);
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub type Verdict = Result<(), String>;
 
 const BLOCK: u64 = 1_000;
 const OPEN_MS: u64 = 60_000;
+/// The last word from the server may be so old: a backlog of the watch, a LIST on its way.
+const STALE_MS: u64 = 45_000;
 
 #[derive(Debug, Default)]
 pub struct Check {
@@ -52,6 +54,7 @@ pub struct Check {
     // The truth about starts and nodes.
     bound: BTreeMap<Uid, u64>,
     unbound: BTreeMap<Uid, u64>,
+    running: BTreeMap<Uid, u64>,
     lost_by_node: BTreeSet<Uid>,
 }
 
@@ -80,6 +83,7 @@ impl Check {
             told_ids: std::mem::take(&mut self.told_ids),
             bound: std::mem::take(&mut self.bound),
             unbound: std::mem::take(&mut self.unbound),
+            running: std::mem::take(&mut self.running),
             lost_by_node: std::mem::take(&mut self.lost_by_node),
             unkept_ids: std::mem::take(&mut self.unkept_ids),
             n_restores,
@@ -102,6 +106,10 @@ impl Check {
 
     pub fn unbound(&mut self, uid: &Uid, now: u64) {
         self.unbound.entry(uid.clone()).or_insert(now);
+    }
+
+    pub fn running(&mut self, uid: &Uid, now: u64) {
+        self.running.entry(uid.clone()).or_insert(now);
     }
 
     pub fn lost_by_node(&mut self, uid: &Uid) {
@@ -268,6 +276,9 @@ impl Check {
         }
         if core.snapshot().get(uid).is_none_or(|pod| pod.container != ContainerState::Waiting) {
             return fail(format!("{event:?}, but it is known to run"));
+        }
+        if self.running.get(uid).is_some_and(|&at| at + STALE_MS < now) {
+            return fail(format!("{event:?}, but it has run for long: nobody asked the server"));
         }
         let up = |since: &BTreeMap<Uid, u64>, ms: u64| {
             ms > 0 && since.get(uid).is_some_and(|since| now >= since + ms)

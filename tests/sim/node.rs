@@ -5,12 +5,29 @@ use std::sync::Arc;
 use posse::core::ids::Uid;
 use posse::core::input::Seen;
 use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::rng::Rng;
 
 use super::cluster::is_over;
-use super::faults::at;
+use super::faults::{Trouble, at};
+use super::trace;
 use super::world::{Happening, Step, World};
 
 impl World {
+    /// The same world, in which starts fail and nodes are bad as well.
+    pub fn troubled(seed: u64) -> Self {
+        let mut world = Self::new(seed);
+        let mut rng = Rng::new(!seed);
+        world.profile.trouble = Trouble::draw(&mut rng, &mut world.policy);
+        for group in &mut world.groups {
+            if rng.chance(50) {
+                group.memory_steps = ["2Gi", "3Gi"].map(str::to_owned).to_vec();
+            }
+        }
+        trace(|| format!("{:?}", world.profile.trouble));
+        world.trouble_rng = rng;
+        world
+    }
+
     pub fn begin_life(&mut self, uid: &Uid) {
         let ms = 1 + self.rng.below(2_000);
         self.after(ms, Happening::Node(uid.clone(), Step::Bind));
@@ -84,6 +101,7 @@ impl World {
                     pod.phase = Phase::Running;
                     pod.container = ContainerState::Running;
                 });
+                self.check.running(uid, self.now);
                 self.after(ms, Happening::Node(uid.clone(), Step::Ready));
                 let ms = 1 + self.rng.below(self.profile.die_ms);
                 self.after(ms, Happening::Node(uid.clone(), Step::Die));

@@ -15,7 +15,7 @@ use posse::core::time::Millis;
 
 use super::check::{Check, Verdict};
 use super::cluster::{Cluster, is_over};
-use super::faults::{Profile, Trouble, at, policy};
+use super::faults::{Profile, at, policy};
 use super::trace;
 
 pub const PREFIX: &str = "app-x-exec-";
@@ -114,21 +114,6 @@ impl World {
         let groups: Vec<GroupSpec> =
             (0..profile.n_groups).map(|i| group(&format!("g{i}"), &mut rng)).collect();
         Self::with(rng, profile, policy, groups)
-    }
-
-    /// The same world, in which starts fail and nodes are bad as well.
-    pub fn troubled(seed: u64) -> Self {
-        let mut world = Self::new(seed);
-        let mut rng = Rng::new(!seed);
-        world.profile.trouble = Trouble::draw(&mut rng, &mut world.policy);
-        for group in &mut world.groups {
-            if rng.chance(50) {
-                group.memory_steps = ["2Gi", "3Gi"].map(str::to_owned).to_vec();
-            }
-        }
-        trace(|| format!("{:?}", world.profile.trouble));
-        world.trouble_rng = rng;
-        world
     }
 
     pub fn with(rng: Rng, profile: Profile, policy: Policy, groups: Vec<GroupSpec>) -> Self {
