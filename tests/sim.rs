@@ -101,6 +101,7 @@ fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> Wor
         max: None,
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
+        decommission: None,
         from_file: true,
     };
     let mut world = World::with(rng, profile, Policy::default(), vec![group]);

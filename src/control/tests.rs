@@ -59,7 +59,12 @@ impl Core for FakeCore {
         }
         self.asked.lock().unwrap().push(command.clone());
         Ok(match command {
-            Command::DriverReady => Reply::Done,
+            Command::Disconnected { executor } if executor.0 > 2 => Reply::UnknownExecutor,
+            Command::Disconnected { .. } | Command::DriverReady => Reply::Done,
+            Command::Heartbeat { executors } | Command::Idle { executors } => {
+                let unknown = executors.into_iter().filter(|id| id.0 > 2).collect();
+                Reply::Noted { unknown }
+            }
             Command::Kill { executors, .. } if executors.contains(&ExecutorId(66)) => {
                 Reply::Refused { what: "not these".into(), field: "executors" }
             }

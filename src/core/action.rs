@@ -1,16 +1,17 @@
 //! Owns what the core wants done: values that `runtime/` carries out without a choice of its own.
 
-use crate::core::event::{Budget, DeleteCause};
+use crate::core::event::Budget;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::Mark;
+use crate::core::pod::Draining;
 
 /// What is written onto a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Its loss is reported and has spent its budget.
     Counted,
-    /// It was chosen to go.
-    Draining(DeleteCause),
+    /// It was chosen to go; with the key and the value of a label of the group's own.
+    Draining(Draining, Option<(String, String)>),
 }
 
 /// One thing to do. Every action but `Relist` is answered by exactly one input.
@@ -37,6 +38,8 @@ pub enum Action {
 /// A decision that ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// The driver made no call for too long (exit 14).
+    DriverSilent { silence_ms: u64 },
     /// The driver cannot be started (exit 2).
     DriverNotStarted { message: String },
     /// A failure budget is spent (exit 11).

@@ -1,7 +1,7 @@
 //! Owns the table of executors and groups, and keeps the counts by state right, so that a turn
 //! costs what changed. Decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::brake::Brake;
 use crate::core::event::DeleteCause;
@@ -25,6 +25,8 @@ pub struct Executor {
     pub create: Option<Box<Create>>,
     /// Posse decided to end it; it is no loss when it goes.
     pub ending: Option<DeleteCause>,
+    /// It is ending, and has until then to do so by itself.
+    pub drain_until: Option<Millis>,
     /// Its loss was reported (or was before a restart): no capacity ever again.
     pub is_lost: bool,
     /// Ended, and kept as evidence.
@@ -49,6 +51,7 @@ impl Executor {
             uid: None,
             create: None,
             ending: None,
+            drain_until: None,
             is_lost: false,
             is_kept: false,
             is_gone: false,
@@ -137,6 +140,8 @@ pub struct Group {
     pub n_in_flight: u32,
     pub slots: Slots,
     pub brake: Brake,
+    /// When executors of it were lost for a silence of theirs, within the time-out.
+    pub silenced: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
     /// The server's words for the refusal that holds the group back.
@@ -158,6 +163,7 @@ impl Group {
             n_in_flight: 0,
             slots: Slots::default(),
             brake: Brake::default(),
+            silenced: VecDeque::new(),
             waiting: None,
             refusal: None,
         }

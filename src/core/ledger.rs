@@ -113,6 +113,8 @@ pub enum ChoreKind {
     Count,
     /// Delete it.
     Delete,
+    /// Mark it as draining.
+    Mark,
     /// Mark it as draining, then delete it.
     MarkAndDelete,
 }
@@ -157,8 +159,11 @@ impl Chores {
     /// Asks for `kind` on this pod. A delete replaces a lesser chore; never the other way round.
     pub fn ask(&mut self, uid: &Uid, name: &str, kind: ChoreKind) {
         if let Some(chore) = self.by_uid.get_mut(uid) {
-            if chore.kind == ChoreKind::Count {
+            if matches!(chore.kind, ChoreKind::Count | ChoreKind::Mark) {
                 chore.kind = kind;
+                if matches!(chore.step, ChoreStep::RetryAt(_)) {
+                    self.queue(uid);
+                }
             }
             return;
         }

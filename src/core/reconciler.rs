@@ -8,6 +8,7 @@ use crate::core::action::{Action, Verdict};
 use crate::core::budget::Budgets;
 use crate::core::event::{Event, Subject};
 use crate::core::executors::{Executors, Group};
+use crate::core::hearing::Hearing;
 use crate::core::idalloc::IdAllocator;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::idset::IdSet;
@@ -32,6 +33,8 @@ pub struct Identity {
     pub id_high_water: u64,
     /// The server keeps the high water for this run.
     pub is_id_high_water_kept: bool,
+    /// When this process's time began, in milliseconds since 1970: pods tell wall time.
+    pub start_unix_ms: u64,
     /// The instance is held; false: not before `Input::Lease` says so.
     pub is_lease_held: bool,
     /// Creates may begin; false: not before `Input::DriverReady`.
@@ -43,8 +46,16 @@ pub struct Identity {
 pub(in crate::core) enum Timer {
     Chore(Uid),
     Create(ExecutorId),
+    /// The reason of an executor that the driver lost was looked for long enough.
+    Disconnected(ExecutorId),
+    /// An executor has had its time to end by itself.
+    Drain(ExecutorId),
+    /// An executor may not have been heard from for too long.
+    Heartbeat,
     /// The executor that has to live for its group to go on may have lived long enough.
     Proven(GroupName, ExecutorId),
+    /// The driver may have been silent for too long.
+    Silence,
     Unschedulable,
 }
 
@@ -60,6 +71,7 @@ pub struct Reconciler {
     pub(in crate::core) spent: IdSet,
     pub(in crate::core) chores: Chores,
     pub(in crate::core) strays: Strays,
+    pub(in crate::core) hearing: Hearing,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
     /// Failed pods kept as evidence, oldest first.
@@ -103,6 +115,7 @@ impl Reconciler {
             spent: IdSet::default(),
             chores: Chores::default(),
             strays: Strays::default(),
+            hearing: Hearing::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -295,6 +308,7 @@ impl Reconciler {
         self.close_entry(id, false);
         let Some(executor) = self.executors.remove(id) else { return };
         self.spent.insert(id);
+        self.hearing.forget(id);
         self.kept.retain(|kept| *kept != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {
             group.brake.on_probe_void(id);

@@ -17,7 +17,7 @@ use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::runtime::inbox::Message;
 use crate::wire::build::Compiled;
-use crate::wire::labels;
+use crate::wire::{draining, labels};
 
 /// Deletes, patches and lists are carried out by so many threads.
 const CHORE_WRITERS_MAX: usize = 8;
@@ -159,7 +159,7 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
             }
         },
         Action::Patch { uid, name, patch } => {
-            let answer = pods.patch(&name, patch_body(&uid, patch).as_bytes()).map(drop);
+            let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
             log_answer("patch", &name, answer.as_ref().err());
             Input::Patched { uid, answer }
         }
@@ -170,14 +170,21 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
 }
 
 /// A merge patch for this uid and no other: the server refuses another with 409.
-fn patch_body(uid: &Uid, patch: Patch) -> String {
+fn patch_body(uid: &Uid, patch: &Patch) -> String {
     let metadata = match patch {
         Patch::Counted => {
             serde_json::json!({"uid": uid.to_string(), "labels": {labels::COUNTED: unix_time()}})
         }
-        Patch::Draining(cause) => serde_json::json!({
-            "uid": uid.to_string(), "annotations": {labels::DRAINING: cause.as_str()},
-        }),
+        Patch::Draining(draining, label) => {
+            let value = draining::value(*draining);
+            let mut metadata = serde_json::json!({
+                "uid": uid.to_string(), "annotations": {labels::DRAINING: value},
+            });
+            if let Some((key, value)) = label {
+                metadata["labels"] = serde_json::json!({ key: value });
+            }
+            metadata
+        }
     };
     serde_json::json!({ "metadata": metadata }).to_string()
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
+use crate::core::policy::{Decommission, FailureLimit, Policy, Replace, ScaleDown};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
 use crate::wire::names;
@@ -22,9 +22,7 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("allocation.image_timeout", "5m"),
     ("allocation.start_timeout", "10m"),
     ("allocation.unschedulable_timeout", "0s"),
-    ("driver.silence", "0s"),
     ("failures.log_lines", "0"),
-    ("heartbeat.timeout", "0s"),
     ("metrics", "off"),
 ];
 
@@ -70,6 +68,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "container",
             "count",
             "cpu",
+            "decommission",
             "env",
             "group",
             "image",
@@ -82,6 +81,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "template",
         ],
     ),
+    ("decommission", &["after", "label"]),
     ("failures", &["app", "cluster", "keep_failed", "log_lines", "start", "window"]),
     ("heartbeat", &["reason_wait", "timeout"]),
     ("shutdown", &["grace", "timeout"]),
@@ -103,8 +103,6 @@ pub struct Config {
     /// 0: no tolerations are added.
     pub node_loss_after_ms: u64,
     pub watch: bool,
-    /// How long the reason of a `disconnected` executor is looked for.
-    pub reason_wait_ms: u64,
     pub lease: bool,
     /// What the driver gets to end in.
     pub grace_ms: u64,
@@ -158,6 +156,7 @@ pub struct Group {
     pub shorthands: Shorthands,
     pub scale_down: ScaleDown,
     pub replace: Replace,
+    pub decommission: Option<Decommission>,
 }
 
 /// Where a group's pod comes from.
@@ -193,7 +192,6 @@ impl Default for Config {
             poll_interval_ms: 5 * 60_000,
             node_loss_after_ms: 60_000,
             watch: true,
-            reason_wait_ms: 30_000,
             lease: true,
             grace_ms: 15_000,
             control: Control::Default,
@@ -213,6 +211,7 @@ impl Default for Group {
             shorthands: Shorthands::default(),
             scale_down: ScaleDown::Any,
             replace: Replace::Terminating,
+            decommission: None,
         }
     }
 }
@@ -239,6 +238,7 @@ impl Config {
         config.read_allocation(&top.section("allocation")?)?;
         config.read_failures(&top.section("failures")?)?;
         config.read_heartbeat(&top.section("heartbeat")?)?;
+        config.policy.driver_silence_ms = top.section("driver")?.duration_ms("silence", 0)?;
         config.read_shutdown(&top.section("shutdown")?)?;
         if !config.watch && config.poll_interval_ms == 0 {
             return Err(top.error("watch", WATCH_AND_POLL_OFF));
@@ -285,7 +285,10 @@ impl Config {
 
     fn read_heartbeat(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
         only(section, "heartbeat")?;
-        self.reason_wait_ms = section.duration_ms("reason_wait", self.reason_wait_ms)?;
+        let policy = &mut self.policy;
+        policy.reason_wait_ms = section.duration_ms("reason_wait", policy.reason_wait_ms)?;
+        policy.heartbeat_timeout_ms =
+            section.duration_ms("timeout", policy.heartbeat_timeout_ms)?;
         Ok(())
     }
 
@@ -384,7 +387,27 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
             &[("terminating", Replace::Terminating), ("gone", Replace::Gone)],
             default.replace,
         )?,
+        decommission: decommission(section)?,
     })
+}
+
+fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError> {
+    if group.get("decommission").is_none() {
+        return Ok(None);
+    }
+    let section = group.section("decommission")?;
+    only(&section, "decommission")?;
+    let after_ms = section.duration_ms("after", 0)?;
+    if after_ms == 0 {
+        let message = "has to be longer than 0s: the time that a running executor gets to end";
+        return Err(section.error("after", message));
+    }
+    let label = checked(&section, "label", names::label_mistake)?;
+    let label = label.map(|text| {
+        let (key, value) = text.split_once('=').unwrap_or((&text, ""));
+        (key.to_owned(), value.to_owned())
+    });
+    Ok(Some(Decommission { after_ms, label }))
 }
 
 fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigError> {

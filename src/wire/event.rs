@@ -32,6 +32,7 @@ fn name(event: &Event) -> &'static str {
         Event::BudgetExhausted { .. } => "budget_exhausted",
         Event::CreateRefused { .. } => "create_refused",
         Event::ExecutorDeleted { .. } => "executor_deleted",
+        Event::ExecutorDraining { .. } => "executor_draining",
         Event::ExecutorLost { .. } => "executor_lost",
         Event::ExecutorRequested { .. } => "executor_requested",
         Event::ExecutorRunning { .. } => "executor_running",
@@ -56,6 +57,11 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
         Event::ExecutorDeleted { subject, cause } => {
             write_subject(map, subject)?;
             map.serialize_entry("cause", cause.as_str())
+        }
+        Event::ExecutorDraining { subject, cause, until } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("cause", cause.as_str())?;
+            map.serialize_entry("until", &epoch.rfc3339(*until))
         }
         Event::ExecutorLost { subject, node, reason, exit_code, message } => {
             write_subject(map, subject)?;
@@ -160,6 +166,16 @@ mod tests {
             },
             &format!(
                 r#""executor_lost",{who},"node":null,"reason":"oom_killed","caused_by_app":true,"exit_code":137,"message":"a \"b\"\n","budget":"app""#
+            ),
+        );
+        check(
+            Event::ExecutorDraining {
+                subject: subject.clone(),
+                cause: DeleteCause::Killed,
+                until: Millis(30_000),
+            },
+            &format!(
+                r#""executor_draining",{who},"cause":"killed","until":"2026-01-01T00:00:30.000Z""#
             ),
         );
         check(

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::input::{Foreign, Seen};
 use crate::core::pod::{ContainerState, End, InitEnd, Phase, Pod};
+use crate::wire::draining;
 use crate::wire::labels::{
     APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SLOT, Selection,
 };
@@ -184,7 +185,7 @@ struct Labels<'a> {
 struct Annotations<'a> {
     container: Option<Text<'a>>,
     deletion_cost: Option<Text<'a>>,
-    draining: bool,
+    draining: Option<Text<'a>>,
 }
 
 /// A map of strings of which a few keys are wanted.
@@ -217,10 +218,8 @@ impl<'de: 'a, 'a> Picked<'de> for Annotations<'a> {
         let place = match key {
             CONTAINER => &mut self.container,
             DELETION_COST => &mut self.deletion_cost,
-            key => {
-                self.draining |= key == DRAINING;
-                return map.next_value::<IgnoredAny>().map(drop);
-            }
+            DRAINING => &mut self.draining,
+            _ => return map.next_value::<IgnoredAny>().map(drop),
         };
         *place = map.next_value()?;
         Ok(())
@@ -330,7 +329,7 @@ impl RawPod<'_> {
                 .condition("PodScheduled", "False")
                 .is_some_and(|c| text_of(c.reason.as_ref()) == "Unschedulable"),
             ready: status.condition("Ready", "True").is_some(),
-            draining: annotations.draining,
+            draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
             counted: labels.counted,
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),

@@ -23,6 +23,7 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
         max: None,
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
+        decommission: None,
         from_file: false,
     }
 }
@@ -54,6 +55,7 @@ impl Run {
             owner: None,
             id_high_water: 0,
             is_id_high_water_kept: false,
+            start_unix_ms: 1_000_000,
             is_lease_held: true,
             is_driver_ready: true,
         };
@@ -148,7 +150,7 @@ impl Run {
             container: ContainerState::Waiting,
             unschedulable: false,
             ready: false,
-            draining: false,
+            draining: None,
             counted: false,
             deletion_cost: 0,
             node: None,

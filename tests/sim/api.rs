@@ -150,7 +150,7 @@ impl World {
                     Some(_) => {
                         self.cluster.update(&uid, |pod| match patch {
                             Patch::Counted => pod.counted = true,
-                            Patch::Draining(_) => pod.draining = true,
+                            Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
                         });
                         Ok(())
                     }

@@ -263,7 +263,7 @@ impl Check {
                 }
                 self.going.insert(uid.clone());
             }
-            Action::Patch { uid, patch: Patch::Draining(_), .. } => {
+            Action::Patch { uid, patch: Patch::Draining(..), .. } => {
                 self.going.insert(uid.clone());
             }
             _ => {}

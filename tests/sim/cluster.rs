@@ -106,7 +106,7 @@ impl Cluster {
             container: ContainerState::Waiting,
             unschedulable: false,
             ready: false,
-            draining: false,
+            draining: None,
             counted: false,
             deletion_cost: 0,
             node: None,

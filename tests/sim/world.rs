@@ -353,6 +353,7 @@ impl World {
             owner: None,
             id_high_water: if kept { self.cluster.high_water } else { 0 },
             is_id_high_water_kept: kept,
+            start_unix_ms: 0,
             is_lease_held: self.is_held,
             is_driver_ready: true,
         };
@@ -585,6 +586,7 @@ fn group(name: &str, rng: &mut Rng) -> GroupSpec {
         max: rng.chance(20).then_some(6),
         scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
         replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
+        decommission: None,
         from_file: rng.chance(50),
     }
 }

@@ -41,7 +41,7 @@ fn an_empty_file_says_the_defaults() {
 #[test]
 fn every_value_arrives() {
     let text = "
-driver: {ready: 'tcp:7077'}
+driver: {ready: 'tcp:7077', silence: 90s}
 executors:
   - {group: a, image: x, min: 3}
   - group: b
@@ -50,6 +50,7 @@ executors:
     max: 9
     scale_down: pending
     replace: gone
+    decommission: {after: 30s, label: example.com/leaving=soon}
     pod: {spec: {containers: [{name: c}]}}
     command: [run, 1, 1.10, on]
     args: []
@@ -62,7 +63,7 @@ executors:
 allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
   adopt_hold: 1s, node_loss_after: 1500ms}
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
-heartbeat: {reason_wait: 1s}
+heartbeat: {reason_wait: 1s, timeout: 2m}
 lease: false
 shutdown: {grace: 1s, timeout: 2s}
 control: off
@@ -72,6 +73,9 @@ control: off
     assert_eq!((a.count, a.min, a.max), (3, 3, None), "no count: at least min");
     assert_eq!((b.count, b.min, b.max), (4, 1, Some(9)));
     assert_eq!((b.scale_down, b.replace), (ScaleDown::Pending, Replace::Gone));
+    let label = Some(("example.com/leaving".to_owned(), "soon".to_owned()));
+    assert_eq!(b.decommission, Some(Decommission { after_ms: 30_000, label }));
+    assert_eq!(a.decommission, None);
     assert_eq!(b.source, PodSource::Inline(json!({ "spec": { "containers": [{ "name": "c" }] } })));
     let want = Shorthands {
         image: None,
@@ -105,10 +109,13 @@ control: off
         failures_window_ms: 120_000,
         keep_failed: 0,
         stop_timeout_ms: 2_000,
+        heartbeat_timeout_ms: 120_000,
+        reason_wait_ms: 1_000,
+        driver_silence_ms: 90_000,
     };
     assert_eq!(config.policy, policy);
     assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
-    assert_eq!((config.reason_wait_ms, config.grace_ms, config.lease), (1_000, 1_000, false));
+    assert_eq!((config.grace_ms, config.lease), (1_000, false));
     assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
 }
 

@@ -32,7 +32,7 @@ fn facts(pod: &Pod) -> String {
         ("deleting", pod.deleting),
         ("unschedulable", pod.unschedulable),
         ("ready", pod.ready),
-        ("draining", pod.draining),
+        ("draining", pod.draining.is_some()),
         ("counted", pod.counted),
     ];
     facts += &format!(" {:?}", pod.container);
