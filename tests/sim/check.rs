@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::{Action, Patch};
-use posse::core::event::Event;
+use posse::core::event::{Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
 use posse::core::policy::{Replace, ScaleDown};
@@ -40,6 +40,8 @@ pub struct Check {
     had_list: bool,
     stop: Option<StopOrder>,
     told_gone: BTreeSet<Uid>,
+    /// Executors whose end was told before they had a uid.
+    nameless: BTreeSet<u64>,
     ended: BTreeSet<Uid>,
     owned: BTreeSet<Uid>,
     going: BTreeSet<Uid>,
@@ -154,6 +156,7 @@ impl Check {
         }
         for event in events {
             check.on_event(event, &world.cluster)?;
+            world.driver.on_event(event, core, &world.policy, world.now)?;
         }
         for action in actions {
             check.on_action(action, core, &world.cluster, world.now)?;
@@ -191,7 +194,19 @@ impl Check {
             Event::ExecutorDeleted { subject, .. } => (subject, false),
             _ => return Ok(()),
         };
+        let is_by_word = matches!(
+            event,
+            Event::ExecutorLost {
+                reason: LossReason::Disconnected
+                    | LossReason::HeartbeatTimeout
+                    | LossReason::Killed,
+                ..
+            }
+        );
         let Some(uid) = &subject.uid else {
+            if is_by_word && self.nameless.insert(subject.id.0) {
+                return Ok(());
+            }
             return fail(format!("an end without a uid: {event:?}"));
         };
         self.told_ids.insert(subject.id.0, self.n_restores);
@@ -204,7 +219,7 @@ impl Check {
         }
         let life = cluster.lives.get(uid);
         let was_over = life.is_some_and(|life| life.was_over);
-        if !was_over {
+        if !was_over && !is_by_word {
             return fail(format!("{event:?}, but it lives: {life:?}"));
         }
         if !is_loss && life.is_some_and(|life| life.removed.is_none() && !life.is_erased) {
@@ -399,7 +414,7 @@ impl Check {
                 .filter(|s| s.is_labelled && s.pod.group == *name)
                 .map(|s| &s.pod)
                 .collect();
-            let live = ours.iter().filter(|pod| !is_over(pod));
+            let live = ours.iter().filter(|pod| !is_over(pod) && pod.draining.is_none());
             let n = u32::try_from(live.clone().count()).unwrap();
             let n_going = u32::try_from(ours.iter().filter(|pod| pod.deleting).count()).unwrap();
             let n_failed = ours.iter().filter(|pod| !pod.deleting && is_over(pod)).count();
@@ -460,8 +475,9 @@ impl Check {
     }
 
     fn was_counted(&self, uid: &Uid, world: &World) -> bool {
-        // Told by an earlier process: its label says so.
-        world.cluster.lives.get(uid).is_some_and(|life| life.was_counted)
+        // Told by an earlier process, as its label says, or before it had a uid.
+        let life = world.cluster.lives.get(uid);
+        life.is_some_and(|life| life.was_counted || self.nameless.contains(&life.id))
     }
 
     pub fn stopped(world: &mut World, result: &StopResult, is_last: bool) -> Verdict {
