@@ -96,7 +96,7 @@ impl Driver {
             lies: rng.below(30),
             sleeps: rng.below(4),
             kills: rng.below(10),
-            breaks: rng.below(6),
+            breaks: rng.below(12),
             rng,
             ..Self::absent()
         }
