@@ -506,3 +506,46 @@ fn a_driver_that_chooses_for_itself_ends_by_kills_alone() {
     run.call(kill(&[1], AfterKill::Target(1), false));
     assert_eq!(run.ends(), ["u1"]);
 }
+
+// Pods that do not get away.
+
+/// The executor's pod is on its way out, and stays there; what its node is said to be, and whether
+/// the pod is forgotten by that.
+#[track_caller]
+fn check_stuck(answer: Result<(), Class>, is_forgotten: bool, is_asked_again: bool) {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.watch(&[1], |pod| pod.deleting = true);
+    run.take();
+    run.wait(119_999);
+    assert_eq!(run.take(), []);
+    run.wait(1);
+    let is_look = |a: &Action| matches!(a, Action::GetNode { name } if **name == *"node");
+    let asked = run.take();
+    assert!(matches!(asked.as_slice(), [a] if is_look(a)), "{asked:?}");
+    let answer = answer.map_err(|class| refusal(class, 403));
+    run.tell(Input::GotNode { name: "node".into(), answer });
+    let ends = run.take();
+    let is_end = |a: &Action| matches!(a, Action::Delete { grace_s: Some(0), .. });
+    assert_eq!(ends.iter().filter(|a| is_end(a)).count(), usize::from(is_forgotten), "{ends:?}");
+    run.wait(120_000);
+    assert_eq!(run.take().iter().any(is_look), is_asked_again);
+}
+
+#[test]
+fn a_pod_is_forgotten_only_where_its_node_is_gone() {
+    check_stuck(Err(Class::NotFound), true, true);
+    check_stuck(Ok(()), false, true);
+    check_stuck(Err(Class::Transient), false, true);
+    // Nodes are not ours to see: then never.
+    check_stuck(Err(Class::Rights), false, false);
+}
+
+#[test]
+fn a_pod_that_gets_away_in_time_costs_no_look() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.watch(&[1], |pod| pod.deleting = true);
+    run.gone(&[1]);
+    run.take();
+    run.wait(600_000);
+    assert_eq!(run.take(), []);
+}

@@ -25,6 +25,8 @@ pub enum Action {
     DeleteAll { grace_s: u32, spare_counted: bool },
     /// GET the pod of this executor.
     Get { id: ExecutorId, asked: Mark },
+    /// GET a node: is it still there?
+    GetNode { name: Box<str> },
     /// LIST, for the stop.
     List { asked: Mark },
     /// PATCH this pod, this uid only.

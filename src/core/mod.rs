@@ -35,6 +35,7 @@ pub mod slots;
 pub mod snapshot;
 pub mod status;
 pub mod stop;
+pub mod stuck;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod time;

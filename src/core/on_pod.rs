@@ -57,6 +57,7 @@ impl Reconciler {
     }
 
     fn on_seen(&mut self, uid: &Uid, now: Millis) {
+        self.note_leaving(uid, now);
         let Some(pod) = self.snapshot.get(uid) else { return };
         let (id, name) = (pod.id, pod.name.clone());
         let is_named_so = *name == *self.pod_name(id);
@@ -272,6 +273,7 @@ impl Reconciler {
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.chores.remove(&pod.uid);
+        self.stuck.forget(&pod.uid);
         if *pod.name == *self.pod_name(pod.id) {
             self.ids.on_seen(pod.id);
         }

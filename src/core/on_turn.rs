@@ -28,6 +28,7 @@ impl Reconciler {
                 Timer::Heartbeat => self.on_heartbeats_due(at, now),
                 Timer::Proven(group, id) => self.on_proven(&group, id, now),
                 Timer::Silence => self.on_silence_due(at, now),
+                Timer::Stuck(uid) => self.on_stuck(uid, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
             }
@@ -241,6 +242,7 @@ impl Reconciler {
         if !self.is_lease_held || !self.snapshot.is_synced() {
             return;
         }
+        self.look_at_nodes();
         while self.chores.has_room()
             && let Some((uid, chore)) = self.chores.send_next()
         {
@@ -251,6 +253,7 @@ impl Reconciler {
                     let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
                     Action::Delete { uid, name, grace_s }
                 }
+                ChoreKind::Forget => Action::Delete { uid, name, grace_s: Some(0) },
                 ChoreKind::Mark | ChoreKind::MarkAndDelete => {
                     let patch = self.draining_patch(&uid);
                     Action::Patch { uid, name, patch }

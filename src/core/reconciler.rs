@@ -19,6 +19,7 @@ use crate::core::rng::Rng;
 use crate::core::snapshot::Snapshot;
 use crate::core::status::{ExecutorStatus, GroupStatus, Status};
 use crate::core::stop::Stop;
+use crate::core::stuck::Stuck;
 use crate::core::time::Millis;
 use crate::core::window::Window;
 
@@ -56,6 +57,8 @@ pub(in crate::core) enum Timer {
     Proven(GroupName, ExecutorId),
     /// The driver may have been silent for too long.
     Silence,
+    /// A pod may have been on its way out for too long.
+    Stuck(Uid),
     Unschedulable,
 }
 
@@ -72,6 +75,7 @@ pub struct Reconciler {
     pub(in crate::core) chores: Chores,
     pub(in crate::core) strays: Strays,
     pub(in crate::core) hearing: Hearing,
+    pub(in crate::core) stuck: Stuck,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
     /// Failed pods kept as evidence, oldest first.
@@ -116,6 +120,7 @@ impl Reconciler {
             chores: Chores::default(),
             strays: Strays::default(),
             hearing: Hearing::default(),
+            stuck: Stuck::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -145,6 +150,7 @@ impl Reconciler {
             Input::DeletedAll { answer } => self.on_deleted_all(answer, now),
             Input::DriverReady => self.is_driver_ready = true,
             Input::Got { id, asked, answer } => self.on_got(id, asked, answer, now),
+            Input::GotNode { name, answer } => self.on_node(&name, answer),
             Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
             Input::Lease { held, high_water } => {
                 self.is_lease_held = held;

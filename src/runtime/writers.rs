@@ -23,8 +23,9 @@ use crate::wire::{draining, labels};
 const CHORE_WRITERS_MAX: usize = 8;
 /// A writer's stack, bytes: requests are shallow.
 const STACK_BYTES: usize = 256 << 10;
-/// Lists and deletes of everything that a stop may have under way beside the chores.
-const STOP_REQUESTS_MAX: usize = 2;
+/// Lists and deletes of everything that a stop may have under way beside the chores, and the look at
+/// a node.
+const OTHER_REQUESTS_MAX: usize = 3;
 
 /// What writers work with.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Writers {
     /// No thread yet: they come with the work. `in_flight_max`: creates under way at a time.
     #[must_use]
     pub fn new(effects: Arc<Effects>, inbox: Sender<Message>, in_flight_max: usize) -> Self {
-        let n_chores = CHORES_IN_FLIGHT_MAX + STOP_REQUESTS_MAX;
+        let n_chores = CHORES_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
             effects,
             inbox,
@@ -78,6 +79,7 @@ impl Writers {
             Action::Create { .. } | Action::Get { .. } => &mut self.creates,
             Action::Delete { .. }
             | Action::DeleteAll { .. }
+            | Action::GetNode { .. }
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::Relist
@@ -145,6 +147,11 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
             let answer = pods.get(&pods.selection().pod_name(id.0));
             log_answer("get", &id, answer.as_ref().err());
             Input::Got { id, asked, answer }
+        }
+        Action::GetNode { name } => {
+            let answer = pods.get_node(&name);
+            log_answer("get node", &name, answer.as_ref().err());
+            Input::GotNode { name, answer }
         }
         Action::List { asked } => match pods.list() {
             Ok(listed) => Input::List(List {

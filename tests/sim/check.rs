@@ -7,6 +7,7 @@ use posse::core::action::{Action, Patch};
 use posse::core::event::{Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
+use posse::core::pod::Pod;
 use posse::core::policy::{Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
@@ -14,6 +15,7 @@ use posse::core::status::State;
 use posse::core::stop::{StopOrder, StopResult};
 
 use super::cluster::{Cluster, is_over};
+use super::node::LOST_NODE;
 use super::world::World;
 
 pub type Verdict = Result<(), String>;
@@ -235,10 +237,15 @@ impl Check {
         cluster: &Cluster,
         now: u64,
     ) -> Verdict {
-        self.n_actions += 1;
+        // A look at a node changes nothing.
+        self.n_actions += u64::from(!matches!(action, Action::GetNode { .. }));
         let is_write = !matches!(
             action,
-            Action::Get { .. } | Action::List { .. } | Action::Relist | Action::ReserveIds { .. }
+            Action::Get { .. }
+                | Action::GetNode { .. }
+                | Action::List { .. }
+                | Action::Relist
+                | Action::ReserveIds { .. }
         );
         if is_write && !self.is_held {
             return fail(format!("{action:?} without the lease"));
@@ -268,7 +275,13 @@ impl Check {
                     return fail(format!("{action:?} for no group"));
                 }
             }
-            Action::Delete { uid, .. } => {
+            Action::Delete { uid, grace_s, .. } => {
+                let on_lost = |pod: &Pod| pod.uid == *uid && pod.node.as_deref() == Some(LOST_NODE);
+                let pods = core.snapshot().pods();
+                if *grace_s == Some(0) && !pods.into_iter().any(|pod| pod.deleting && on_lost(pod))
+                {
+                    return fail(format!("{action:?}, but its node may come back"));
+                }
                 if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
                     return fail(format!("{action:?} of somebody else's pod"));
                 }

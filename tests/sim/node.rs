@@ -6,6 +6,9 @@ use posse::core::pod::{ContainerState, End, Phase, Pod};
 use super::cluster::is_over;
 use super::world::{Happening, Step, World};
 
+/// A node whose object is gone, with whatever stood on it.
+pub const LOST_NODE: &str = "lost";
+
 impl World {
     pub fn begin_life(&mut self, uid: &Uid) {
         let ms = 1 + self.rng.below(2_000);
@@ -60,9 +63,11 @@ impl World {
                 if self.rng.chance(self.profile.stuck / 4) && !self.is_calm {
                     self.stuck.insert(uid.clone());
                 }
+                let is_lost = self.stuck.contains(uid) && self.rng.chance(50);
+                let node = if is_lost { LOST_NODE } else { "node" };
                 self.cluster.update(uid, |pod| {
                     pod.unschedulable = false;
-                    pod.node = Some("node".into());
+                    pod.node = Some(node.into());
                 });
                 self.after(ms, Happening::Node(uid.clone(), Step::Run));
             }
