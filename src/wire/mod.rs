@@ -7,6 +7,7 @@ pub mod control_addr;
 pub mod draining;
 pub mod duration;
 pub mod event;
+mod json;
 pub mod labels;
 pub mod lease;
 pub mod leftover;
