@@ -106,6 +106,8 @@ impl Driver {
     pub fn calm(&mut self) {
         (self.lies, self.sleeps, self.kills, self.breaks) = (0, 0, 0, 0);
         self.asleep_until = 0;
+        // Minutes of nothing: seldom enough that it takes no time, often enough that it is there.
+        self.every_ms = self.every_ms.max(5_000);
         self.deaf_to.clear();
     }
 
