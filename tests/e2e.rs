@@ -8,6 +8,7 @@
 
 mod common;
 mod e2e {
+    pub mod driver;
     pub mod faults;
     pub mod harness;
     pub mod history;
@@ -50,6 +51,10 @@ const SCENARIOS: &[Scenario] = scenarios! {
         quota_wakes_when_a_pod_goes,
     };
     Real refusals::{bad_template, label_stripper, rights_taken_while_running, wrong_rights};
+    Both driver::{
+        busy_and_idle, decommission_over_a_restart, decommission_that_is_used,
+        disconnected_executors, heartbeats_that_stop, silent_driver,
+    };
     Both losses::{
         budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
         replaced_after_failure, replaced_when_gone, replaced_while_terminating,

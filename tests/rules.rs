@@ -8,7 +8,7 @@ use posse::core::action::{Action, Patch, Verdict};
 use posse::core::event::{DeleteCause, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid, Version};
 use posse::core::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
-use posse::core::pod::{Stuck, StuckKind};
+use posse::core::pod::{Draining, Stuck, StuckKind};
 use posse::core::policy::{GroupSpec, Policy, Replace};
 use posse::core::refusal::{Class, Refusal};
 use posse::core::rng::Rng;
@@ -250,6 +250,7 @@ fn ids_are_given_from_reserved_blocks_only() {
         owner: None,
         id_high_water: 1_000,
         is_id_high_water_kept: true,
+        start_unix_ms: 0,
         is_lease_held: true,
         is_driver_ready: true,
     };
@@ -407,7 +408,8 @@ fn a_counted_pod_is_no_second_loss_after_a_restart() {
 fn a_victim_found_again_after_a_restart_goes_and_is_no_loss() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
     let mut pod = run.pod("g", 1);
-    pod.draining = true;
+    let cause = DeleteCause::ScaledDown;
+    pod.draining = Some(Box::new(Draining { cause, until_unix_ms: None }));
     run.pods.push(pod);
     run.list();
     let asked = run.take();

@@ -264,6 +264,9 @@ pub struct ScaleArgs {
     /// How many executors there should be
     #[arg(value_name = "TARGET")]
     pub target: u32,
+    /// Print JSON, as `PUT /v1/groups/{group}` answers
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `posse kill`.
@@ -274,15 +277,24 @@ pub struct KillArgs {
     /// Whom
     #[arg(required = true, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     pub ids: Vec<u64>,
+    /// Others come in their place; this is the default
+    #[arg(long, conflicts_with_all = ["no_replace", "target"])]
+    pub replace: bool,
     /// Lower the target, so that no others come
-    #[arg(long)]
+    #[arg(long, conflicts_with = "target")]
     pub no_replace: bool,
+    /// Set their group's target to this in the same step
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<u32>,
     /// Also those that the driver calls busy
     #[arg(long)]
     pub force: bool,
     /// Why; told in events and logs
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// Print JSON, as `POST /v1/executors/kill` answers
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `posse events`.
@@ -299,6 +311,9 @@ pub struct EventsArgs {
     /// Go on until the run ends
     #[arg(long)]
     pub follow: bool,
+    /// Print JSON, which events are anyway
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `posse explain`.

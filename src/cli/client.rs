@@ -15,7 +15,7 @@ use crate::control::client::{Client, ClientError, Whom};
 use crate::control::table::status_table;
 use crate::core::command::AfterKill;
 use crate::core::ids::ExecutorId;
-use crate::wire::control::Killed;
+use crate::wire::control::{Killed, target_body};
 
 /// `posse status`.
 ///
@@ -42,6 +42,7 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     };
     let target = client.scale(&group, args.target)?;
     let text = match target == args.target {
+        _ if args.json => String::from_utf8_lossy(&target_body(target)).into_owned() + "\n",
         true => format!("group {group}: the target is {target} now\n"),
         false => format!(
             "group {group}: the target is {target} now; {} is outside of its min and max\n",
@@ -57,10 +58,15 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
 /// There is no such run, or it refuses.
 pub fn kill(args: &KillArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let ids: BTreeSet<ExecutorId> = args.ids.iter().copied().map(ExecutorId).collect();
-    let after = if args.no_replace { AfterKill::Lower } else { AfterKill::Replace };
+    let after = match args.target {
+        Some(target) => AfterKill::Target(target),
+        None if args.no_replace => AfterKill::Lower,
+        None => AfterKill::Replace,
+    };
     let client = find(&args.client, world)?;
     let killed = client.kill(&ids, after, args.force, args.reason.as_deref())?;
-    print(out, &kill_text(&killed)).map(|()| Code::Clean)
+    let text = if args.json { killed.to_json() + "\n" } else { kill_text(&killed) };
+    print(out, &text).map(|()| Code::Clean)
 }
 
 /// `posse events`.

@@ -39,8 +39,6 @@ pub struct RunSettings {
     pub poll_interval_ms: u64,
     /// None: no tolerations are added.
     pub node_loss_after_s: Option<u64>,
-    /// How long the reason of a `disconnected` executor is looked for.
-    pub reason_wait_ms: u64,
     pub lease: bool,
     /// What the driver gets to end in.
     pub grace_ms: u64,
@@ -113,10 +111,15 @@ impl RunSettings {
             .collect::<Result<_, Failure>>()?;
         let driver = driver(&mut config, args, world.env)?;
         let control = control(&config, args)?;
-        if control == Control::Off && driver.ready == Ready::Control {
-            let message =
-                format!("{file}: driver.ready: control needs the control API, and it is off");
-            return Err(Failure::usage(message));
+        for (is_set, key) in [
+            (driver.ready == Ready::Control, "driver.ready: control"),
+            (config.policy.driver_silence_ms > 0, "driver.silence"),
+            (config.policy.heartbeat_timeout_ms > 0, "heartbeat.timeout"),
+        ] {
+            if is_set && control == Control::Off {
+                let message = format!("{file}: {key} needs the control API, and it is off");
+                return Err(Failure::usage(message));
+            }
         }
         let events = events(args, &driver)?;
         Ok(Self {
@@ -131,7 +134,6 @@ impl RunSettings {
             poll_interval_ms: config.poll_interval_ms,
             // Whole seconds, never shorter than what was asked for.
             node_loss_after_s: Some(config.node_loss_after_ms.div_ceil(1_000)).filter(|s| *s > 0),
-            reason_wait_ms: config.reason_wait_ms,
             lease: config.lease,
             grace_ms: config.grace_ms,
             control,
@@ -264,6 +266,7 @@ fn group_settings(
             scale_down: group.scale_down,
             replace: group.replace,
             memory_steps: compiled.memory_steps(),
+            decommission: group.decommission,
             from_file: true,
         },
         template,

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::core::event::{Budget, DeleteCause};
+use crate::core::event::Budget;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::Mark;
+use crate::core::pod::Draining;
 
 /// What is written onto a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Its loss is reported and has spent its budget.
     Counted,
-    /// It was chosen to go.
-    Draining(DeleteCause),
+    /// It was chosen to go; with the key and the value of a label of the group's own.
+    Draining(Draining, Option<(String, String)>),
 }
 
 /// How this executor's pod differs from what its template says.
@@ -35,6 +36,8 @@ pub enum Action {
     DeleteAll { grace_s: u32, spare_counted: bool },
     /// GET the pod of this executor.
     Get { id: ExecutorId, asked: Mark },
+    /// GET a node: is it still there?
+    GetNode { name: Box<str> },
     /// LIST, for the stop.
     List { asked: Mark },
     /// PATCH this pod, this uid only.
@@ -48,6 +51,8 @@ pub enum Action {
 /// A decision that ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// The driver made no call for too long (exit 14).
+    DriverSilent { silence_ms: u64 },
     /// The driver cannot be started (exit 2).
     DriverNotStarted { message: String },
     /// A failure budget is spent (exit 11).

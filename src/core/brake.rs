@@ -79,7 +79,9 @@ impl Cause {
             | LossReason::Completed
             | LossReason::DeadlineExceeded
             | LossReason::Deleted
+            | LossReason::Disconnected
             | LossReason::Evicted
+            | LossReason::HeartbeatTimeout
             | LossReason::Killed
             | LossReason::NodeLost
             | LossReason::NodeShutdown

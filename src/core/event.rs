@@ -23,10 +23,14 @@ pub enum LossReason {
     DeadlineExceeded,
     /// Somebody deleted it, or it vanished.
     Deleted,
+    /// The driver lost it, and nothing in its pod tells why.
+    Disconnected,
     /// The cluster made room: node pressure, a drain, the eviction API.
     Evicted,
     /// Its image could not be pulled in time.
     ImageError,
+    /// The driver has not heard from it for too long.
+    HeartbeatTimeout,
     /// The driver asked for its end.
     Killed,
     /// The node was out of reach for too long, or is gone.
@@ -65,8 +69,10 @@ impl LossReason {
             Self::ConfigError => "config_error",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Deleted => "deleted",
+            Self::Disconnected => "disconnected",
             Self::Evicted => "evicted",
             Self::ImageError => "image_error",
+            Self::HeartbeatTimeout => "heartbeat_timeout",
             Self::Killed => "killed",
             Self::NodeLost => "node_lost",
             Self::NodeShutdown => "node_shutdown",
@@ -81,14 +87,18 @@ impl LossReason {
     #[must_use]
     pub fn budget(self) -> Option<Budget> {
         match self {
-            Self::AppError | Self::DeadlineExceeded | Self::OomKilled => Some(Budget::App),
+            Self::AppError | Self::DeadlineExceeded | Self::HeartbeatTimeout | Self::OomKilled => {
+                Some(Budget::App)
+            }
             Self::AdmissionRejected
             | Self::Evicted
             | Self::NodeLost
             | Self::NodeShutdown
             | Self::Preempted => Some(Budget::Cluster),
             Self::ConfigError | Self::ImageError | Self::StartTimeout => Some(Budget::Start),
-            Self::Completed | Self::Deleted | Self::Killed | Self::Unknown => None,
+            Self::Completed | Self::Deleted | Self::Disconnected | Self::Killed | Self::Unknown => {
+                None
+            }
         }
     }
 
@@ -162,6 +172,8 @@ pub enum Event {
     CreateRefused { group: GroupName, cause: &'static str, message: String },
     /// An executor that posse was ending is gone.
     ExecutorDeleted { subject: Subject, cause: DeleteCause },
+    /// An executor was chosen to go, and has until then to end by itself.
+    ExecutorDraining { subject: Subject, cause: DeleteCause, until: Millis },
     /// An executor stopped being capacity, and posse was not ending it.
     ExecutorLost {
         subject: Subject,

@@ -1,7 +1,7 @@
 //! Owns the table of executors and groups, and keeps the counts by state right, so that a turn
 //! costs what changed. Decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::brake::Brake;
 use crate::core::event::DeleteCause;
@@ -35,6 +35,8 @@ pub struct Executor {
     pub create: Option<Box<Create>>,
     /// Posse decided to end it; it is no loss when it goes.
     pub ending: Option<DeleteCause>,
+    /// It is ending, and has until then to do so by itself.
+    pub drain_until: Option<Millis>,
     /// Its loss was reported (or was before a restart): no capacity ever again.
     pub is_lost: bool,
     /// Ended, and kept as evidence.
@@ -64,6 +66,7 @@ impl Executor {
             uid: None,
             create: None,
             ending: None,
+            drain_until: None,
             is_lost: false,
             is_kept: false,
             is_gone: false,
@@ -164,6 +167,8 @@ pub struct Group {
     /// Executors whose start is in trouble, by the kind of it (`Creating` is none).
     pub stuck: [BTreeSet<ExecutorId>; STUCK_KINDS],
     pub growth: Growth,
+    /// When executors of it were lost for a silence of theirs, within the time-out.
+    pub silenced: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
     /// The server's words for the refusal that holds the group back.
@@ -187,6 +192,7 @@ impl Group {
             brake: Brake::default(),
             stuck: Default::default(),
             growth: Growth::default(),
+            silenced: VecDeque::new(),
             waiting: None,
             refusal: None,
         }

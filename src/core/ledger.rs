@@ -113,6 +113,10 @@ pub enum ChoreKind {
     Count,
     /// Delete it.
     Delete,
+    /// Delete it without grace: nobody is there any more who could end it.
+    Forget,
+    /// Mark it as draining.
+    Mark,
     /// Mark it as draining, then delete it.
     MarkAndDelete,
 }
@@ -157,8 +161,13 @@ impl Chores {
     /// Asks for `kind` on this pod. A delete replaces a lesser chore; never the other way round.
     pub fn ask(&mut self, uid: &Uid, name: &str, kind: ChoreKind) {
         if let Some(chore) = self.by_uid.get_mut(uid) {
-            if chore.kind == ChoreKind::Count {
+            let is_more = matches!(chore.kind, ChoreKind::Count | ChoreKind::Mark)
+                || kind == ChoreKind::Forget;
+            if is_more {
                 chore.kind = kind;
+                if matches!(chore.step, ChoreStep::Accepted(_) | ChoreStep::RetryAt(_)) {
+                    self.queue(uid);
+                }
             }
             return;
         }

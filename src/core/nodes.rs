@@ -26,7 +26,9 @@ pub fn is_to_blame(reason: LossReason, pod: &Pod) -> bool {
         | LossReason::ConfigError
         | LossReason::DeadlineExceeded
         | LossReason::Deleted
+        | LossReason::Disconnected
         | LossReason::ImageError
+        | LossReason::HeartbeatTimeout
         | LossReason::Killed
         | LossReason::NodeShutdown
         | LossReason::OomKilled

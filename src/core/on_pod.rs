@@ -8,7 +8,7 @@ use crate::core::executors::{Executor, Group, has_ended};
 use crate::core::growth::GROWN_PROVEN_MS;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::{List, ListSource};
-use crate::core::ledger::{ChoreKind, CreateStep};
+use crate::core::ledger::ChoreKind;
 use crate::core::loss::{Loss, classify};
 use crate::core::nodes::is_to_blame;
 use crate::core::pod::{ContainerState, Phase, Pod};
@@ -35,6 +35,7 @@ impl Reconciler {
         };
         if is_first && self.snapshot.is_synced() {
             self.had_first_list = true;
+            self.await_driver(now);
             self.ids.on_first_list(highest);
             if has_pods && self.policy.adopt_hold_ms > 0 {
                 self.hold_until = Some(now.after(self.policy.adopt_hold_ms));
@@ -54,6 +55,7 @@ impl Reconciler {
     }
 
     fn on_seen(&mut self, uid: &Uid, now: Millis) {
+        self.note_leaving(uid, now);
         let Some(pod) = self.snapshot.get(uid) else { return };
         let (id, name) = (pod.id, pod.name.clone());
         let is_named_so = *name == *self.pod_name(id);
@@ -142,13 +144,12 @@ impl Reconciler {
         let is_running = pod.container == ContainerState::Running && !is_over;
         let is_new_run =
             is_running && executor.running_since.is_none() && executor.ending.is_none();
-        let was_draining = pod.draining && executor.ending.is_none() && !executor.is_lost;
+        let was_draining = pod.draining.is_some() && executor.ending.is_none() && !executor.is_lost;
         let is_unheard_loss = is_over && !executor.is_lost && executor.ending.is_none();
         let loss = (is_unheard_loss && !was_draining).then(|| classify(pod, false));
 
         if was_draining {
-            // Chosen before a restart: it goes, and is no loss.
-            self.end(id, DeleteCause::ScaledDown, now);
+            self.resume_end(id, now);
         } else if let Some(loss) = loss {
             self.lose(id, &loss, now);
         } else if is_new_run {
@@ -158,25 +159,10 @@ impl Reconciler {
             self.settle(id, now);
             self.clear_away(id, now);
         } else {
-            self.insist(id);
+            self.insist(id, now);
             self.settle(id, now);
         }
         self.note_start(id, due, now);
-    }
-
-    /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
-    /// gone back over its end), it is deleted.
-    pub(in crate::core) fn insist(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        if !executor.is_lost && executor.ending.is_none() {
-            return;
-        }
-        executor.is_kept = false;
-        self.kept.retain(|kept| *kept != id);
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| !pod.deleting) {
-            self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
-        }
     }
 
     fn on_running(&mut self, id: ExecutorId, now: Millis) {
@@ -313,6 +299,7 @@ impl Reconciler {
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.chores.remove(&pod.uid);
+        self.stuck.forget(&pod.uid);
         if *pod.name == *self.pod_name(pod.id) {
             self.ids.on_seen(pod.id);
         }
@@ -338,7 +325,7 @@ impl Reconciler {
         }
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.uid = Some(pod.uid.clone());
-        let was_draining = pod.draining.then_some(DeleteCause::ScaledDown);
+        let was_draining = pod.draining.as_ref().map(|draining| draining.cause);
         let cause =
             executor.ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
         if !executor.is_lost {
@@ -364,64 +351,6 @@ impl Reconciler {
         }
     }
 
-    /// Decides the end of an executor. It is no capacity from here on, and never taken back.
-    pub(in crate::core) fn end(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        if executor.ending.is_some() {
-            return;
-        }
-        let Some(uid) = executor.uid.clone() else {
-            self.cancel_create(id, now);
-            return;
-        };
-        executor.ending = Some(cause);
-        if let Some(pod) = self.snapshot.get(&uid)
-            && !pod.deleting
-        {
-            // An unbound pod goes at once: no mark would be read by anybody.
-            let is_marked = pod.draining || pod.node.is_none() || has_ended(pod);
-            let kind = match cause {
-                DeleteCause::ScaledDown if !is_marked => ChoreKind::MarkAndDelete,
-                DeleteCause::Condemned
-                | DeleteCause::Killed
-                | DeleteCause::ScaledDown
-                | DeleteCause::Stopped
-                | DeleteCause::Unplaced => ChoreKind::Delete,
-            };
-            self.chores.ask(&uid, &pod.name, kind);
-        }
-        if let Some(group) = self.executors.group_of(id) {
-            group.brake.on_probe_void(id);
-        }
-        self.settle(id, now);
-    }
-
-    /// Gives up a create whose pod was not seen.
-    pub(in crate::core) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let Some(create) = &mut executor.create else { return };
-        create.is_cancelled = true;
-        let is_in_flight = create.is_in_flight();
-        if !is_in_flight {
-            let Some(until) = create.open_until().filter(|&until| until > now) else {
-                self.drop_executor(id);
-                return;
-            };
-            create.step = CreateStep::Linger(until);
-            self.timers.insert((until, Timer::Create(id)));
-        }
-        self.due_creates.remove(&id);
-        if let Some(group) = self.executors.group_of(id) {
-            group.brake.on_probe_void(id);
-        }
-        self.settle(id, now);
-    }
-
-    /// Why a create is given up now.
-    fn cancel_cause(&self) -> DeleteCause {
-        if self.stop.is_some() { DeleteCause::Stopped } else { DeleteCause::ScaledDown }
-    }
-
     fn wake_quota(&mut self, now: Millis) {
         for group in self.executors.groups.values_mut() {
             group.brake.on_room(now);
@@ -439,6 +368,7 @@ fn unknown_group(name: GroupName) -> Group {
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
         memory_steps: Vec::new(),
+        decommission: None,
         from_file: false,
     };
     Group::new(spec, false)

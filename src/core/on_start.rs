@@ -113,7 +113,7 @@ impl Reconciler {
         };
         let loss = self.start_loss(id, name, limit.ms);
         self.lose(id, &loss, now);
-        self.insist(id);
+        self.insist(id, now);
         self.settle(id, now);
     }
 

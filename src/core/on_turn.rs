@@ -19,10 +19,13 @@ impl Reconciler {
         while let Some((at, _)) = self.timers.first()
             && *at <= now
         {
-            let Some((_, timer)) = self.timers.pop_first() else { return };
+            let Some((at, timer)) = self.timers.pop_first() else { return };
             match timer {
                 Timer::Chore(uid) => self.on_chore_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
+                Timer::Disconnected(id) => self.on_search_over(id, now),
+                Timer::Drain(id) => self.on_drained(id, now),
+                Timer::Heartbeat => self.on_heartbeats_due(at, now),
                 Timer::Proven(group, id) => self.on_proven(&group, id, now),
                 Timer::Grown(id) => self.on_grown(id),
                 Timer::Node => {
@@ -31,6 +34,8 @@ impl Reconciler {
                     self.timers.extend(self.nodes.first_end().map(|at| (at, Timer::Node)));
                 }
                 Timer::Start(id) => self.on_start_due(id, now),
+                Timer::Silence => self.on_silence_due(at, now),
+                Timer::Stuck(uid) => self.on_stuck(uid, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
             }
@@ -128,14 +133,12 @@ impl Reconciler {
 
     fn make_plan(&self, gate: Option<Waiting>, now: Millis) -> Vec<GroupPlan> {
         let groups = &self.executors.groups;
-        let not_running: u32 = groups.values().map(|group| group.counts.not_running()).sum();
-        let pending_max = self.policy.pending_max;
         let all = Circumstances {
             now,
             gate: gate.map(|waiting| (waiting, None)),
             room: self.window.room(now),
             closed_until: self.window.closed_until(now),
-            pending_room: (pending_max > 0).then(|| pending_max.saturating_sub(not_running)),
+            pending_max: self.policy.pending_max,
             hold_until: self.hold_until,
         };
         let views: Vec<GroupView<'_>> = groups
@@ -248,15 +251,16 @@ impl Reconciler {
             let stage = match executor.state {
                 State::Requested => Stage::NotCreated,
                 State::Pending => Stage::Pending,
-                State::Running if pod.is_some_and(|pod| pod.ready) => Stage::Ready,
-                State::Running => Stage::NotReady,
+                State::Running if !pod.is_some_and(|pod| pod.ready) => Stage::NotReady,
+                State::Running if self.hearing.is_idle(id, now) => Stage::Idle,
+                State::Running => Stage::Ready,
                 State::Draining | State::Terminating | State::Failed => return None,
             };
             let deletion_cost = pod.map_or(0, |pod| pod.deletion_cost);
             Some(Candidate { id, stage, deletion_cost })
         });
         for id in choose(candidates.collect(), n as usize) {
-            self.end(id, DeleteCause::ScaledDown, now);
+            self.decommission(id, DeleteCause::ScaledDown, now);
         }
     }
 
@@ -265,6 +269,7 @@ impl Reconciler {
         if !self.is_lease_held || !self.snapshot.is_synced() {
             return;
         }
+        self.look_at_nodes();
         while self.chores.has_room()
             && let Some((uid, chore)) = self.chores.send_next()
         {
@@ -275,8 +280,10 @@ impl Reconciler {
                     let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
                     Action::Delete { uid, name, grace_s }
                 }
-                ChoreKind::MarkAndDelete => {
-                    Action::Patch { uid, name, patch: Patch::Draining(DeleteCause::ScaledDown) }
+                ChoreKind::Forget => Action::Delete { uid, name, grace_s: Some(0) },
+                ChoreKind::Mark | ChoreKind::MarkAndDelete => {
+                    let patch = self.draining_patch(&uid);
+                    Action::Patch { uid, name, patch }
                 }
             });
         }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use crate::core::event::DeleteCause;
 use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
 
 /// `status.phase`.
@@ -104,6 +105,14 @@ pub struct End {
     pub sidecar: Option<Box<str>>,
 }
 
+/// That and how an executor was chosen to go, as its pod tells a later run of posse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draining {
+    pub cause: DeleteCause,
+    /// It has until then to end by itself, in milliseconds since 1970; none: it goes at once.
+    pub until_unix_ms: Option<u64>,
+}
+
 /// One executor pod as the server last told it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -131,8 +140,8 @@ pub struct Pod {
     pub stuck: Option<Box<Stuck>>,
     /// Condition `Ready` is True.
     pub ready: bool,
-    /// Annotation `posse.dev/draining` is there: chosen to go, before a restart perhaps.
-    pub draining: bool,
+    /// Annotation `posse.dev/draining`: chosen to go, before a restart perhaps.
+    pub draining: Option<Box<Draining>>,
     /// Label `posse.dev/counted` is there: its loss has been reported and has spent its budget.
     pub counted: bool,
     /// Annotation `controller.kubernetes.io/pod-deletion-cost`; 0 where absent or not a number.

@@ -22,6 +22,15 @@ pub enum Replace {
     Gone,
 }
 
+/// How a running executor leaves that was chosen to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decommission {
+    /// It is deleted after so long, where it has not ended by itself; milliseconds, never 0.
+    pub after_ms: u64,
+    /// Key and value of a label that its pod gets.
+    pub label: Option<(String, String)>,
+}
+
 /// One group as the core sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
@@ -34,6 +43,8 @@ pub struct GroupSpec {
     pub replace: Replace,
     /// What the deciding container's memory grows to after it ran out, step by step; empty: never.
     pub memory_steps: Vec<String>,
+    /// None: whoever is chosen to go is deleted at once.
+    pub decommission: Option<Decommission>,
     /// From the file or the flags (a refusal before any of its executors existed ends the run).
     pub from_file: bool,
 }
@@ -89,6 +100,12 @@ pub struct Policy {
     pub keep_failed: u32,
     /// What the executors get to end at stop.
     pub stop_timeout_ms: u64,
+    /// An executor that the driver has not heard from for so long is lost; 0: never.
+    pub heartbeat_timeout_ms: u64,
+    /// So long the reason is looked for when the driver says that it lost an executor.
+    pub reason_wait_ms: u64,
+    /// A driver that makes no call for so long is gone; 0: it may be silent.
+    pub driver_silence_ms: u64,
 }
 
 impl Default for Policy {
@@ -108,6 +125,9 @@ impl Default for Policy {
             failures_window_ms: 60 * 60_000,
             keep_failed: 5,
             stop_timeout_ms: 10_000,
+            heartbeat_timeout_ms: 0,
+            reason_wait_ms: 30_000,
+            driver_silence_ms: 0,
         }
     }
 }

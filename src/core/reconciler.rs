@@ -8,6 +8,7 @@ use crate::core::action::{Action, Verdict};
 use crate::core::budget::Budgets;
 use crate::core::event::{Event, Subject};
 use crate::core::executors::{Executors, Group};
+use crate::core::hearing::Hearing;
 use crate::core::idalloc::IdAllocator;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::idset::IdSet;
@@ -19,6 +20,7 @@ use crate::core::rng::Rng;
 use crate::core::snapshot::Snapshot;
 use crate::core::status::{ExecutorStatus, GroupStatus, Status};
 use crate::core::stop::Stop;
+use crate::core::stuck::Stuck;
 use crate::core::time::Millis;
 use crate::core::window::Window;
 
@@ -33,6 +35,8 @@ pub struct Identity {
     pub id_high_water: u64,
     /// The server keeps the high water for this run.
     pub is_id_high_water_kept: bool,
+    /// When this process's time began, in milliseconds since 1970: pods tell wall time.
+    pub start_unix_ms: u64,
     /// The instance is held; false: not before `Input::Lease` says so.
     pub is_lease_held: bool,
     /// Creates may begin; false: not before `Input::DriverReady`.
@@ -52,6 +56,16 @@ pub(in crate::core) enum Timer {
     Proven(GroupName, ExecutorId),
     /// A start has taken too long.
     Start(ExecutorId),
+    /// The reason of an executor that the driver lost was looked for long enough.
+    Disconnected(ExecutorId),
+    /// An executor has had its time to end by itself.
+    Drain(ExecutorId),
+    /// An executor may not have been heard from for too long.
+    Heartbeat,
+    /// The driver may have been silent for too long.
+    Silence,
+    /// A pod may have been on its way out for too long.
+    Stuck(Uid),
     Unschedulable,
 }
 
@@ -67,6 +81,8 @@ pub struct Reconciler {
     pub(in crate::core) spent: IdSet,
     pub(in crate::core) chores: Chores,
     pub(in crate::core) strays: Strays,
+    pub(in crate::core) hearing: Hearing,
+    pub(in crate::core) stuck: Stuck,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
     pub(in crate::core) nodes: Nodes,
@@ -118,6 +134,8 @@ impl Reconciler {
             spent: IdSet::default(),
             chores: Chores::default(),
             strays: Strays::default(),
+            hearing: Hearing::default(),
+            stuck: Stuck::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -150,6 +168,7 @@ impl Reconciler {
             Input::DeletedAll { answer } => self.on_deleted_all(answer, now),
             Input::DriverReady => self.is_driver_ready = true,
             Input::Got { id, asked, answer } => self.on_got(id, asked, answer, now),
+            Input::GotNode { name, answer } => self.on_node(&name, answer),
             Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
             Input::Lease { held, high_water } => {
                 self.is_lease_held = held;
@@ -329,6 +348,7 @@ impl Reconciler {
         self.close_entry(id, false);
         let Some(executor) = self.executors.remove(id) else { return };
         self.spent.insert(id);
+        self.hearing.forget(id);
         self.kept.retain(|kept| *kept != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {
             group.brake.on_probe_void(id);

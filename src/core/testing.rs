@@ -18,7 +18,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         container: ContainerState::Running,
         stuck: None,
         ready: true,
-        draining: false,
+        draining: None,
         counted: false,
         deletion_cost: 0,
         node: None,

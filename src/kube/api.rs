@@ -160,6 +160,15 @@ impl Pods {
         self.seen(status, &answer)
     }
 
+    /// Looks whether a node is there. It takes a right on the whole cluster, which few have.
+    ///
+    /// # Errors
+    /// The server's refusal: `NotFound` where the node object is gone.
+    pub fn get_node(&self, name: &str) -> Result<(), Refusal> {
+        let path = format!("/api/v1/nodes/{}", encoded(name));
+        call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get).map(drop)
+    }
+
     /// Reads all of them, consistently. Pages that expire under way are begun again, then asked for
     /// in one; pages of different lists are never mixed.
     ///

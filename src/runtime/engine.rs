@@ -314,6 +314,7 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::Delete { .. }
             | Action::DeleteAll { .. }
             | Action::Get { .. }
+            | Action::GetNode { .. }
             | Action::List { .. }
             | Action::Patch { .. }) => self.writers.send(action),
         }

@@ -80,6 +80,7 @@ fn level(event: &Event, is_flood: bool) -> Level {
         | Event::Waiting { .. } => Level::Info,
         // What leads to them has been told, or the watcher says it with more particulars.
         Event::ExecutorDeleted { .. }
+        | Event::ExecutorDraining { .. }
         | Event::ExecutorRequested { .. }
         | Event::ExecutorRunning { .. }
         | Event::Started
@@ -120,6 +121,9 @@ fn words(event: &Event) -> String {
         }
         Event::ExecutorDeleted { subject, cause } => {
             format!("executor {} is gone ({}): {}", subject.id, cause.as_str(), subject.pod)
+        }
+        Event::ExecutorDraining { subject, cause, .. } => {
+            format!("executor {} is to end ({}): {}", subject.id, cause.as_str(), subject.pod)
         }
         Event::ExecutorLost { subject, node, reason, exit_code, message } => {
             let node = node.as_deref().unwrap_or("no node");
@@ -164,6 +168,10 @@ pub fn verdict(verdict: &Verdict) -> String {
     match verdict {
         Verdict::BudgetSpent(budget) => {
             format!("the failure budget `{}` is spent: ending the application", budget.as_str())
+        }
+        Verdict::DriverSilent { silence_ms } => {
+            let seconds = silence_ms.div_ceil(1_000);
+            format!("the driver made no call for {seconds} s (driver.silence): ending")
         }
         Verdict::DriverNotStarted { message } => message.clone(),
         Verdict::NotAllowed { message } => {

@@ -17,14 +17,15 @@ use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::runtime::inbox::Message;
 use crate::wire::build::Compiled;
-use crate::wire::labels;
+use crate::wire::{draining, labels};
 
 /// Deletes, patches and lists are carried out by so many threads.
 const CHORE_WRITERS_MAX: usize = 8;
 /// A writer's stack, bytes: requests are shallow.
 const STACK_BYTES: usize = 256 << 10;
-/// Lists and deletes of everything that a stop may have under way beside the chores.
-const STOP_REQUESTS_MAX: usize = 2;
+/// Lists and deletes of everything that a stop may have under way beside the chores, and the look at
+/// a node.
+const OTHER_REQUESTS_MAX: usize = 3;
 
 /// What writers work with.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Writers {
     /// No thread yet: they come with the work. `in_flight_max`: creates under way at a time.
     #[must_use]
     pub fn new(effects: Arc<Effects>, inbox: Sender<Message>, in_flight_max: usize) -> Self {
-        let n_chores = CHORES_IN_FLIGHT_MAX + STOP_REQUESTS_MAX;
+        let n_chores = CHORES_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
             effects,
             inbox,
@@ -78,6 +79,7 @@ impl Writers {
             Action::Create { .. } | Action::Get { .. } => &mut self.creates,
             Action::Delete { .. }
             | Action::DeleteAll { .. }
+            | Action::GetNode { .. }
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::Relist
@@ -146,6 +148,11 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
             log_answer("get", &id, answer.as_ref().err());
             Input::Got { id, asked, answer }
         }
+        Action::GetNode { name } => {
+            let answer = pods.get_node(&name);
+            log_answer("get node", &name, answer.as_ref().err());
+            Input::GotNode { name, answer }
+        }
         Action::List { asked } => match pods.list() {
             Ok(listed) => Input::List(List {
                 source: ListSource::Stop,
@@ -159,7 +166,7 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
             }
         },
         Action::Patch { uid, name, patch } => {
-            let answer = pods.patch(&name, patch_body(&uid, patch).as_bytes()).map(drop);
+            let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
             log_answer("patch", &name, answer.as_ref().err());
             Input::Patched { uid, answer }
         }
@@ -170,14 +177,21 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
 }
 
 /// A merge patch for this uid and no other: the server refuses another with 409.
-fn patch_body(uid: &Uid, patch: Patch) -> String {
+fn patch_body(uid: &Uid, patch: &Patch) -> String {
     let metadata = match patch {
         Patch::Counted => {
             serde_json::json!({"uid": uid.to_string(), "labels": {labels::COUNTED: unix_time()}})
         }
-        Patch::Draining(cause) => serde_json::json!({
-            "uid": uid.to_string(), "annotations": {labels::DRAINING: cause.as_str()},
-        }),
+        Patch::Draining(draining, label) => {
+            let value = draining::value(*draining);
+            let mut metadata = serde_json::json!({
+                "uid": uid.to_string(), "annotations": {labels::DRAINING: value},
+            });
+            if let Some((key, value)) = label {
+                metadata["labels"] = serde_json::json!({ key: value });
+            }
+            metadata
+        }
     };
     serde_json::json!({ "metadata": metadata }).to_string()
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
+use crate::core::policy::{Decommission, FailureLimit, Policy, Replace, ScaleDown};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
 use crate::wire::memory::Growth;
@@ -19,12 +19,7 @@ pub const IN_FLIGHT_LIMIT: u32 = 256;
 
 /// Keys of the contract whose behaviour is not built yet, each with the one value that is accepted
 /// because it changes nothing. Delete a line when its behaviour is there.
-const NOT_BUILT: &[(&str, &str)] = &[
-    ("driver.silence", "0s"),
-    ("failures.log_lines", "0"),
-    ("heartbeat.timeout", "0s"),
-    ("metrics", "off"),
-];
+const NOT_BUILT: &[(&str, &str)] = &[("failures.log_lines", "0"), ("metrics", "off")];
 
 /// Every key, by the section it is in; the entries of `executors` are maps alike.
 pub const KEYS: &[(&str, &[&str])] = &[
@@ -70,6 +65,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "container",
             "count",
             "cpu",
+            "decommission",
             "env",
             "group",
             "image",
@@ -85,6 +81,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "template",
         ],
     ),
+    ("decommission", &["after", "label"]),
     ("failures", &["app", "cluster", "keep_failed", "log_lines", "start", "window"]),
     ("heartbeat", &["reason_wait", "timeout"]),
     ("shutdown", &["grace", "timeout"]),
@@ -106,8 +103,6 @@ pub struct Config {
     /// 0: no tolerations are added.
     pub node_loss_after_ms: u64,
     pub watch: bool,
-    /// How long the reason of a `disconnected` executor is looked for.
-    pub reason_wait_ms: u64,
     pub lease: bool,
     /// What the driver gets to end in.
     pub grace_ms: u64,
@@ -165,6 +160,7 @@ pub struct Group {
     pub fails_with_sidecars: bool,
     /// How memory grows after an executor ran out of it.
     pub growth: Option<Growth>,
+    pub decommission: Option<Decommission>,
 }
 
 /// Where a group's pod comes from.
@@ -200,7 +196,6 @@ impl Default for Config {
             poll_interval_ms: 5 * 60_000,
             node_loss_after_ms: 60_000,
             watch: true,
-            reason_wait_ms: 30_000,
             lease: true,
             grace_ms: 15_000,
             control: Control::Default,
@@ -222,6 +217,7 @@ impl Default for Group {
             replace: Replace::Terminating,
             fails_with_sidecars: false,
             growth: None,
+            decommission: None,
         }
     }
 }
@@ -249,6 +245,7 @@ impl Config {
         config.policy.bad_nodes = trouble::bad_nodes(&top)?;
         config.read_failures(&top.section("failures")?)?;
         config.read_heartbeat(&top.section("heartbeat")?)?;
+        config.policy.driver_silence_ms = top.section("driver")?.duration_ms("silence", 0)?;
         config.read_shutdown(&top.section("shutdown")?)?;
         if !config.watch && config.poll_interval_ms == 0 {
             return Err(top.error("watch", WATCH_AND_POLL_OFF));
@@ -299,7 +296,10 @@ impl Config {
 
     fn read_heartbeat(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
         only(section, "heartbeat")?;
-        self.reason_wait_ms = section.duration_ms("reason_wait", self.reason_wait_ms)?;
+        let policy = &mut self.policy;
+        policy.reason_wait_ms = section.duration_ms("reason_wait", policy.reason_wait_ms)?;
+        policy.heartbeat_timeout_ms =
+            section.duration_ms("timeout", policy.heartbeat_timeout_ms)?;
         Ok(())
     }
 
@@ -404,7 +404,27 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
             default.fails_with_sidecars,
         )?,
         growth: trouble::growth(section)?,
+        decommission: decommission(section)?,
     })
+}
+
+fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError> {
+    if group.get("decommission").is_none() {
+        return Ok(None);
+    }
+    let section = group.section("decommission")?;
+    only(&section, "decommission")?;
+    let after_ms = section.duration_ms("after", 0)?;
+    if after_ms == 0 {
+        let message = "has to be longer than 0s: the time that a running executor gets to end";
+        return Err(section.error("after", message));
+    }
+    let label = checked(&section, "label", names::label_mistake)?;
+    let label = label.map(|text| {
+        let (key, value) = text.split_once('=').unwrap_or((&text, ""));
+        (key.to_owned(), value.to_owned())
+    });
+    Ok(Some(Decommission { after_ms, label }))
 }
 
 fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigError> {

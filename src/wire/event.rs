@@ -32,6 +32,7 @@ fn name(event: &Event) -> &'static str {
         Event::BudgetExhausted { .. } => "budget_exhausted",
         Event::CreateRefused { .. } => "create_refused",
         Event::ExecutorDeleted { .. } => "executor_deleted",
+        Event::ExecutorDraining { .. } => "executor_draining",
         Event::ExecutorLost { .. } => "executor_lost",
         Event::ExecutorRequested { .. } => "executor_requested",
         Event::ExecutorRunning { .. } => "executor_running",
@@ -58,6 +59,11 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
         Event::ExecutorDeleted { subject, cause } => {
             write_subject(map, subject)?;
             map.serialize_entry("cause", cause.as_str())
+        }
+        Event::ExecutorDraining { subject, cause, until } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("cause", cause.as_str())?;
+            map.serialize_entry("until", &epoch.rfc3339(*until))
         }
         Event::ExecutorLost { subject, node, reason, exit_code, message } => {
             write_subject(map, subject)?;
@@ -214,6 +220,21 @@ mod tests {
                 reason: LossReason::NodeLost,
             },
             r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
+        );
+    }
+
+    #[test]
+    fn an_executor_that_drains() {
+        let subject = Subject {
+            group: GroupName::from("g"),
+            id: ExecutorId(3),
+            uid: Some(Uid::new("u1")),
+            pod: "w-a-exec-3".into(),
+        };
+        let (cause, until) = (DeleteCause::Killed, Millis(30_000));
+        check(
+            Event::ExecutorDraining { subject, cause, until },
+            r#""executor_draining","group":"g","executor":3,"uid":"u1","pod":"w-a-exec-3","cause":"killed","until":"2026-01-01T00:00:30.000Z""#,
         );
     }
 }

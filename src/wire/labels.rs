@@ -12,7 +12,7 @@ pub const EXECUTOR_ID: &str = "posse.dev/executor-id";
 pub const SLOT: &str = "posse.dev/slot";
 /// Its loss has been reported and has spent its budget.
 pub const COUNTED: &str = "posse.dev/counted";
-/// Annotation: chosen to go, and why.
+/// Annotation: chosen to go, why, and until when it has time.
 pub const DRAINING: &str = "posse.dev/draining";
 /// Annotation: the container whose end decides, where it is not the first.
 pub const CONTAINER: &str = "posse.dev/container";

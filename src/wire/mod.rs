@@ -4,6 +4,7 @@ pub mod build;
 pub mod config;
 pub mod control;
 pub mod control_addr;
+pub mod draining;
 pub mod duration;
 pub mod event;
 mod json;

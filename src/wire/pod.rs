@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::input::{Foreign, Seen};
 use crate::core::pod::{ContainerState, End, InitEnd, Phase, Pod, Stuck, StuckKind};
+use crate::wire::draining;
 use crate::wire::labels::{
     APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SIDECAR_FAILURE,
     SLOT, Selection,
@@ -205,7 +206,7 @@ struct Annotations<'a> {
     container: Option<Text<'a>>,
     deletion_cost: Option<Text<'a>>,
     sidecar_failure: Option<Text<'a>>,
-    draining: bool,
+    draining: Option<Text<'a>>,
 }
 
 /// A map of strings of which a few keys are wanted.
@@ -239,10 +240,8 @@ impl<'de: 'a, 'a> Picked<'de> for Annotations<'a> {
             CONTAINER => &mut self.container,
             DELETION_COST => &mut self.deletion_cost,
             SIDECAR_FAILURE => &mut self.sidecar_failure,
-            key => {
-                self.draining |= key == DRAINING;
-                return map.next_value::<IgnoredAny>().map(drop);
-            }
+            DRAINING => &mut self.draining,
+            _ => return map.next_value::<IgnoredAny>().map(drop),
         };
         *place = map.next_value()?;
         Ok(())
@@ -359,7 +358,7 @@ impl RawPod<'_> {
             container,
             stuck: if is_starting { status.stuck(deciding.as_ref(), state, gate) } else { None },
             ready: status.condition("Ready", "True").is_some(),
-            draining: annotations.draining,
+            draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
             counted: labels.counted,
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),

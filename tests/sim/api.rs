@@ -8,6 +8,7 @@ use posse::core::refusal::{Class, Refusal};
 
 use super::check::{Check, Verdict};
 use super::cluster::CreateError;
+use super::node::LOST_NODE;
 use super::trace;
 use super::world::{Happening, PREFIX, World};
 
@@ -97,6 +98,7 @@ impl World {
         let input = match asked.action.clone() {
             Action::Create { id, asked, .. } => Input::Created { id, asked, answer: Err(refusal) },
             Action::Get { id, asked } => Input::Got { id, asked, answer: Err(refusal) },
+            Action::GetNode { name } => Input::GotNode { name, answer: Err(refusal) },
             Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
@@ -128,12 +130,17 @@ impl World {
                     Some(stored) => {
                         Ok(Seen::Foreign(Foreign { name, uid: stored.pod.uid.clone() }))
                     }
-                    None => Err(refusal(Class::NotFound, 404, "not found")),
+                    None => Err(not_found()),
                 };
                 Input::Got { id, asked, answer }
             }
-            Action::Delete { uid, name, .. } => {
-                let answer = self.delete(&uid, &name);
+            Action::GetNode { name } => {
+                let is_there = *name != *LOST_NODE;
+                let answer = is_there.then_some(()).ok_or_else(not_found);
+                Input::GotNode { name, answer }
+            }
+            Action::Delete { uid, name, grace_s } => {
+                let answer = self.delete(&uid, &name, grace_s == Some(0));
                 Input::Deleted { uid, answer }
             }
             Action::DeleteAll { spare_counted, .. } => {
@@ -146,12 +153,12 @@ impl World {
             Action::Patch { uid, name, patch } => {
                 let found = self.cluster.pods.get(name.as_str()).map(|s| s.pod.uid.clone());
                 let answer = match found {
-                    None => Err(refusal(Class::NotFound, 404, "not found")),
+                    None => Err(not_found()),
                     Some(other) if other != uid => Err(refusal(Class::Conflict, 409, "other uid")),
                     Some(_) => {
                         self.cluster.update(&uid, |pod| match patch {
                             Patch::Counted => pod.counted = true,
-                            Patch::Draining(_) => pod.draining = true,
+                            Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
                         });
                         Ok(())
                     }
@@ -202,11 +209,20 @@ impl World {
         }
     }
 
-    fn delete(&mut self, uid: &Uid, name: &str) -> Result<Option<posse::core::pod::Pod>, Refusal> {
+    fn delete(
+        &mut self,
+        uid: &Uid,
+        name: &str,
+        is_forced: bool,
+    ) -> Result<Option<posse::core::pod::Pod>, Refusal> {
         let found = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
         match found {
-            None => Err(refusal(Class::NotFound, 404, "not found")),
+            None => Err(not_found()),
             Some(pod) if pod.uid != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            Some(_) if is_forced => {
+                self.cluster.remove(uid);
+                Ok(None)
+            }
             Some(_) => {
                 self.delete_pod(uid);
                 let after = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
@@ -214,6 +230,10 @@ impl World {
             }
         }
     }
+}
+
+fn not_found() -> Refusal {
+    refusal(Class::NotFound, 404, "not found")
 }
 
 pub fn refusal(class: Class, code: u16, message: &str) -> Refusal {

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::{Action, Patch};
-use posse::core::event::{Budget, Event};
+use posse::core::event::{Budget, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::pod::ContainerState;
+use posse::core::pod::{ContainerState, Pod};
 use posse::core::policy::{Policy, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
@@ -15,6 +15,7 @@ use posse::core::status::State;
 use posse::core::stop::{StopOrder, StopResult};
 
 use super::cluster::{Cluster, is_over};
+use super::node::LOST_NODE;
 use super::world::World;
 
 pub type Verdict = Result<(), String>;
@@ -43,6 +44,8 @@ pub struct Check {
     had_list: bool,
     stop: Option<StopOrder>,
     told_gone: BTreeSet<Uid>,
+    /// Executors whose end was told before they had a uid.
+    nameless: BTreeSet<u64>,
     ended: BTreeSet<Uid>,
     owned: BTreeSet<Uid>,
     going: BTreeSet<Uid>,
@@ -98,7 +101,6 @@ impl Check {
         self.n_restores += 1;
         self.doubt = core.map(|core| core.mark().epoch);
         self.told_gone.clear();
-        self.running.clear();
     }
 
     pub fn bound(&mut self, uid: &Uid, now: u64) {
@@ -195,6 +197,7 @@ impl Check {
         for event in events {
             check.on_event(event, &world.cluster)?;
             check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
+            world.driver.on_event(event, core, &world.policy, world.now)?;
         }
         for action in actions {
             check.on_action(action, core, &world.cluster, world.now)?;
@@ -233,7 +236,19 @@ impl Check {
             Event::ExecutorDeleted { subject, .. } => (subject, false),
             _ => return Ok(()),
         };
+        let is_by_word = matches!(
+            event,
+            Event::ExecutorLost {
+                reason: LossReason::Disconnected
+                    | LossReason::HeartbeatTimeout
+                    | LossReason::Killed,
+                ..
+            }
+        );
         let Some(uid) = &subject.uid else {
+            if is_by_word && self.nameless.insert(subject.id.0) {
+                return Ok(());
+            }
             return fail(format!("an end without a uid: {event:?}"));
         };
         self.told_ids.insert(subject.id.0, self.n_restores);
@@ -246,7 +261,7 @@ impl Check {
         }
         let life = cluster.lives.get(uid);
         let was_over = life.is_some_and(|life| life.was_over);
-        if !was_over && start_loss(event).is_none() {
+        if !was_over && !is_by_word && start_loss(event).is_none() {
             return fail(format!("{event:?}, but it lives: {life:?}"));
         }
         if !is_loss && life.is_some_and(|life| life.removed.is_none() && !life.is_erased) {
@@ -325,10 +340,15 @@ impl Check {
         cluster: &Cluster,
         now: u64,
     ) -> Verdict {
-        self.n_actions += 1;
+        // A look at a node changes nothing.
+        self.n_actions += u64::from(!matches!(action, Action::GetNode { .. }));
         let is_write = !matches!(
             action,
-            Action::Get { .. } | Action::List { .. } | Action::Relist | Action::ReserveIds { .. }
+            Action::Get { .. }
+                | Action::GetNode { .. }
+                | Action::List { .. }
+                | Action::Relist
+                | Action::ReserveIds { .. }
         );
         if is_write && !self.is_held {
             return fail(format!("{action:?} without the lease"));
@@ -358,7 +378,13 @@ impl Check {
                     return fail(format!("{action:?} for no group"));
                 }
             }
-            Action::Delete { uid, .. } => {
+            Action::Delete { uid, grace_s, .. } => {
+                let on_lost = |pod: &Pod| pod.uid == *uid && pod.node.as_deref() == Some(LOST_NODE);
+                let pods = core.snapshot().pods();
+                if *grace_s == Some(0) && !pods.into_iter().any(|pod| pod.deleting && on_lost(pod))
+                {
+                    return fail(format!("{action:?}, but its node may come back"));
+                }
                 if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
                     return fail(format!("{action:?} of somebody else's pod"));
                 }
@@ -368,7 +394,7 @@ impl Check {
                 }
                 self.going.insert(uid.clone());
             }
-            Action::Patch { uid, patch: Patch::Draining(_), .. } => {
+            Action::Patch { uid, patch: Patch::Draining(..), .. } => {
                 self.going.insert(uid.clone());
             }
             _ => {}
@@ -504,7 +530,7 @@ impl Check {
                 .filter(|s| s.is_labelled && s.pod.group == *name)
                 .map(|s| &s.pod)
                 .collect();
-            let live = ours.iter().filter(|pod| !is_over(pod));
+            let live = ours.iter().filter(|pod| !is_over(pod) && pod.draining.is_none());
             let n = u32::try_from(live.clone().count()).unwrap();
             let n_going = u32::try_from(ours.iter().filter(|pod| pod.deleting).count()).unwrap();
             let n_failed = ours.iter().filter(|pod| !pod.deleting && is_over(pod)).count();
@@ -565,8 +591,9 @@ impl Check {
     }
 
     fn was_counted(&self, uid: &Uid, world: &World) -> bool {
-        // Told by an earlier process: its label says so.
-        world.cluster.lives.get(uid).is_some_and(|life| life.was_counted)
+        // Told by an earlier process, as its label says, or before it had a uid.
+        let life = world.cluster.lives.get(uid);
+        life.is_some_and(|life| life.was_counted || self.nameless.contains(&life.id))
     }
 
     pub fn stopped(world: &mut World, result: &StopResult, is_last: bool) -> Verdict {

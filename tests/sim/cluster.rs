@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use posse::core::event::DeleteCause;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::PodEvent;
-use posse::core::pod::{ContainerState, Phase, Pod};
+use posse::core::pod::{ContainerState, Draining, Phase, Pod};
 
 /// The log keeps so many entries; a watch from before them gets 410.
 const LOG_MAX: usize = 60;
@@ -106,7 +107,7 @@ impl Cluster {
             container: ContainerState::Waiting,
             stuck: None,
             ready: false,
-            draining: false,
+            draining: None,
             counted: false,
             deletion_cost: 0,
             node: None,
@@ -152,7 +153,8 @@ impl Cluster {
         let (pod, is_labelled) = (stored.pod.clone(), stored.is_labelled);
         if let Some(life) = self.lives.get_mut(uid) {
             life.was_over |= is_over(&pod);
-            life.was_counted |= pod.counted;
+            let was_killed = |draining: &Draining| draining.cause == DeleteCause::Killed;
+            life.was_counted |= pod.counted || pod.draining.as_deref().is_some_and(was_killed);
         }
         if is_labelled {
             self.note(PodEvent::Applied(pod));

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod check;
 pub mod cluster;
+pub mod driver;
 pub mod faults;
 pub mod node;
 pub mod trace;

@@ -12,6 +12,9 @@ use super::faults::{Trouble, at};
 use super::trace;
 use super::world::{Happening, Step, World};
 
+/// A node whose object is gone, with whatever stood on it.
+pub const LOST_NODE: &str = "lost";
+
 impl World {
     /// The same world, in which starts fail and nodes are bad as well.
     pub fn troubled(seed: u64) -> Self {
@@ -87,6 +90,8 @@ impl World {
                 if self.rng.chance(self.profile.stuck / 4) && !self.is_calm {
                     self.stuck.insert(uid.clone());
                 }
+                let is_lost = self.stuck.contains(uid) && self.rng.chance(50);
+                let node = if is_lost { LOST_NODE.into() } else { node };
                 self.cluster.update(uid, |pod| {
                     pod.stuck = stuck(StuckKind::Creating);
                     pod.node = Some(node);

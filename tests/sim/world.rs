@@ -15,6 +15,7 @@ use posse::core::time::Millis;
 
 use super::check::{Check, Verdict};
 use super::cluster::{Cluster, is_over};
+use super::driver::Driver;
 use super::faults::{Profile, at, policy};
 use super::trace;
 
@@ -31,6 +32,7 @@ pub enum Happening {
     BackUp,
     Calm,
     Drive,
+    Driver,
     Execute(u64),
     Foreign,
     Kill,
@@ -81,6 +83,7 @@ pub struct World {
     pub rng: Rng,
     pub profile: Profile,
     pub policy: Policy,
+    pub driver: Driver,
     pub cluster: Cluster,
     pub core: Option<Reconciler>,
     pub gen_: u32,
@@ -110,10 +113,11 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let profile = Profile::draw(&mut rng);
-        let policy = policy(&mut rng);
-        let groups: Vec<GroupSpec> =
+        let mut policy = policy(&mut rng);
+        let mut groups: Vec<GroupSpec> =
             (0..profile.n_groups).map(|i| group(&format!("g{i}"), &mut rng)).collect();
-        Self::with(rng, profile, policy, groups)
+        let driver = Driver::draw(seed, &mut policy, &mut groups);
+        Self { driver, ..Self::with(rng, profile, policy, groups) }
     }
 
     pub fn with(rng: Rng, profile: Profile, policy: Policy, groups: Vec<GroupSpec>) -> Self {
@@ -126,6 +130,7 @@ impl World {
             check: Check::new(profile.is_high_water_kept),
             profile,
             policy,
+            driver: Driver::absent(),
             cluster,
             core: None,
             gen_: 0,
@@ -230,6 +235,9 @@ impl World {
         if self.profile.foreign > 0 {
             self.at(0, Happening::Foreign);
         }
+        if self.driver.is_there {
+            self.at(1, Happening::Driver);
+        }
     }
 
     fn happen(&mut self, happening: Happening) -> Verdict {
@@ -241,6 +249,7 @@ impl World {
                     return self.input(*input);
                 }
             }
+            Happening::Driver => return self.talk(),
             Happening::Execute(request) => return self.execute(request),
             Happening::Node(uid, step) => self.live(&uid, step),
             Happening::ListSent { gen_, stream, source } if gen_ == self.gen_ => {
@@ -310,6 +319,7 @@ impl World {
             }
             Happening::Calm => {
                 self.is_calm = true;
+                self.driver.calm();
                 self.profile = self.profile.calm();
                 self.cluster.quota = None;
                 let uids: Vec<Uid> =
@@ -323,6 +333,7 @@ impl World {
             }
             Happening::QuietBegins => {
                 self.check.n_actions = 0;
+                self.targets_are_kept()?;
                 return Check::converged(self);
             }
             Happening::LastStop => {
@@ -337,6 +348,7 @@ impl World {
                 self.stop(StopOrder { keep: false, spare_evidence: false });
             }
             Happening::Answer(..)
+            | Happening::Driver
             | Happening::Execute(_)
             | Happening::ListIn { .. }
             | Happening::ListSent { .. }
@@ -360,6 +372,7 @@ impl World {
             owner: None,
             id_high_water: if kept { self.cluster.high_water } else { 0 },
             is_id_high_water_kept: kept,
+            start_unix_ms: 0,
             is_lease_held: self.is_held,
             is_driver_ready: true,
         };
@@ -369,6 +382,7 @@ impl World {
         self.core =
             Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
         self.check.on_start(self.is_held, self.cluster.n_restores);
+        self.driver.on_start();
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
         self.turn_at = Some(self.now);
@@ -401,7 +415,8 @@ impl World {
         let target = u32::try_from(self.rng.below(9)).unwrap();
         let name = self.groups[i].name.clone();
         if let Some(core) = &mut self.core {
-            core.set_target(&name, target, Millis(self.now));
+            let in_force = core.set_target(&name, target, Millis(self.now));
+            self.driver.targets.extend(in_force.map(|target| (name, target)));
             self.turn_at = Some(self.now);
         }
     }
@@ -593,6 +608,7 @@ fn group(name: &str, rng: &mut Rng) -> GroupSpec {
         scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
         replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
         memory_steps: Vec::new(),
+        decommission: None,
         from_file: rng.chance(50),
     }
 }

@@ -53,10 +53,7 @@ fn the_contracts_example_becomes_settings() {
     assert_eq!((got.app.as_str(), got.namespace.as_deref()), ("wordcount", Some("analytics")));
     assert_eq!(got.policy, Policy::default());
     assert_eq!((got.watch, got.poll_interval_ms, got.lease), (true, 300_000, true));
-    assert_eq!(
-        (got.node_loss_after_s, got.reason_wait_ms, got.grace_ms),
-        (Some(60), 30_000, 15_000)
-    );
+    assert_eq!((got.node_loss_after_s, got.grace_ms), (Some(60), 15_000));
     assert_eq!(got.server, Server::Kube { kubeconfig: None, context: None });
     assert_eq!((got.instance.clone(), got.events.clone(), got.keep), (None, None, false));
     let [group] = got.groups.as_slice() else { panic!("one group") };
@@ -68,6 +65,7 @@ fn the_contracts_example_becomes_settings() {
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
         memory_steps: Vec::new(),
+        decommission: None,
         from_file: true,
     };
     assert_eq!(group.spec, want);

@@ -63,7 +63,6 @@ executors:
 allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
   adopt_hold: 1s, node_loss_after: 1500ms}
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
-heartbeat: {reason_wait: 1s}
 lease: false
 shutdown: {grace: 1s, timeout: 2s}
 control: off";
@@ -109,8 +108,41 @@ control: off";
     };
     assert_eq!(config.policy, policy);
     assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
-    assert_eq!((config.reason_wait_ms, config.grace_ms, config.lease), (1_000, 1_000, false));
+    assert_eq!((config.grace_ms, config.lease), (1_000, false));
     assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+}
+
+#[test]
+fn the_time_outs_of_what_the_driver_says_arrive() {
+    let text = "driver: {silence: 90s}\nheartbeat: {reason_wait: 1s, timeout: 2m}";
+    let policy = Config::parse("posse.yaml", text).unwrap().policy;
+    let got = (policy.driver_silence_ms, policy.reason_wait_ms, policy.heartbeat_timeout_ms);
+    assert_eq!(got, (90_000, 1_000, 120_000));
+}
+
+#[test]
+fn decommission_has_a_time_and_perhaps_a_label() {
+    let group = |text: &str| format!("executors: [{{image: x, decommission: {{{text}}}}}]");
+    let label = |key: &str, value: &str| Some((key.to_owned(), value.to_owned()));
+    for (text, after_ms, label) in [
+        ("after: 30s", 30_000, None),
+        ("after: 1s, label: example.com/leaving=soon", 1_000, label("example.com/leaving", "soon")),
+        ("after: 1s, label: leaving=", 1_000, label("leaving", "")),
+    ] {
+        let config = Config::parse("posse.yaml", &group(text)).unwrap();
+        assert_eq!(config.executors[0].decommission, Some(Decommission { after_ms, label }));
+    }
+    let place = "executors[0].decommission";
+    for (text, want) in [
+        ("after: 0s", format!("1:46: {place}.after: has to be longer than 0s")),
+        ("label: a=b", format!("1:38: {place}.after: has to be longer than 0s")),
+        ("after: 1s, label: leaving", format!("1:57: {place}.label: `leaving` is not a label")),
+        ("after: 1s, label: a b=c", format!("1:57: {place}.label: `a b=c` is not a label")),
+        ("after: 1s, label: posse.dev/app=x", format!("1:57: {place}.label: `posse.dev/app` is")),
+        ("for: 1s", format!("1:39: {place}.for: unknown key; known here: after, label")),
+    ] {
+        mistake(&group(text), &want);
+    }
 }
 
 /// One mistake: the text, and the beginning of what is said about it.

@@ -37,7 +37,7 @@ fn facts(pod: &Pod) -> String {
         ("unschedulable", is_stuck(pod, StuckKind::Unschedulable)),
         ("gated", is_stuck(pod, StuckKind::Gated)),
         ("ready", pod.ready),
-        ("draining", pod.draining),
+        ("draining", pod.draining.is_some()),
         ("counted", pod.counted),
     ];
     facts += &format!(" {:?}", pod.container);
