@@ -274,6 +274,23 @@ fn a_kill_lowers_the_target_once_for_each_that_was_live() {
     check_kill(&of(4, 0, None), kill(&[], AfterKill::Target(1), false), &[], 1);
 }
 
+/// The driver had set a higher target before posse was started again, and kills one of those that
+/// were adopted: the others are no surplus by that.
+#[test]
+fn a_kill_after_a_restart_ends_nobody_else() {
+    for (after, ended) in
+        [(AfterKill::Lower, 1), (AfterKill::Replace, 1), (AfterKill::Target(1), 4)]
+    {
+        let mut run = Run::unlisted(policy(), vec![spec("g", 2)]);
+        run.pods = (1..=5).map(|id| run.pod("g", id)).collect();
+        run.list();
+        run.running(&[1, 2, 3, 4, 5]);
+        run.take();
+        run.call(kill(&[1], after, false));
+        assert_eq!(run.ends().len(), ended, "{after:?}");
+    }
+}
+
 #[test]
 fn kills_over_groups_lower_each_groups_own_target() {
     let mut run = Run::with_running(policy(), vec![spec("a", 2), spec("b", 2)]);

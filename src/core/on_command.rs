@@ -90,7 +90,7 @@ impl Reconciler {
         }
         for (name, n) in fewer {
             if let Some(group) = self.executors.groups.get(&name) {
-                self.set_target(&name, group.spec.target.saturating_sub(n), now);
+                self.change_target(&name, group.spec.target.saturating_sub(n), now);
             }
         }
     }

@@ -289,9 +289,20 @@ impl Reconciler {
     /// Sets a group's target, within its bounds. The target in force; none: no such group.
     pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
         let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        group.is_target_set = true;
+        self.change_target(name, target, now)
+    }
+
+    /// The same for a change that follows from something else: what was adopted is held on to.
+    pub(in crate::core) fn change_target(
+        &mut self,
+        name: &GroupName,
+        target: u32,
+        now: Millis,
+    ) -> Option<u32> {
+        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
         let spec = &mut group.spec;
         let target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
-        group.is_target_set = true;
         if spec.target != target {
             spec.target = target;
             self.events.push_back(Event::TargetChanged { group: name.clone(), target });
