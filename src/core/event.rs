@@ -153,6 +153,9 @@ pub enum Event {
     CreateRefused { group: GroupName, cause: &'static str, message: String },
     /// An executor that posse was ending is gone.
     ExecutorDeleted { subject: Subject, cause: DeleteCause },
+    /// The last lines of an executor that was lost by the application's doing; follows its loss.
+    /// `message`: why there are none.
+    ExecutorLog { subject: Subject, lines: Vec<String>, message: Option<String> },
     /// An executor stopped being capacity, and posse was not ending it.
     ExecutorLost {
         subject: Subject,

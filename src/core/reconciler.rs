@@ -13,6 +13,7 @@ use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::idset::IdSet;
 use crate::core::input::{Input, Mark};
 use crate::core::ledger::{Chores, Strays};
+use crate::core::logs::LogReads;
 use crate::core::policy::{GroupSpec, Policy};
 use crate::core::rng::Rng;
 use crate::core::snapshot::Snapshot;
@@ -60,6 +61,7 @@ pub struct Reconciler {
     pub(in crate::core) spent: IdSet,
     pub(in crate::core) chores: Chores,
     pub(in crate::core) strays: Strays,
+    pub(in crate::core) logs: LogReads,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
     /// Failed pods kept as evidence, oldest first.
@@ -103,6 +105,7 @@ impl Reconciler {
             spent: IdSet::default(),
             chores: Chores::default(),
             strays: Strays::default(),
+            logs: LogReads::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -139,6 +142,7 @@ impl Reconciler {
             }
             Input::List(list) => self.on_list(list, now),
             Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
+            Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
             Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
             Input::Watch { epoch, events } => {
                 for event in events {
@@ -158,6 +162,7 @@ impl Reconciler {
         self.strays.forget_past(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        self.send_log_reads(now);
         self.send_chores(now);
     }
 

@@ -15,6 +15,7 @@ use crate::core::refusal::{Class, Refusal};
 use crate::kube::http::{Http, Method, Request, Response, Stream, StreamHandle, TransportError};
 use crate::wire::labels::{FIELD_MANAGER, Selection};
 use crate::wire::lease::LeaseObject;
+use crate::wire::log::{LOG_BYTES_MAX, last_lines};
 use crate::wire::list::{Page, parse_page};
 use crate::wire::review::{self, Access, Verdict};
 use crate::wire::status::{Verb, refusal, unreadable};
@@ -158,6 +159,27 @@ impl Pods {
         let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
         let (status, answer) = call(&self.http, &request, Verb::Get)?;
         self.seen(status, &answer)
+    }
+
+    /// Reads the last `n_lines` lines of a container's log; of the only container where none is
+    /// named.
+    ///
+    /// # Errors
+    /// The server's refusal, or that there was no whole answer within `timeout`.
+    pub fn log(
+        &self,
+        name: &str,
+        container: Option<&str>,
+        n_lines: u32,
+        timeout: Duration,
+    ) -> Result<Vec<String>, Refusal> {
+        let container = container.map_or_else(String::new, |c| format!("&container={}", encoded(c)));
+        let path = format!(
+            "{}/log?tailLines={n_lines}&limitBytes={LOG_BYTES_MAX}{container}",
+            self.path(Some(name))
+        );
+        let request = get(path, timeout, 2 * LOG_BYTES_MAX);
+        call(&self.http, &request, Verb::Get).map(|(_, bytes)| last_lines(&bytes, n_lines))
     }
 
     /// Reads all of them, consistently. Pages that expire under way are begun again, then asked for

@@ -315,7 +315,8 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::DeleteAll { .. }
             | Action::Get { .. }
             | Action::List { .. }
-            | Action::Patch { .. }) => self.writers.send(action),
+            | Action::Patch { .. }
+            | Action::ReadLog { .. }) => self.writers.send(action),
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
+use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::template::Shorthands;
@@ -23,7 +24,6 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("allocation.start_timeout", "10m"),
     ("allocation.unschedulable_timeout", "0s"),
     ("driver.silence", "0s"),
-    ("failures.log_lines", "0"),
     ("heartbeat.timeout", "0s"),
     ("metrics", "off"),
 ];
@@ -280,6 +280,12 @@ impl Config {
             return Err(section.error("window", "has to be longer than 0s; `off` ends a budget"));
         }
         policy.keep_failed = section.number("keep_failed")?.unwrap_or(policy.keep_failed);
+        policy.log_lines = section.number("log_lines")?.unwrap_or(policy.log_lines);
+        if policy.log_lines > LOG_LINES_MAX {
+            let message =
+                format!("{} is above {LOG_LINES_MAX}, the most that is supported", policy.log_lines);
+            return Err(section.error("log_lines", message));
+        }
         Ok(())
     }
 

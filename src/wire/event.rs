@@ -32,6 +32,7 @@ fn name(event: &Event) -> &'static str {
         Event::BudgetExhausted { .. } => "budget_exhausted",
         Event::CreateRefused { .. } => "create_refused",
         Event::ExecutorDeleted { .. } => "executor_deleted",
+        Event::ExecutorLog { .. } => "executor_log",
         Event::ExecutorLost { .. } => "executor_lost",
         Event::ExecutorRequested { .. } => "executor_requested",
         Event::ExecutorRunning { .. } => "executor_running",
@@ -56,6 +57,11 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
         Event::ExecutorDeleted { subject, cause } => {
             write_subject(map, subject)?;
             map.serialize_entry("cause", cause.as_str())
+        }
+        Event::ExecutorLog { subject, lines, message } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("log", lines)?;
+            map.serialize_entry("message", message)
         }
         Event::ExecutorLost { subject, node, reason, exit_code, message } => {
             write_subject(map, subject)?;
@@ -161,6 +167,22 @@ mod tests {
             &format!(
                 r#""executor_lost",{who},"node":null,"reason":"oom_killed","caused_by_app":true,"exit_code":137,"message":"a \"b\"\n","budget":"app""#
             ),
+        );
+        check(
+            Event::ExecutorLog {
+                subject: subject.clone(),
+                lines: vec!["a".into(), "\"b\"".into()],
+                message: None,
+            },
+            &format!(r#""executor_log",{who},"log":["a","\"b\""],"message":null"#),
+        );
+        check(
+            Event::ExecutorLog {
+                subject: subject.clone(),
+                lines: Vec::new(),
+                message: Some("x".into()),
+            },
+            &format!(r#""executor_log",{who},"log":[],"message":"x""#),
         );
         check(
             Event::ExecutorDeleted { subject, cause: DeleteCause::ScaledDown },

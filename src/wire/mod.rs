@@ -10,6 +10,7 @@ pub mod labels;
 pub mod lease;
 pub mod leftover;
 pub mod list;
+pub mod log;
 pub mod names;
 pub mod placeholders;
 pub mod pod;

@@ -139,6 +139,8 @@ struct RawCondition<'a> {
     status: Option<Text<'a>>,
     #[serde(borrow)]
     reason: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -176,7 +178,7 @@ struct Labels<'a> {
     group: Option<Text<'a>>,
     id: Option<Text<'a>>,
     slot: Option<Text<'a>>,
-    counted: bool,
+    counted: Option<Text<'a>>,
 }
 
 /// The annotations that we read.
@@ -202,10 +204,8 @@ impl<'de: 'a, 'a> Picked<'de> for Labels<'a> {
             EXECUTOR_ID => &mut self.id,
             SLOT => &mut self.slot,
             key if key == COMPONENT.0 => &mut self.component,
-            key => {
-                self.counted |= key == COUNTED;
-                return map.next_value::<IgnoredAny>().map(drop);
-            }
+            COUNTED => &mut self.counted,
+            _ => return map.next_value::<IgnoredAny>().map(drop),
         };
         *place = map.next_value()?;
         Ok(())
@@ -257,9 +257,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Annotations<'a> {
     }
 }
 
-/// The name of the first of a list of containers.
+/// The name of the first of a list of containers, and whether there are others.
 #[derive(Debug, Default)]
-struct First<'a>(Option<Text<'a>>);
+struct First<'a> {
+    name: Option<Text<'a>>,
+    has_others: bool,
+}
 
 #[derive(Deserialize)]
 struct Named<'a> {
@@ -279,8 +282,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
 
             fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<First<'de>, S::Error> {
                 let first = seq.next_element::<Named<'de>>()?.and_then(|named| named.name);
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
+                let mut has_others = false;
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    has_others = true;
+                }
+                Ok(First { name: first, has_others })
             }
         }
         deserializer.deserialize_seq(FirstVisitor)
@@ -311,7 +317,8 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let deciding = annotations.container.or_else(|| spec.containers.and_then(|first| first.0));
+        let containers = spec.containers.unwrap_or_default();
+        let deciding = annotations.container.or(containers.name);
         let state = status.state_of(deciding.as_ref());
         let phase = phase(status.phase.as_ref());
         let container = container_state(state);
@@ -326,12 +333,13 @@ impl RawPod<'_> {
             phase,
             deleting: meta.deletion_timestamp.is_some(),
             container,
+            decider: deciding.as_ref().filter(|_| containers.has_others).map(Text::boxed),
             unschedulable: status
                 .condition("PodScheduled", "False")
                 .is_some_and(|c| text_of(c.reason.as_ref()) == "Unschedulable"),
             ready: status.condition("Ready", "True").is_some(),
             draining: annotations.draining,
-            counted: labels.counted,
+            counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
@@ -381,6 +389,7 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
     if !phase.is_final() && terminated.is_none() && disruption.is_none() && !troubled {
         return None;
     }
+    let disruption_message = disruption.map_or("", |said| text_of(said.message.as_ref()));
     let disruption = disruption.map_or("", |condition| match text_of(condition.reason.as_ref()) {
         "" => "DisruptionTarget",
         reason => reason,
@@ -389,6 +398,7 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
         pod_reason: text_of(status.reason.as_ref()).into(),
         pod_message: clipped(text_of(status.message.as_ref()), MESSAGE_BYTES_MAX).into(),
         disruption: disruption.into(),
+        disruption_message: clipped(disruption_message, MESSAGE_BYTES_MAX).into(),
         exit_code: terminated.and_then(|t| t.exit_code),
         signal: terminated.and_then(|t| t.signal).filter(|&signal| signal != 0),
         container_reason: text_of(terminated.and_then(|t| t.reason.as_ref())).into(),

@@ -100,6 +100,7 @@ impl World {
             Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
+            Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
             Action::Relist => return,
@@ -137,7 +138,7 @@ impl World {
             }
             Action::DeleteAll { spare_counted, .. } => {
                 let listed = self.cluster.list().0;
-                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted)) {
+                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted.is_some())) {
                     self.delete_pod(&pod.uid);
                 }
                 Input::DeletedAll { answer: Ok(()) }
@@ -148,14 +149,23 @@ impl World {
                     None => Err(refusal(Class::NotFound, 404, "not found")),
                     Some(other) if other != uid => Err(refusal(Class::Conflict, 409, "other uid")),
                     Some(_) => {
+                        let now_s = self.now / 1_000;
                         self.cluster.update(&uid, |pod| match patch {
-                            Patch::Counted => pod.counted = true,
+                            Patch::Counted => pod.counted = Some(now_s),
                             Patch::Draining(_) => pod.draining = true,
                         });
                         Ok(())
                     }
                 };
                 Input::Patched { uid, answer }
+            }
+            Action::ReadLog { uid, name, .. } => {
+                let found = self.cluster.pods.get(name.as_str());
+                let answer = match found {
+                    Some(stored) if stored.pod.uid == uid => Ok(vec!["last words".to_owned()]),
+                    _ => Err(refusal(Class::NotFound, 404, "not found")),
+                };
+                Input::LogRead { uid, answer }
             }
             Action::List { asked } => {
                 let (pods, version) = self.cluster.list();

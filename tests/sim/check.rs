@@ -4,22 +4,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::{Action, Patch};
-use posse::core::event::Event;
+use posse::core::event::{Budget, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::policy::{Replace, ScaleDown};
+use posse::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
 use posse::core::status::State;
 use posse::core::stop::{StopOrder, StopResult};
 
-use super::cluster::{Cluster, is_over};
+use super::cluster::{Cause, Cluster, is_over};
 use super::world::World;
 
 pub type Verdict = Result<(), String>;
 
 const BLOCK: u64 = 1_000;
 const OPEN_MS: u64 = 60_000;
+const MINUTE_MS: u64 = 60_000;
+/// A loss is charged when it is heard of and told some milliseconds later.
+const BATCH_MS: u64 = 20;
 
 #[derive(Debug, Default)]
 pub struct Check {
@@ -43,6 +46,14 @@ pub struct Check {
     ended: BTreeSet<Uid>,
     owned: BTreeSet<Uid>,
     going: BTreeSet<Uid>,
+    /// Labelled as counted before this process began.
+    counted: BTreeSet<Uid>,
+    /// When losses were told that spend the `app` budget.
+    app_losses: Vec<u64>,
+    is_app_spent: bool,
+    /// Losses whose log is still to be told.
+    logs_due: BTreeSet<Uid>,
+    logs_read: Vec<u64>,
     posted: BTreeMap<u64, u64>,
     unknown: BTreeMap<u64, u64>,
     /// A restore that the core has not noticed: the epoch it was in.
@@ -58,13 +69,15 @@ impl Check {
         Self { is_kept, ..Self::default() }
     }
 
-    pub fn on_start(&mut self, is_held: bool, n_restores: u32) {
+    pub fn on_start(&mut self, is_held: bool, cluster: &Cluster) {
+        let kept = cluster.pods.values().filter(|stored| stored.pod.counted.is_some());
         *self = Self {
             is_kept: self.is_kept,
             told_ids: std::mem::take(&mut self.told_ids),
             unkept_ids: std::mem::take(&mut self.unkept_ids),
-            n_restores,
+            n_restores: cluster.n_restores,
             is_held,
+            counted: kept.map(|stored| stored.pod.uid.clone()).collect(),
             ..Self::default()
         };
     }
@@ -154,12 +167,14 @@ impl Check {
         }
         for event in events {
             check.on_event(event, &world.cluster)?;
+            check.on_loss(event, &world.cluster, &world.policy, world.now)?;
         }
+        check.budget_is_kept(&world.policy, world.now)?;
         for action in actions {
             check.on_action(action, core, &world.cluster, world.now)?;
         }
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
-        let (mut n_creates, mut n_chores, mut n_all) = (0, 0, 0);
+        let (mut n_creates, mut n_chores, mut n_logs, mut n_all) = (0, 0, 0, 0);
         let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
         for (_, request) in requests {
             n_all += 1;
@@ -169,12 +184,14 @@ impl Check {
                     *in_flight.entry(id.0).or_default() += 1;
                 }
                 Action::Delete { .. } | Action::Patch { .. } => n_chores += 1,
+                Action::ReadLog { .. } => n_logs += 1,
                 _ => {}
             }
         }
         let most = world.policy.in_flight_max;
-        if n_creates > most || n_chores > 16 || n_all > most + 18 {
-            return fail(format!("{n_creates} creates, {n_chores} chores, {n_all} requests"));
+        if n_creates > most || n_chores > 16 || n_logs > 4 || n_all > most + 22 {
+            let what = format!("{n_creates} creates, {n_chores} chores, {n_logs} logs");
+            return fail(format!("{what}, {n_all} requests"));
         }
         if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
             return fail(format!("{n} requests at a time for executor {id}"));
@@ -213,6 +230,81 @@ impl Check {
         Ok(())
     }
 
+    /// Why, in truth; whether a restart counts it again; and its log.
+    fn on_loss(
+        &mut self,
+        event: &Event,
+        cluster: &Cluster,
+        policy: &Policy,
+        now: u64,
+    ) -> Verdict {
+        match event {
+            Event::ExecutorLost { subject, reason, .. } => {
+                let Some(uid) = &subject.uid else { return Ok(()) };
+                if self.counted.contains(uid) && cluster.n_restores == 0 {
+                    return fail(format!("{event:?}, but an earlier process had counted it"));
+                }
+                self.is_blamed_right(uid, *reason, cluster)?;
+                if reason.budget() == Some(Budget::App) {
+                    self.app_losses.push(now);
+                    if policy.log_lines > 0 {
+                        self.logs_due.insert(uid.clone());
+                    }
+                }
+            }
+            Event::ExecutorLog { subject, .. } => {
+                let uid = subject.uid.as_ref();
+                if !uid.is_some_and(|uid| self.logs_due.remove(uid)) {
+                    return fail(format!("{event:?} without a loss, or told twice"));
+                }
+            }
+            Event::BudgetExhausted { budget: Budget::App } => {
+                let n = self.n_app_losses(policy.failures_window_ms + BATCH_MS, now);
+                let is_spent = match policy.failures_app {
+                    FailureLimit::Max(max) => n > max as usize,
+                    FailureLimit::Auto => n > 10,
+                    FailureLimit::Off => false,
+                };
+                if !is_spent || std::mem::replace(&mut self.is_app_spent, true) {
+                    return fail(format!("{event:?} after {n} losses, or told twice"));
+                }
+            }
+            Event::BudgetExhausted { .. } => return fail(format!("{event:?}, which is off")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_blamed_right(&self, uid: &Uid, reason: LossReason, cluster: &Cluster) -> Verdict {
+        // A restore undoes ends: what ended a pod first is no longer the truth.
+        let cause = cluster.lives.get(uid).and_then(|life| life.cause);
+        let want = match reason.budget() {
+            Some(Budget::App) => Some(Cause::App),
+            Some(Budget::Cluster) => Some(Cause::Cluster),
+            Some(Budget::Start) | None => return Ok(()),
+        };
+        if cause != want && cluster.n_restores == 0 {
+            return fail(format!("{uid} was lost by {}, in truth {cause:?}", reason.as_str()));
+        }
+        Ok(())
+    }
+
+    fn n_app_losses(&self, window_ms: u64, now: u64) -> usize {
+        self.app_losses.iter().filter(|&&at| now - at <= window_ms).count()
+    }
+
+    fn budget_is_kept(&self, policy: &Policy, now: u64) -> Verdict {
+        let n = self.n_app_losses(policy.failures_window_ms - BATCH_MS, now);
+        match policy.failures_app {
+            FailureLimit::Max(max)
+                if n > max as usize && !self.is_app_spent && self.stop.is_none() =>
+            {
+                fail(format!("{n} losses, and the budget of {max} is not spent"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn on_action(
         &mut self,
         action: &Action,
@@ -223,7 +315,11 @@ impl Check {
         self.n_actions += 1;
         let is_write = !matches!(
             action,
-            Action::Get { .. } | Action::List { .. } | Action::Relist | Action::ReserveIds { .. }
+            Action::Get { .. }
+                | Action::List { .. }
+                | Action::ReadLog { .. }
+                | Action::Relist
+                | Action::ReserveIds { .. }
         );
         if is_write && !self.is_held {
             return fail(format!("{action:?} without the lease"));
@@ -261,7 +357,17 @@ impl Check {
                 if self.told_gone.contains(uid) && self.n_restores < 2 {
                     return fail(format!("{action:?}, but it is known to be gone"));
                 }
+                if self.logs_due.contains(uid) {
+                    return fail(format!("{action:?} before its log was read"));
+                }
                 self.going.insert(uid.clone());
+            }
+            Action::ReadLog { .. } => {
+                self.logs_read.retain(|at| now - at < MINUTE_MS);
+                self.logs_read.push(now);
+                if self.logs_read.len() > 20 {
+                    return fail(format!("{action:?} is the 21st within a minute"));
+                }
             }
             Action::Patch { uid, patch: Patch::Draining(_), .. } => {
                 self.going.insert(uid.clone());
@@ -447,6 +553,9 @@ impl Check {
     pub fn quiet(&self, world: &World) -> Verdict {
         if self.n_actions > 0 {
             return fail(format!("{} actions in a steady minute", self.n_actions));
+        }
+        if !self.logs_due.is_empty() {
+            return fail(format!("no log was told of {:?}", self.logs_due));
         }
         // What was ever an executor's pod and is gone was told of, once.
         let Some(core) = &world.core else { return Ok(()) };

@@ -20,6 +20,14 @@ pub struct Stored {
     pub is_foreign: bool,
 }
 
+/// By whose doing a pod ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    App,
+    Cluster,
+    Other,
+}
+
 /// The truth about one uid.
 #[derive(Clone, Debug)]
 pub struct Life {
@@ -27,6 +35,8 @@ pub struct Life {
     pub created: u64,
     /// It was deleting, ended or gone at some time.
     pub was_over: bool,
+    /// What ended it first.
+    pub cause: Option<Cause>,
     pub removed: Option<u64>,
     /// A restore took it out of history.
     pub is_erased: bool,
@@ -104,10 +114,11 @@ impl Cluster {
             phase: Phase::Pending,
             deleting: false,
             container: ContainerState::Waiting,
+            decider: None,
             unschedulable: false,
             ready: false,
             draining: false,
-            counted: false,
+            counted: None,
             deletion_cost: 0,
             node: None,
             ip: None,
@@ -120,6 +131,7 @@ impl Cluster {
                 id,
                 created,
                 was_over: false,
+                cause: None,
                 removed: None,
                 is_erased: false,
                 was_counted: false,
@@ -137,6 +149,13 @@ impl Cluster {
         self.pods.values().find(|s| s.pod.uid == *uid).map(|s| s.pod.name.clone())
     }
 
+    /// Says by whose doing the pod ends now; the first word counts.
+    pub fn blame(&mut self, uid: &Uid, cause: Cause) {
+        if let Some(life) = self.lives.get_mut(uid) {
+            life.cause.get_or_insert(cause);
+        }
+    }
+
     /// Changes a pod; a version of its own for each change.
     pub fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
         let Some(name) = self.name_of(uid) else { return };
@@ -152,7 +171,7 @@ impl Cluster {
         let (pod, is_labelled) = (stored.pod.clone(), stored.is_labelled);
         if let Some(life) = self.lives.get_mut(uid) {
             life.was_over |= is_over(&pod);
-            life.was_counted |= pod.counted;
+            life.was_counted |= pod.counted.is_some();
         }
         if is_labelled {
             self.note(PodEvent::Applied(pod));

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::Action;
+use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
 use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
@@ -39,6 +40,7 @@ pub enum Happening {
     ListSent { gen_: u32, stream: Option<u64>, source: ListSource },
     ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, asked: Mark },
     Node(Uid, Step),
+    NodeLoss,
     Noise,
     Poll(u32),
     Pump { gen_: u32, stream: u64 },
@@ -209,6 +211,10 @@ impl World {
             let gap = self.rng.below(20_000);
             self.at((at + gap).min(end), Happening::Lease(true));
         }
+        for _ in 0..self.profile.node_losses {
+            let at = self.rng.below(end);
+            self.at(at, Happening::NodeLoss);
+        }
         for _ in 0..self.profile.retargets {
             let at = self.rng.below(end);
             self.at(at, Happening::Drive);
@@ -295,6 +301,7 @@ impl World {
             Happening::Start => self.start(),
             Happening::Lease(held) => return self.lease(held),
             Happening::Drive => self.drive(),
+            Happening::NodeLoss => self.lose_node(),
             Happening::Foreign => self.squat(),
             Happening::Stop => {
                 let keep = self.profile.keep;
@@ -361,7 +368,7 @@ impl World {
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
         self.core =
             Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
-        self.check.on_start(self.is_held, self.cluster.n_restores);
+        self.check.on_start(self.is_held, &self.cluster);
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
         self.turn_at = Some(self.now);
@@ -454,11 +461,28 @@ impl World {
             actions.push(action);
         }
         let _ = core.poll_verdict();
+        let n_before = self.n_requests;
         for action in &actions {
             self.send(action);
         }
         Check::after_turn(self, &events, &actions)?;
+        self.crash(&events, n_before);
         self.end_of_stop()
+    }
+
+    /// The process may die between a loss that it told and what it was about to ask for.
+    fn crash(&mut self, events: &[Event], n_before: u64) {
+        let told = events.iter().any(|event| matches!(event, Event::ExecutorLost { .. }));
+        if !told || self.profile.crashes == 0 || !self.rng.chance(20) {
+            return;
+        }
+        self.profile.crashes -= 1;
+        let n_sent = self.rng.below(self.n_requests - n_before + 1);
+        trace(|| format!("{:>9} crash, {n_sent} requests left", self.now));
+        self.requests.retain(|n, _| *n <= n_before + n_sent);
+        self.kill();
+        let ms = self.rng.below(5_000);
+        self.after(ms, Happening::Start);
     }
 
     fn end_of_stop(&mut self) -> Verdict {

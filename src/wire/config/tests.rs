@@ -61,7 +61,7 @@ executors:
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
 allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
   adopt_hold: 1s, node_loss_after: 1500ms}
-failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
+failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0, log_lines: 200}
 heartbeat: {reason_wait: 1s}
 lease: false
 shutdown: {grace: 1s, timeout: 2s}
@@ -104,6 +104,7 @@ control: off
         failures_start: FailureLimit::Max(0),
         failures_window_ms: 120_000,
         keep_failed: 0,
+        log_lines: 200,
         stop_timeout_ms: 2_000,
     };
     assert_eq!(config.policy, policy);
@@ -254,6 +255,10 @@ fn wrong_words_and_amounts_say_what_is_right() {
     mistake(
         "executors: [{memory: lots}]",
         "1:22: executors[0].memory: expected an amount of memory",
+    );
+    mistake(
+        "failures: {log_lines: 201}",
+        "1:23: failures.log_lines: 201 is above 200, the most that is supported",
     );
     mistake(
         "allocation: {in_flight_max: 257}",

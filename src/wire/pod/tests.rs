@@ -33,7 +33,7 @@ fn facts(pod: &Pod) -> String {
         ("unschedulable", pod.unschedulable),
         ("ready", pod.ready),
         ("draining", pod.draining),
-        ("counted", pod.counted),
+        ("counted", pod.counted.is_some()),
     ];
     facts += &format!(" {:?}", pod.container);
     for (name, _) in flags.iter().filter(|(_, set)| *set) {
