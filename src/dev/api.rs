@@ -44,7 +44,7 @@ pub(crate) struct Api {
     pub(crate) faults: Injector,
     /// Where the node writes the containers' output.
     pub(crate) logs: PathBuf,
-    /// `http://127.0.0.1:PORT`
+    /// What clients call: `http://127.0.0.1:PORT`, `https:` where they have to say who they are.
     pub(crate) url: String,
     /// The file that clients reach this server with.
     pub(crate) kubeconfig: PathBuf,
@@ -89,7 +89,13 @@ impl Answer {
 }
 
 impl Api {
-    pub(crate) fn new(clock: Clock, faults: Faults, seed: u64, logs: PathBuf) -> Self {
+    pub(crate) fn new(
+        clock: Clock,
+        faults: Faults,
+        seed: u64,
+        logs: PathBuf,
+        authority: String,
+    ) -> Self {
         // Faults follow from the seed alone. Uids must not: a second cluster of the same seed is
         // another cluster, and its pods are other pods.
         let since_epoch =
@@ -107,6 +113,7 @@ impl Api {
             disabled: Disabled::default(),
             events: Events::default(),
             collector: Collector::default(),
+            authority,
         };
         state.now = time::text(wall(clock, &faults));
         for namespace in NAMESPACES {

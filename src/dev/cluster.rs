@@ -11,10 +11,11 @@ use std::time::Duration;
 use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
+use crate::dev::certificate;
 use crate::dev::controllers::Controllers;
 use crate::dev::faults::{self, Faults};
 use crate::dev::identity;
-use crate::dev::kubeconfig;
+use crate::dev::kubeconfig::{self, Access};
 use crate::dev::node::{self, Node};
 use crate::dev::rbac;
 use crate::dev::server::{self, Door};
@@ -23,7 +24,7 @@ use crate::runtime::clock::Clock;
 /// How an embedded cluster is to be.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Loopback only: there are no credentials. Port 0 takes a free one.
+    /// Loopback only: without `rbac` there are no credentials. Port 0 takes a free one.
     pub listen: SocketAddr,
     /// Where the kubeconfig goes; none: into the private folder.
     pub kubeconfig: Option<PathBuf>,
@@ -115,7 +116,7 @@ impl std::error::Error for DevError {
 /// A running embedded cluster. Dropped without `stop`, it is stopped all the same.
 #[derive(Debug)]
 pub struct Cluster {
-    address: SocketAddr,
+    url: String,
     kubeconfig: PathBuf,
     folder: PathBuf,
     running: Option<(Door, Controllers, Option<Node>)>,
@@ -151,7 +152,18 @@ impl Cluster {
         faults: Faults,
     ) -> Result<Self, DevError> {
         let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
-        let api = Arc::new(api(folder, &listener, &kubeconfig, &options, faults.clone())?);
+        let clock = Clock::start();
+        let issued = certificate::issue(options.listen.ip(), clock.wall(clock.now()))
+            .map_err(|what| DevError::Thread(io::Error::other(what)))?;
+        let mut api = Api::new(
+            clock,
+            faults.clone(),
+            options.seed,
+            folder.join("logs"),
+            issued.authority.clone(),
+        );
+        dress(&mut api, &listener, &kubeconfig, &options)?;
+        let api = Arc::new(api);
         let admin_token = api.admin_token.clone();
         let settings = node::Settings {
             simulate: options.simulate,
@@ -170,8 +182,8 @@ impl Cluster {
             }
         }
         // In this order: a server that is dropped stops, a node has to be told.
-        let (door, address) =
-            server::start(listener, Arc::clone(&api)).map_err(DevError::Thread)?;
+        let (door, _) =
+            server::start(listener, issued.settings, Arc::clone(&api)).map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api), folder.join("volumes"))
             .map_err(DevError::Thread)?;
         let node = match options.nodes {
@@ -179,13 +191,19 @@ impl Cluster {
             _ => Some(Node::start(Arc::clone(&api), settings).map_err(DevError::Thread)?),
         };
         let cluster = Self {
-            address,
+            url: api.url.clone(),
             kubeconfig,
             folder: folder.to_owned(),
             running: Some((door, controllers, node)),
         };
         let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
-        kubeconfig::write(&cluster.kubeconfig, &cluster.url(), "default", admin_token.as_deref())
+        let access = Access {
+            url: cluster.url(),
+            authority: &issued.authority,
+            namespace: "default",
+            token: admin_token.as_deref(),
+        };
+        kubeconfig::write(&cluster.kubeconfig, &access)
             .map_err(|error| DevError::File(cluster.kubeconfig.clone(), error))?;
         cluster.refuse(refuse);
         Ok(cluster)
@@ -197,10 +215,11 @@ impl Cluster {
         &self.kubeconfig
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// `http://127.0.0.1:PORT`; `https:` with roles, since clients tell nobody their tokens in
+    /// plain text. The server itself understands both.
     #[must_use]
-    pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// Ends all pods' processes (a signal, their grace, another signal), then the server, and
@@ -234,18 +253,17 @@ impl Drop for Cluster {
     }
 }
 
-/// The API server as it is asked for.
-fn api(
-    folder: &Path,
+/// Gives the API server what it is asked for with.
+fn dress(
+    api: &mut Api,
     listener: &TcpListener,
     kubeconfig: &Path,
     options: &Options,
-    faults: Faults,
-) -> Result<Api, DevError> {
-    let mut api = Api::new(Clock::start(), faults, options.seed, folder.join("logs"));
+) -> Result<(), DevError> {
     kubeconfig.clone_into(&mut api.kubeconfig);
     if let Ok(address) = listener.local_addr() {
-        api.url = format!("http://{address}");
+        let scheme = if options.rbac { "https" } else { "http" };
+        api.url = format!("{scheme}://{address}");
     }
     if let Some(runner) = &options.runner {
         api.runner.clone_from(runner);
@@ -255,7 +273,7 @@ fn api(
         api.admin_token = Some(identity::new_secret().map_err(random)?);
         rbac::furnish(&mut api.lock());
     }
-    Ok(api)
+    Ok(())
 }
 
 /// Makes the private folder: one that was not there before, for this user alone.

@@ -229,10 +229,8 @@ impl Ages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dev::api::Api;
-    use crate::dev::faults::Faults;
     use crate::dev::object::text_at;
-    use crate::runtime::clock::Clock;
+    use crate::dev::testing::api;
 
     const NOTE: Note<'_> = Note {
         warning: false,
@@ -242,10 +240,6 @@ mod tests {
         host: "n",
         field: "",
     };
-
-    fn api() -> Api {
-        Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into())
-    }
 
     fn pod(state: &mut State, name: &str) -> std::sync::Arc<Object> {
         let uid = state.new_uid();

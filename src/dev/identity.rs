@@ -391,12 +391,11 @@ fn bound(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dev::faults::Faults;
-    use crate::runtime::clock::Clock;
+    use crate::dev::testing;
 
     #[test]
     fn tokens_hold_as_long_as_their_account_their_pod_and_their_time() {
-        let api = Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into());
+        let api = testing::api();
         let mut state = api.lock();
         let metadata = |name: &str| json!({"name": name, "namespace": "n", "uid": name});
         let pod = json!({

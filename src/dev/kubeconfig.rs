@@ -5,14 +5,25 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// How the file's reader reaches the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access<'a> {
+    pub(crate) url: &'a str,
+    /// The authority that the server's certificate is checked with, PEM.
+    pub(crate) authority: &'a str,
+    pub(crate) namespace: &'a str,
+    /// None where nobody is asked who they are.
+    pub(crate) token: Option<&'a str>,
+}
+
 /// Writes a kubeconfig, whole or not at all: whoever waits for the file reads it the moment it is
-/// there. Without a token nobody is asked who they are.
-pub(crate) fn write(
-    path: &Path,
-    url: &str,
-    namespace: &str,
-    token: Option<&str>,
-) -> io::Result<()> {
+/// there.
+pub(crate) fn write(path: &Path, access: &Access<'_>) -> io::Result<()> {
+    let Access { url, authority, namespace, token } = access;
+    let authority = STANDARD.encode(authority);
     let (user, users) = match token {
         None => ("\"\"", " []".to_owned()),
         Some(token) => {
@@ -28,7 +39,7 @@ pub(crate) fn write(
          \x20 context: {{cluster: posse-dev, namespace: {namespace}, user: {user}}}\n\
          clusters:\n\
          - name: posse-dev\n\
-         \x20 cluster: {{server: \"{url}\"}}\n\
+         \x20 cluster: {{server: \"{url}\", certificate-authority-data: \"{authority}\"}}\n\
          users:{users}\n"
     );
     let mut part = path.to_owned().into_os_string();

@@ -13,6 +13,7 @@
 
 mod admit;
 mod api;
+mod certificate;
 mod cluster;
 mod controllers;
 mod decode;

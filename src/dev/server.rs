@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustls::ServerConfig;
 
 use crate::dev::api::{Answer, Api};
 use crate::dev::edge;
@@ -218,37 +219,46 @@ impl Drop for Door {
 }
 
 /// Serves the API on a bound listener.
-pub(crate) fn start(listener: TcpListener, api: Arc<Api>) -> io::Result<(Door, SocketAddr)> {
+pub(crate) fn start(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    api: Arc<Api>,
+) -> io::Result<(Door, SocketAddr)> {
     let address = listener.local_addr()?;
     let (orders, receiver) = bounded(ORDERS_MAX);
     let endpoint = Endpoint { api, address: address.to_string(), door: orders.clone() };
     let handler: Arc<dyn Handler> = Arc::new(endpoint);
-    let server = serve(listener, &handler)?;
+    let desk = Desk { handler, tls };
+    let server = desk.serve(listener)?;
     let builder = thread::Builder::new().name("dev-door".to_owned());
-    let thread = builder.spawn(move || keep_open(server, address, &handler, &receiver))?;
+    let thread = builder.spawn(move || keep_open(server, address, &desk, &receiver))?;
     Ok((Door { orders, thread: Some(thread) }, address))
 }
 
-fn serve(listener: TcpListener, handler: &Arc<dyn Handler>) -> io::Result<Server> {
-    let limits = Limits {
-        connections_max: CONNECTIONS_MAX,
-        body_bytes_max: BODY_BYTES_MAX,
-        write_timeout: Duration::from_secs(30),
-        idle_timeout: Duration::from_secs(90),
-        header_bytes_max: HEADER_BYTES_MAX,
-        refusal: |status, why| Refused::limit(status, why, BODY_BYTES_MAX).body().to_string(),
-        ..Limits::default()
-    };
-    Server::start(Listen::Tcp(listener), limits, "dev-api", Arc::clone(handler))
+/// What stands behind the door, each time that it opens.
+struct Desk {
+    handler: Arc<dyn Handler>,
+    tls: Arc<ServerConfig>,
+}
+
+impl Desk {
+    fn serve(&self, listener: TcpListener) -> io::Result<Server> {
+        let limits = Limits {
+            connections_max: CONNECTIONS_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+            write_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(90),
+            header_bytes_max: HEADER_BYTES_MAX,
+            refusal: |status, why| Refused::limit(status, why, BODY_BYTES_MAX).body().to_string(),
+            ..Limits::default()
+        };
+        let listen = Listen::Tls(listener, Arc::clone(&self.tls));
+        Server::start(listen, limits, "dev-api", Arc::clone(&self.handler))
+    }
 }
 
 /// Serves until it is told to stop; between two servers nobody listens, and the port stays ours.
-fn keep_open(
-    server: Server,
-    address: SocketAddr,
-    handler: &Arc<dyn Handler>,
-    orders: &Receiver<Order>,
-) {
+fn keep_open(server: Server, address: SocketAddr, desk: &Desk, orders: &Receiver<Order>) {
     let mut open = Some(server);
     let mut until = Instant::now();
     loop {
@@ -272,7 +282,7 @@ fn keep_open(
         }
         let opened = bound.and_then(|socket| {
             rustix::net::listen(&socket, BACKLOG)?;
-            serve(TcpListener::from(socket), handler)
+            desk.serve(TcpListener::from(socket))
         });
         match opened {
             Ok(server) => open = Some(server),

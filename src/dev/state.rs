@@ -30,6 +30,8 @@ pub(crate) struct State {
     /// What has been said about objects.
     pub(crate) events: Events,
     pub(crate) collector: Collector,
+    /// The certificate that the server's own is checked with, PEM.
+    pub(crate) authority: String,
 }
 
 impl State {

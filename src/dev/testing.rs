@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::admit::Disabled;
+use super::api::Api;
 use super::deletion::Collector;
 use super::events::Events;
+use super::faults::Faults;
 use super::state::State;
 use super::store::Store;
 use super::{Cluster, Options};
 use crate::core::rng::Rng;
+use crate::runtime::clock::Clock;
 
 /// One whole answer.
 #[derive(Debug)]
@@ -106,6 +109,11 @@ pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
     }
 }
 
+/// A server that nobody calls.
+pub(super) fn api() -> Api {
+    Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into(), "PEM".to_owned())
+}
+
 /// A state with nothing in it.
 pub(super) fn state() -> State {
     State {
@@ -115,6 +123,7 @@ pub(super) fn state() -> State {
         disabled: Disabled::default(),
         events: Events::default(),
         collector: Collector::default(),
+        authority: "PEM".to_owned(),
     }
 }
 

@@ -2,33 +2,37 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustls::ServerConfig;
+
 use crate::serve::connection;
 use crate::serve::response::Output;
 use crate::serve::socket::Socket;
+use crate::serve::tls::TlsSocket;
 use crate::serve::{Handler, Limits, STACK_BYTES};
 
 /// Where to listen.
 #[derive(Debug)]
 pub enum Listen {
     Tcp(TcpListener),
+    /// TLS for the clients that begin so, plain bytes for the others.
+    Tls(TcpListener, Arc<ServerConfig>),
     Unix(UnixListener),
 }
 
 impl Listen {
     fn accept(&self) -> io::Result<Socket> {
         match self {
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                // Answers are written whole: waiting for more would only delay them.
-                stream.set_nodelay(true)?;
-                Ok(Socket::Tcp(stream))
+            Self::Tcp(listener) => accept_tcp(listener).map(Socket::Tcp),
+            Self::Tls(listener, settings) => {
+                let stream = accept_tcp(listener)?;
+                Ok(Socket::Tls(TlsSocket::new(stream, Arc::clone(settings))))
             }
             Self::Unix(listener) => listener.accept().map(|(stream, _)| Socket::Unix(stream)),
         }
@@ -36,10 +40,17 @@ impl Listen {
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(listener) => listener.as_fd(),
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.as_fd(),
             Self::Unix(listener) => listener.as_fd(),
         }
     }
+}
+
+fn accept_tcp(listener: &TcpListener) -> io::Result<TcpStream> {
+    let (stream, _) = listener.accept()?;
+    // Answers are written whole: waiting for more would only delay them.
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// A running server; dropped without `stop`, it is stopped all the same.
@@ -76,7 +87,7 @@ impl Server {
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.shared.listen {
-            Listen::Tcp(listener) => listener.local_addr().ok(),
+            Listen::Tcp(listener) | Listen::Tls(listener, _) => listener.local_addr().ok(),
             Listen::Unix(_) => None,
         }
     }

@@ -10,6 +10,7 @@ mod response;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use listener::{Listen, Server};
 pub use request::Request;

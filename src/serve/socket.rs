@@ -1,4 +1,4 @@
-//! Owns the two kinds of stream and the time they are given; knows nothing of HTTP.
+//! Owns the kinds of stream and the time they are given; knows nothing of HTTP.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -6,12 +6,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, recv};
+
 use crate::serve::PACE_BYTES;
+use crate::serve::tls::TlsSocket;
 
 /// One accepted connection.
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),
+    Tls(TlsSocket),
     Unix(UnixStream),
 }
 
@@ -21,6 +26,7 @@ impl Socket {
         loop {
             let answer = match self {
                 Self::Tcp(stream) => (&*stream).read(buffer),
+                Self::Tls(stream) => stream.read(buffer),
                 Self::Unix(stream) => (&*stream).read(buffer),
             };
             match answer {
@@ -38,6 +44,7 @@ impl Socket {
         while !bytes.is_empty() {
             let answer = match self {
                 Self::Tcp(stream) => (&*stream).write(bytes),
+                Self::Tls(stream) => stream.write(bytes),
                 Self::Unix(stream) => (&*stream).write(bytes),
             };
             match answer {
@@ -57,33 +64,36 @@ impl Socket {
     }
 
     pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
-        let timeout = Some(timeout.max(TIMEOUT_MIN));
-        match self {
-            Self::Tcp(stream) => stream.set_read_timeout(timeout),
-            Self::Unix(stream) => stream.set_read_timeout(timeout),
-        }
+        Ok(set_socket_timeout(self.fd(), Timeout::Recv, Some(timeout.max(TIMEOUT_MIN)))?)
     }
 
     pub(super) fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
-        let timeout = Some(timeout.max(TIMEOUT_MIN));
-        match self {
-            Self::Tcp(stream) => stream.set_write_timeout(timeout),
-            Self::Unix(stream) => stream.set_write_timeout(timeout),
-        }
+        Ok(set_socket_timeout(self.fd(), Timeout::Send, Some(timeout.max(TIMEOUT_MIN)))?)
     }
 
     /// Ends it for all who hold it; a blocked read or write returns.
     pub(super) fn shutdown(&self, how: Shutdown) {
-        // It may be over already, which is what was wanted.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(how),
-            Self::Unix(stream) => stream.shutdown(how),
+        if let Self::Tls(stream) = self
+            && how == Shutdown::Write
+        {
+            stream.say_goodbye();
+        }
+        let how = match how {
+            Shutdown::Both => rustix::net::Shutdown::Both,
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
         };
+        // It may be over already, which is what was wanted.
+        let _ = rustix::net::shutdown(self.fd(), how);
     }
 
     /// False where the other side has gone or the socket was shut down. Never waits.
     pub(super) fn is_open(&self) -> bool {
-        use rustix::net::{RecvFlags, recv};
+        if let Self::Tls(stream) = self
+            && let Some(farewell) = stream.has_farewell()
+        {
+            return !farewell;
+        }
         let mut byte = [0; 1];
         match recv(self.fd(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((_, n)) => n > 0,
@@ -95,6 +105,7 @@ impl Socket {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
         }
     }

@@ -1,16 +1,14 @@
 //! Owns the reading of YAML (and so of JSON) into a tree whose every node knows its line and
-//! column. Knows nothing of what the keys mean.
+//! column. Plain scalars mean what kubectl takes them for. Knows nothing of what the keys mean.
 
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use serde_json::{Map, Number, Value};
-use serde_saphyr::{Location, MessageFormatter as _, Spanned};
 
 /// A file larger than this is not a configuration: etcd takes no object beyond 1.5 MiB.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Deeper documents are refused; the tree is walked recursively.
+/// Deeper documents are refused; the tree is built and walked recursively.
 const DEPTH_MAX: usize = 64;
 /// Nodes after aliases were followed: small anchors must not make a large tree.
 const NODES_MAX: usize = 100_000;
@@ -69,14 +67,7 @@ impl Node {
         }
         // A separator with nothing after it, as generators like to write.
         let text = text.trim_end().strip_suffix("\n---").unwrap_or(text);
-        let options = serde_saphyr::options! {
-            with_snippet: false,
-            budget: serde_saphyr::budget! { max_depth: DEPTH_MAX, max_nodes: NODES_MAX },
-            alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: NODES_MAX },
-        };
-        let raw: Raw =
-            serde_saphyr::from_str_with_options(text, options).map_err(|error| mistake(&error))?;
-        Ok(raw.into_node(text))
+        Composer::new(text).document()
     }
 
     /// What the node is, for "expected ..., found ...".
@@ -121,141 +112,266 @@ impl Node {
     }
 }
 
-/// The tree as serde hands it over; what was written is cut from the source afterwards.
-struct Raw(Spanned<RawKind>);
-
-enum RawKind {
-    Bool(bool),
-    List(Vec<Raw>),
-    Map(Vec<(Spanned<String>, Raw)>),
-    Null,
-    Number(Number),
-    Text(String),
+/// Builds the tree out of the parser's events.
+struct Composer<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+    /// Whole nodes by the number of their anchor.
+    anchors: BTreeMap<usize, Node>,
+    n_nodes: usize,
 }
 
-impl Raw {
-    fn into_node(self, source: &str) -> Node {
-        let Spanned { value, referenced, defined } = self.0;
-        let mut written = None;
-        let kind = match value {
-            RawKind::Bool(value) => {
-                written = cut(source, defined);
-                Kind::Bool(value)
+impl<'a> Composer<'a> {
+    fn new(text: &'a str) -> Self {
+        let mut options = Options::default();
+        (options.flow_nesting_limit, options.block_nesting_limit) = (DEPTH_MAX, DEPTH_MAX);
+        let parser = Parser::new_from_str_with_options(text, options);
+        Self { parser, anchors: BTreeMap::new(), n_nodes: 0 }
+    }
+
+    /// The only document there is; nothing at all is null.
+    fn document(mut self) -> Result<Node, Mistake> {
+        let mut root = None;
+        loop {
+            match self.next()? {
+                (Event::StreamEnd, at) => {
+                    return Ok(root.unwrap_or(Node { at, written: None, kind: Kind::Null }));
+                }
+                (Event::DocumentStart(..), at) if root.is_some() => {
+                    return Err(wrong(at, "holds several documents; one is expected"));
+                }
+                (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
+                (event, at) => root = Some(self.node(event, at, 0)?),
             }
-            RawKind::List(items) => {
-                Kind::List(items.into_iter().map(|item| item.into_node(source)).collect())
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event<'a>, Position), Mistake> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => Ok((event, position(&span))),
+            Some(Err(error)) => Err(mistake(&error)),
+            None => Ok((Event::StreamEnd, Position::default())),
+        }
+    }
+
+    /// The node that begins with `event`.
+    // The parser's enum may grow, and nothing else begins a node.
+    #[allow(clippy::wildcard_enum_match_arm)]
+    fn node(&mut self, event: Event<'a>, at: Position, depth: usize) -> Result<Node, Mistake> {
+        if depth > DEPTH_MAX {
+            return Err(wrong(at, &format!("is nested deeper than {DEPTH_MAX}")));
+        }
+        self.count(1, at)?;
+        let (node, anchor) = match event {
+            Event::Alias(anchor) => {
+                // An alias within what it stands for has no whole node yet.
+                let known = self.anchors.get(&anchor).cloned();
+                let mut node = known.ok_or_else(|| wrong(at, "the alias stands for itself"))?;
+                self.count(node.size(), at)?;
+                node.at = at;
+                (node, 0)
             }
-            RawKind::Map(pairs) => {
-                Kind::Map(pairs.into_iter().map(|(key, value)| entry(key, value, source)).collect())
+            Event::Scalar(text, style, anchor, tag) => {
+                (scalar(text.into_owned(), style, tag.as_deref(), at)?, anchor)
             }
-            RawKind::Null => Kind::Null,
-            RawKind::Number(value) => {
-                written = cut(source, defined);
-                Kind::Number(value)
+            Event::SequenceStart(_, anchor, tag) => {
+                check_tag(tag.as_deref(), "seq", at)?;
+                (Node { at, written: None, kind: Kind::List(self.items(depth)?) }, anchor)
             }
-            RawKind::Text(text) => Kind::Text(text),
+            Event::MappingStart(_, anchor, tag) => {
+                check_tag(tag.as_deref(), "map", at)?;
+                (Node { at, written: None, kind: Kind::Map(self.entries(depth)?) }, anchor)
+            }
+            _ => return Err(wrong(at, "a value is expected")),
         };
-        Node { at: position(referenced), written, kind }
-    }
-}
-
-fn entry(key: Spanned<String>, value: Raw, source: &str) -> Entry {
-    let at = position(key.referenced);
-    Entry { at, key: key.value, value: value.into_node(source) }
-}
-
-/// The source text of a scalar; none where the parser does not know where it lies.
-fn cut(source: &str, location: Location) -> Option<String> {
-    let span = location.span();
-    let start = usize::try_from(span.byte_offset()?).ok()?;
-    let len = usize::try_from(span.byte_len()?).ok()?;
-    source.get(start..start.checked_add(len)?).map(|text| text.trim().to_owned())
-}
-
-fn position(location: Location) -> Position {
-    Position { line: location.line(), column: location.column() }
-}
-
-fn mistake(error: &serde_saphyr::Error) -> Mistake {
-    let error = error.without_snippet();
-    let at = error.location().map_or_else(Position::default, position);
-    let message = if matches!(error, serde_saphyr::Error::MultipleDocuments { .. }) {
-        "holds several documents; one is expected".to_owned()
-    } else {
-        serde_saphyr::UserMessageFormatter.format_message(error).into_owned()
-    };
-    Mistake { at, message }
-}
-
-impl<'de> Deserialize<'de> for Raw {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Spanned::deserialize(deserializer).map(Self)
-    }
-}
-
-impl<'de> Deserialize<'de> for RawKind {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(RawVisitor)
-    }
-}
-
-struct RawVisitor;
-
-impl<'de> Visitor<'de> for RawVisitor {
-    type Value = RawKind;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<RawKind, E> {
-        Ok(RawKind::Bool(value))
+    fn count(&mut self, n: usize, at: Position) -> Result<(), Mistake> {
+        self.n_nodes = self.n_nodes.saturating_add(n);
+        if self.n_nodes > NODES_MAX {
+            return Err(wrong(at, &format!("stands for more than {NODES_MAX} values")));
+        }
+        Ok(())
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<RawKind, E> {
-        Ok(RawKind::Number(value.into()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<RawKind, E> {
-        Ok(RawKind::Number(value.into()))
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<RawKind, E> {
-        let number = Number::from_f64(value).ok_or_else(|| E::custom("not a finite number"))?;
-        Ok(RawKind::Number(number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<RawKind, E> {
-        Ok(RawKind::Text(value.to_owned()))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<RawKind, E> {
-        Ok(RawKind::Text(value))
-    }
-
-    fn visit_unit<E>(self) -> Result<RawKind, E> {
-        Ok(RawKind::Null)
-    }
-
-    fn visit_none<E>(self) -> Result<RawKind, E> {
-        Ok(RawKind::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<RawKind, A::Error> {
+    fn items(&mut self, depth: usize) -> Result<Vec<Node>, Mistake> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element()? {
-            items.push(item);
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(items),
+                (event, at) => items.push(self.node(event, at, depth + 1)?),
+            }
         }
-        Ok(RawKind::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawKind, A::Error> {
-        let mut pairs = Vec::new();
-        while let Some(pair) = map.next_entry()? {
-            pairs.push(pair);
+    fn entries(&mut self, depth: usize) -> Result<Vec<Entry>, Mistake> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut merged = Vec::new();
+        let mut keys = BTreeSet::new();
+        loop {
+            let (key, at, is_plain) = match self.next()? {
+                (Event::MappingEnd, _) => break,
+                (Event::Scalar(text, style, ..), at) => {
+                    (text.into_owned(), at, style == ScalarStyle::Plain)
+                }
+                (_, at) => return Err(wrong(at, "a key must be a text")),
+            };
+            let (event, value_at) = self.next()?;
+            let value = self.node(event, value_at, depth + 1)?;
+            if key == "<<" && is_plain {
+                merged.extend(mergeable(value)?);
+                continue;
+            }
+            if !keys.insert(key.clone()) {
+                return Err(wrong(at, &format!("duplicate mapping key: {key}")));
+            }
+            entries.push(Entry { at, key, value });
         }
-        Ok(RawKind::Map(pairs))
+        // What is written wins over what is merged, and the first merged over the next.
+        for entry in merged {
+            if keys.insert(entry.key.clone()) {
+                entries.push(entry);
+            }
+        }
+        Ok(entries)
     }
+}
+
+impl Node {
+    /// How many values it holds, itself included.
+    fn size(&self) -> usize {
+        let mut n = 1;
+        match &self.kind {
+            Kind::List(items) => items.iter().for_each(|item| n += item.size()),
+            Kind::Map(entries) => entries.iter().for_each(|entry| n += entry.value.size()),
+            Kind::Bool(_) | Kind::Null | Kind::Number(_) | Kind::Text(_) => {}
+        }
+        n
+    }
+}
+
+/// The entries that `<<` brings: of a map, or of each map of a list.
+fn mergeable(value: Node) -> Result<Vec<Entry>, Mistake> {
+    match value.kind {
+        Kind::Map(entries) => Ok(entries),
+        Kind::List(items) => {
+            let mut all = Vec::new();
+            for item in items {
+                all.extend(mergeable(item)?);
+            }
+            Ok(all)
+        }
+        Kind::Bool(_) | Kind::Null | Kind::Number(_) | Kind::Text(_) => {
+            Err(wrong(value.at, "`<<` takes a map or a list of maps"))
+        }
+    }
+}
+
+fn scalar(
+    text: String,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+    at: Position,
+) -> Result<Node, Mistake> {
+    let is_text = match tag {
+        Some(tag) => match tag.core_suffix() {
+            Some("str") => true,
+            Some("bool" | "float" | "int" | "null") => false,
+            _ => return Err(unknown_tag(tag, at)),
+        },
+        None => style != ScalarStyle::Plain,
+    };
+    let kind = if is_text { None } else { resolve(&text, at)? };
+    Ok(match kind {
+        Some(kind) => Node { at, written: Some(text), kind },
+        None => Node { at, written: None, kind: Kind::Text(text) },
+    })
+}
+
+fn check_tag(tag: Option<&Tag>, expected: &str, at: Position) -> Result<(), Mistake> {
+    tag.filter(|tag| tag.core_suffix() != Some(expected))
+        .map_or(Ok(()), |tag| Err(unknown_tag(tag, at)))
+}
+
+fn unknown_tag(tag: &Tag, at: Position) -> Mistake {
+    wrong(at, &format!("the tag {} has no meaning here", tag.original()))
+}
+
+/// What a plain scalar means to kubectl; none: a text.
+fn resolve(text: &str, at: Position) -> Result<Option<Kind>, Mistake> {
+    Ok(Some(match text {
+        "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
+        "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "true" | "True" | "TRUE" => {
+            Kind::Bool(true)
+        }
+        "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "false" | "False" | "FALSE" => {
+            Kind::Bool(false)
+        }
+        text => {
+            let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+            let is_infinite = matches!(digits, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN");
+            if !is_infinite
+                && !digits.trim_start_matches('.').starts_with(|c: char| c.is_ascii_digit())
+            {
+                return Ok(None);
+            }
+            match number(&text.replace('_', "")) {
+                Some(number) => Kind::Number(number),
+                None if is_infinite || digits.parse().is_ok_and(f64::is_infinite) => {
+                    return Err(wrong(at, &format!("value `{text}` is not a finite number")));
+                }
+                None => return Ok(None),
+            }
+        }
+    }))
+}
+
+/// Whole numbers in the bases that Go reads, else a fraction.
+fn number(text: &str) -> Option<Number> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (base, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', b'0'..=b'7', ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    // A second sign is no digit.
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    if sign.is_empty()
+        && let Ok(whole) = u64::from_str_radix(digits, base)
+    {
+        return Some(whole.into());
+    }
+    if let Ok(whole) = i64::from_str_radix(&format!("{sign}{digits}"), base) {
+        return Some(whole.into());
+    }
+    // `1e3` and `08` come here; words that Rust takes for numbers do not.
+    let is_fraction =
+        text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
+    text.parse().ok().filter(|_| is_fraction).and_then(Number::from_f64)
+}
+
+fn position(span: &Span) -> Position {
+    Position { line: span.start.line() as u64, column: span.start.col() as u64 + 1 }
+}
+
+fn wrong(at: Position, message: &str) -> Mistake {
+    Mistake { at, message: message.to_owned() }
+}
+
+fn mistake(error: &ScanError) -> Mistake {
+    let marker = error.marker();
+    let at = Position { line: marker.line() as u64, column: marker.col() as u64 + 1 };
+    wrong(at, &error.info())
 }
 
 #[cfg(test)]
@@ -295,13 +411,57 @@ mod tests {
         check("---\na: 1\n---\n", r#"{"a":1}"#);
     }
 
+    /// Each was asked of kubectl.
+    #[test]
+    fn plain_scalars_are_what_kubectl_takes_them_for() {
+        for (text, want) in [
+            ("0644", "420"),
+            ("08", "8"),
+            ("0o17", "15"),
+            ("0b11", "3"),
+            ("-0x1F", "-31"),
+            ("1_000", "1000"),
+            ("+1", "1"),
+            ("-0", "0"),
+            (".5", "0.5"),
+            ("5.", "5.0"),
+            ("12e03", "12000.0"),
+            ("18446744073709551615", "18446744073709551615"),
+            ("-9223372036854775808", "-9223372036854775808"),
+            ("~", "null"),
+            ("On", "true"),
+            ("NO", "false"),
+            ("oN", "\"oN\""),
+            ("1:30", "\"1:30\""),
+            ("2024-01-01", "\"2024-01-01\""),
+            ("0x", "\"0x\""),
+            ("0x-1", "\"0x-1\""),
+            ("1.2.3", "\"1.2.3\""),
+            ("1Gi", "\"1Gi\""),
+            ("1e", "\"1e\""),
+            ("-", "[null]"),
+            ("--", "\"--\""),
+            ("!!str 1", "\"1\""),
+            ("!!int '1'", "1"),
+        ] {
+            check(text, want);
+        }
+        check("<<: [{a: 1}, {a: 2, b: 3}]\nb: 4", r#"{"a":1,"b":4}"#);
+        check("\"<<\": 1", r#"{"<<":1}"#);
+    }
+
     #[test]
     fn mistakes_have_a_place() {
         check("a: 1\na: 2", "2:1 duplicate mapping key: a");
-        check("a: 1\n---\nb: 2\n", "3:1 holds several documents; one is expected");
+        check("a: 1\n---\nb: 2\n", "2:1 holds several documents; one is expected");
         check("a: [1, 2\nb: 3", "2:2 illegal placement of ':' indicator");
-        check("? [a]\n: y\n", "1:3 expected string scalar");
+        check("? [a]\n: y\n", "1:3 a key must be a text");
         check("a: 1e999", "1:4 value `1e999` is not a finite number");
+        check("a: -.inf", "1:4 value `-.inf` is not a finite number");
+        check("a: &x [*x]", "1:8 the alias stands for itself");
+        check("a: *x", "1:4 while parsing node, found unknown anchor");
+        check("a: !thing 1", "1:11 the tag !thing has no meaning here");
+        check("<<: 1", "1:5 `<<` takes a map or a list of maps");
         check(&"x".repeat(FILE_BYTES_MAX + 1), "0:0 is larger than 1048576 bytes");
         let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
         assert!(Node::read(&deep).is_err(), "deeper than {DEPTH_MAX}");

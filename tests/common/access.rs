@@ -4,6 +4,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use posse::wire::yaml::Node;
 use serde_json::{Value, json};
 
 use super::certs::Pair;
@@ -53,7 +54,7 @@ impl Access {
     /// The first cluster and the first user of a kubeconfig that holds its data inline.
     pub fn from_kubeconfig(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).expect("the kubeconfig can be read");
-        let config: Value = serde_saphyr::from_str(&text).expect("a kubeconfig is YAML");
+        let config = Node::read(&text).expect("a kubeconfig is YAML").to_json();
         let text_of = |value: &Value| value.as_str().map(str::to_owned);
         let pem_of = |value: &Value| {
             let bytes = STANDARD.decode(value.as_str()?).expect("base64 in the kubeconfig");

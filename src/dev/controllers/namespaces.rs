@@ -41,8 +41,7 @@ pub(crate) fn furnish(state: &mut State, namespace: &str) {
     if home.is_none_or(|home| home.deleting) {
         return;
     }
-    // Served without TLS, the cluster has no certificate to tell.
-    let certificate = json!({ "data": { "ca.crt": "" } });
+    let certificate = json!({ "data": { "ca.crt": state.authority } });
     for (kind, name, mut value) in [
         (Kind::ServiceAccount, DEFAULT_ACCOUNT, json!({})),
         (Kind::ConfigMap, ROOT_CA, certificate),

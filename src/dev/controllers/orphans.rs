@@ -83,13 +83,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dev::api::Api;
-    use crate::dev::faults::Faults;
-    use crate::runtime::clock::Clock;
+    use crate::dev::testing;
 
     #[test]
     fn pods_of_a_node_that_is_gone_go_after_a_while() {
-        let api = Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into());
+        let api = testing::api();
         let mut state = api.lock();
         for (name, node) in [("a", "here"), ("b", "gone"), ("c", "back")] {
             state.create(

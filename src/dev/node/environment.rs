@@ -164,7 +164,7 @@ fn referred(
 }
 
 /// The variables by which a container finds the services of its namespace. The API server's own
-/// are not among them: it speaks plain HTTP, and those who look for them insist on TLS.
+/// are not among them: they are for containers that have a token.
 fn service_variables(store: &Store, pod: &Value) -> Env {
     let mut env = Env::new();
     if pod.pointer("/spec/enableServiceLinks").and_then(Value::as_bool) == Some(false) {

@@ -18,11 +18,15 @@ use super::volumes;
 use crate::dev::api::Api;
 use crate::dev::events::{self, Note};
 use crate::dev::kind::Key;
-use crate::dev::kubeconfig;
+use crate::dev::kubeconfig::{self, Access};
 use crate::dev::object::text_at;
 
 /// What every container is told of the API server, whose clients find it by this file.
 const KUBECONFIG: &str = "KUBECONFIG";
+/// By these a client in a pod finds the API server, where it finds its token and certificate too.
+const API_VARIABLES: [&str; 3] =
+    ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS"];
+const ACCOUNT_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Where a container's last words go unless it says otherwise.
 const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 
@@ -135,6 +139,15 @@ pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, N
         let mounts = volumes::mounts(&state.store, pod, spec, folder, &line.env);
         (line, mounts.map_err(NotStarted::Blocked)?)
     };
+    let account = |mount: &Mount| mount.target == ACCOUNT_FOLDER;
+    if let Some((_, address)) = api.url.split_once("://").filter(|_| mounts.iter().any(account))
+        && let Some((host, port)) = address.rsplit_once(':')
+    {
+        let host = host.trim_matches(['[', ']']);
+        for (name, value) in API_VARIABLES.into_iter().zip([host, port, port]) {
+            line.env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
     let given = match words {
         Words::Container => {
             note_skipped(place, &line);
@@ -168,7 +181,14 @@ fn kubeconfig(place: &Place<'_>, folder: &Path) -> io::Result<PathBuf> {
     let token = api.tokens.of_client(&api.lock(), pod, now).map_err(io::Error::other)?;
     let path = folder.join("_kubeconfig");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    kubeconfig::write(&path, &api.url, &key.namespace, Some(&token))?;
+    let authority = api.lock().authority.clone();
+    let access = Access {
+        url: &api.url,
+        authority: &authority,
+        namespace: &key.namespace,
+        token: Some(&token),
+    };
+    kubeconfig::write(&path, &access)?;
     Ok(path)
 }
 

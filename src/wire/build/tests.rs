@@ -131,7 +131,7 @@ fn mistakes_name_file_and_field() {
     mistake("", "t.yaml: a v1 Pod is expected, found nothing");
     mistake("[]", "t.yaml: a v1 Pod is expected, found a list");
     mistake("a: [", "t.yaml:1:4: unclosed bracket");
-    mistake("kind: Pod\n---\nkind: Pod", "t.yaml:3:1: holds several documents; one is expected");
+    mistake("kind: Pod\n---\nkind: Pod", "t.yaml:2:1: holds several documents; one is expected");
     mistake(
         "{apiVersion: apps/v1, kind: Deployment}",
         "t.yaml: apiVersion: expected v1, found \"apps/v1\"",

@@ -189,7 +189,7 @@ fn wrong_types_say_what_is_expected() {
     mistake("shutdown: {grace: 5}", "1:19: shutdown.grace: expected a duration like `90s`, ");
     mistake("a: [", "1:4: unclosed bracket");
     mistake("app: a\napp: b", "2:1: duplicate mapping key: app");
-    mistake("app: a\n---\napp: b", "3:1: holds several documents; one is expected");
+    mistake("app: a\n---\napp: b", "2:1: holds several documents; one is expected");
 }
 
 #[test]

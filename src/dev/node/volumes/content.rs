@@ -161,11 +161,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dev::faults::Faults;
-    use crate::runtime::clock::Clock;
+    use crate::dev::testing;
 
     fn told(volume: &Value) -> Option<Result<String, String>> {
-        let api = Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into());
+        let api = testing::api();
         let mut state = api.lock();
         let named = |name: &str| json!({"name": name, "namespace": "n"});
         let map = json!({"metadata": named("m"), "data": {"a": "1"}, "binaryData": {"b": "Mg=="}});

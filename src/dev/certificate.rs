@@ -1,0 +1,298 @@
+//! Owns the embedded cluster's certificates: an authority and a server, made anew at each start,
+//! their keys in memory only. X.509 alone: who speaks TLS with them is `serve/`'s.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::version::{TLS12, TLS13};
+
+use crate::dev::time;
+
+/// The names by which pods and people may call the API server.
+const NAMES: [&str; 5] = [
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+];
+const AUTHORITY: &str = "posse-dev";
+const SERVER: &str = "posse-dev-apiserver";
+/// Clocks differ.
+const VALID_BEFORE: Duration = Duration::from_secs(24 * 3600);
+/// Longer than any cluster of this kind is up.
+const VALID_AFTER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+// ITU-T X.690 and RFC 5280: the tags and the identifiers that are written here.
+const BIT_STRING: u8 = 0x03;
+const BOOLEAN_TRUE: [u8; 3] = [0x01, 0x01, 0xFF];
+const EXPLICIT_0: u8 = 0xA0;
+const EXPLICIT_3: u8 = 0xA3;
+const IMPLICIT_0: u8 = 0x80;
+const INTEGER: u8 = 0x02;
+const OBJECT: u8 = 0x06;
+const OCTETS: u8 = 0x04;
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const UTC_TIME: u8 = 0x17;
+const UTF8: u8 = 0x0C;
+const ALTERNATIVE_DNS: u8 = 0x82;
+const ALTERNATIVE_IP: u8 = 0x87;
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1D, 0x23];
+const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1D, 0x13];
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1D, 0x25];
+const KEY_USAGE: &[u8] = &[0x55, 0x1D, 0x0F];
+const SUBJECT_ALTERNATIVES: &[u8] = &[0x55, 0x1D, 0x11];
+const SUBJECT_KEY_ID: &[u8] = &[0x55, 0x1D, 0x0E];
+const SERVER_AUTH: &[u8] = &[0x2B, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
+const ECDSA_SHA256: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 0x04, 0x03, 0x02];
+const EC_PUBLIC_KEY: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 0x02, 0x01];
+const P256: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 0x03, 0x01, 0x07];
+/// `digitalSignature`, and for the authority `keyCertSign` too: bits from the left, with the number
+/// of those that do not count before them.
+const MAY_SIGN: [u8; 2] = [7, 0x80];
+const MAY_CERTIFY: [u8; 2] = [2, 0x84];
+
+/// What a cluster serves with, and what its clients trust.
+#[derive(Clone, Debug)]
+pub(crate) struct Issued {
+    /// The authority's certificate, PEM.
+    pub(crate) authority: String,
+    pub(crate) settings: Arc<ServerConfig>,
+}
+
+/// Makes an authority and with it a certificate for a server at `ip` and on loopback.
+///
+/// # Errors
+/// The system gives no randomness.
+pub(crate) fn issue(ip: IpAddr, now: SystemTime) -> Result<Issued, String> {
+    let random = SystemRandom::new();
+    let failed = |what: &dyn std::fmt::Display| format!("no certificate: {what}");
+    let key_pair = || -> Result<(Vec<u8>, EcdsaKeyPair), String> {
+        let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
+        let bytes = EcdsaKeyPair::generate_pkcs8(algorithm, &random).map_err(|e| failed(&e))?;
+        let pair = EcdsaKeyPair::from_pkcs8(algorithm, bytes.as_ref(), &random);
+        Ok((bytes.as_ref().to_vec(), pair.map_err(|e| failed(&e))?))
+    };
+    let (_, authority) = key_pair()?;
+    let (server_key, server) = key_pair()?;
+    let sign = |subject: &str, key: &EcdsaKeyPair, extensions: &[u8]| {
+        let mut serial = [1; 9];
+        random.fill(&mut serial[1..]).map_err(|e| failed(&e))?;
+        let body = to_be_signed(&serial, subject, key, extensions, now);
+        let signature = authority.sign(&random, &body).map_err(|e| failed(&e))?;
+        let signature = der(BIT_STRING, &[&[0], signature.as_ref()]);
+        Ok::<Vec<u8>, String>(der(SEQUENCE, &[&body, &algorithm(&[ECDSA_SHA256]), &signature]))
+    };
+    let root = sign(AUTHORITY, &authority, &authority_extensions(&authority))?;
+    let leaf = sign(SERVER, &server, &server_extensions(&authority, ip))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut settings = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(|e| failed(&e))?
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from(leaf)],
+            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server_key)),
+        )
+        .map_err(|e| failed(&e))?;
+    settings.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Issued { authority: pem(&root), settings: Arc::new(settings) })
+}
+
+fn to_be_signed(
+    serial: &[u8],
+    subject: &str,
+    key: &EcdsaKeyPair,
+    extensions: &[u8],
+    now: SystemTime,
+) -> Vec<u8> {
+    let validity = [now - VALID_BEFORE, now + VALID_AFTER].map(utc_time).concat();
+    let public = der(BIT_STRING, &[&[0], key.public_key().as_ref()]);
+    let parts = [
+        der(EXPLICIT_0, &[&der(INTEGER, &[&[2]])]),
+        der(INTEGER, &[serial]),
+        algorithm(&[ECDSA_SHA256]),
+        name(AUTHORITY),
+        der(SEQUENCE, &[&validity]),
+        name(subject),
+        der(SEQUENCE, &[&algorithm(&[EC_PUBLIC_KEY, P256]), &public]),
+        der(EXPLICIT_3, &[&der(SEQUENCE, &[extensions])]),
+    ];
+    der(SEQUENCE, &[&parts.concat()])
+}
+
+fn authority_extensions(authority: &EcdsaKeyPair) -> Vec<u8> {
+    [
+        extension(BASIC_CONSTRAINTS, true, &der(SEQUENCE, &[&BOOLEAN_TRUE])),
+        extension(KEY_USAGE, true, &der(BIT_STRING, &[&MAY_CERTIFY])),
+        extension(SUBJECT_KEY_ID, false, &der(OCTETS, &[&key_id(authority)])),
+    ]
+    .concat()
+}
+
+fn server_extensions(authority: &EcdsaKeyPair, ip: IpAddr) -> Vec<u8> {
+    let mut names: Vec<u8> =
+        NAMES.iter().flat_map(|name| der(ALTERNATIVE_DNS, &[name.as_bytes()])).collect();
+    for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST), ip] {
+        let bytes = match ip {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        names.extend(der(ALTERNATIVE_IP, &[&bytes]));
+    }
+    let purpose = der(SEQUENCE, &[&der(OBJECT, &[SERVER_AUTH])]);
+    let issuer = der(SEQUENCE, &[&der(IMPLICIT_0, &[&key_id(authority)])]);
+    [
+        extension(BASIC_CONSTRAINTS, true, &der(SEQUENCE, &[])),
+        extension(KEY_USAGE, true, &der(BIT_STRING, &[&MAY_SIGN])),
+        extension(EXTENDED_KEY_USAGE, false, &purpose),
+        extension(AUTHORITY_KEY_ID, false, &issuer),
+        extension(SUBJECT_ALTERNATIVES, false, &der(SEQUENCE, &[&names])),
+    ]
+    .concat()
+}
+
+fn extension(id: &[u8], is_critical: bool, value: &[u8]) -> Vec<u8> {
+    let critical: &[u8] = if is_critical { &BOOLEAN_TRUE } else { &[] };
+    der(SEQUENCE, &[&der(OBJECT, &[id]), critical, &der(OCTETS, &[value])])
+}
+
+fn algorithm(ids: &[&[u8]]) -> Vec<u8> {
+    let ids: Vec<u8> = ids.iter().flat_map(|id| der(OBJECT, &[id])).collect();
+    der(SEQUENCE, &[&ids])
+}
+
+fn name(common: &str) -> Vec<u8> {
+    let pair = [der(OBJECT, &[COMMON_NAME]), der(UTF8, &[common.as_bytes()])].concat();
+    der(SEQUENCE, &[&der(SET, &[&der(SEQUENCE, &[&pair])])])
+}
+
+/// RFC 5280's usual way: twenty bytes of the public key's hash.
+fn key_id(key: &EcdsaKeyPair) -> Vec<u8> {
+    digest(&SHA256, key.public_key().as_ref()).as_ref().iter().take(20).copied().collect()
+}
+
+/// `YYMMDDhhmmssZ`: the digits of the usual text without its century.
+fn utc_time(at: SystemTime) -> Vec<u8> {
+    let digits = time::text(at).bytes().filter(u8::is_ascii_digit).skip(2).collect::<Vec<u8>>();
+    der(UTC_TIME, &[&digits, b"Z"])
+}
+
+/// A tag, the length of what follows, and that. Nothing here is longer than 64 KiB.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let [.., high, low] = content.len().to_be_bytes();
+    let mut out = vec![tag];
+    match (high, low) {
+        (0, 0..=0x7F) => out.push(low),
+        (0, _) => out.extend([0x81, low]),
+        _ => out.extend([0x82, high, low]),
+    }
+    out.extend(content);
+    out
+}
+
+fn pem(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut out = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    for line in text.as_bytes().chunks(64) {
+        out.push_str(&String::from_utf8_lossy(line));
+        out.push('\n');
+    }
+    out.push_str("-----END CERTIFICATE-----\n");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+
+    use rustls::pki_types::ServerName;
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+    use super::*;
+    use crate::dev::object::text_at;
+    use crate::dev::testing::{eventually, send, started};
+
+    /// A connection as `name`, which trusts what the cluster's config map says.
+    fn connect(address: SocketAddr, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
+        let path = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt";
+        let map = send(address, "GET", path, None).json();
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(text_at(&map, "/data/ca.crt").as_bytes());
+        roots.add(authority.unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let settings = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let session = ClientConnection::new(Arc::new(settings), name).unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        StreamOwned::new(session, stream)
+    }
+
+    #[test]
+    fn both_tls_and_plain_clients_are_served_at_one_port() {
+        let (_cluster, address) = started(|options| options.simulate = true);
+        for name in ["127.0.0.1", "::1", "localhost", "kubernetes.default.svc"] {
+            let mut client = connect(address, name);
+            let body = "x".repeat(100_000);
+            let length = body.len();
+            write!(client, "POST /version HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n")
+                .unwrap();
+            client.write_all(body.as_bytes()).unwrap();
+            write!(client, "GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .unwrap();
+            let mut answers = String::new();
+            // The farewell is there: without it this is an error.
+            client.read_to_string(&mut answers).unwrap();
+            assert!(answers.contains("gitVersion"), "{answers}");
+            assert_eq!(answers.matches("HTTP/1.1 ").count(), 2, "{answers}");
+        }
+        let mut stranger = connect(address, "example.org");
+        assert!(stranger.write_all(b"GET /version HTTP/1.1\r\n\r\n").is_err());
+        let mut broken = TcpStream::connect(address).unwrap();
+        broken.write_all(&[HANDSHAKE, 3, 1, 0, 4, 1, 2, 3, 4]).unwrap();
+        let mut rest = Vec::new();
+        let _ = broken.read_to_end(&mut rest);
+        assert!(!rest.starts_with(b"HTTP"), "{rest:?}");
+    }
+
+    /// A record of the handshake.
+    const HANDSHAKE: u8 = 0x16;
+
+    #[test]
+    fn a_watch_ends_when_its_client_says_goodbye() {
+        let (_cluster, address) = started(|options| options.simulate = true);
+        let mut client = connect(address, "localhost");
+        let path = "/api/v1/namespaces/default/pods?watch=true";
+        write!(client, "GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let mut first = [0; 12];
+        client.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        client.conn.send_close_notify();
+        client.flush().unwrap();
+        // The connection's other half stays open: only the farewell tells.
+        let mut rest = Vec::new();
+        let end = eventually("the end of the watch", || match client.sock.read_to_end(&mut rest) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            end => Some(end),
+        });
+        assert!(end.is_ok(), "{end:?}");
+    }
+}

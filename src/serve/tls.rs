@@ -1,0 +1,147 @@
+//! Owns TLS beneath a connection: one session, pumped over its socket. Knows nothing of HTTP, nor
+//! where the certificate comes from.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{RecvFlags, recv};
+use rustls::{ServerConfig, ServerConnection};
+
+/// What a TLS client's first byte is: a record of the handshake. No HTTP begins so.
+const HANDSHAKE: u8 = 0x16;
+
+/// A connection whose client chooses: TLS, or plain bytes.
+pub(super) struct TlsSocket {
+    stream: TcpStream,
+    session: Mutex<Session>,
+}
+
+enum Session {
+    /// Nothing was read yet.
+    Unknown(Arc<ServerConfig>),
+    Plain,
+    Tls(Box<ServerConnection>),
+}
+
+impl fmt::Debug for TlsSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSocket").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl TlsSocket {
+    pub(super) fn new(stream: TcpStream, settings: Arc<ServerConfig>) -> Self {
+        Self { stream, session: Mutex::new(Session::Unknown(settings)) }
+    }
+
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut session = self.lock();
+        if let Session::Unknown(settings) = &*session {
+            let mut first = [0];
+            let (_, n) = recv(&self.stream, &mut first, RecvFlags::PEEK)?;
+            *session = match (n, first) {
+                (0, _) => return Ok(0),
+                (_, [HANDSHAKE]) => {
+                    let fresh = ServerConnection::new(Arc::clone(settings));
+                    Session::Tls(Box::new(fresh.map_err(io::Error::other)?))
+                }
+                _ => Session::Plain,
+            };
+        }
+        match &mut *session {
+            Session::Tls(tls) => self.decrypt(tls, buffer),
+            Session::Plain | Session::Unknown(_) => (&self.stream).read(buffer),
+        }
+    }
+
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *self.lock() {
+            Session::Tls(tls) => {
+                let n = tls.writer().write(bytes)?;
+                self.flush(tls)?;
+                Ok(n)
+            }
+            Session::Plain | Session::Unknown(_) => (&self.stream).write(bytes),
+        }
+    }
+
+    /// Tells the client that no more comes; not where somebody is reading just now.
+    pub(super) fn say_goodbye(&self) {
+        if let Ok(mut session) = self.session.try_lock()
+            && let Session::Tls(tls) = &mut *session
+        {
+            tls.send_close_notify();
+            // A client that has gone needs no farewell.
+            let _ = self.flush(tls);
+        }
+    }
+
+    /// Takes in what has come, so that a farewell is seen. None where the session cannot tell.
+    /// Never waits.
+    pub(super) fn has_farewell(&self) -> Option<bool> {
+        let Session::Tls(tls) = &mut *self.lock() else { return None };
+        let mut bytes = [0; 4 << 10];
+        match recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Some(true),
+            Ok((_, n)) => {
+                let mut rest = bytes.get(..n).unwrap_or_default();
+                while !rest.is_empty() {
+                    match tls.read_tls(&mut rest).map(|_| tls.process_new_packets()) {
+                        Ok(Ok(state)) if state.peer_has_closed() => return Some(true),
+                        Ok(Ok(_)) => {}
+                        Ok(Err(_)) | Err(_) => return Some(true),
+                    }
+                }
+                Some(false)
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Some(false),
+            Err(_) => Some(true),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        // A session is whole between any two statements; a panic elsewhere spoils nothing.
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decrypt(&self, tls: &mut ServerConnection, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match tls.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The end without a farewell: HTTP itself says whether a message was whole.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                read => return read,
+            }
+            self.flush(tls)?;
+            if tls.read_tls(&mut &self.stream)? == 0 {
+                return Ok(0);
+            }
+            if let Err(error) = tls.process_new_packets() {
+                // The alert that says why.
+                let _ = self.flush(tls);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+    }
+
+    fn flush(&self, tls: &mut ServerConnection) -> io::Result<()> {
+        while tls.wants_write() {
+            match tls.write_tls(&mut &self.stream) {
+                // What was taken in must not be taken in again.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for TlsSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
