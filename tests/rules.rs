@@ -427,7 +427,8 @@ fn after_a_restart_the_oldest_kept_pod_goes_first() {
 }
 
 fn n_lost(run: &Run, id: u64) -> usize {
-    let of = |event: &&Event| matches!(event, Event::ExecutorLost { subject, .. } if subject.id.0 == id);
+    let of =
+        |event: &&Event| matches!(event, Event::ExecutorLost { subject, .. } if subject.id.0 == id);
     run.events.iter().filter(of).count()
 }
 
@@ -538,7 +539,9 @@ fn a_log_is_read_before_its_pod_is_deleted_and_nothing_else_waits() {
     let asked = run.take();
     let (container, n_lines) = (Some("worker".into()), 3);
     let read = Action::ReadLog { uid: uid.clone(), name: name.clone(), container, n_lines };
-    assert!(matches!(&asked[..], [Action::Create { id: ExecutorId(2), .. }, other] if *other == read));
+    assert!(
+        matches!(&asked[..], [Action::Create { id: ExecutorId(2), .. }, other] if *other == read)
+    );
     run.wait(5_000);
     assert_eq!(run.take(), [], "the pod is still needed");
     run.tell(Input::LogRead { uid: uid.clone(), answer: Ok(vec!["a".into(), "b".into()]) });
@@ -633,7 +636,8 @@ fn a_budget_that_is_spent_is_told_once() {
     let policy = Policy { failures_app: posse::core::policy::FailureLimit::Max(1), ..policy() };
     let mut run = Run::with_running(policy, vec![spec("g", 4)]);
     run.failed(&[1, 2, 3, 4]);
-    let n = run.events.iter().filter(|event| matches!(event, Event::BudgetExhausted { .. })).count();
+    let n =
+        run.events.iter().filter(|event| matches!(event, Event::BudgetExhausted { .. })).count();
     assert_eq!(n, 1);
 }
 

@@ -103,7 +103,8 @@ fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> Wor
         replace: Replace::Terminating,
         from_file: true,
     };
-    let mut world = World::with(rng, profile, Policy::default(), vec![group]);
+    let policy = Policy { log_lines: 3, ..Policy::default() };
+    let mut world = World::with(rng, profile, policy, vec![group]);
     world.start();
     world
 }
@@ -180,5 +181,14 @@ fn executors_that_die_young_slow_their_group_down() {
         world.profile.die = 0;
         world.run_until(67 * MINUTE_MS).unwrap();
         assert_eq!(n_live(&world), 10, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_storm_of_failures_has_few_logs_read() {
+    for seed in 0..20 {
+        let mut world = quiet_world(seed, 300, |profile| (profile.die, profile.die_ms) = (100, 10));
+        world.run_until(10 * MINUTE_MS).unwrap();
+        assert!(world.check.n_app_losses(u64::MAX, world.now) > 40, "seed {seed}");
     }
 }

@@ -26,7 +26,11 @@ pub struct Loss {
 pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
     let default = End::default();
     let end = pod.end.as_deref().unwrap_or(&default);
-    Loss { reason: reason(pod, end, is_absent), exit_code: end.exit_code, message: message(pod, end, is_absent) }
+    Loss {
+        reason: reason(pod, end, is_absent),
+        exit_code: end.exit_code,
+        message: message(pod, end, is_absent),
+    }
 }
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
@@ -100,6 +104,9 @@ fn of_pod_reason(reason: &str) -> Option<LossReason> {
 /// What tells why, for a person: how the container ended, and the words of those who said something.
 fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
     let mut parts: Vec<String> = Vec::new();
+    if pod.deleting && end.disruption.is_empty() && end.pod_reason.is_empty() {
+        parts.push("it was told to end, not by this run".to_owned());
+    }
     for (name, text) in [
         ("pod", join(&end.pod_reason, &end.pod_message)),
         ("disruption", join(&end.disruption, &end.disruption_message)),
@@ -119,12 +126,8 @@ fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
         parts.push(format!("init container {}: {how}{words}", init.name));
     }
     if parts.is_empty() {
-        let unsaid = match (is_absent, pod.deleting) {
-            (true, _) => "it is gone, and nothing tells why",
-            (false, true) => "it was told to end, not by posse",
-            (false, false) => "it ended, and nothing tells why",
-        };
-        parts.push(unsaid.to_owned());
+        let what = if is_absent { "is gone" } else { "ended" };
+        parts.push(format!("it {what}, and nothing tells why"));
     }
     harmless(&parts.join("; "), MESSAGE_BYTES_MAX)
 }
@@ -132,17 +135,18 @@ fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
 /// An exit code, with the name of the signal that it stands for.
 fn exit(code: i32, signal: Option<i32>) -> String {
     let signal = signal.or_else(|| code.checked_sub(128));
-    let name = signal.and_then(|n| SIGNALS.split(' ').nth(usize::try_from(n).ok()?.checked_sub(1)?));
+    let name =
+        signal.and_then(|n| SIGNALS.split(' ').nth(usize::try_from(n).ok()?.checked_sub(1)?));
     name.map_or_else(|| format!("exit code {code}"), |name| format!("exit code {code} (SIG{name})"))
 }
 
 /// What the kubelet calls the end, and the program's last words.
 fn words(reason: &str, message: &str) -> String {
     let (reason, message) = (reason.trim(), harmless_end(message, LAST_WORDS_BYTES_MAX));
-    [reason, &message].iter().filter(|text| !text.is_empty()).fold(
-        String::new(),
-        |line, text| format!("{line}, {text}"),
-    )
+    [reason, &message]
+        .iter()
+        .filter(|text| !text.is_empty())
+        .fold(String::new(), |line, text| format!("{line}, {text}"))
 }
 
 fn join(reason: &str, message: &str) -> String {
@@ -278,7 +282,7 @@ mod tests {
             "pod: Evicted, The node was low on resource: memory.; container: exit code 137 (SIGKILL)",
         );
         check_message(|_, _| {}, true, "it is gone, and nothing tells why");
-        check_message(|pod, _| pod.deleting = true, false, "it was told to end, not by posse");
+        check_message(|pod, _| pod.deleting = true, false, "it was told to end, not by this run");
         check_message(|_, _| {}, false, "it ended, and nothing tells why");
     }
 

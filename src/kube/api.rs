@@ -15,14 +15,14 @@ use crate::core::refusal::{Class, Refusal};
 use crate::kube::http::{Http, Method, Request, Response, Stream, StreamHandle, TransportError};
 use crate::wire::labels::{FIELD_MANAGER, Selection};
 use crate::wire::lease::LeaseObject;
-use crate::wire::log::{LOG_BYTES_MAX, last_lines};
 use crate::wire::list::{Page, parse_page};
+use crate::wire::log::{LOG_BYTES_MAX, last_lines};
 use crate::wire::review::{self, Access, Verdict};
 use crate::wire::status::{Verb, refusal, unreadable};
 use crate::wire::{lease, pod};
 
 /// How long one request may take: longer than a server lets its webhooks take (30 s).
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(35);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(35);
 /// The same for a page of a LIST; a server gives up after 60 s itself.
 pub(super) const LIST_PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same for a Lease: a write that lands after the lease ran out would be worse than none.
@@ -173,7 +173,8 @@ impl Pods {
         n_lines: u32,
         timeout: Duration,
     ) -> Result<Vec<String>, Refusal> {
-        let container = container.map_or_else(String::new, |c| format!("&container={}", encoded(c)));
+        let container =
+            container.map_or_else(String::new, |c| format!("&container={}", encoded(c)));
         let path = format!(
             "{}/log?tailLines={n_lines}&limitBytes={LOG_BYTES_MAX}{container}",
             self.path(Some(name))

@@ -282,8 +282,10 @@ impl Config {
         policy.keep_failed = section.number("keep_failed")?.unwrap_or(policy.keep_failed);
         policy.log_lines = section.number("log_lines")?.unwrap_or(policy.log_lines);
         if policy.log_lines > LOG_LINES_MAX {
-            let message =
-                format!("{} is above {LOG_LINES_MAX}, the most that is supported", policy.log_lines);
+            let message = format!(
+                "{} is above {LOG_LINES_MAX}, the most that is supported",
+                policy.log_lines
+            );
             return Err(section.error("log_lines", message));
         }
         Ok(())

@@ -231,13 +231,7 @@ impl Check {
     }
 
     /// Why, in truth; whether a restart counts it again; and its log.
-    fn on_loss(
-        &mut self,
-        event: &Event,
-        cluster: &Cluster,
-        policy: &Policy,
-        now: u64,
-    ) -> Verdict {
+    fn on_loss(&mut self, event: &Event, cluster: &Cluster, policy: &Policy, now: u64) -> Verdict {
         match event {
             Event::ExecutorLost { subject, reason, .. } => {
                 let Some(uid) = &subject.uid else { return Ok(()) };
@@ -289,7 +283,7 @@ impl Check {
         Ok(())
     }
 
-    fn n_app_losses(&self, window_ms: u64, now: u64) -> usize {
+    pub fn n_app_losses(&self, window_ms: u64, now: u64) -> usize {
         self.app_losses.iter().filter(|&&at| now - at <= window_ms).count()
     }
 
