@@ -89,5 +89,6 @@ const SCENARIOS: &[Scenario] = scenarios! {
 };
 
 fn main() -> ExitCode {
-    common::runner::main_with(SCENARIOS, Real::start_whole)
+    // As a real one: over TLS, and knowing who asks.
+    common::runner::main_with(SCENARIOS, Real::start_whole, &["--rbac"])
 }

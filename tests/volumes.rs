@@ -58,12 +58,9 @@ impl Cluster {
     }
 
     fn log(&self, name: &str) -> String {
-        let path = format!("{}{NAMESPACE}/pods/{name}/log", self.access.url);
-        let mut request = ureq::get(&path).config().http_status_as_error(false).build();
-        if let Some(token) = &self.access.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        request.call().unwrap().body_mut().read_to_string().unwrap()
+        let path = format!("{NAMESPACE}/pods/{name}/log");
+        let mut answer = self.client.raw("GET", &path, &[], b"", None).unwrap();
+        answer.body_mut().read_to_string().unwrap()
     }
 
     /// What a pod has said when it is over; it must have gone well.
@@ -374,14 +371,30 @@ fn a_mount_that_cannot_be_is_a_start_that_failed() {
 #[test]
 fn with_roles_a_pod_is_its_service_account() {
     let cluster = Cluster::of(Embedded::start_with(&["--rbac"]));
-    cluster.run("p", "cat $KUBECONFIG; while :; do sleep 1; done", &json!({}), &json!({}));
+    let binary = env!("CARGO_BIN_EXE_posse");
+    let script = format!(
+        "cat $KUBECONFIG; unset KUBECONFIG; echo IN-CLUSTER; echo 'app: a\nexecutors: [{{image: i}}]' \
+         > $TMPDIR/posse.yaml; {binary} render --server-check -f $TMPDIR/posse.yaml 2>&1; echo END; \
+         while :; do sleep 1; done"
+    );
+    let folder = json!({"env": [{"name": "TMPDIR", "value": "/scratch"}],
+        "volumeMounts": [{"name": "v", "mountPath": "/scratch"}]});
+    cluster.run("p", &script, &folder, &json!({"volumes": [{"name": "v", "emptyDir": {}}]}));
     let (log, token) = wait_value(PATIENCE, "the pod to know its token", || {
         let log = cluster.log("p");
+        if !log.ends_with("END\n") {
+            return Err(log);
+        }
         let token = log.split_once("token: \"").and_then(|(_, rest)| rest.split_once('"'));
         let token = token.map(|(token, _)| token.to_owned());
         token.map(|token| (log.clone(), token)).ok_or(log)
     });
     assert!(log.contains(&cluster.access.url), "{log}");
+    // Its own token, the certificate in its volume and the address in its variables are good for a
+    // client of the real kind: it may not create pods.
+    let (_, said) = log.split_once("IN-CLUSTER\n").unwrap();
+    let words = "User \"system:serviceaccount:default:default\" cannot create resource \"pods\"";
+    assert!(said.contains(words), "{said}");
     let as_pod = |token: &str| {
         let access = Access { token: Some(token.to_owned()), ..cluster.access.clone() };
         Client::new(&access, "pod")
@@ -404,6 +417,10 @@ fn with_roles_a_pod_is_its_service_account() {
     let nobody = Client::new(&Access { token: None, ..cluster.access.clone() }, "nobody");
     assert_eq!(nobody.get(&pods).code, 403);
     assert_eq!(nobody.get("/version").code, 200);
+    // The server itself understands both.
+    let plain =
+        Access { url: cluster.access.url.replace("https:", "http:"), ..cluster.access.clone() };
+    assert_eq!(Client::new(&plain, "plain").get(&pods).code, 200);
     // A token ends with its pod.
     cluster.client.delete(&format!("{pods}/p"), &json!({"gracePeriodSeconds": 0}));
     wait_for(PATIENCE, "the token to end", || as_pod(&token).get(&pods).code == 401);

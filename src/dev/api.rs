@@ -113,6 +113,7 @@ impl Api {
             disabled: Disabled::default(),
             events: Events::default(),
             collector: Collector::default(),
+            has_roles: false,
             authority,
         };
         state.now = time::text(wall(clock, &faults));

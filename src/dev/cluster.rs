@@ -271,7 +271,9 @@ fn dress(
     if options.rbac {
         let random = |error| DevError::File("/dev/urandom".into(), error);
         api.admin_token = Some(identity::new_secret().map_err(random)?);
-        rbac::furnish(&mut api.lock());
+        let mut state = api.lock();
+        state.has_roles = true;
+        rbac::furnish(&mut state);
     }
     Ok(())
 }

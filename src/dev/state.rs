@@ -30,6 +30,8 @@ pub(crate) struct State {
     /// What has been said about objects.
     pub(crate) events: Events,
     pub(crate) collector: Collector,
+    /// Everybody is asked who they are: pods need their tokens.
+    pub(crate) has_roles: bool,
     /// The certificate that the server's own is checked with, PEM.
     pub(crate) authority: String,
 }

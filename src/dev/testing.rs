@@ -123,6 +123,7 @@ pub(super) fn state() -> State {
         disabled: Disabled::default(),
         events: Events::default(),
         collector: Collector::default(),
+        has_roles: false,
         authority: "PEM".to_owned(),
     }
 }

@@ -77,7 +77,7 @@ pub fn session(server: &dyn Server, kubectl: Kubectl, name: &str) {
     // What concerns whole nodes would disturb the others.
     let server = match text.starts_with("# own server") && server.real().is_none() {
         true => {
-            own = Embedded::start_with(&["--nodes", "2"]);
+            own = Embedded::start_with(&["--nodes", "2", "--rbac"]);
             &own
         }
         false => server,
@@ -118,7 +118,7 @@ pub fn program(server: &dyn Server, name: &str) {
     let server = match server.real() {
         Some(_) => server,
         None => {
-            own = Embedded::start_with(&["--fault", "compact=100"]);
+            own = Embedded::start_with(&["--fault", "compact=100", "--rbac"]);
             &own
         }
     };

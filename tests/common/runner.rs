@@ -115,24 +115,30 @@ struct Servers {
     embedded: OnceLock<Embedded>,
     real: OnceLock<Real>,
     start_real: fn(&Path) -> Real,
+    /// After `posse dev`.
+    embedded_args: &'static [&'static str],
 }
 
 impl Servers {
     fn get(&self, assets: Option<&Path>) -> &dyn Server {
         match assets {
             Some(assets) => self.real.get_or_init(|| (self.start_real)(assets)),
-            None => self.embedded.get_or_init(Embedded::start),
+            None => self.embedded.get_or_init(|| Embedded::start_with(self.embedded_args)),
         }
     }
 }
 
 /// Plays all scenarios that were asked for; the program's `main`.
 pub fn main(scenarios: &[Scenario]) -> ExitCode {
-    main_with(scenarios, |assets| Real::start(assets, true))
+    main_with(scenarios, |assets| Real::start(assets, true), &[])
 }
 
-/// The same with a real server of another kind.
-pub fn main_with(scenarios: &[Scenario], start_real: fn(&Path) -> Real) -> ExitCode {
+/// The same with servers of another kind.
+pub fn main_with(
+    scenarios: &[Scenario],
+    start_real: fn(&Path) -> Real,
+    embedded_args: &'static [&'static str],
+) -> ExitCode {
     let wanted = Wanted::from_args();
     let assets = std::env::var_os(ASSETS).filter(|v| !v.is_empty()).map(PathBuf::from);
     let mut cases: Vec<Case<'_>> = Vec::new();
@@ -157,7 +163,8 @@ pub fn main_with(scenarios: &[Scenario], start_real: fn(&Path) -> Real) -> ExitC
     println!("\nrunning {} end-to-end tests", played.len());
     let started = Instant::now();
     let failed = {
-        let servers = Servers { embedded: OnceLock::new(), real: OnceLock::new(), start_real };
+        let servers =
+            Servers { embedded: OnceLock::new(), real: OnceLock::new(), start_real, embedded_args };
         let n_threads = wanted.threads.unwrap_or(THREADS_DEFAULT);
         play_all(&played, &servers, assets.as_deref(), n_threads)
     };

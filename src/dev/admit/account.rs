@@ -46,20 +46,20 @@ pub(super) fn admit(
         spec.insert("imagePullSecrets".to_owned(), secrets.into());
     }
     let own = spec.get("automountServiceAccountToken").cloned();
-    if own.or_else(|| object.value().get("automountServiceAccountToken").cloned())
-        == Some(Value::Bool(true))
-    {
+    let asked = own.or_else(|| object.value().get("automountServiceAccountToken").cloned());
+    if asked.as_ref().and_then(Value::as_bool).unwrap_or(state.has_roles) {
         mount_token(pod);
     }
     Ok(())
 }
 
-/// Gives every container its token, as servers of today do. Only to pods that ask for it: one that
-/// says nothing gets none, because a volume takes more time to mount than most commands run.
+/// Gives every container its token, as servers of today do. Where nobody is asked who they are, a
+/// pod has to ask for it: a volume takes more time to mount than most commands run.
 fn mount_token(pod: &mut Value) {
     let suffix: String = text_at(pod, "/metadata/uid").chars().take(5).collect();
     let name = format!("kube-api-access-{suffix}");
-    let volume = json!({ "name": name, "projected": { "sources": [
+    // Whole, as the defaults would have it: they have been filled in before.
+    let volume = json!({ "name": name, "projected": { "defaultMode": 420, "sources": [
         { "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } },
         { "configMap": {
             "name": namespaces::ROOT_CA, "items": [{ "key": "ca.crt", "path": "ca.crt" }],
