@@ -96,7 +96,7 @@ fn of_run(
     }
     let Some((name, uid)) = story.pod_and_uid() else {
         return Err(failed(format!(
-            "there is no executor {id}, and no event that is kept tells of one"
+            "there is no executor {id} now, and no event that is kept tells of one"
         )));
     };
     match Connection::new(&args.server, world) {

@@ -108,10 +108,8 @@ impl Story {
 /// One event of the run in words.
 fn told(event: &Value) -> String {
     let said = |name: &str| fact(&event[name]);
-    let budget = match &event["budget"] {
-        Value::String(budget) => format!(" (budget {budget})"),
-        _ => String::new(),
-    };
+    let budget = event["budget"].as_str();
+    let budget = budget.map_or_else(String::new, |budget| format!(" (budget {budget})"));
     match text(&event["event"]) {
         "executor_requested" => "requested".to_owned(),
         "executor_running" => format!("runs on {}, ip {}", said("node"), said("ip")),

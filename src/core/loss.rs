@@ -262,7 +262,7 @@ mod tests {
         check_message(
             oom,
             false,
-            "container worker: exit code 137 (SIGKILL), OOMKilled, Traceback:  File\\u{1b}[0m \
+            "container worker: exit code 137 (SIGKILL), OOMKilled, Traceback: File\\u{1b}[0m \
              MemoryError",
         );
         let drained = |pod: &mut Pod, end: &mut End| {

@@ -4,8 +4,8 @@
 /// What stands where words were cut.
 const CUT: &str = "...";
 
-/// `text` on one line of at most `bytes_max` bytes, from its beginning. Line ends and tabs become
-/// one space; what would steer a terminal or turn the direction of writing is written as `\u{1b}`.
+/// `text` on one line of at most `bytes_max` bytes, from its beginning. Line ends and tabs, with
+/// the spaces after them, become one space; what would steer a terminal or turn the direction of writing is written as `\u{1b}`.
 /// Words that are harmless already stay as they are.
 #[must_use]
 pub fn harmless(text: &str, bytes_max: usize) -> String {
@@ -16,7 +16,10 @@ pub fn harmless(text: &str, bytes_max: usize) -> String {
             is_gap = true;
             continue;
         }
-        if is_gap && !line.ends_with(' ') && c != ' ' {
+        if is_gap && c == ' ' {
+            continue;
+        }
+        if is_gap && !line.ends_with(' ') {
             line.push(' ');
         }
         is_gap = false;
@@ -81,8 +84,8 @@ mod tests {
         for (text, bytes_max, want) in [
             ("short\n", 8, "short"),
             ("Traceback\nKeyError", 11, "...KeyError"),
-            ("123456\u{e4}89", 8, "...\u{e4}89"),
-            ("12345\u{e4}789", 8, "...\u{e4}789"),
+            ("123456\u{e4}89", 8, "...6\u{e4}89"),
+            ("1234\u{e4}6789", 8, "...6789"),
         ] {
             assert_eq!(harmless_end(text, bytes_max), want, "{text:?}");
         }

@@ -61,10 +61,7 @@ impl Witness {
         let path = object_path("/api/v1", &self.namespace, resource, None);
         let path = format!("{path}?{by}={}&limit={ITEMS_MAX}", encoded(selector));
         let mut list = self.read(path, Verb::List)?;
-        Ok(match list["items"].take() {
-            Value::Array(items) => items,
-            _ => Vec::new(),
-        })
+        Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
     fn read(&self, path: String, verb: Verb) -> Result<Value, Refusal> {

@@ -169,22 +169,6 @@ mod tests {
             ),
         );
         check(
-            Event::ExecutorLog {
-                subject: subject.clone(),
-                lines: vec!["a".into(), "\"b\"".into()],
-                message: None,
-            },
-            &format!(r#""executor_log",{who},"log":["a","\"b\""],"message":null"#),
-        );
-        check(
-            Event::ExecutorLog {
-                subject: subject.clone(),
-                lines: Vec::new(),
-                message: Some("x".into()),
-            },
-            &format!(r#""executor_log",{who},"log":[],"message":"x""#),
-        );
-        check(
             Event::ExecutorDeleted { subject, cause: DeleteCause::ScaledDown },
             &format!(r#""executor_deleted",{who},"cause":"scaled_down""#),
         );
@@ -205,5 +189,28 @@ mod tests {
             r#""waiting","group":"default","for":"first_list","until":null"#,
         );
         check(Event::WatchRestarted { cause: "410".into() }, r#""watch_restarted","cause":"410""#);
+    }
+
+    #[test]
+    fn the_end_of_a_log_as_the_contract_has_it() {
+        let subject = Subject {
+            group: GroupName::from("default"),
+            id: ExecutorId(3),
+            uid: Some(Uid::new("u1")),
+            pod: "w-a-exec-3".into(),
+        };
+        let who = r#""group":"default","executor":3,"uid":"u1","pod":"w-a-exec-3""#;
+        check(
+            Event::ExecutorLog {
+                subject: subject.clone(),
+                lines: vec!["a".into(), "\"b\"".into()],
+                message: None,
+            },
+            &format!(r#""executor_log",{who},"log":["a","\"b\""],"message":null"#),
+        );
+        check(
+            Event::ExecutorLog { subject, lines: Vec::new(), message: Some("x".into()) },
+            &format!(r#""executor_log",{who},"log":[],"message":"x""#),
+        );
     }
 }

@@ -442,6 +442,39 @@ pub fn logs_of_the_failed(server: &dyn Server) {
     scene.finish();
 }
 
+#[track_caller]
+fn check(text: &str, wanted: &[&str]) {
+    for want in wanted {
+        assert!(text.contains(want), "{want:?} is not in:\n{text}");
+    }
+}
+
+/// What the cluster tells of an application that has no run, and whose executor `second` failed.
+fn check_left_behind(scene: &Scene<'_>, kubeconfig: &str, second: &Value) {
+    let alone = |args: &[&str]| {
+        let output = command(scene.dir.path())
+            .args(["explain", "--app", APP, "-n", &scene.namespace, kubeconfig])
+            .args(args)
+            .output()
+            .expect("the binary can be started");
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let reason = "app_error: container: exit code 6, Error";
+    check(
+        &alone(&[]),
+        &[
+            "no live run of application shop",
+            &format!("pod {}: {reason}", name_of(second)),
+            "executor 3: Running",
+        ],
+    );
+    check(
+        &alone(&["2"]),
+        &["no run tells of it any more", "terminated, exit code 6", "kept as evidence"],
+    );
+}
+
 /// `posse explain ID`: from the run and the cluster, after the pod is gone, and without the run.
 pub fn explained_with_and_without_its_run(server: &dyn Server) {
     let scene = Scene::new(server);
@@ -462,11 +495,6 @@ pub fn explained_with_and_without_its_run(server: &dyn Server) {
         let output = posse.ask(&[&["explain", &kubeconfig], args].concat());
         assert!(output.status.success(), "{args:?}: {}", said(&output));
         String::from_utf8(output.stdout).expect("text")
-    };
-    let check = |text: &str, wanted: &[&str]| {
-        for want in wanted {
-            assert!(text.contains(want), "{want:?} is not in:\n{text}");
-        }
     };
     let lost = "lost: app_error (budget app): container: exit code 7, Error";
     let of_pod = ["container worker: terminated, exit code 7", "kept as evidence, on node "];
@@ -503,28 +531,7 @@ pub fn explained_with_and_without_its_run(server: &dyn Server) {
     wait_counted(&scene, &second);
     scene.wait_running(1);
     posse.kill();
-    let alone = |args: &[&str]| {
-        let output = command(scene.dir.path())
-            .args(["explain", "--app", APP, "-n", &scene.namespace, &kubeconfig])
-            .args(args)
-            .output()
-            .expect("the binary can be started");
-        assert!(output.status.success(), "{args:?}: {}", said(&output));
-        String::from_utf8(output.stdout).expect("text")
-    };
-    let reason = "app_error: container: exit code 6, Error";
-    check(
-        &alone(&[]),
-        &[
-            "no live run of application shop",
-            &format!("pod {}: {reason}", name_of(&second)),
-            "executor 3: Running",
-        ],
-    );
-    check(
-        &alone(&["2"]),
-        &["no run tells of it any more", "terminated, exit code 6", "kept as evidence"],
-    );
+    check_left_behind(&scene, &kubeconfig, &second);
     let heir = scene.run().executors(1).instance("story").start();
     heir.wait_ready();
     heir.stop();

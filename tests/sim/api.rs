@@ -144,19 +144,7 @@ impl World {
                 Input::DeletedAll { answer: Ok(()) }
             }
             Action::Patch { uid, name, patch } => {
-                let found = self.cluster.pods.get(name.as_str()).map(|s| s.pod.uid.clone());
-                let answer = match found {
-                    None => Err(refusal(Class::NotFound, 404, "not found")),
-                    Some(other) if other != uid => Err(refusal(Class::Conflict, 409, "other uid")),
-                    Some(_) => {
-                        let now_s = self.now / 1_000;
-                        self.cluster.update(&uid, |pod| match patch {
-                            Patch::Counted => pod.counted = Some(now_s),
-                            Patch::Draining(_) => pod.draining = true,
-                        });
-                        Ok(())
-                    }
-                };
+                let answer = self.patch(&uid, &name, patch);
                 Input::Patched { uid, answer }
             }
             Action::ReadLog { uid, name, .. } => {
@@ -184,6 +172,22 @@ impl World {
             self.requests.remove(&request);
         }
         Ok(())
+    }
+
+    fn patch(&mut self, uid: &Uid, name: &str, patch: Patch) -> Result<(), Refusal> {
+        let found = self.cluster.pods.get(name).map(|s| s.pod.uid.clone());
+        match found {
+            None => Err(refusal(Class::NotFound, 404, "not found")),
+            Some(other) if other != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            Some(_) => {
+                let now_s = self.now / 1_000;
+                self.cluster.update(uid, |pod| match patch {
+                    Patch::Counted => pod.counted = Some(now_s),
+                    Patch::Draining(_) => pod.draining = true,
+                });
+                Ok(())
+            }
+        }
     }
 
     fn create(

@@ -14,9 +14,9 @@ use posse::core::stop::StopOrder;
 use posse::core::time::Millis;
 
 use super::check::{Check, Verdict};
-use super::cluster::{Cluster, is_over};
+use super::cluster::Cluster;
 use super::faults::{Profile, at, policy};
-use super::trace;
+use super::trace::{short, trace};
 
 pub const PREFIX: &str = "app-x-exec-";
 /// Long enough for every hold, back-off and life that the core knows, one after the other.
@@ -631,36 +631,4 @@ fn coalesce(events: &mut Vec<PodEvent>) {
     }
     kept.reverse();
     *events = kept;
-}
-
-fn short(input: &Input) -> String {
-    let pod = |pod: &posse::core::pod::Pod| {
-        let version = pod.version.map_or(0, |version| version.0);
-        let over = if is_over(pod) { " over" } else { "" };
-        format!("{}:{}@{version}{over}", pod.id, pod.uid)
-    };
-    match input {
-        Input::Watch { epoch, events } => {
-            let words: Vec<String> = events
-                .iter()
-                .map(|event| match event {
-                    PodEvent::Applied(p) => format!("+{}", pod(p)),
-                    PodEvent::Deleted(p) => format!("-{}", pod(p)),
-                    PodEvent::Bookmark(version) => format!("={version}"),
-                })
-                .collect();
-            format!("watch e{epoch} {}", words.join(" "))
-        }
-        Input::List(list) => {
-            let pods: Vec<String> = list.pods.iter().map(pod).collect();
-            format!(
-                "list {:?} @{:?} {:?} {}",
-                list.source,
-                list.version,
-                list.asked,
-                pods.join(" ")
-            )
-        }
-        other => format!("{other:?}"),
-    }
 }

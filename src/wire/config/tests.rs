@@ -94,7 +94,15 @@ control: off
             json!({ "name": "C", "valueFrom": { "fieldRef": { "fieldPath": "x" } } }),
         ]
     );
-    let policy = Policy {
+    assert_eq!(config.policy, every_policy());
+    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
+    assert_eq!((config.reason_wait_ms, config.grace_ms, config.lease), (1_000, 1_000, false));
+    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+}
+
+/// What decisions depend on, as `every_value_arrives` has it.
+fn every_policy() -> Policy {
+    Policy {
         in_flight_max: IN_FLIGHT_LIMIT,
         pending_max: 1,
         unschedulable_max: 2,
@@ -106,11 +114,7 @@ control: off
         keep_failed: 0,
         log_lines: 200,
         stop_timeout_ms: 2_000,
-    };
-    assert_eq!(config.policy, policy);
-    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
-    assert_eq!((config.reason_wait_ms, config.grace_ms, config.lease), (1_000, 1_000, false));
-    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+    }
 }
 
 /// One mistake: the text, and the beginning of what is said about it.
