@@ -7,6 +7,7 @@ use posse::core::action::{Action, Patch};
 use posse::core::event::{Budget, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
+use posse::core::pod::Phase;
 use posse::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
@@ -353,6 +354,15 @@ impl Check {
                 }
                 if self.logs_due.contains(uid) {
                     return fail(format!("{action:?} before its log was read"));
+                }
+                let pod = core.snapshot().get(uid).filter(|pod| pod.phase == Phase::Failed);
+                let executor = pod.and_then(|pod| core.executors().get(pod.id));
+                let is_told = self.ended.contains(uid) || self.counted.contains(uid);
+                if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.ending.is_none())
+                    && !is_told
+                    && cluster.n_restores == 0
+                {
+                    return fail(format!("{action:?}, and its end was not told"));
                 }
                 self.going.insert(uid.clone());
             }
