@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::status::State;
+use crate::core::text::harmless;
 use crate::core::waiting::Waiting;
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
@@ -69,7 +71,7 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
     }
     text.push_str(&reason(group, now));
     if let Some(message) = &group.message {
-        text.push_str(&format!("; the server says: {}", message.trim_end()));
+        text.push_str(&format!("; the server says: {}", harmless(message, MESSAGE_BYTES_MAX)));
     }
     text.push('\n');
     text

@@ -50,6 +50,8 @@ pub fn explain(
             told(&story, args, now)
         }
         None if args.json => {
+            // A group that is not there is a mistake in either form.
+            explain::groups(&status, args.group.as_deref(), now).map_err(failed)?;
             let groups = status.groups.iter();
             let shown = groups.filter(|one| args.group.as_ref().is_none_or(|g| *g == one.group));
             format!("{}\n", json!({"groups": shown.collect::<Vec<_>>()}))

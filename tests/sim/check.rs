@@ -344,28 +344,7 @@ impl Check {
                     return fail(format!("{action:?} for no group"));
                 }
             }
-            Action::Delete { uid, .. } => {
-                if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
-                    return fail(format!("{action:?} of somebody else's pod"));
-                }
-                // Two restores in a row leave lists of lost histories on their way.
-                if self.told_gone.contains(uid) && self.n_restores < 2 {
-                    return fail(format!("{action:?}, but it is known to be gone"));
-                }
-                if self.logs_due.contains(uid) {
-                    return fail(format!("{action:?} before its log was read"));
-                }
-                let pod = core.snapshot().get(uid).filter(|pod| pod.phase == Phase::Failed);
-                let executor = pod.and_then(|pod| core.executors().get(pod.id));
-                let is_told = self.ended.contains(uid) || self.counted.contains(uid);
-                if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.ending.is_none())
-                    && !is_told
-                    && cluster.n_restores == 0
-                {
-                    return fail(format!("{action:?}, and its end was not told"));
-                }
-                self.going.insert(uid.clone());
-            }
+            Action::Delete { uid, .. } => self.on_delete(uid, core, cluster)?,
             Action::ReadLog { .. } => {
                 self.logs_read.retain(|at| now - at < MINUTE_MS);
                 self.logs_read.push(now);
@@ -378,6 +357,30 @@ impl Check {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    fn on_delete(&mut self, uid: &Uid, core: &Reconciler, cluster: &Cluster) -> Verdict {
+        if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
+            return fail(format!("delete of {uid} of somebody else's pod"));
+        }
+        // Two restores in a row leave lists of lost histories on their way.
+        if self.told_gone.contains(uid) && self.n_restores < 2 {
+            return fail(format!("delete of {uid}, but it is known to be gone"));
+        }
+        if self.logs_due.contains(uid) {
+            return fail(format!("delete of {uid} before its log was read"));
+        }
+        let pod = core.snapshot().get(uid).filter(|pod| pod.phase == Phase::Failed);
+        let executor = pod.and_then(|pod| core.executors().get(pod.id));
+        let is_told = self.ended.contains(uid) || self.counted.contains(uid);
+        if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.ending.is_none())
+            && !is_told
+            && cluster.n_restores == 0
+        {
+            return fail(format!("delete of {uid}, and its end was not told"));
+        }
+        self.going.insert(uid.clone());
         Ok(())
     }
 
