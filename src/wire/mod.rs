@@ -6,6 +6,7 @@ pub mod control;
 pub mod control_addr;
 pub mod duration;
 pub mod event;
+mod json;
 pub mod labels;
 pub mod lease;
 pub mod leftover;
