@@ -186,9 +186,10 @@ fn executors_that_die_young_slow_their_group_down() {
 
 #[test]
 fn a_storm_of_failures_has_few_logs_read() {
-    for seed in 0..20 {
-        let mut world = quiet_world(seed, 300, |profile| (profile.die, profile.die_ms) = (100, 10));
-        world.run_until(10 * MINUTE_MS).unwrap();
-        assert!(world.check.n_app_losses(u64::MAX, world.now) > 40, "seed {seed}");
+    for seed in 0..3 {
+        let mut world = quiet_world(seed, 120, |profile| (profile.die, profile.die_ms) = (100, 10));
+        world.run_until(2 * MINUTE_MS).unwrap();
+        let n = world.check.n_app_losses(u64::MAX, world.now);
+        assert!(n > 25, "seed {seed}: {n} losses, no storm");
     }
 }
