@@ -14,6 +14,7 @@ mod e2e {
     pub mod history;
     pub mod losses;
     pub mod outages;
+    pub mod reasons;
     pub mod refusals;
     pub mod scaling;
     pub mod starts;
@@ -59,7 +60,11 @@ const SCENARIOS: &[Scenario] = scenarios! {
         budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
         replaced_after_failure, replaced_when_gone, replaced_while_terminating,
     };
-    Real losses::{pending_goes_before_running, reasons_of_the_cluster};
+    Real losses::{pending_goes_before_running};
+    Both reasons::{
+        budget_kills_a_deaf_driver, every_reason, explained_with_and_without_its_run,
+        kill_9_before_the_label, told_once_over_kill_9, logs_of_the_failed,
+    };
     Both scaling::{
         driver_decides_the_exit_code, groups_have_their_own_targets, keep_then_cleanup,
         kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod, render_asks_the_server, scale_up_and_down,

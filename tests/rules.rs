@@ -387,7 +387,7 @@ fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
     assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
     // The echo of its label does not bring the oldest back among the kept.
     run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
-    run.watch(&[1], |pod| pod.counted = true);
+    run.watch(&[1], |pod| pod.counted = Some(7));
     assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
     assert_eq!(run.ends(), ["u1"]);
 }
@@ -396,7 +396,7 @@ fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
 fn a_counted_pod_is_no_second_loss_after_a_restart() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 0)]);
     let mut pod = run.pod("g", 1);
-    (pod.phase, pod.counted) = (posse::core::pod::Phase::Failed, true);
+    (pod.phase, pod.counted) = (posse::core::pod::Phase::Failed, Some(7));
     run.pods.push(pod);
     run.list();
     assert_eq!(run.group("g").failed, 1);

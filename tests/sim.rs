@@ -110,7 +110,8 @@ fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> Wor
         decommission: None,
         from_file: true,
     };
-    let mut world = World::with(rng, profile, Policy::default(), vec![group]);
+    let policy = Policy { log_lines: 3, ..Policy::default() };
+    let mut world = World::with(rng, profile, policy, vec![group]);
     world.start();
     world
 }
@@ -212,5 +213,15 @@ fn a_bad_node_is_kept_away_from() {
         world.run_until(60 * MINUTE_MS).unwrap();
         let on_it = world.cluster.pods.values().filter(|s| s.pod.node.as_deref() == Some("n2"));
         assert_eq!((n_live(&world), on_it.count()), (8, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_storm_of_failures_has_few_logs_read() {
+    for seed in 0..3 {
+        let mut world = quiet_world(seed, 120, |profile| (profile.die, profile.die_ms) = (100, 10));
+        world.run_until(2 * MINUTE_MS).unwrap();
+        let n = world.check.n_app_losses(u64::MAX, world.now);
+        assert!(n > 25, "seed {seed}: {n} losses, no storm");
     }
 }

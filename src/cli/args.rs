@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::wire::duration;
+use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 
 /// Keeps a driver's executors alive on Kubernetes.
@@ -327,6 +328,18 @@ pub struct ExplainArgs {
     /// Only this group
     #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_mistake))]
     pub group: Option<String>,
+    /// With an ID, also the last N lines of its log
+    #[arg(long, value_name = "N", requires = "id",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_LINES_MAX)))]
+    pub logs: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The namespace of a run that is gone [default: the service account's, or the context's]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// A parser for a name that `mistake` has nothing against.

@@ -3,9 +3,11 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::status::State;
+use crate::core::text::harmless;
 use crate::core::waiting::Waiting;
-use crate::wire::status_json::{GroupJson, StatusJson};
+use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
 /// One sentence for each group, or for the one that is asked for.
 ///
@@ -30,24 +32,17 @@ pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result
     }
 }
 
-/// One sentence about one executor.
-///
-/// # Errors
-/// There is none of this id.
-pub fn executor(status: &StatusJson, id: u64, now: Timestamp) -> Result<String, String> {
-    let Some(one) = status.executors.iter().find(|one| one.id == id) else {
-        return Err(format!(
-            "there is no executor {id} now: its id was not given yet, or it is gone and `posse \
-             events` tells why"
-        ));
-    };
+/// One sentence about one executor, without a line end.
+#[must_use]
+pub fn executor(one: &ExecutorJson, now: Timestamp) -> String {
     let state = match one.state.as_str() {
         state if state == State::Requested.as_str() => "asked for, no pod seen yet,",
         state if state == State::Failed.as_str() => "failed, and kept as evidence,",
         state => state,
     };
     let mut text = format!(
-        "executor {id} of group {}: {state} since {}; pod {}",
+        "executor {} of group {}: {state} since {}; pod {}",
+        one.id,
         one.group,
         clock(&one.since, now),
         one.pod
@@ -61,8 +56,7 @@ pub fn executor(status: &StatusJson, id: u64, now: Timestamp) -> Result<String, 
     if let Some(slot) = one.slot {
         text.push_str(&format!(", slot {slot}"));
     }
-    text.push('\n');
-    Ok(text)
+    text
 }
 
 fn group(group: &GroupJson, now: Timestamp) -> String {
@@ -83,7 +77,7 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
     }
     text.push_str(&reason(group, now));
     if let Some(message) = &group.message {
-        text.push_str(&format!("; the server says: {}", message.trim_end()));
+        text.push_str(&format!("; the server says: {}", harmless(message, MESSAGE_BYTES_MAX)));
     }
     text.push('\n');
     text
@@ -158,7 +152,7 @@ const WORDS: [(Waiting, &str, &str); 19] = [
 ];
 
 /// A moment as people say it: without the day where it is today. What is no moment stays as it is.
-fn clock(moment: &str, now: Timestamp) -> String {
+pub(super) fn clock(moment: &str, now: Timestamp) -> String {
     let Ok(at) = moment.parse::<Timestamp>() else { return moment.to_owned() };
     let moment = |at: Timestamp| at.to_zoned(TimeZone::UTC).datetime();
     let (at, now) = (moment(at), moment(now));
@@ -241,17 +235,17 @@ mod tests {
                 1,
                 DAY_0,
                 "executor 1 of group default: running since 00:00:01 UTC; pod w-a1b2c-exec-1 on \
-                 node n1, ip 10.0.0.1, slot 0\n",
+                 node n1, ip 10.0.0.1, slot 0",
             ),
             (
                 2,
                 later,
                 "executor 2 of group default: asked for, no pod seen yet, since 1970-01-01 \
-                 00:00:01 UTC; pod w-a1b2c-exec-2\n",
+                 00:00:01 UTC; pod w-a1b2c-exec-2",
             ),
         ] {
-            assert_eq!(executor(&status, id, now).as_deref(), Ok(want));
+            let one = status.executors.iter().find(|one| one.id == id).expect("an executor");
+            assert_eq!(executor(one, now), want);
         }
-        assert!(executor(&status, 9, DAY_0).unwrap_err().starts_with("there is no executor 9 now"));
     }
 }

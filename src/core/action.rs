@@ -40,6 +40,8 @@ pub enum Action {
     GetNode { name: Box<str> },
     /// LIST, for the stop.
     List { asked: Mark },
+    /// GET the last `n_lines` lines of this pod's log; none: it has but one container.
+    ReadLog { uid: Uid, name: String, container: Option<Box<str>>, n_lines: u32 },
     /// PATCH this pod, this uid only.
     Patch { uid: Uid, name: String, patch: Patch },
     /// The snapshot is wrong: the watch has to LIST again and go on from there.

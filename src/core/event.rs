@@ -174,6 +174,9 @@ pub enum Event {
     ExecutorDeleted { subject: Subject, cause: DeleteCause },
     /// An executor was chosen to go, and has until then to end by itself.
     ExecutorDraining { subject: Subject, cause: DeleteCause, until: Millis },
+    /// The last lines of an executor that was lost by the application's doing; follows its loss.
+    /// `message`: why there are none.
+    ExecutorLog { subject: Subject, lines: Vec<String>, message: Option<String> },
     /// An executor stopped being capacity, and posse was not ending it.
     ExecutorLost {
         subject: Subject,

@@ -89,6 +89,8 @@ pub enum Input {
     List(List),
     /// The stop's LIST was refused.
     ListRefused { refusal: Refusal },
+    /// The answer to an `Action::ReadLog`: lines that are harmless and bounded.
+    LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
     /// The answer to an `Action::Patch`.
     Patched { uid: Uid, answer: Result<(), Refusal> },
     /// Lines of the watch in their order; the last word on each uid only.

@@ -8,10 +8,12 @@ use crate::core::event::Event;
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::{Mark, Seen};
 use crate::core::ledger::{ChoreKind, ChoreStep, CreateStep, DELETE_SEEN_MS};
+use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::pod::Pod;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::refusal::{Class, Refusal};
 use crate::core::snapshot::{Believed, Change};
+use crate::core::text::harmless;
 use crate::core::time::Millis;
 
 const RETRY_INITIAL_MS: u64 = 500;
@@ -386,7 +388,7 @@ impl Reconciler {
         let name = executor.group.clone();
         let Some(group) = self.executors.groups.get_mut(&name) else { return };
         let is_news = group.brake.on_refused(cause, sent_at, now, &mut self.rng);
-        let message = refusal.to_string();
+        let message = harmless(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         if group.spec.from_file && !group.had_pods && self.stop.is_none() {
             let verdict = match refusal.class {

@@ -3,18 +3,19 @@
 
 use crate::core::action::Verdict;
 use crate::core::brake::{Brake, Cause};
-use crate::core::event::{DeleteCause, Event, LossReason};
+use crate::core::event::{Budget, DeleteCause, Event, LossReason};
 use crate::core::executors::{Executor, Group, has_ended};
 use crate::core::growth::GROWN_PROVEN_MS;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::{List, ListSource};
 use crate::core::ledger::ChoreKind;
-use crate::core::loss::{Loss, classify};
+use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
 use crate::core::nodes::is_to_blame;
 use crate::core::pod::{ContainerState, Phase, Pod};
 use crate::core::policy::{GroupSpec, Replace, ScaleDown};
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::snapshot::Change;
+use crate::core::text::harmless;
 use crate::core::time::Millis;
 
 impl Reconciler {
@@ -99,15 +100,16 @@ impl Reconciler {
         executor.is_adopted = true;
         executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
         // Its loss was told, and counted, before posse was started again.
-        executor.is_lost = pod.counted;
+        executor.is_lost = pod.counted.is_some();
         if !executor.is_lost && self.stop.as_ref().is_some_and(|stop| !stop.order.keep) {
             executor.ending = Some(DeleteCause::Stopped);
         }
-        executor.is_kept = pod.counted && pod.phase == Phase::Failed && !pod.deleting;
-        if executor.is_kept {
-            self.kept.push_back(id);
-        }
+        executor.is_kept = executor.is_lost && pod.phase == Phase::Failed && !pod.deleting;
+        let kept_since = executor.is_kept.then(|| pod.counted.unwrap_or(0));
         self.executors.insert(id, executor, Some(pod));
+        if let Some(at) = kept_since {
+            self.keep_since(id, at);
+        }
         self.trim_kept(now);
     }
 
@@ -210,7 +212,9 @@ impl Reconciler {
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
         let is_nodes_doing = pod.is_some_and(|pod| is_to_blame(loss.reason, pod));
         let blamed = node.clone().filter(|_| is_nodes_doing);
-        let Loss { reason, exit_code, message } = loss.clone();
+        let Loss { reason, exit_code, .. } = *loss;
+        // Whoever wrote it: the driver's words and the server's alike.
+        let message = harmless(&loss.message, MESSAGE_BYTES_MAX);
         self.events.push_back(Event::ExecutorLost { subject, node, reason, exit_code, message });
         if let Some(budget) = reason.budget()
             && self.budgets.charge(budget, now)
@@ -218,6 +222,9 @@ impl Reconciler {
         {
             self.events.push_back(Event::BudgetExhausted { budget });
             self.verdict.get_or_insert(Verdict::BudgetSpent(budget));
+        }
+        if reason.budget() == Some(Budget::App) {
+            self.want_log(id, now);
         }
         if reason != LossReason::Killed {
             self.slow_down(id, lived_ms, loss, now);
@@ -283,23 +290,10 @@ impl Reconciler {
         self.trim_kept(now);
     }
 
-    fn trim_kept(&mut self, now: Millis) {
-        while self.kept.len() > self.policy.keep_failed as usize {
-            let Some(id) = self.kept.pop_front() else { return };
-            let Some(executor) = self.executors.get_mut(id) else { continue };
-            executor.is_kept = false;
-            if let Some(uid) = executor.uid.clone()
-                && let Some(pod) = self.snapshot.get(&uid)
-            {
-                self.chores.ask(&uid, &pod.name, ChoreKind::Delete);
-            }
-            self.settle(id, now);
-        }
-    }
-
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.chores.remove(&pod.uid);
         self.stuck.forget(&pod.uid);
+        self.forget_log(&pod.uid);
         if *pod.name == *self.pod_name(pod.id) {
             self.ids.on_seen(pod.id);
         }

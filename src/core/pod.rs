@@ -90,6 +90,8 @@ pub struct End {
     pub pod_message: Box<str>,
     /// The reason of a `DisruptionTarget` condition that is True; empty where there is none.
     pub disruption: Box<str>,
+    /// That condition's message.
+    pub disruption_message: Box<str>,
     /// `state.terminated.exitCode` of the deciding container.
     pub exit_code: Option<i32>,
     /// `state.terminated.signal`, where it is not 0.
@@ -136,14 +138,17 @@ pub struct Pod {
     pub deleting: bool,
     /// The deciding container: the one named by annotation `posse.dev/container`, else the first.
     pub container: ContainerState,
+    /// The name of that container; none where the pod has but one.
+    pub decider: Option<Box<str>>,
     /// What keeps it from starting; none for a pod that runs, is over, or tells nothing.
     pub stuck: Option<Box<Stuck>>,
     /// Condition `Ready` is True.
     pub ready: bool,
     /// Annotation `posse.dev/draining`: chosen to go, before a restart perhaps.
     pub draining: Option<Box<Draining>>,
-    /// Label `posse.dev/counted` is there: its loss has been reported and has spent its budget.
-    pub counted: bool,
+    /// Label `posse.dev/counted`: when its loss, reported by then, had spent its budget, seconds since
+    /// 1970; 0 where that cannot be read.
+    pub counted: Option<u64>,
     /// Annotation `controller.kubernetes.io/pod-deletion-cost`; 0 where absent or not a number.
     pub deletion_cost: i32,
     /// `spec.nodeName`: set once the pod is bound.

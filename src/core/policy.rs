@@ -98,6 +98,8 @@ pub struct Policy {
     pub failures_start: FailureLimit,
     pub failures_window_ms: u64,
     pub keep_failed: u32,
+    /// Lines of the log told after a loss by the application's doing; 0: none.
+    pub log_lines: u32,
     /// What the executors get to end at stop.
     pub stop_timeout_ms: u64,
     /// An executor that the driver has not heard from for so long is lost; 0: never.
@@ -124,6 +126,7 @@ impl Default for Policy {
             failures_start: FailureLimit::Off,
             failures_window_ms: 60 * 60_000,
             keep_failed: 5,
+            log_lines: 0,
             stop_timeout_ms: 10_000,
             heartbeat_timeout_ms: 0,
             reason_wait_ms: 30_000,

@@ -14,6 +14,7 @@ use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::idset::IdSet;
 use crate::core::input::{Input, Mark};
 use crate::core::ledger::{Chores, Strays};
+use crate::core::logs::LogReads;
 use crate::core::nodes::Nodes;
 use crate::core::policy::{GroupSpec, Policy};
 use crate::core::rng::Rng;
@@ -83,6 +84,7 @@ pub struct Reconciler {
     pub(in crate::core) strays: Strays,
     pub(in crate::core) hearing: Hearing,
     pub(in crate::core) stuck: Stuck,
+    pub(in crate::core) logs: LogReads,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
     pub(in crate::core) nodes: Nodes,
@@ -136,6 +138,7 @@ impl Reconciler {
             strays: Strays::default(),
             hearing: Hearing::default(),
             stuck: Stuck::default(),
+            logs: LogReads::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -179,6 +182,7 @@ impl Reconciler {
                 self.note_news(now);
             }
             Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
+            Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
             Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
             Input::Watch { epoch, events } => {
                 if epoch == self.mark().epoch {
@@ -202,6 +206,7 @@ impl Reconciler {
         self.strays.forget_past(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        self.send_log_reads(now);
         self.send_chores(now);
     }
 

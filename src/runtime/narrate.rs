@@ -8,12 +8,15 @@ use crate::core::action::Verdict;
 use crate::core::event::Event;
 use crate::core::ids::GroupName;
 use crate::core::status::GroupStatus;
+use crate::core::text::harmless;
 use crate::core::time::Millis;
 use crate::core::waiting::Waiting;
 
 /// Losses that get a line of their own in a `LOSS_WINDOW_MS`; the others are counted.
 const LOSS_LINES_MAX: u32 = 10;
 const LOSS_WINDOW_MS: u64 = 10_000;
+/// What a line says of why, in bytes; the events have all of it.
+const LOSS_BYTES_MAX: usize = 400;
 
 /// Tells what a person should see: the life of the run and its scale, not each pod.
 #[derive(Debug, Default)]
@@ -81,6 +84,8 @@ fn level(event: &Event, is_flood: bool) -> Level {
         // What leads to them has been told, or the watcher says it with more particulars.
         Event::ExecutorDeleted { .. }
         | Event::ExecutorDraining { .. }
+        // The application's own words: whoever wants them reads the events.
+        | Event::ExecutorLog { .. }
         | Event::ExecutorRequested { .. }
         | Event::ExecutorRunning { .. }
         | Event::Started
@@ -125,12 +130,16 @@ fn words(event: &Event) -> String {
         Event::ExecutorDraining { subject, cause, .. } => {
             format!("executor {} is to end ({}): {}", subject.id, cause.as_str(), subject.pod)
         }
-        Event::ExecutorLost { subject, node, reason, exit_code, message } => {
+        Event::ExecutorLog { subject, lines, message } => {
+            let n = lines.len();
+            let message = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            format!("executor {}: {n} lines of its log are in the events{message}", subject.id)
+        }
+        Event::ExecutorLost { subject, node, reason, exit_code: _, message } => {
             let node = node.as_deref().unwrap_or("no node");
-            let code = exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
-            let message = if message.is_empty() { "" } else { &format!(": {message}") };
+            let message = harmless(message, LOSS_BYTES_MAX);
             let (id, pod, reason) = (subject.id, &subject.pod, reason.as_str());
-            format!("executor {id} lost: {reason}{code}: {pod} on {node}{message}")
+            format!("executor {id} lost: {reason}: {pod} on {node}: {message}")
         }
         Event::ExecutorRequested { subject } => {
             format!("executor {} requested: {}", subject.id, subject.pod)

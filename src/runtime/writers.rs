@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::{debug, warn};
@@ -13,6 +13,7 @@ use crate::core::action::{Action, Patch};
 use crate::core::ids::{GroupName, Uid};
 use crate::core::input::{Input, List, ListSource};
 use crate::core::ledger::CHORES_IN_FLIGHT_MAX;
+use crate::core::logs::READS_IN_FLIGHT_MAX;
 use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::runtime::inbox::Message;
@@ -23,6 +24,8 @@ use crate::wire::{draining, labels};
 const CHORE_WRITERS_MAX: usize = 8;
 /// A writer's stack, bytes: requests are shallow.
 const STACK_BYTES: usize = 256 << 10;
+/// How long a log may take: the pod's delete waits for it.
+const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// Lists and deletes of everything that a stop may have under way beside the chores, and the look at
 /// a node.
 const OTHER_REQUESTS_MAX: usize = 3;
@@ -42,6 +45,8 @@ pub struct Writers {
     inbox: Sender<Message>,
     creates: Pool,
     chores: Pool,
+    /// Of their own: kubelets that do not answer must not be in the way of anything else.
+    logs: Pool,
 }
 
 #[derive(Debug)]
@@ -70,6 +75,7 @@ impl Writers {
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
             chores: Pool::new("chore", CHORE_WRITERS_MAX, n_chores),
+            logs: Pool::new("log", READS_IN_FLIGHT_MAX, READS_IN_FLIGHT_MAX),
         }
     }
 
@@ -77,6 +83,7 @@ impl Writers {
     pub fn send(&mut self, action: Action) {
         let pool = match action {
             Action::Create { .. } | Action::Get { .. } => &mut self.creates,
+            Action::ReadLog { .. } => &mut self.logs,
             Action::Delete { .. }
             | Action::DeleteAll { .. }
             | Action::GetNode { .. }
@@ -169,6 +176,11 @@ pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
             let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
             log_answer("patch", &name, answer.as_ref().err());
             Input::Patched { uid, answer }
+        }
+        Action::ReadLog { uid, name, container, n_lines } => {
+            let answer = pods.log(&name, container.as_deref(), n_lines, LOG_TIMEOUT);
+            log_answer("log of", &name, answer.as_ref().err());
+            Input::LogRead { uid, answer }
         }
         // Others carry these out: the watcher, and the keeper of ids.
         Action::Relist | Action::ReserveIds { .. } => return None,

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::core::policy::{Decommission, FailureLimit, Policy, Replace, ScaleDown};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
+use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::memory::Growth;
 use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
@@ -19,7 +20,7 @@ pub const IN_FLIGHT_LIMIT: u32 = 256;
 
 /// Keys of the contract whose behaviour is not built yet, each with the one value that is accepted
 /// because it changes nothing. Delete a line when its behaviour is there.
-const NOT_BUILT: &[(&str, &str)] = &[("failures.log_lines", "0"), ("metrics", "off")];
+const NOT_BUILT: &[(&str, &str)] = &[("metrics", "off")];
 
 /// Every key, by the section it is in; the entries of `executors` are maps alike.
 pub const KEYS: &[(&str, &[&str])] = &[
@@ -291,6 +292,14 @@ impl Config {
             return Err(section.error("window", "has to be longer than 0s; `off` ends a budget"));
         }
         policy.keep_failed = section.number("keep_failed")?.unwrap_or(policy.keep_failed);
+        policy.log_lines = section.number("log_lines")?.unwrap_or(policy.log_lines);
+        if policy.log_lines > LOG_LINES_MAX {
+            let message = format!(
+                "{} is above {LOG_LINES_MAX}, the most that is supported",
+                policy.log_lines
+            );
+            return Err(section.error("log_lines", message));
+        }
         Ok(())
     }
 

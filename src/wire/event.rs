@@ -33,6 +33,7 @@ fn name(event: &Event) -> &'static str {
         Event::CreateRefused { .. } => "create_refused",
         Event::ExecutorDeleted { .. } => "executor_deleted",
         Event::ExecutorDraining { .. } => "executor_draining",
+        Event::ExecutorLog { .. } => "executor_log",
         Event::ExecutorLost { .. } => "executor_lost",
         Event::ExecutorRequested { .. } => "executor_requested",
         Event::ExecutorRunning { .. } => "executor_running",
@@ -64,6 +65,11 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
             write_subject(map, subject)?;
             map.serialize_entry("cause", cause.as_str())?;
             map.serialize_entry("until", &epoch.rfc3339(*until))
+        }
+        Event::ExecutorLog { subject, lines, message } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("log", lines)?;
+            map.serialize_entry("message", message)
         }
         Event::ExecutorLost { subject, node, reason, exit_code, message } => {
             write_subject(map, subject)?;
@@ -235,6 +241,29 @@ mod tests {
         check(
             Event::ExecutorDraining { subject, cause, until },
             r#""executor_draining","group":"g","executor":3,"uid":"u1","pod":"w-a-exec-3","cause":"killed","until":"2026-01-01T00:00:30.000Z""#,
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_log_as_the_contract_has_it() {
+        let subject = Subject {
+            group: GroupName::from("default"),
+            id: ExecutorId(3),
+            uid: Some(Uid::new("u1")),
+            pod: "w-a-exec-3".into(),
+        };
+        let who = r#""group":"default","executor":3,"uid":"u1","pod":"w-a-exec-3""#;
+        check(
+            Event::ExecutorLog {
+                subject: subject.clone(),
+                lines: vec!["a".into(), "\"b\"".into()],
+                message: None,
+            },
+            &format!(r#""executor_log",{who},"log":["a","\"b\""],"message":null"#),
+        );
+        check(
+            Event::ExecutorLog { subject, lines: Vec::new(), message: Some("x".into()) },
+            &format!(r#""executor_log",{who},"log":[],"message":"x""#),
         );
     }
 }

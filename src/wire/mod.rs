@@ -13,6 +13,7 @@ pub mod labels;
 pub mod lease;
 pub mod leftover;
 pub mod list;
+pub mod log;
 pub mod memory;
 pub mod names;
 pub mod placeholders;

@@ -197,7 +197,7 @@ struct Labels<'a> {
     group: Option<Text<'a>>,
     id: Option<Text<'a>>,
     slot: Option<Text<'a>>,
-    counted: bool,
+    counted: Option<Text<'a>>,
 }
 
 /// The annotations that we read.
@@ -224,10 +224,8 @@ impl<'de: 'a, 'a> Picked<'de> for Labels<'a> {
             EXECUTOR_ID => &mut self.id,
             SLOT => &mut self.slot,
             key if key == COMPONENT.0 => &mut self.component,
-            key => {
-                self.counted |= key == COUNTED;
-                return map.next_value::<IgnoredAny>().map(drop);
-            }
+            COUNTED => &mut self.counted,
+            _ => return map.next_value::<IgnoredAny>().map(drop),
         };
         *place = map.next_value()?;
         Ok(())
@@ -278,9 +276,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Annotations<'a> {
     }
 }
 
-/// The name of the first of a list of containers.
+/// The name of the first of a list of containers, and whether there are others.
 #[derive(Debug, Default)]
-struct First<'a>(Option<Text<'a>>);
+struct First<'a> {
+    name: Option<Text<'a>>,
+    has_others: bool,
+}
 
 #[derive(Deserialize)]
 struct Named<'a> {
@@ -300,8 +301,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
 
             fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<First<'de>, S::Error> {
                 let first = seq.next_element::<Named<'de>>()?.and_then(|named| named.name);
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
+                let mut has_others = false;
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    has_others = true;
+                }
+                Ok(First { name: first, has_others })
             }
         }
         deserializer.deserialize_seq(FirstVisitor)
@@ -332,7 +336,8 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let deciding = annotations.container.or_else(|| spec.containers.and_then(|first| first.0));
+        let containers = spec.containers.unwrap_or_default();
+        let deciding = annotations.container.or(containers.name);
         let mut state = status.state_of(deciding.as_ref());
         let phase = phase(status.phase.as_ref());
         let mut sidecar = None;
@@ -344,7 +349,7 @@ impl RawPod<'_> {
         let container = container_state(state);
         let deleting = meta.deletion_timestamp.is_some();
         let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
-        let gate = spec.scheduling_gates.as_ref().and_then(|first| first.0.as_ref());
+        let gate = spec.scheduling_gates.as_ref().and_then(|first| first.name.as_ref());
         Ok(Seen::Ours(Pod {
             uid,
             name,
@@ -356,10 +361,11 @@ impl RawPod<'_> {
             phase,
             deleting,
             container,
+            decider: deciding.as_ref().filter(|_| containers.has_others).map(Text::boxed),
             stuck: if is_starting { status.stuck(deciding.as_ref(), state, gate) } else { None },
             ready: status.condition("Ready", "True").is_some(),
             draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
-            counted: labels.counted,
+            counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
@@ -518,6 +524,7 @@ fn end(
     if !phase.is_final() && terminated.is_none() && disruption.is_none() && !troubled {
         return None;
     }
+    let disruption_message = disruption.map_or("", |said| text_of(said.message.as_ref()));
     let disruption = disruption.map_or("", |condition| match text_of(condition.reason.as_ref()) {
         "" => "DisruptionTarget",
         reason => reason,
@@ -526,6 +533,7 @@ fn end(
         pod_reason: text_of(status.reason.as_ref()).into(),
         pod_message: clipped(text_of(status.message.as_ref()), MESSAGE_BYTES_MAX).into(),
         disruption: disruption.into(),
+        disruption_message: clipped(disruption_message, MESSAGE_BYTES_MAX).into(),
         exit_code: terminated.and_then(|t| t.exit_code),
         signal: terminated.and_then(|t| t.signal).filter(|&signal| signal != 0),
         container_reason: text_of(terminated.and_then(|t| t.reason.as_ref())).into(),

@@ -102,6 +102,7 @@ impl World {
             Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
+            Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
             Action::Relist => return,
@@ -145,25 +146,22 @@ impl World {
             }
             Action::DeleteAll { spare_counted, .. } => {
                 let listed = self.cluster.list().0;
-                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted)) {
+                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted.is_some())) {
                     self.delete_pod(&pod.uid);
                 }
                 Input::DeletedAll { answer: Ok(()) }
             }
             Action::Patch { uid, name, patch } => {
-                let found = self.cluster.pods.get(name.as_str()).map(|s| s.pod.uid.clone());
-                let answer = match found {
-                    None => Err(not_found()),
-                    Some(other) if other != uid => Err(refusal(Class::Conflict, 409, "other uid")),
-                    Some(_) => {
-                        self.cluster.update(&uid, |pod| match patch {
-                            Patch::Counted => pod.counted = true,
-                            Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
-                        });
-                        Ok(())
-                    }
-                };
+                let answer = self.patch(&uid, &name, patch);
                 Input::Patched { uid, answer }
+            }
+            Action::ReadLog { uid, name, .. } => {
+                let found = self.cluster.pods.get(name.as_str());
+                let answer = match found {
+                    Some(stored) if stored.pod.uid == uid => Ok(vec!["last words".to_owned()]),
+                    _ => Err(refusal(Class::NotFound, 404, "not found")),
+                };
+                Input::LogRead { uid, answer }
             }
             Action::List { asked } => {
                 let (pods, version) = self.cluster.list();
@@ -182,6 +180,22 @@ impl World {
             self.requests.remove(&request);
         }
         Ok(())
+    }
+
+    fn patch(&mut self, uid: &Uid, name: &str, patch: Patch) -> Result<(), Refusal> {
+        let found = self.cluster.pods.get(name).map(|s| s.pod.uid.clone());
+        match found {
+            None => Err(refusal(Class::NotFound, 404, "not found")),
+            Some(other) if other != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            Some(_) => {
+                let now_s = self.now / 1_000;
+                self.cluster.update(uid, |pod| match patch {
+                    Patch::Counted => pod.counted = Some(now_s),
+                    Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
+                });
+                Ok(())
+            }
+        }
     }
 
     fn create(

@@ -7,14 +7,14 @@ use posse::core::action::{Action, Patch};
 use posse::core::event::{Budget, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::pod::{ContainerState, Pod};
-use posse::core::policy::{Policy, Replace, ScaleDown};
+use posse::core::pod::{ContainerState, Phase, Pod};
+use posse::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
 use posse::core::status::State;
 use posse::core::stop::{StopOrder, StopResult};
 
-use super::cluster::{Cluster, is_over};
+use super::cluster::{Cause, Cluster, is_over};
 use super::node::LOST_NODE;
 use super::world::World;
 
@@ -24,6 +24,9 @@ const BLOCK: u64 = 1_000;
 const OPEN_MS: u64 = 60_000;
 /// The last word from the server may be so old: a backlog of the watch, a LIST on its way.
 const STALE_MS: u64 = 45_000;
+const MINUTE_MS: u64 = 60_000;
+/// A loss is charged when it is heard of and told some milliseconds later.
+const BATCH_MS: u64 = 20;
 
 #[derive(Debug, Default)]
 pub struct Check {
@@ -49,6 +52,14 @@ pub struct Check {
     ended: BTreeSet<Uid>,
     owned: BTreeSet<Uid>,
     going: BTreeSet<Uid>,
+    /// Labelled as counted before this process began.
+    counted: BTreeSet<Uid>,
+    /// When losses were told that spend the `app` budget.
+    app_losses: Vec<u64>,
+    is_app_spent: bool,
+    /// Losses whose log is still to be told.
+    logs_due: BTreeSet<Uid>,
+    logs_read: Vec<u64>,
     posted: BTreeMap<u64, u64>,
     unknown: BTreeMap<u64, u64>,
     /// A restore that the core has not noticed: the epoch it was in.
@@ -80,7 +91,8 @@ impl Check {
         Self { is_kept, ..Self::default() }
     }
 
-    pub fn on_start(&mut self, is_held: bool, n_restores: u32) {
+    pub fn on_start(&mut self, is_held: bool, cluster: &Cluster) {
+        let kept = cluster.pods.values().filter(|stored| stored.pod.counted.is_some());
         *self = Self {
             is_kept: self.is_kept,
             told_ids: std::mem::take(&mut self.told_ids),
@@ -89,8 +101,9 @@ impl Check {
             running: std::mem::take(&mut self.running),
             lost_by_node: std::mem::take(&mut self.lost_by_node),
             unkept_ids: std::mem::take(&mut self.unkept_ids),
-            n_restores,
+            n_restores: cluster.n_restores,
             is_held,
+            counted: kept.map(|stored| stored.pod.uid.clone()).collect(),
             ..Self::default()
         };
     }
@@ -198,13 +211,15 @@ impl Check {
             check.on_event(event, &world.cluster)?;
             check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
             world.driver.on_event(event, core, &world.policy, world.now)?;
+            check.on_loss(event, &world.cluster, &world.policy, world.now)?;
         }
+        check.budget_is_kept(&world.policy, world.now)?;
         for action in actions {
             check.on_action(action, core, &world.cluster, world.now)?;
             check.on_shape(action, core, &world.policy, world.profile.trouble.n_nodes)?;
         }
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
-        let (mut n_creates, mut n_chores, mut n_all) = (0, 0, 0);
+        let (mut n_creates, mut n_chores, mut n_logs, mut n_all) = (0, 0, 0, 0);
         let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
         for (_, request) in requests {
             n_all += 1;
@@ -214,12 +229,14 @@ impl Check {
                     *in_flight.entry(id.0).or_default() += 1;
                 }
                 Action::Delete { .. } | Action::Patch { .. } => n_chores += 1,
+                Action::ReadLog { .. } => n_logs += 1,
                 _ => {}
             }
         }
         let most = world.policy.in_flight_max;
-        if n_creates > most || n_chores > 16 || n_all > most + 18 {
-            return fail(format!("{n_creates} creates, {n_chores} chores, {n_all} requests"));
+        if n_creates > most || n_chores > 16 || n_logs > 4 || n_all > most + 22 {
+            let what = format!("{n_creates} creates, {n_chores} chores, {n_logs} logs");
+            return fail(format!("{what}, {n_all} requests"));
         }
         if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
             return fail(format!("{n} requests at a time for executor {id}"));
@@ -308,6 +325,63 @@ impl Check {
         Ok(())
     }
 
+    /// Why, in truth; whether a restart counts it again; and its log.
+    fn on_loss(&mut self, event: &Event, cluster: &Cluster, policy: &Policy, now: u64) -> Verdict {
+        match event {
+            Event::ExecutorLost { subject, reason, .. } => {
+                let Some(uid) = &subject.uid else { return Ok(()) };
+                if self.counted.contains(uid) && cluster.n_restores == 0 {
+                    return fail(format!("{event:?}, but an earlier process had counted it"));
+                }
+                self.is_blamed_right(uid, *reason, cluster)?;
+                if reason.budget() == Some(Budget::App) {
+                    self.app_losses.push(now);
+                    if policy.log_lines > 0 {
+                        self.logs_due.insert(uid.clone());
+                    }
+                }
+            }
+            Event::ExecutorLog { subject, .. } => {
+                let uid = subject.uid.as_ref();
+                if !uid.is_some_and(|uid| self.logs_due.remove(uid)) {
+                    return fail(format!("{event:?} without a loss, or told twice"));
+                }
+            }
+            Event::BudgetExhausted { budget: Budget::App } => {
+                let n = self.n_app_losses(policy.failures_window_ms + BATCH_MS, now);
+                let is_spent = match policy.failures_app {
+                    FailureLimit::Max(max) => n > max as usize,
+                    FailureLimit::Auto => n > 10,
+                    FailureLimit::Off => false,
+                };
+                if !is_spent || std::mem::replace(&mut self.is_app_spent, true) {
+                    return fail(format!("{event:?} after {n} losses, or told twice"));
+                }
+            }
+            Event::BudgetExhausted { .. } => return fail(format!("{event:?}, which is off")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_blamed_right(&self, uid: &Uid, reason: LossReason, cluster: &Cluster) -> Verdict {
+        // What the driver says of it need not be the truth.
+        if reason == LossReason::HeartbeatTimeout {
+            return Ok(());
+        }
+        // A restore undoes ends: what ended a pod first is no longer the truth.
+        let cause = cluster.lives.get(uid).and_then(|life| life.cause);
+        let want = match reason.budget() {
+            Some(Budget::App) => Some(Cause::App),
+            Some(Budget::Cluster) => Some(Cause::Cluster),
+            Some(Budget::Start) | None => return Ok(()),
+        };
+        if cause != want && cluster.n_restores == 0 {
+            return fail(format!("{uid} was lost by {}, in truth {cause:?}", reason.as_str()));
+        }
+        Ok(())
+    }
+
     /// Nodes are avoided in bounds, and a create is repeated as it was.
     fn on_shape(
         &mut self,
@@ -333,6 +407,22 @@ impl Check {
         Ok(())
     }
 
+    pub fn n_app_losses(&self, window_ms: u64, now: u64) -> usize {
+        self.app_losses.iter().filter(|&&at| now - at <= window_ms).count()
+    }
+
+    fn budget_is_kept(&self, policy: &Policy, now: u64) -> Verdict {
+        let n = self.n_app_losses(policy.failures_window_ms - BATCH_MS, now);
+        match policy.failures_app {
+            FailureLimit::Max(max)
+                if n > max as usize && !self.is_app_spent && self.stop.is_none() =>
+            {
+                fail(format!("{n} losses, and the budget of {max} is not spent"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn on_action(
         &mut self,
         action: &Action,
@@ -347,6 +437,7 @@ impl Check {
             Action::Get { .. }
                 | Action::GetNode { .. }
                 | Action::List { .. }
+                | Action::ReadLog { .. }
                 | Action::Relist
                 | Action::ReserveIds { .. }
         );
@@ -385,20 +476,44 @@ impl Check {
                 {
                     return fail(format!("{action:?}, but its node may come back"));
                 }
-                if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
-                    return fail(format!("{action:?} of somebody else's pod"));
+                self.on_delete(uid, core, cluster)?;
+            }
+            Action::ReadLog { .. } => {
+                self.logs_read.retain(|at| now - at < MINUTE_MS);
+                self.logs_read.push(now);
+                if self.logs_read.len() > 20 {
+                    return fail(format!("{action:?} is the 21st within a minute"));
                 }
-                // Two restores in a row leave lists of lost histories on their way.
-                if self.told_gone.contains(uid) && self.n_restores < 2 {
-                    return fail(format!("{action:?}, but it is known to be gone"));
-                }
-                self.going.insert(uid.clone());
             }
             Action::Patch { uid, patch: Patch::Draining(..), .. } => {
                 self.going.insert(uid.clone());
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    fn on_delete(&mut self, uid: &Uid, core: &Reconciler, cluster: &Cluster) -> Verdict {
+        if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
+            return fail(format!("delete of {uid} of somebody else's pod"));
+        }
+        // Two restores in a row leave lists of lost histories on their way.
+        if self.told_gone.contains(uid) && self.n_restores < 2 {
+            return fail(format!("delete of {uid}, but it is known to be gone"));
+        }
+        if self.logs_due.contains(uid) {
+            return fail(format!("delete of {uid} before its log was read"));
+        }
+        let pod = core.snapshot().get(uid).filter(|pod| pod.phase == Phase::Failed);
+        let executor = pod.and_then(|pod| core.executors().get(pod.id));
+        let is_told = self.ended.contains(uid) || self.counted.contains(uid);
+        if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.ending.is_none())
+            && !is_told
+            && cluster.n_restores == 0
+        {
+            return fail(format!("delete of {uid}, and its end was not told"));
+        }
+        self.going.insert(uid.clone());
         Ok(())
     }
 
@@ -578,6 +693,9 @@ impl Check {
     pub fn quiet(&self, world: &World) -> Verdict {
         if self.n_actions > 0 {
             return fail(format!("{} actions in a steady minute", self.n_actions));
+        }
+        if !self.logs_due.is_empty() {
+            return fail(format!("no log was told of {:?}", self.logs_due));
         }
         // What was ever an executor's pod and is gone was told of, once.
         let Some(core) = &world.core else { return Ok(()) };

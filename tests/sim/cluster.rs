@@ -21,6 +21,14 @@ pub struct Stored {
     pub is_foreign: bool,
 }
 
+/// By whose doing a pod ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    App,
+    Cluster,
+    Other,
+}
+
 /// The truth about one uid.
 #[derive(Clone, Debug)]
 pub struct Life {
@@ -28,6 +36,8 @@ pub struct Life {
     pub created: u64,
     /// It was deleting, ended or gone at some time.
     pub was_over: bool,
+    /// What ended it first.
+    pub cause: Option<Cause>,
     pub removed: Option<u64>,
     /// A restore took it out of history.
     pub is_erased: bool,
@@ -105,10 +115,11 @@ impl Cluster {
             phase: Phase::Pending,
             deleting: false,
             container: ContainerState::Waiting,
+            decider: None,
             stuck: None,
             ready: false,
             draining: None,
-            counted: false,
+            counted: None,
             deletion_cost: 0,
             node: None,
             ip: None,
@@ -121,6 +132,7 @@ impl Cluster {
                 id,
                 created,
                 was_over: false,
+                cause: None,
                 removed: None,
                 is_erased: false,
                 was_counted: false,
@@ -136,6 +148,13 @@ impl Cluster {
 
     pub fn name_of(&self, uid: &Uid) -> Option<Box<str>> {
         self.pods.values().find(|s| s.pod.uid == *uid).map(|s| s.pod.name.clone())
+    }
+
+    /// Says by whose doing the pod ends now; the first word counts.
+    pub fn blame(&mut self, uid: &Uid, cause: Cause) {
+        if let Some(life) = self.lives.get_mut(uid) {
+            life.cause.get_or_insert(cause);
+        }
     }
 
     /// Changes a pod; a version of its own for each change.
@@ -154,7 +173,8 @@ impl Cluster {
         if let Some(life) = self.lives.get_mut(uid) {
             life.was_over |= is_over(&pod);
             let was_killed = |draining: &Draining| draining.cause == DeleteCause::Killed;
-            life.was_counted |= pod.counted || pod.draining.as_deref().is_some_and(was_killed);
+            life.was_counted |=
+                pod.counted.is_some() || pod.draining.as_deref().is_some_and(was_killed);
         }
         if is_labelled {
             self.note(PodEvent::Applied(pod));

@@ -24,6 +24,10 @@ pub struct Profile {
     pub coalesce: u64,
     pub die: u64,
     pub die_ms: u64,
+    /// A node goes with all that is on it.
+    pub node_losses: u64,
+    /// The process dies between what it tells and what it asks for.
+    pub crashes: u64,
     pub delete_by_others: u64,
     pub unschedulable: u64,
     pub trouble: Trouble,
@@ -109,6 +113,8 @@ impl Profile {
             coalesce: [0, 50, 100][at(rng, 3)],
             die: some(rng, 60, 60),
             die_ms: [2_000, 30_000, 90_000][at(rng, 3)],
+            node_losses: some(rng, 30, 3),
+            crashes: some(rng, 25, 3),
             delete_by_others: some(rng, 40, 30),
             unschedulable: some(rng, 30, 30),
             trouble: Trouble::default(),
@@ -148,6 +154,7 @@ impl Profile {
             watch_cut: 0,
             watch_again: 0,
             die: 0,
+            crashes: 0,
             delete_by_others: 0,
             unschedulable: 0,
             trouble: Trouble { n_nodes: self.trouble.n_nodes, ..Trouble::default() },
@@ -164,8 +171,10 @@ pub fn policy(rng: &mut Rng) -> Policy {
         pending_max: [0, 0, 2, 5][at(rng, 4)],
         unschedulable_max: [0, 0, 1][at(rng, 3)],
         adopt_hold_ms: [0, 5_000, 60_000][at(rng, 3)],
-        failures_app: FailureLimit::Off,
+        failures_app: [FailureLimit::Off, FailureLimit::Max(2), FailureLimit::Auto][at(rng, 3)],
         keep_failed: [0, 2, 5][at(rng, 3)],
+        log_lines: [0, 0, 3][at(rng, 3)],
+        failures_window_ms: [5_000, 60_000][at(rng, 2)],
         ..Policy::default()
     }
 }

@@ -7,9 +7,9 @@ use posse::core::input::Seen;
 use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
 use posse::core::rng::Rng;
 
-use super::cluster::is_over;
+use super::cluster::{Cause, is_over};
 use super::faults::{Trouble, at};
-use super::trace;
+use super::trace::trace;
 use super::world::{Happening, Step, World};
 
 /// A node whose object is gone, with whatever stood on it.
@@ -48,6 +48,8 @@ impl World {
 
     pub fn delete_pod(&mut self, uid: &Uid) {
         let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
+        let stored = stored.clone();
+        self.cluster.blame(uid, Cause::Other);
         if stored.pod.node.is_none() || stored.pod.phase.is_final() {
             self.cluster.remove(uid);
         } else if !stored.pod.deleting {
@@ -112,9 +114,10 @@ impl World {
                 self.after(ms, Happening::Node(uid.clone(), Step::Die));
             }
             Step::Ready => self.cluster.update(uid, |pod| pod.ready = true),
-            Step::Die if self.is_lost_with_its_node(&pod) => self.lose_node(uid),
+            Step::Die if self.is_lost_with_its_node(&pod) => self.lose_with_its_node(uid),
             Step::Die if self.rng.chance(self.profile.delete_by_others) => {
                 if self.rng.chance(30) {
+                    self.cluster.blame(uid, Cause::Other);
                     self.cluster.remove(uid);
                 } else {
                     self.delete_pod(uid);
@@ -175,7 +178,8 @@ impl World {
     }
 
     /// The node goes, or runs short of something.
-    fn lose_node(&mut self, uid: &Uid) {
+    fn lose_with_its_node(&mut self, uid: &Uid) {
+        self.cluster.blame(uid, Cause::Cluster);
         let pod_reason = ["NodeLost", "Evicted"][at(&mut self.trouble_rng, 2)];
         self.cluster.update(uid, |pod| {
             pod.phase = Phase::Failed;
@@ -184,29 +188,89 @@ impl World {
         self.check.lost_by_node(uid);
     }
 
+    /// A node goes: what was on it is told to end, hangs for a while, and is gone.
+    pub fn lose_node(&mut self) {
+        let node = format!("n{}", self.rng.below(self.profile.trouble.n_nodes.max(1)));
+        let on_it = |pod: &Pod| pod.node.as_deref() == Some(&*node) && !is_over(pod);
+        let stored = self.cluster.pods.values().filter(|s| on_it(&s.pod));
+        let uids: Vec<Uid> = stored.map(|s| s.pod.uid.clone()).collect();
+        for uid in uids {
+            self.cluster.blame(&uid, Cause::Cluster);
+            if self.rng.chance(50) {
+                // One write after the other, as the controllers do it.
+                self.cluster.update(&uid, |pod| disrupt(pod, "DeletionByTaintManager"));
+                self.cluster.update(&uid, |pod| pod.deleting = true);
+            } else {
+                self.cluster.update(&uid, |pod| {
+                    disrupt(pod, "DeletionByPodGC");
+                    pod.phase = Phase::Failed;
+                });
+                self.cluster.update(&uid, |pod| pod.deleting = true);
+            }
+            let ms = self.rng.below(60_000);
+            self.after(ms, Happening::Node(uid, Step::Gone));
+        }
+    }
+
     fn die(&mut self, uid: &Uid) {
-        match self.rng.below(5) {
+        let draw = self.rng.below(7);
+        self.cluster.blame(
+            uid,
+            match draw {
+                0 => Cause::Other,
+                2 | 4 | 5 => Cause::Cluster,
+                _ => Cause::App,
+            },
+        );
+        match draw {
             0 => self.cluster.update(uid, |pod| end(pod, 0, "Completed")),
             1 => self.cluster.update(uid, |pod| end(pod, 137, "OOMKilled")),
             2 => {
-                self.cluster.update(uid, |pod| {
-                    let disruption = "EvictionByEvictionAPI".into();
-                    pod.end = Some(Box::new(End { disruption, ..End::default() }));
-                });
+                self.cluster.update(uid, |pod| disrupt(pod, "EvictionByEvictionAPI"));
                 self.delete_pod(uid);
             }
             // A side-car goes on.
-            3 => self.cluster.update(uid, |pod| pod.container = ContainerState::Ended),
+            3 => self.cluster.update(uid, |pod| {
+                end(pod, 1, "Error");
+                pod.phase = Phase::Running;
+            }),
+            // A drain: the executor ends at once, its side-car takes its time.
+            4 => {
+                self.cluster.update(uid, |pod| disrupt(pod, "EvictionByEvictionAPI"));
+                self.cluster.update(uid, |pod| pod.deleting = true);
+                self.cluster.update(uid, |pod| {
+                    pod.container = ContainerState::Ended;
+                    if let Some(end) = &mut pod.end {
+                        (end.exit_code, end.container_reason) = (Some(143), "Error".into());
+                    }
+                });
+                let ms = 1 + self.rng.below(20_000);
+                self.after(ms, Happening::Node(uid.clone(), Step::Gone));
+            }
+            // The kubelet makes room by itself.
+            5 => self.cluster.update(uid, |pod| {
+                end(pod, 137, "Error");
+                if let Some(end) = &mut pod.end {
+                    end.pod_reason = "Evicted".into();
+                }
+            }),
             _ => self.cluster.update(uid, |pod| end(pod, 1, "Error")),
         }
     }
+}
+
+fn disrupt(pod: &mut Pod, reason: &str) {
+    let mut end = pod.end.take().unwrap_or_default();
+    end.disruption = reason.into();
+    pod.end = Some(end);
 }
 
 fn end(pod: &mut Pod, code: i32, reason: &str) {
     pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
     pod.container = ContainerState::Ended;
     pod.ready = false;
-    let end = End { exit_code: Some(code), container_reason: reason.into(), ..End::default() };
+    let before = pod.end.take().unwrap_or_default();
+    let end = End { exit_code: Some(code), container_reason: reason.into(), ..*before };
     pod.end = Some(Box::new(end));
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use posse::core::action::Action;
+use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
 use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
@@ -14,10 +15,10 @@ use posse::core::stop::StopOrder;
 use posse::core::time::Millis;
 
 use super::check::{Check, Verdict};
-use super::cluster::{Cluster, is_over};
+use super::cluster::Cluster;
 use super::driver::Driver;
 use super::faults::{Profile, at, policy};
-use super::trace;
+use super::trace::{short, trace};
 
 pub const PREFIX: &str = "app-x-exec-";
 /// Long enough for every hold, back-off and life that the core knows, one after the other.
@@ -42,6 +43,7 @@ pub enum Happening {
     ListSent { gen_: u32, stream: Option<u64>, source: ListSource },
     ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, asked: Mark },
     Node(Uid, Step),
+    NodeLoss,
     Noise,
     Poll(u32),
     Pump { gen_: u32, stream: u64 },
@@ -221,6 +223,10 @@ impl World {
             let gap = self.rng.below(20_000);
             self.at((at + gap).min(end), Happening::Lease(true));
         }
+        for _ in 0..self.profile.node_losses {
+            let at = self.rng.below(end);
+            self.at(at, Happening::NodeLoss);
+        }
         for _ in 0..self.profile.retargets {
             let at = self.rng.below(end);
             self.at(at, Happening::Drive);
@@ -311,6 +317,7 @@ impl World {
             Happening::Start => self.start(),
             Happening::Lease(held) => return self.lease(held),
             Happening::Drive => self.drive(),
+            Happening::NodeLoss => self.lose_node(),
             Happening::Foreign => self.squat(),
             Happening::Stop => {
                 let keep = self.profile.keep;
@@ -381,7 +388,7 @@ impl World {
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
         self.core =
             Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
-        self.check.on_start(self.is_held, self.cluster.n_restores);
+        self.check.on_start(self.is_held, &self.cluster);
         self.driver.on_start();
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
@@ -476,11 +483,28 @@ impl World {
             actions.push(action);
         }
         let _ = core.poll_verdict();
+        let n_before = self.n_requests;
         for action in &actions {
             self.send(action);
         }
         Check::after_turn(self, &events, &actions)?;
+        self.crash(&events, n_before);
         self.end_of_stop()
+    }
+
+    /// The process may die between a loss that it told and what it was about to ask for.
+    fn crash(&mut self, events: &[Event], n_before: u64) {
+        let told = events.iter().any(|event| matches!(event, Event::ExecutorLost { .. }));
+        if !told || self.profile.crashes == 0 || !self.rng.chance(20) {
+            return;
+        }
+        self.profile.crashes -= 1;
+        let n_sent = self.rng.below(self.n_requests - n_before + 1);
+        trace(|| format!("{:>9} crash, {n_sent} requests left", self.now));
+        self.requests.retain(|n, _| *n <= n_before + n_sent);
+        self.kill();
+        let ms = self.rng.below(5_000);
+        self.after(ms, Happening::Start);
     }
 
     fn end_of_stop(&mut self) -> Verdict {
@@ -631,36 +655,4 @@ fn coalesce(events: &mut Vec<PodEvent>) {
     }
     kept.reverse();
     *events = kept;
-}
-
-fn short(input: &Input) -> String {
-    let pod = |pod: &posse::core::pod::Pod| {
-        let version = pod.version.map_or(0, |version| version.0);
-        let over = if is_over(pod) { " over" } else { "" };
-        format!("{}:{}@{version}{over}", pod.id, pod.uid)
-    };
-    match input {
-        Input::Watch { epoch, events } => {
-            let words: Vec<String> = events
-                .iter()
-                .map(|event| match event {
-                    PodEvent::Applied(p) => format!("+{}", pod(p)),
-                    PodEvent::Deleted(p) => format!("-{}", pod(p)),
-                    PodEvent::Bookmark(version) => format!("={version}"),
-                })
-                .collect();
-            format!("watch e{epoch} {}", words.join(" "))
-        }
-        Input::List(list) => {
-            let pods: Vec<String> = list.pods.iter().map(pod).collect();
-            format!(
-                "list {:?} @{:?} {:?} {}",
-                list.source,
-                list.version,
-                list.asked,
-                pods.join(" ")
-            )
-        }
-        other => format!("{other:?}"),
-    }
 }

@@ -31,6 +31,8 @@ fn what_a_run_answers_is_printed() {
         ("explain --app w", "group default: 7 of 10 run (1 asked for, 2 pending,"),
         ("explain --app w 1", "executor 1 of group default: running since 1970-01-01 00:00:01 UTC"),
         ("explain --app w --group big", "group big: 7 of 10 run"),
+        ("explain --app w --group big --json", "{\"groups\":[{\"draining\":0,"),
+        ("explain --app w 1 --json", "{\"events\":["),
     ] {
         let (code, out, err) = posse(&fixture, args);
         assert_eq!((code, err.as_str()), (0, ""), "{args}");
@@ -53,6 +55,9 @@ fn what_goes_wrong_is_one_line_and_a_code() {
         ),
         ("kill --app w 0", 2, "posse: invalid value '0' for '<ID>...': 0 is not in 1.."),
         ("explain --app w 7", 1, "posse: there is no executor 7 now"),
+        ("explain --app w --group z --json", 1, "posse: there is no group `z`; there are: "),
+        ("explain --app w --logs 5", 2, "posse: the following required arguments were not prov"),
+        ("explain --app w 1 --logs 0", 2, "posse: invalid value '0' for '--logs <N>': 0 is not in"),
         ("explain --app w --group z", 1, "posse: there is no group `z`; there are: default, big\n"),
         ("status --app no-such-app", 1, "posse: no live run of application no-such-app on this"),
         ("status --control here", 2, "posse: control address: expected unix:PATH or a loopback"),

@@ -62,7 +62,7 @@ executors:
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
 allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
   adopt_hold: 1s, node_loss_after: 1500ms}
-failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
+failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0, log_lines: 200}
 lease: false
 shutdown: {grace: 1s, timeout: 2s}
 control: off";
@@ -93,7 +93,15 @@ control: off";
             json!({ "name": "C", "valueFrom": { "fieldRef": { "fieldPath": "x" } } }),
         ]
     );
-    let policy = Policy {
+    assert_eq!(config.policy, every_policy());
+    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
+    assert_eq!((config.grace_ms, config.lease), (1_000, false));
+    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+}
+
+/// What decisions depend on, as `every_value_arrives` has it.
+fn every_policy() -> Policy {
+    Policy {
         in_flight_max: IN_FLIGHT_LIMIT,
         pending_max: 1,
         unschedulable_max: 2,
@@ -103,13 +111,10 @@ control: off";
         failures_start: FailureLimit::Max(0),
         failures_window_ms: 120_000,
         keep_failed: 0,
+        log_lines: 200,
         stop_timeout_ms: 2_000,
         ..Policy::default()
-    };
-    assert_eq!(config.policy, policy);
-    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
-    assert_eq!((config.grace_ms, config.lease), (1_000, false));
-    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+    }
 }
 
 #[test]
@@ -312,6 +317,10 @@ fn wrong_words_and_amounts_say_what_is_right() {
     mistake(
         "executors: [{memory: lots}]",
         "1:22: executors[0].memory: expected an amount of memory",
+    );
+    mistake(
+        "failures: {log_lines: 201}",
+        "1:23: failures.log_lines: 201 is above 200, the most that is supported",
     );
     mistake(
         "allocation: {in_flight_max: 257}",

@@ -38,7 +38,7 @@ fn facts(pod: &Pod) -> String {
         ("gated", is_stuck(pod, StuckKind::Gated)),
         ("ready", pod.ready),
         ("draining", pod.draining.is_some()),
-        ("counted", pod.counted),
+        ("counted", pod.counted.is_some()),
     ];
     facts += &format!(" {:?}", pod.container);
     for (name, _) in flags.iter().filter(|(_, set)| *set) {
