@@ -33,6 +33,7 @@ macro_rules! scenarios {
 
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
+    Both driver::{decommission_over_a_restart, heartbeats_that_stop, silent_driver};
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};
     Both history::{compacted_while_away, restored_from_a_backup};
@@ -53,8 +54,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Real refusals::{bad_template, label_stripper, rights_taken_while_running, wrong_rights};
     Both driver::{
-        busy_and_idle, decommission_over_a_restart, decommission_that_is_used,
-        disconnected_executors, heartbeats_that_stop, silent_driver,
+        busy_and_idle, decommission_that_is_used, disconnected_and_found,
+        disconnected_and_not_found,
     };
     Both losses::{
         budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,

@@ -136,8 +136,7 @@ impl World {
                 Input::Got { id, asked, answer }
             }
             Action::GetNode { name } => {
-                let is_there = *name != *LOST_NODE;
-                let answer = is_there.then_some(()).ok_or_else(not_found);
+                let answer = if *name == *LOST_NODE { Err(not_found()) } else { Ok(()) };
                 Input::GotNode { name, answer }
             }
             Action::Delete { uid, name, grace_s } => {

@@ -204,6 +204,18 @@ impl World {
         Ok(())
     }
 
+    /// Somebody sets a target; without a driver too.
+    pub fn drive(&mut self) {
+        let i = at(&mut self.rng, self.groups.len() as u64);
+        let target = u32::try_from(self.rng.below(9)).unwrap();
+        let name = self.groups[i].name.clone();
+        if let Some(core) = &mut self.core {
+            let in_force = core.set_target(&name, target, Millis(self.now));
+            self.driver.targets.extend(in_force.map(|target| (name, target)));
+            self.wake();
+        }
+    }
+
     fn call(&mut self, command: Command) -> Result<Option<Reply>, String> {
         let Some(core) = &mut self.core else { return Ok(None) };
         trace(|| format!("{:>9}   <= {command:?}", self.now));

@@ -417,17 +417,6 @@ impl World {
         Ok(())
     }
 
-    fn drive(&mut self) {
-        let i = at(&mut self.rng, self.groups.len() as u64);
-        let target = u32::try_from(self.rng.below(9)).unwrap();
-        let name = self.groups[i].name.clone();
-        if let Some(core) = &mut self.core {
-            let in_force = core.set_target(&name, target, Millis(self.now));
-            self.driver.targets.extend(in_force.map(|target| (name, target)));
-            self.turn_at = Some(self.now);
-        }
-    }
-
     /// A pod of somebody else takes a name of ours.
     fn squat(&mut self) {
         let id = self.cluster.high_water.min(1_000 * self.rng.below(3)) + 1 + self.rng.below(20);
