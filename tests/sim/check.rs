@@ -114,6 +114,7 @@ impl Check {
         self.n_restores += 1;
         self.doubt = core.map(|core| core.mark().epoch);
         self.told_gone.clear();
+        self.running.clear();
     }
 
     pub fn bound(&mut self, uid: &Uid, now: u64) {
