@@ -80,7 +80,15 @@ mod python {
     }
 }
 
+mod control {
+    use super::*;
+    pub fn schemathesis(_: &dyn Server) {
+        stage::schemathesis();
+    }
+}
+
 const SCENARIOS: &[Scenario] = scenarios! {
+    Embedded control::{schemathesis};
     Both python::{kubernetes, lightkube};
     Both kubectl_1_20::{get, describe, delete, apply, create, patch, waiting, nodes};
     Embedded kubectl_1_20::{logs};

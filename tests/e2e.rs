@@ -10,9 +10,11 @@ mod common;
 mod e2e {
     pub mod driver;
     pub mod faults;
+    pub mod groups;
     pub mod harness;
     pub mod history;
     pub mod losses;
+    pub mod openapi;
     pub mod outages;
     pub mod reasons;
     pub mod refusals;
@@ -48,6 +50,12 @@ const SCENARIOS: &[Scenario] = scenarios! {
         fault_latency_and_429, fault_lost_node, fault_lost_node_returns, fault_quota,
         fault_refused_connections, fault_silent_watch, fault_stale_lists, fault_stripped_labels,
     };
+    Both groups::{
+        group_deleted_and_made_anew, group_of_an_earlier_run, group_put_while_the_server_is_busy,
+        group_refused, groups_by_fifty_clients,
+    };
+    Embedded groups::{events_over_reconnects, hostile_clients};
+    Embedded openapi::{openapi_and_router, openapi_checker, openapi_fuzzed};
     Both refusals::{
         foreign_pod_in_the_way, own_ending_pod_in_the_way, quota_then_room,
         quota_wakes_when_a_pod_goes,

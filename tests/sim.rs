@@ -109,6 +109,7 @@ fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> Wor
         memory_steps: Vec::new(),
         decommission: None,
         from_file: true,
+        pod: Some(std::sync::Arc::default()),
     };
     let policy = Policy { log_lines: 3, ..Policy::default() };
     let mut world = World::with(rng, profile, policy, vec![group]);

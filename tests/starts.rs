@@ -5,10 +5,11 @@
 mod harness;
 
 use harness::{Run, policy, spec};
-use posse::core::action::{Action, Shape};
+use posse::core::action::Action;
 use posse::core::event::{Event, LossReason};
 use posse::core::input::{Input, PodEvent};
 use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::pod_text::Shape;
 use posse::core::policy::{BadNodes, GroupSpec, Policy};
 use posse::core::time::Millis;
 use posse::core::waiting::Waiting;

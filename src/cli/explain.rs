@@ -109,7 +109,7 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
 }
 
 /// What is waited for, and why, in words.
-const WORDS: [(Waiting, &str, &str); 19] = [
+const WORDS: [(Waiting, &str, &str); 20] = [
     (
         Waiting::AdoptHold,
         "its target to be set again",
@@ -146,6 +146,11 @@ const WORDS: [(Waiting, &str, &str); 19] = [
         Waiting::StartTimeout,
         "executors that start in time",
         "allocation.start_timeout was up; one at a time is tried",
+    ),
+    (
+        Waiting::Template,
+        "its template",
+        "it was found and is not in this run's file: PUT it again by the control API",
     ),
     (Waiting::StaleSnapshot, "a new list", "what is known is out of date"),
     (Waiting::Unschedulable, "the scheduler to place some", "it finds no node for them"),

@@ -9,7 +9,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
 use crate::cli::{World, manifest, print};
-use crate::core::action::Shape;
+use crate::core::pod_text::Shape;
 use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::wire::labels::Selection;
@@ -65,7 +65,7 @@ pub fn render(
     };
     let mut bodies = Vec::new();
     for (id, group) in (args.id..).zip(&groups) {
-        let compiled = group.template.compile(&settings.identity(group, &run))?;
+        let compiled = group.template.compile(&settings.identity(Some(group), &run))?;
         compiled.warnings().iter().for_each(|warning| log::warn!("{warning}"));
         bodies.push(compiled.render(id, 0, &Shape::default()));
     }

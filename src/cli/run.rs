@@ -1,7 +1,6 @@
 //! Owns `posse run`: brings settings, server, identity, Lease, control API and loop together, and
 //! turns what came of it into an exit code.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,14 +15,15 @@ use crate::cli::rights;
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
 use crate::cli::{World, logger};
-use crate::control::Core;
 use crate::control::address::{self, Bound};
 use crate::control::api::{ControlServer, Subject};
 use crate::control::token::Token;
+use crate::control::{Core, Drafts};
 use crate::core::action::Verdict;
 use crate::core::finish::{Finish, Outcome};
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::lease::Release;
+use crate::core::policy::GroupSpec;
 use crate::core::reconciler::{Identity, Reconciler};
 use crate::core::refusal::Class;
 use crate::core::rng::Rng;
@@ -32,6 +32,7 @@ use crate::kube::api::{Leases, Pods};
 use crate::kube::http::Http;
 use crate::kube::owner::{self, DriverPod, Hints};
 use crate::runtime::clock::Clock;
+use crate::runtime::drafts::Drafter;
 use crate::runtime::driver::DriverEnv;
 use crate::runtime::engine::{DriverPlan, Engine, START_TIMEOUT_MS, SharedMark};
 use crate::runtime::events::{EventLog, EventTarget, EventWriter};
@@ -44,7 +45,7 @@ use crate::runtime::upstream::{
     await_lease,
 };
 use crate::runtime::worker::Worker;
-use crate::runtime::writers::{Effects, Writers};
+use crate::runtime::writers::Writers;
 use crate::wire::build::Owner;
 use crate::wire::config::{Control, Ready};
 use crate::wire::control_addr::ControlAddr;
@@ -396,8 +397,12 @@ impl Run<'_> {
             .map_err(|error| Failure::usage(format!("--events: cannot be written: {error}")))?;
         let pulse = Arc::new(Pulse::default());
         let line = Line { inbox: sender.clone(), pulse: Arc::clone(&pulse), clock: self.clock };
+        // Group and container come with each call.
+        let identity = self.settings.identity(None, &self.identity(selection));
+        let drafter = Drafter { pods: self.pods(selection), identity };
         let subject = Subject {
             core: Arc::new(line) as Arc<dyn Core>,
+            drafts: Arc::new(drafter) as Arc<dyn Drafts>,
             events: Arc::clone(&log) as Arc<dyn crate::control::Events>,
             identity: status_json::Identity {
                 run,
@@ -441,16 +446,15 @@ impl Run<'_> {
     ) -> Result<Outcome, Failure> {
         let settings = self.settings;
         let Who { selection, ids, id_high_water, is_new: is_new_instance } = who;
-        let templates = match self.compile(&selection) {
-            Ok(templates) => templates,
+        let groups = match self.groups(&selection) {
+            Ok(groups) => groups,
             Err(failure) => {
                 ids.release(Release::Delete);
                 return Err(failure);
             }
         };
-        let core = self.core(&selection, &ids, id_high_water, rng);
-        let pods =
-            Pods::new(self.server.http.clone(), self.ground.namespace.as_str(), selection.clone());
+        let core = self.core(&selection, groups, &ids, id_high_water, rng);
+        let pods = self.pods(&selection);
         let mark = Arc::new(SharedMark::default());
         let look = LookSettings {
             clock: self.clock,
@@ -460,7 +464,6 @@ impl Run<'_> {
         };
         let threads = Threads::start(&pods, look, &sender, &mark, ids)
             .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
-        let effects = Arc::new(Effects { pods, templates });
         let in_flight_max = settings.policy.in_flight_max as usize;
         let engine = Engine {
             core,
@@ -469,7 +472,7 @@ impl Run<'_> {
             inbox: receiver,
             sender: sender.clone(),
             signals: self.signals,
-            writers: Writers::new(effects, sender.clone(), in_flight_max),
+            writers: Writers::new(pods, sender.clone(), in_flight_max),
             upstream: &threads,
             mark: &mark,
             pulse: Arc::clone(&outside.pulse),
@@ -492,6 +495,7 @@ impl Run<'_> {
     fn core(
         &self,
         selection: &Selection,
+        groups: Vec<GroupSpec>,
         ids: &IdKeeper,
         id_high_water: u64,
         rng: &mut Rng,
@@ -511,29 +515,34 @@ impl Run<'_> {
             // Nobody can set a target in this run: there is nothing to hold for.
             policy.adopt_hold_ms = 0;
         }
-        let groups = settings.groups.iter().map(|group| group.spec.clone()).collect();
         Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
     }
 
-    fn compile(
-        &self,
-        selection: &Selection,
-    ) -> Result<BTreeMap<crate::core::ids::GroupName, crate::wire::build::Compiled>, Failure> {
-        let run = RunIdentity {
+    /// The groups of the settings, with their pods.
+    fn groups(&self, selection: &Selection) -> Result<Vec<GroupSpec>, Failure> {
+        let run = self.identity(selection);
+        let groups = self.settings.groups.iter().map(|group| {
+            let identity = self.settings.identity(Some(group), &run);
+            let compiled = group.template.compile(&identity)?;
+            for warning in compiled.warnings() {
+                warn!("group {}: {warning}", group.spec.name);
+            }
+            Ok(GroupSpec { pod: Some(compiled.pod), ..group.spec.clone() })
+        });
+        groups.collect()
+    }
+
+    fn identity(&self, selection: &Selection) -> RunIdentity {
+        RunIdentity {
             instance: selection.instance.clone(),
             namespace: self.ground.namespace.clone(),
             owner: self.ground.owner.clone(),
             driver_host: self.ground.driver_host.clone(),
-        };
-        let mut templates = BTreeMap::new();
-        for group in &self.settings.groups {
-            let compiled = group.template.compile(&self.settings.identity(group, &run))?;
-            for warning in compiled.warnings() {
-                warn!("group {}: {warning}", group.spec.name);
-            }
-            templates.insert(group.spec.name.clone(), compiled);
         }
-        Ok(templates)
+    }
+
+    fn pods(&self, selection: &Selection) -> Pods {
+        Pods::new(self.server.http.clone(), self.ground.namespace.as_str(), selection.clone())
     }
 
     fn driver_plan(&self, selection: &Selection, outside: &Outside) -> DriverPlan {

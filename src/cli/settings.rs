@@ -143,20 +143,20 @@ impl RunSettings {
         })
     }
 
-    /// Whose executors a group's template is compiled for.
+    /// Whose executors a group's template is compiled for; without a group: of no group yet.
     #[must_use]
-    pub fn identity(&self, group: &GroupSettings, run: &RunIdentity) -> Identity {
+    pub fn identity(&self, group: Option<&GroupSettings>, run: &RunIdentity) -> Identity {
         Identity {
             app: self.app.clone(),
             instance: run.instance.clone(),
             namespace: run.namespace.clone(),
-            group: group.spec.name.as_str().to_owned(),
+            group: group.map_or_else(String::new, |group| group.spec.name.to_string()),
             owner: run.owner.clone(),
             driver_host: run.driver_host.clone(),
             node_loss_after_s: self.node_loss_after_s,
-            container: group.container.clone(),
-            fails_with_sidecars: group.fails_with_sidecars,
-            growth: group.growth.clone(),
+            container: group.and_then(|group| group.container.clone()),
+            fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
+            growth: group.and_then(|group| group.growth.clone()),
         }
     }
 }
@@ -265,9 +265,11 @@ fn group_settings(
             max: group.max,
             scale_down: group.scale_down,
             replace: group.replace,
-            memory_steps: compiled.memory_steps(),
+            memory_steps: compiled.pod.memory_steps(),
             decommission: group.decommission,
             from_file: true,
+            // Not before the run knows who it is.
+            pod: None,
         },
         template,
         container: group.container,

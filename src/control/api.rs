@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::control::address::{Bound, ControlError, SocketFile};
 use crate::control::token::Token;
-use crate::control::{Busy, Core, Events, Read};
+use crate::control::{Busy, Core, Drafts, Events, NoDraft, Read};
 use crate::core::command::{Command, Reply};
 use crate::core::ids::GroupName;
 use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;
+use crate::wire::names;
 use crate::wire::status_json::{Identity, StatusJson};
 use crate::wire::time::Epoch;
 
@@ -30,6 +31,7 @@ pub struct ControlServer {
 #[derive(Clone)]
 pub struct Subject {
     pub core: Arc<dyn Core>,
+    pub drafts: Arc<dyn Drafts>,
     pub events: Arc<dyn Events>,
     pub identity: Identity,
     pub epoch: Epoch,
@@ -60,9 +62,15 @@ impl ControlServer {
             // Who may open the socket is said by its mode.
             ControlAddr::Unix(_) => None,
         };
-        let api = Arc::new(Api { subject, token, followers: Places::default() });
+        let followers = Places::new(FOLLOWERS_MAX);
+        let api = Arc::new(Api { subject, token, followers, drafts: Places::new(DRAFTS_MAX) });
         let handler = Arc::clone(&api) as Arc<dyn Handler>;
-        let server = Server::start(listen, Limits::default(), "control", handler)
+        let limits = Limits {
+            connections_max: CONNECTIONS_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+            ..Limits::default()
+        };
+        let server = Server::start(listen, limits, "control", handler)
             .map_err(|error| ControlError::Bind { address: address.clone(), error })?;
         Ok(Self { file, server, address, api })
     }
@@ -88,6 +96,7 @@ struct Api {
     subject: Subject,
     token: Option<Token>,
     followers: Places,
+    drafts: Places,
 }
 
 /// A whole answer.
@@ -96,23 +105,23 @@ struct Answer {
     body: Vec<u8>,
     /// `Allow`, with a 405.
     allow: Option<&'static str>,
+    /// `Retry-After`, seconds.
+    retry_after: Option<String>,
 }
 
 impl Answer {
     fn ok(body: Vec<u8>) -> Self {
-        Self { status: 200, body, allow: None }
+        Self { status: 200, body, allow: None, retry_after: None }
     }
 
     fn error(status: u16, what: &str, field: Option<&str>) -> Self {
-        Self { status, body: calls::error_body(what, field), allow: None }
+        Self { status, body: calls::error_body(what, field), allow: None, retry_after: None }
     }
 
     fn send(&self, responder: Responder<'_>) -> io::Result<()> {
         let mut headers = vec![("content-type", "application/json")];
         headers.extend(self.allow.map(|methods| ("allow", methods)));
-        if self.status == 401 {
-            headers.push(("www-authenticate", "Bearer"));
-        }
+        headers.extend(self.retry_after.as_deref().map(|after| ("retry-after", after)));
         responder.send(self.status, &headers, &self.body)
     }
 }
@@ -123,12 +132,27 @@ impl From<calls::BadCall> for Answer {
     }
 }
 
-impl Handler for Api {
-    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
-        let admitted = |token: &Token| token.admits(request.header("authorization"));
-        if !self.token.as_ref().is_none_or(admitted) {
-            return Answer::error(401, "the token is missing or wrong", None).send(responder);
+impl From<NoDraft> for Answer {
+    fn from(no: NoDraft) -> Self {
+        match no {
+            NoDraft::Bad(bad) => bad.into(),
+            NoDraft::NotNow { why, retry_after_ms } => {
+                let what = format!("the API server cannot say now whether it takes this: {why}");
+                let retry_after = retry_after_ms.map(|ms| ms.div_ceil(1_000).to_string());
+                Self { retry_after, ..Self::error(429, &what, None) }
+            }
         }
+    }
+}
+
+impl Handler for Api {
+    fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
+        let admitted = |token: &Token| token.admits(request.header("authorization"));
+        let is_admitted = self.token.as_ref().is_none_or(admitted);
+        (!is_admitted).then_some((401, "the token is missing or wrong"))
+    }
+
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         if request.path == "/v1/events" && matches!(request.method.as_str(), "GET" | "HEAD") {
             return self.events(&request, responder);
         }
@@ -145,8 +169,10 @@ impl Api {
             ("GET", ["healthz"]) => Ok(health(self.subject.core.is_alive())),
             ("GET", ["readyz"]) => Ok(health(self.subject.core.is_ready())),
             ("GET", ["v1", "status"]) => self.ask(Command::Status),
-            ("PUT", ["v1", "groups", group]) => {
-                self.ask(calls::parse_set_target(group_name(group)?, &request.body)?)
+            ("GET", ["openapi.json"]) => Ok(Answer::ok(OPENAPI.as_bytes().to_vec())),
+            ("PUT", ["v1", "groups", group]) => self.put_group(group_name(group)?, &request.body),
+            ("DELETE", ["v1", "groups", group]) => {
+                self.ask(Command::DeleteGroup { group: group_name(group)? })
             }
             ("POST", ["v1", "executors", "kill"]) => self.ask(calls::parse_kill(&request.body)?),
             ("POST", ["v1", "executors", "heartbeat"]) => {
@@ -163,6 +189,21 @@ impl Api {
             ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady),
             (_, segments) => Err(no_such_call(segments)),
         }
+    }
+
+    fn put_group(&self, group: GroupName, body: &[u8]) -> Result<Answer, Answer> {
+        let mut put = match calls::parse_put_group(body)? {
+            calls::PutGroup::Target(target) => {
+                return self.ask(Command::SetTarget { group, target });
+            }
+            calls::PutGroup::Whole(put) => put,
+        };
+        let busy = "too many templates are being checked, try again";
+        let place = self.drafts.take().ok_or_else(|| Answer::error(429, busy, None))?;
+        let template = std::mem::take(&mut put.template);
+        let pod = self.subject.drafts.draft(&group, template, put.container.as_deref())?;
+        drop(place);
+        self.ask(put.command(group, pod))
     }
 
     fn ask(&self, command: Command) -> Result<Answer, Answer> {
@@ -233,17 +274,22 @@ impl Api {
     }
 }
 
-/// The few places for readers of events: they must not take all connections.
-#[derive(Debug, Default)]
+/// The few places for calls that take long: they must not take all connections.
+#[derive(Debug)]
 struct Places {
+    n_max: usize,
     n_taken: Mutex<usize>,
     given_back: Condvar,
 }
 
 impl Places {
+    fn new(n_max: usize) -> Self {
+        Self { n_max, n_taken: Mutex::default(), given_back: Condvar::new() }
+    }
+
     fn take(&self) -> Option<Place<'_>> {
         let mut n_taken = self.n_taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if *n_taken >= FOLLOWERS_MAX {
+        if *n_taken >= self.n_max {
             return None;
         }
         *n_taken += 1;
@@ -301,19 +347,17 @@ fn health(good: bool) -> Answer {
 }
 
 fn group_name(segment: &str) -> Result<GroupName, Answer> {
-    let known = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    if segment.is_empty() || segment.len() > GROUP_BYTES_MAX || !segment.bytes().all(known) {
-        let what = "a group's name is 1 to 40 of a-z, 0-9 and -";
-        return Err(Answer::error(400, what, Some("group")));
+    match names::group_mistake(segment) {
+        Some(what) => Err(Answer::error(400, &what, Some("group"))),
+        None => Ok(GroupName::from(segment)),
     }
-    Ok(GroupName::from(segment))
 }
 
 /// 405 where only the method is wrong, else 404.
 fn no_such_call(segments: &[&str]) -> Answer {
     let allow = match segments {
-        ["healthz" | "readyz"] | ["v1", "status" | "events"] => "GET, HEAD",
-        ["v1", "groups", _] => "PUT",
+        ["healthz" | "readyz" | "openapi.json"] | ["v1", "status" | "events"] => "GET, HEAD",
+        ["v1", "groups", _] => "DELETE, PUT",
         ["v1", "executors", "heartbeat" | "idle" | "kill"]
         | ["v1", "executors", _, "disconnected"]
         | ["v1", "driver", "ready"] => "POST",
@@ -322,7 +366,10 @@ fn no_such_call(segments: &[&str]) -> Answer {
     Answer { allow: Some(allow), ..Answer::error(405, "the method is wrong here", None) }
 }
 
-/// Who reads events, of the 64 connections there are.
+/// Clients at a time: executors' threads of a driver may each have a connection.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Who reads events, of these.
 const FOLLOWERS_MAX: usize = 32;
 
 /// What followers get at stop to take the last events.
@@ -334,5 +381,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A quiet follower gets an empty line so often.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The contract's length of a group's name.
-const GROUP_BYTES_MAX: usize = 40;
+/// Templates that the API server is asked about at a time.
+const DRAFTS_MAX: usize = 16;
+
+/// The largest body: as large as an API server takes one.
+const BODY_BYTES_MAX: usize = 3 << 20;
+
+/// The calls as a document; `tests/openapi.rs` holds it against them.
+const OPENAPI: &str = include_str!("openapi.json");

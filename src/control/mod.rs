@@ -12,7 +12,12 @@ pub(crate) mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::core::command::{Command, Reply};
+use crate::core::ids::GroupName;
+use crate::core::pod_text::PodText;
+use crate::wire::control::BadCall;
 
 /// The way to the one thread that decides. Its owner implements it over the inbox.
 pub trait Core: Send + Sync {
@@ -28,6 +33,29 @@ pub trait Core: Send + Sync {
 
     /// The first LIST is applied.
     fn is_ready(&self) -> bool;
+}
+
+/// The way from a template to the pods of a group. May wait for the API server.
+pub trait Drafts: Send + Sync {
+    /// Builds the pods of `group` and asks the server whether it would take one.
+    ///
+    /// # Errors
+    /// It would not, or it cannot be asked now.
+    fn draft(
+        &self,
+        group: &GroupName,
+        template: Value,
+        container: Option<&str>,
+    ) -> Result<Arc<PodText>, NoDraft>;
+}
+
+/// Why a template came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoDraft {
+    /// It is at fault, by our word or the server's.
+    Bad(BadCall),
+    /// The server cannot say now; how long it wants to be left alone, in milliseconds.
+    NotNow { why: String, retry_after_ms: Option<u64> },
 }
 
 /// Why a command got no answer.

@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use serde_json::Value;
+
 use crate::control::address::{ControlError, bind, bind_default};
 use crate::control::api::{ControlServer, Subject};
 use crate::control::client::{Client, ClientError, Whom};
 use crate::control::token::Token;
-use crate::control::{Busy, Core, Events, Read};
+use crate::control::{Busy, Core, Drafts, Events, NoDraft, Read};
 use crate::core::command::{AfterKill, Command, Reply};
 use crate::core::ids::{ExecutorId, GroupName};
-use crate::wire::control::Killed;
+use crate::core::pod_text::{Part, PodText};
+use crate::wire::control::{BadCall, Killed};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::{Identity, StatusJson, tests::sample};
 use crate::wire::time::Epoch;
@@ -59,12 +62,16 @@ impl Core for FakeCore {
         }
         self.asked.lock().unwrap().push(command.clone());
         Ok(match command {
+            Command::DeleteGroup { group } if group.as_str() == "other" => Reply::UnknownGroup,
             Command::Disconnected { executor } if executor.0 > 2 => Reply::UnknownExecutor,
-            Command::Disconnected { .. } | Command::DriverReady => Reply::Done,
+            Command::DeleteGroup { .. } | Command::Disconnected { .. } | Command::DriverReady => {
+                Reply::Done
+            }
             Command::Heartbeat { executors } | Command::Idle { executors } => {
                 let unknown = executors.into_iter().filter(|id| id.0 > 2).collect();
                 Reply::Noted { unknown }
             }
+            Command::PutGroup { change, .. } => Reply::Target(change.target.unwrap_or(0)),
             Command::Kill { executors, .. } if executors.contains(&ExecutorId(66)) => {
                 Reply::Refused { what: "not these".into(), field: "executors" }
             }
@@ -88,6 +95,26 @@ impl Core for FakeCore {
 
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes every template with a `spec`, in its own words.
+impl Drafts for FakeCore {
+    fn draft(
+        &self,
+        group: &GroupName,
+        template: Value,
+        container: Option<&str>,
+    ) -> Result<Arc<PodText>, NoDraft> {
+        let text = match template.get("spec") {
+            None => return Err(NoDraft::Bad(BadCall::new("template.spec", "is missing"))),
+            Some(Value::Null) => {
+                let why = "it is away".to_owned();
+                return Err(NoDraft::NotNow { why, retry_after_ms: Some(1_500) });
+            }
+            Some(spec) => format!("{group} {container:?} {spec}"),
+        };
+        Ok(Arc::new(PodText::new(vec![Part::Text(text)], String::new())))
     }
 }
 
@@ -191,7 +218,8 @@ impl Fixture {
 fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> Subject {
     let identity = identity();
     let epoch = Epoch(SystemTime::UNIX_EPOCH);
-    Subject { core: core.clone(), events: events.clone(), identity, epoch }
+    let drafts = core.clone();
+    Subject { core: core.clone(), drafts, events: events.clone(), identity, epoch }
 }
 
 fn identity() -> Identity {
@@ -227,7 +255,7 @@ fn calls_and_their_answers() {
             "/v1/groups/No%20such",
             r#"{"target":7}"#,
             400,
-            r#"{"error":"a group's name is 1 to 40 of a-z, 0-9 and -","field":"group"}"#,
+            r#"{"error":"`No%20such` is not a name for a group: it has at most 40 of [a-z0-9-] and neither begins nor ends with `-`","field":"group"}"#,
         ),
         (
             "PUT",
@@ -241,7 +269,23 @@ fn calls_and_their_answers() {
             "/v1/groups/default",
             r#"{"target":7,"template":{}}"#,
             400,
-            r#"{"error":"not supported by this version yet","field":"template"}"#,
+            r#"{"error":"is missing","field":"template.spec"}"#,
+        ),
+        (
+            "PUT",
+            "/v1/groups/default",
+            r#"{"template":{"spec":null}}"#,
+            429,
+            r#"{"error":"the API server cannot say now whether it takes this: it is away"}"#,
+        ),
+        ("PUT", "/v1/groups/0", r#"{"target":3,"template":{"spec":1}}"#, 200, r#"{"target":3}"#),
+        ("DELETE", "/v1/groups/0", "", 200, "{}"),
+        (
+            "DELETE",
+            "/v1/groups/other",
+            "",
+            404,
+            r#"{"error":"there is no such group","field":"group"}"#,
         ),
         ("POST", "/v1/executors/kill", r#"{"executors":[1,2,9],"replace":false}"#, 200, killed),
         (

@@ -6,6 +6,7 @@ use crate::core::event::Budget;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::Mark;
 use crate::core::pod::Draining;
+use crate::core::pod_text::{PodText, Shape};
 
 /// What is written onto a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,20 +17,18 @@ pub enum Patch {
     Draining(Draining, Option<(String, String)>),
 }
 
-/// How this executor's pod differs from what its template says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
-    /// The nodes that it keeps away from.
-    pub avoid: Arc<Vec<String>>,
-    /// The step of its group's memory; 0: the template's own.
-    pub memory_step: u32,
-}
-
 /// One thing to do. Every action but `Relist` is answered by exactly one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// POST the pod of this executor.
-    Create { id: ExecutorId, group: GroupName, slot: u32, shape: Shape, asked: Mark },
+    Create {
+        id: ExecutorId,
+        group: GroupName,
+        slot: u32,
+        shape: Shape,
+        asked: Mark,
+        pod: Arc<PodText>,
+    },
     /// DELETE this pod, this uid only; `grace_s` overrides the pod's own grace.
     Delete { uid: Uid, name: String, grace_s: Option<u32> },
     /// DELETE every executor pod of the instance; `spare_counted` leaves kept failed pods.

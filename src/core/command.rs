@@ -2,8 +2,11 @@
 //! and printing them is `wire/`'s; who asks, and over what, is `control/`'s.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::core::ids::{ExecutorId, GroupName};
+use crate::core::pod_text::PodText;
+use crate::core::policy::{Replace, ScaleDown};
 use crate::core::status::Status;
 
 /// What becomes of the target when executors are killed.
@@ -17,11 +20,26 @@ pub enum AfterKill {
     Target(u32),
 }
 
+/// What a group is to be. What is left out stays as it is; of a new group it is the default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupChange {
+    /// What its next pods are.
+    pub pod: Arc<PodText>,
+    /// Before it is brought between `min` and `max`.
+    pub target: Option<u32>,
+    pub min: Option<u32>,
+    pub max: Option<u32>,
+    pub scale_down: Option<ScaleDown>,
+    pub replace: Option<Replace>,
+}
+
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// The driver has lost this executor: the reason is to be found out.
     Disconnected { executor: ExecutorId },
+    /// The group is over: its executors end.
+    DeleteGroup { group: GroupName },
     /// The driver takes executors now: releases `driver.ready: control`.
     DriverReady,
     /// The driver heard from these.
@@ -30,6 +48,8 @@ pub enum Command {
     Idle { executors: BTreeSet<ExecutorId> },
     /// End these executors; without `force` those that the driver calls busy are spared.
     Kill { executors: BTreeSet<ExecutorId>, after: AfterKill, force: bool, reason: Option<String> },
+    /// Makes a group, or changes what there is of it.
+    PutGroup { group: GroupName, change: GroupChange },
     /// A group's new target, before it is brought between `min` and `max`.
     SetTarget { group: GroupName, target: u32 },
     /// The whole picture.
@@ -55,7 +75,7 @@ pub enum Reply {
     Refused { what: String, field: &'static str },
     /// To `Status`.
     Status(Status),
-    /// To `SetTarget`: the target now in force.
+    /// To `PutGroup` and `SetTarget`: the target now in force.
     Target(u32),
     /// There is no such executor, and none of that id was.
     UnknownExecutor,

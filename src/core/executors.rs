@@ -213,6 +213,13 @@ impl Group {
             ids.insert(id);
         }
     }
+
+    /// Nothing is left of it, and nobody wants anything of it: it is forgotten.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let is_unwanted = self.is_removed || !(self.is_known || self.is_target_set);
+        is_unwanted && self.members.is_empty()
+    }
 }
 
 /// Executors by id, groups by name.

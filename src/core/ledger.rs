@@ -2,9 +2,11 @@
 //! patches) by uid. Entries are written before the request leaves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::Mark;
+use crate::core::pod_text::PodText;
 use crate::core::snapshot::Snapshot;
 use crate::core::time::Millis;
 
@@ -46,6 +48,8 @@ pub struct Create {
     pub n_tries: u32,
     /// No longer wanted: whatever comes of it is deleted.
     pub is_cancelled: bool,
+    /// What the last POST asked for; none before the first.
+    pub pod: Option<Arc<PodText>>,
 }
 
 impl Create {

@@ -386,7 +386,12 @@ impl Reconciler {
     ) {
         let Some(executor) = self.executors.get(id) else { return };
         let name = executor.group.clone();
+        let asked_for = executor.create.as_ref().and_then(|create| create.pod.clone());
         let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        if group.is_removed || asked_for != group.spec.pod {
+            // It says nothing of what the group's pods are now.
+            return;
+        }
         let is_news = group.brake.on_refused(cause, sent_at, now, &mut self.rng);
         let message = harmless(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());

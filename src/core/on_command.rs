@@ -16,6 +16,7 @@ impl Reconciler {
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
         self.note_call(now);
         match command {
+            Command::DeleteGroup { group } => self.delete_group(&group, now),
             Command::Disconnected { executor } => self.on_disconnected(executor, now),
             Command::DriverReady => {
                 self.is_driver_ready = true;
@@ -26,6 +27,7 @@ impl Reconciler {
             Command::Kill { executors, after, force, reason } => {
                 self.kill(&executors, after, force, reason.as_deref(), now)
             }
+            Command::PutGroup { group, change } => self.put_group(group, change, now),
             Command::SetTarget { group, target } => {
                 self.set_target(&group, target, now).map_or(Reply::UnknownGroup, Reply::Target)
             }

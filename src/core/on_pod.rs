@@ -6,13 +6,13 @@ use crate::core::brake::{Brake, Cause};
 use crate::core::event::{Budget, DeleteCause, Event, LossReason};
 use crate::core::executors::{Executor, Group, has_ended};
 use crate::core::growth::GROWN_PROVEN_MS;
-use crate::core::ids::{ExecutorId, GroupName, Uid};
+use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::{List, ListSource};
 use crate::core::ledger::ChoreKind;
 use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
 use crate::core::nodes::is_to_blame;
 use crate::core::pod::{ContainerState, Phase, Pod};
-use crate::core::policy::{GroupSpec, Replace, ScaleDown};
+use crate::core::policy::GroupSpec;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::snapshot::Change;
 use crate::core::text::harmless;
@@ -44,6 +44,9 @@ impl Reconciler {
         }
         for change in changes {
             self.on_change(Some(change), now);
+        }
+        if self.had_first_list {
+            self.forget_empty_groups();
         }
     }
 
@@ -90,7 +93,7 @@ impl Reconciler {
     fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         if !self.executors.groups.contains_key(&pod.group) {
-            let group = unknown_group(pod.group.clone());
+            let group = Group::new(GroupSpec::bare(pod.group.clone()), false);
             self.executors.groups.insert(pod.group.clone(), group);
         }
         let group = self.executors.groups.get_mut(&pod.group).expect("it was made just now");
@@ -350,20 +353,4 @@ impl Reconciler {
             group.brake.on_room(now);
         }
     }
-}
-
-/// A group that only adopted pods tell of.
-fn unknown_group(name: GroupName) -> Group {
-    let spec = GroupSpec {
-        name,
-        target: 0,
-        min: 0,
-        max: None,
-        scale_down: ScaleDown::Any,
-        replace: Replace::Terminating,
-        memory_steps: Vec::new(),
-        decommission: None,
-        from_file: false,
-    };
-    Group::new(spec, false)
 }

@@ -1,12 +1,15 @@
 //! Owns what a turn of the run does: what is due, the plan, and its carrying out into actions.
 
-use crate::core::action::{Action, Patch, Shape};
+use std::sync::Arc;
+
+use crate::core::action::{Action, Patch};
 use crate::core::brake::Brake;
 use crate::core::event::{DeleteCause, Event};
 use crate::core::executors::Executor;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
 use crate::core::plan::{Circumstances, GroupPlan, GroupView, plan};
+use crate::core::pod_text::Shape;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::status::State;
 use crate::core::time::Millis;
@@ -201,6 +204,7 @@ impl Reconciler {
             n_unknown: 0,
             n_tries: 0,
             is_cancelled: false,
+            pod: None,
         }));
         self.executors.insert(id, executor, None);
         if let Some(subject) = self.subject(id) {
@@ -223,14 +227,20 @@ impl Reconciler {
 
     fn send_create(&mut self, id: ExecutorId, now: Millis) {
         let asked = self.mark();
+        // The latest, on every try: whatever made the pod of that name, it is the group's.
+        let pod = self.executors.group_of(id).and_then(|group| group.spec.pod.clone());
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
         executor.avoids_until = self.nodes.first_end();
         let shape = Shape { avoid: self.nodes.names(), memory_step: executor.memory_step };
         let Some(create) = executor.create.as_deref_mut() else { return };
+        let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
         (create.asked, create.sent_at) = (asked, now);
         create.n_tries = create.n_tries.saturating_add(1);
         let is_check = matches!(create.step, CreateStep::CheckAt(_));
+        if !is_check {
+            create.pod = Some(Arc::clone(&pod));
+        }
         create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
         self.window.on_sent();
         if let Some(group) = self.executors.group_of(id) {
@@ -239,7 +249,7 @@ impl Reconciler {
         self.actions.push_back(if is_check {
             Action::Get { id, asked }
         } else {
-            Action::Create { id, group, slot, shape, asked }
+            Action::Create { id, group, slot, shape, asked, pod }
         });
     }
 

@@ -100,6 +100,9 @@ fn want(view: &GroupView<'_>, all: &Circumstances) -> Want {
     if let Some(gate) = all.gate {
         return none(gate);
     }
+    if group.spec.pod.is_none() {
+        return none((Waiting::Template, None));
+    }
     let going = match group.spec.replace {
         Replace::Gone => group.counts.of(State::Terminating) + group.counts.of(State::Draining),
         Replace::Terminating => 0,

@@ -1,6 +1,9 @@
 //! Owns the settings that decisions depend on, already checked. Reading them is `wire/`'s.
 
+use std::sync::Arc;
+
 use crate::core::ids::GroupName;
+use crate::core::pod_text::PodText;
 
 /// Which executors a lower target may end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +50,27 @@ pub struct GroupSpec {
     pub decommission: Option<Decommission>,
     /// From the file or the flags (a refusal before any of its executors existed ends the run).
     pub from_file: bool,
+    /// What its pods are; none: not known to this run, so none can be made.
+    pub pod: Option<Arc<PodText>>,
+}
+
+impl GroupSpec {
+    /// A group of none, without bounds, whose pods are not known.
+    #[must_use]
+    pub fn bare(name: GroupName) -> Self {
+        Self {
+            name,
+            target: 0,
+            min: 0,
+            max: None,
+            scale_down: ScaleDown::Any,
+            replace: Replace::Terminating,
+            memory_steps: Vec::new(),
+            decommission: None,
+            from_file: false,
+            pod: None,
+        }
+    }
 }
 
 /// `failures.app` and its sisters.

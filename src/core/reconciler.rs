@@ -368,7 +368,7 @@ impl Reconciler {
         self.kept.retain(|kept| *kept != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {
             group.brake.on_probe_void(id);
-            if group.is_removed && group.members.is_empty() {
+            if group.is_over() {
                 self.executors.groups.remove(&executor.group);
             }
         }

@@ -39,6 +39,8 @@ pub enum Waiting {
     Server,
     /// An executor was not running in time; one is sent to see.
     StartTimeout,
+    /// What its pods are is not known to this run: it was found, and not PUT again.
+    Template,
     /// The scheduler finds no node.
     Unschedulable,
 }
@@ -66,6 +68,7 @@ impl Waiting {
             Self::Server => "server",
             Self::StartTimeout => "start_timeout",
             Self::StaleSnapshot => "stale_snapshot",
+            Self::Template => "template",
             Self::Unschedulable => "unschedulable",
         }
     }

@@ -244,6 +244,7 @@ impl Refused {
         match code {
             413 => Self::too_large(&format!("limit is {body_bytes_max}")),
             400 => Self::bad_request(why),
+            429 => Self::new(code, "TooManyRequests", why.to_owned()),
             _ => Self::new(code, "", why.to_owned()),
         }
     }

@@ -297,8 +297,8 @@ const STACK_BYTES: usize = 256 << 10;
 /// Events that are kept for readers.
 pub const EVENTS_KEPT: usize = 10_000;
 
-/// And their bytes: 200 for each.
-const EVENT_BYTES_KEPT: usize = 2 << 20;
+/// And their bytes: 1,600 for each, several times what they have unless losses bring long logs.
+const EVENT_BYTES_KEPT: usize = 16 << 20;
 
 /// Lines that one read hands out.
 const BATCH_LINES_MAX: usize = 256;

@@ -1,6 +1,7 @@
 //! Threads, channels, the one clock, signals, the driver process and the loop.
 
 pub mod clock;
+pub mod drafts;
 pub mod driver;
 pub mod engine;
 pub mod events;

@@ -112,6 +112,7 @@ fn is_passing(waiting: Waiting) -> bool {
         | Waiting::ScaleDownPending
         | Waiting::Server
         | Waiting::StartTimeout
+        | Waiting::Template
         | Waiting::Unschedulable => false,
     }
 }

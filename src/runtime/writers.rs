@@ -1,8 +1,6 @@
 //! Owns the threads that carry actions out: one request each, answered by one input. They choose
 //! nothing, and they alone wait for the server.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,14 +8,13 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::{debug, warn};
 
 use crate::core::action::{Action, Patch};
-use crate::core::ids::{GroupName, Uid};
+use crate::core::ids::Uid;
 use crate::core::input::{Input, List, ListSource};
 use crate::core::ledger::CHORES_IN_FLIGHT_MAX;
 use crate::core::logs::READS_IN_FLIGHT_MAX;
-use crate::core::refusal::{Class, Refusal};
+use crate::core::refusal::Refusal;
 use crate::kube::api::Pods;
 use crate::runtime::inbox::Message;
-use crate::wire::build::Compiled;
 use crate::wire::{draining, labels};
 
 /// Deletes, patches and lists are carried out by so many threads.
@@ -30,18 +27,11 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// a node.
 const OTHER_REQUESTS_MAX: usize = 3;
 
-/// What writers work with.
-#[derive(Debug)]
-pub struct Effects {
-    pub pods: Pods,
-    pub templates: BTreeMap<GroupName, Compiled>,
-}
-
 /// The way to the writers. They are not joined: one that waits for a server which never answers
 /// must not hold the end of the run up, and by then nobody takes its answer.
 #[derive(Debug)]
 pub struct Writers {
-    effects: Arc<Effects>,
+    pods: Pods,
     inbox: Sender<Message>,
     creates: Pool,
     chores: Pool,
@@ -68,10 +58,10 @@ impl Pool {
 impl Writers {
     /// No thread yet: they come with the work. `in_flight_max`: creates under way at a time.
     #[must_use]
-    pub fn new(effects: Arc<Effects>, inbox: Sender<Message>, in_flight_max: usize) -> Self {
+    pub fn new(pods: Pods, inbox: Sender<Message>, in_flight_max: usize) -> Self {
         let n_chores = CHORES_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
-            effects,
+            pods,
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
             chores: Pool::new("chore", CHORE_WRITERS_MAX, n_chores),
@@ -102,11 +92,11 @@ impl Writers {
         // A thread takes a job at once or is busy; another helps where jobs are left.
         if !pool.jobs.is_empty() && pool.n_threads < pool.n_threads_max {
             let (queue, inbox) = (pool.queue.clone(), self.inbox.clone());
-            let effects = Arc::clone(&self.effects);
+            let pods = self.pods.clone();
             let spawned = thread::Builder::new()
                 .name(format!("{}-{}", pool.name, pool.n_threads))
                 .stack_size(STACK_BYTES)
-                .spawn(move || write(&effects, &queue, &inbox));
+                .spawn(move || write(&pods, &queue, &inbox));
             match spawned {
                 Ok(_) => pool.n_threads += 1,
                 Err(error) if pool.n_threads > 0 => debug!("no further writer: {error}"),
@@ -117,9 +107,9 @@ impl Writers {
 }
 
 /// Ends when the jobs' channel is closed, or nobody takes answers any more.
-fn write(effects: &Effects, queue: &Receiver<Action>, inbox: &Sender<Message>) {
+fn write(pods: &Pods, queue: &Receiver<Action>, inbox: &Sender<Message>) {
     for action in queue {
-        if let Some(input) = perform(effects, action)
+        if let Some(input) = perform(pods, action)
             && inbox.send(Message::Input(input)).is_err()
         {
             return;
@@ -128,14 +118,10 @@ fn write(effects: &Effects, queue: &Receiver<Action>, inbox: &Sender<Message>) {
 }
 
 /// Carries out one action. None: it is not a request to the server.
-pub fn perform(effects: &Effects, action: Action) -> Option<Input> {
-    let pods = &effects.pods;
+pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
     let input = match action {
-        Action::Create { id, group, slot, shape, asked } => {
-            let answer = effects.templates.get(&group).map_or_else(
-                || Err(no_template(&group)),
-                |template| pods.create(&template.render(id.0, slot, &shape), false),
-            );
+        Action::Create { id, group: _, slot, shape, asked, pod } => {
+            let answer = pods.create(&pod.render(id, slot, &shape), false);
             log_answer("create", &id, answer.as_ref().err());
             Input::Created { id, asked, answer }
         }
@@ -212,16 +198,6 @@ fn patch_body(uid: &Uid, patch: &Patch) -> String {
 fn unix_time() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs()).to_string()
-}
-
-fn no_template(group: &GroupName) -> Refusal {
-    Refusal {
-        class: Class::Template,
-        code: 0,
-        reason: String::new(),
-        message: format!("group {group} has no template in this run"),
-        retry_after_ms: None,
-    }
 }
 
 fn log_answer(verb: &str, what: &dyn std::fmt::Display, refusal: Option<&Refusal>) {

@@ -1,16 +1,50 @@
 //! Owns one connection from its first byte to its last: request, answer, request. Does not accept.
 
 use std::net::Shutdown;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::serve::request::{Head, Input, Request, Stop};
 use crate::serve::response::{Answer, Output, Responder};
 use crate::serve::socket::{Pace, Socket};
 use crate::serve::{Handler, Limits};
 
+/// How long a connection waits for its client: for the next request, or the rest of one.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<Step>);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Step {
+    /// A request is being answered.
+    #[default]
+    AtWork,
+    /// Its last answer is sent.
+    Over,
+    Since(Instant),
+}
+
+impl Waiting {
+    fn set(&self, step: Step) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = step;
+    }
+
+    /// None where it does not wait; without end where there is nothing to wait for.
+    pub(super) fn time(&self) -> Option<Duration> {
+        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Step::AtWork => None,
+            Step::Over => Some(Duration::MAX),
+            Step::Since(begun) => Some(begun.elapsed()),
+        }
+    }
+}
+
 /// Serves a connection until it ends.
-pub(super) fn serve(socket: &Arc<Socket>, limits: &Limits, handler: &dyn Handler) {
+pub(super) fn serve(
+    socket: &Arc<Socket>,
+    limits: &Limits,
+    handler: &dyn Handler,
+    waiting: &Waiting,
+) {
     if socket.set_write_timeout(limits.write_timeout).is_err() {
         return;
     }
@@ -18,7 +52,10 @@ pub(super) fn serve(socket: &Arc<Socket>, limits: &Limits, handler: &dyn Handler
     let mut output = Output::new(Arc::clone(socket), limits.write_timeout);
     loop {
         output.answer = Answer::Owed;
-        match next_request(&mut input, &mut output) {
+        waiting.set(Step::Since(Instant::now()));
+        let request = next_request(&mut input, &mut output, handler);
+        waiting.set(Step::AtWork);
+        match request {
             Ok(request) => {
                 let handled = handler.handle(request, Responder::new(&mut output));
                 if output.answer == Answer::Owed {
@@ -35,11 +72,16 @@ pub(super) fn serve(socket: &Arc<Socket>, limits: &Limits, handler: &dyn Handler
             }
         }
     }
+    waiting.set(Step::Over);
     linger(socket, output.answer);
 }
 
 /// The next request with its body; `output` learns how to answer it.
-fn next_request(input: &mut Input<'_>, output: &mut Output) -> Result<Request, Stop> {
+fn next_request(
+    input: &mut Input<'_>,
+    output: &mut Output,
+    handler: &dyn Handler,
+) -> Result<Request, Stop> {
     // Until the request is understood, the end of the connection is all that can be promised.
     output.keep_alive = false;
     output.head_only = false;
@@ -48,6 +90,9 @@ fn next_request(input: &mut Input<'_>, output: &mut Output) -> Result<Request, S
         input.read_head()?;
     output.head_only = request.method == "HEAD";
     output.old_client = old_client;
+    if let Some((status, why)) = handler.refuse(&request) {
+        return Err(Stop::Refused(status, why));
+    }
     input.check_length(framing)?;
     if expects_continue && !input.has_bytes() {
         output.send_interim().map_err(|_| Stop::Closed)?;
@@ -61,8 +106,12 @@ fn next_request(input: &mut Input<'_>, output: &mut Output) -> Result<Request, S
 fn refuse(output: &mut Output, limits: &Limits, status: u16, why: &'static str) {
     output.keep_alive = false;
     let body = (limits.refusal)(status, why);
+    let mut headers = vec![("content-type", "application/json")];
+    if status == 401 {
+        headers.push(("www-authenticate", "Bearer"));
+    }
     // The connection ends either way.
-    let _ = output.send(status, &[("content-type", "application/json")], body.as_bytes());
+    let _ = output.send(status, &headers, body.as_bytes());
 }
 
 /// Ends a connection so that the client can read the last answer: closing with unread bytes would

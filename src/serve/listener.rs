@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 
-use crate::serve::connection;
+use crate::serve::connection::{self, Waiting};
 use crate::serve::response::Output;
 use crate::serve::socket::Socket;
 use crate::serve::tls::TlsSocket;
@@ -104,7 +104,7 @@ impl Server {
             let mut connections = self.shared.lock();
             connections.stopping = true;
             std::mem::take(&mut connections.refused);
-            connections.open.values().cloned().collect::<Vec<_>>()
+            connections.open.values().map(|peer| Arc::clone(&peer.socket)).collect::<Vec<_>>()
         };
         // On Linux this wakes a blocked accept, for TCP and for unix sockets.
         let _ = rustix::net::shutdown(self.shared.listen.fd(), rustix::net::Shutdown::Both);
@@ -133,14 +133,36 @@ struct Shared {
     gone: Condvar,
 }
 
+/// One open connection.
+#[derive(Clone, Debug)]
+struct Peer {
+    socket: Arc<Socket>,
+    waiting: Arc<Waiting>,
+}
+
 /// The open connections by number, and those that were refused.
 #[derive(Debug, Default)]
 struct Connections {
-    open: BTreeMap<u64, Arc<Socket>>,
+    open: BTreeMap<u64, Peer>,
     n_accepted: u64,
-    /// Answered with 503 and half closed; kept a little so that the client can read it.
+    /// Answered with 429 and half closed; kept a little so that the client can read it.
     refused: VecDeque<Arc<Socket>>,
     stopping: bool,
+}
+
+impl Connections {
+    /// Ends the connection that has kept us waiting longest, where that is long enough.
+    fn make_room(&mut self, patience: Duration) -> bool {
+        let waiting = |(number, peer): (&u64, &Peer)| Some((peer.waiting.time()?, *number));
+        let longest = self.open.iter().filter_map(waiting).max();
+        let Some((_, number)) = longest.filter(|(time, _)| *time >= patience) else {
+            return false;
+        };
+        if let Some(peer) = self.open.remove(&number) {
+            peer.socket.shutdown(Shutdown::Both);
+        }
+        true
+    }
 }
 
 impl Shared {
@@ -150,14 +172,15 @@ impl Shared {
     }
 
     /// Takes a connection in; none where there is no room or the server ends.
-    fn admit(&self, socket: &Arc<Socket>) -> Option<u64> {
+    fn admit(&self, peer: &Peer) -> Option<u64> {
         let mut connections = self.lock();
-        if connections.stopping || connections.open.len() >= self.limits.connections_max {
+        let is_full = connections.open.len() >= self.limits.connections_max;
+        if connections.stopping || (is_full && !connections.make_room(self.limits.patience)) {
             return None;
         }
         connections.n_accepted += 1;
         let number = connections.n_accepted;
-        connections.open.insert(number, Arc::clone(socket));
+        connections.open.insert(number, peer.clone());
         Some(number)
     }
 
@@ -169,11 +192,11 @@ impl Shared {
     /// Tells a client that there is no room for it, without waiting for it.
     fn refuse(&self, socket: Arc<Socket>) {
         let mut output = Output::new(Arc::clone(&socket), REFUSE_TIMEOUT);
-        let body = (self.limits.refusal)(503, "too many connections");
+        let body = (self.limits.refusal)(429, "too many connections");
         let headers = [("content-type", "application/json"), ("retry-after", "1")];
         let sent = socket
             .set_write_timeout(REFUSE_TIMEOUT)
-            .and_then(|()| output.send(503, &headers, body.as_bytes()));
+            .and_then(|()| output.send(429, &headers, body.as_bytes()));
         if sent.is_err() {
             return;
         }
@@ -227,16 +250,17 @@ impl Acceptor {
     }
 
     fn take(&self, socket: Arc<Socket>) {
-        let Some(number) = self.shared.admit(&socket) else {
+        let peer = Peer { socket: Arc::clone(&socket), waiting: Arc::default() };
+        let Some(number) = self.shared.admit(&peer) else {
             self.shared.refuse(socket);
             return;
         };
         let connection = Connection { shared: Arc::clone(&self.shared), number };
         let handler = Arc::clone(&self.handler);
-        let theirs = Arc::clone(&socket);
         let builder = thread::Builder::new().name(format!("{}-conn", self.name));
         let spawned = builder.stack_size(STACK_BYTES).spawn(move || {
-            connection::serve(&theirs, &connection.shared.limits, handler.as_ref());
+            let limits = &connection.shared.limits;
+            connection::serve(&peer.socket, limits, handler.as_ref(), &peer.waiting);
         });
         // Where there is no thread to be had, the closure is gone and with it the registration.
         if let Err(error) = spawned {

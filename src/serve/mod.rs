@@ -22,7 +22,8 @@ use std::time::Duration;
 /// What one server gives its clients at most. None of them is ever exceeded on a client's word.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Open connections; one more is answered with 503.
+    /// Open connections. One more takes the place of the one that keeps us waiting longest, or is
+    /// answered with 429.
     pub connections_max: usize,
     /// Request line and headers together; more is answered with 431.
     pub header_bytes_max: usize,
@@ -35,6 +36,8 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// From the end of an answer to the first byte of the next request.
     pub idle_timeout: Duration,
+    /// How long a connection may keep us waiting when others want its place.
+    pub patience: Duration,
     /// The JSON in which a client is told of one of these limits: the code, and why.
     pub refusal: fn(u16, &'static str) -> String,
 }
@@ -48,6 +51,7 @@ impl Default for Limits {
             read_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
+            patience: Duration::from_secs(1),
             // It is our own text and needs no escapes.
             refusal: |_, why| format!("{{\"error\":\"{why}\"}}"),
         }
@@ -66,6 +70,11 @@ pub trait Handler: Send + Sync {
     /// # Errors
     /// Whatever writing to the client gave.
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()>;
+
+    /// Looks at a request whose body has not been read: with a code and a reason it never is.
+    fn refuse(&self, _request: &Request) -> Option<(u16, &'static str)> {
+        None
+    }
 }
 
 /// A slow but honest client gets one second more for each of these many bytes that went through.

@@ -16,6 +16,10 @@ use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
 struct Echo;
 
 impl Handler for Echo {
+    fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
+        (request.path == "/secret").then_some((401, "who are you?"))
+    }
+
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         match request.path.as_str() {
             "/stream" => {
@@ -64,6 +68,7 @@ const LIMITS: Limits = Limits {
     read_timeout: Duration::from_millis(300),
     write_timeout: Duration::from_millis(300),
     idle_timeout: Duration::from_millis(600),
+    patience: Duration::from_secs(10),
     refusal: |_, why| format!("{{\"error\":\"{why}\"}}"),
 };
 
@@ -300,6 +305,17 @@ fn asks_for_a_body_that_is_small_enough() {
 }
 
 #[test]
+fn a_body_that_is_refused_is_never_asked_for() {
+    let server = start(LIMITS);
+    let mut stream = connect(&server);
+    let head = "PUT /secret HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n";
+    write!(stream, "{head}expect: 100-continue\r\n\r\n").unwrap();
+    let text = read_all(&mut stream);
+    assert_eq!(answers(&text), [(401, r#"{"error":"who are you?"}"#)]);
+    assert!(text.contains("www-authenticate: Bearer\r\n"), "{text:?}");
+}
+
+#[test]
 fn an_answer_before_the_end_of_a_large_body_is_not_lost() {
     let server = start(LIMITS);
     let mut stream = connect(&server);
@@ -342,36 +358,59 @@ fn an_idle_connection_is_closed_without_a_word() {
     assert_eq!(read_all(&mut stream), "");
 }
 
+/// As many connections as there may be; an answer proves that each has been taken in.
+fn fill(server: &Server) -> Vec<TcpStream> {
+    let one = |_| {
+        let mut stream = connect(server);
+        stream.write_all(b"HEAD /a HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        stream.read_exact(&mut [0; 39]).unwrap();
+        stream
+    };
+    (0..LIMITS.connections_max).map(one).collect()
+}
+
+/// A connection that was taken in, at last.
+fn await_room(server: &Server) -> TcpStream {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut stream = connect(server);
+        let _ = stream.write_all(b"HEAD /a HTTP/1.1\r\nhost: x\r\n\r\n");
+        let mut answer = [0; 39];
+        if stream.read_exact(&mut answer).is_ok() && answer.starts_with(b"HTTP/1.1 200") {
+            return stream;
+        }
+        assert!(Instant::now() < deadline, "there is never room");
+    }
+}
+
 #[test]
-fn one_connection_too_many_gets_503_and_room_comes_back() {
+fn those_that_keep_us_waiting_give_their_place_to_others() {
+    let server = start(Limits { idle_timeout: PATIENCE, patience: Duration::ZERO, ..LIMITS });
+    let mut held = fill(&server);
+    // Half a request is waited for, too.
+    held[0].write_all(b"GET /a HT").unwrap();
+    for _ in 0..LIMITS.connections_max {
+        // The first one in the queue may not have come to its waiting yet.
+        held.push(await_room(&server));
+    }
+    for stream in &mut held[..LIMITS.connections_max] {
+        assert!(!matches!(stream.read(&mut [0]), Ok(1)), "it is ended without a word");
+    }
+}
+
+#[test]
+fn one_connection_too_many_gets_429_and_room_comes_back() {
     let server = start(Limits { idle_timeout: PATIENCE, ..LIMITS });
-    let held: Vec<TcpStream> = (0..LIMITS.connections_max)
-        .map(|_| {
-            // An answer proves that the connection has been taken in.
-            let mut stream = connect(&server);
-            stream.write_all(b"HEAD /a HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
-            stream.read_exact(&mut [0; 39]).unwrap();
-            stream
-        })
-        .collect();
+    let held = fill(&server);
     for _ in 0..40 {
         let mut stream = connect(&server);
         let text = read_all(&mut stream);
-        assert_eq!(answers(&text), [(503, r#"{"error":"too many connections"}"#)]);
+        assert_eq!(answers(&text), [(429, r#"{"error":"too many connections"}"#)]);
         assert!(text.contains("connection: close\r\n"), "{text:?}");
     }
     drop(held);
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        // The threads of the closed connections end when they end.
-        let mut stream = connect(&server);
-        let _ = stream.write_all(b"GET /a HTTP/1.0\r\n\r\n");
-        let mut answer = [0; 12];
-        if stream.read_exact(&mut answer).is_ok() && &answer == b"HTTP/1.1 200" {
-            break;
-        }
-        assert!(Instant::now() < deadline, "room never came back");
-    }
+    // The threads of the closed connections end when they end.
+    await_room(&server);
 }
 
 #[test]
@@ -446,7 +485,12 @@ fn no_bytes_make_it_panic_or_hang() {
         client.write_all(&bytes).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let begun = Instant::now();
-        connection::serve(&Arc::new(Socket::Unix(server)), &LIMITS, &Echo);
+        connection::serve(
+            &Arc::new(Socket::Unix(server)),
+            &LIMITS,
+            &Echo,
+            &connection::Waiting::default(),
+        );
         assert!(begun.elapsed() < PATIENCE, "seed {seed}");
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).unwrap();

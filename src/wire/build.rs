@@ -1,12 +1,13 @@
 //! Owns what posse adds to a template and the pods that come of it. All that can be decided once a
 //! run is decided once; per pod only its ids are put between stretches of finished JSON.
 
-use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::core::action::Shape;
+use crate::core::ids::ExecutorId;
+use crate::core::pod_text::{Part, PodText, Shape};
 use crate::wire::keep_away;
 use crate::wire::labels::{self, Selection};
 use crate::wire::memory::{Growth, Steps};
@@ -57,76 +58,24 @@ pub struct Owner {
 }
 
 /// A template with all filled in but the ids of a pod.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    parts: Vec<Part>,
-    /// The same for a pod that keeps away from nodes.
-    avoiding: Vec<Part>,
-    memory: Steps,
-    pod_name_prefix: String,
+    /// The pods, as the core hands them on.
+    pub pod: Arc<PodText>,
     warnings: Vec<String>,
 }
 
-#[derive(Clone, PartialEq, Eq)]
-enum Part {
-    /// One requirement for each node to keep away from.
-    Avoid,
-    ExecutorId,
-    /// The deciding container's limit.
-    MemoryLimit,
-    MemoryRequest,
-    PodName,
-    Slot,
-    Text(String),
-}
-
-impl fmt::Debug for Compiled {
-    /// Without the pod: its environment may hold what is nobody's business.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { parts: _, avoiding: _, memory: _, pod_name_prefix, warnings } = self;
-        f.debug_struct("Compiled")
-            .field("pod_name_prefix", pod_name_prefix)
-            .field("warnings", warnings)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Compiled {
-    /// What memory grows to, step by step; empty where it does not.
+    /// The body of the POST that creates executor `id` in `slot`.
     #[must_use]
-    pub fn memory_steps(&self) -> Vec<String> {
-        self.memory.limits()
+    pub fn render(&self, id: u64, slot: u32, shape: &Shape) -> Vec<u8> {
+        self.pod.render(ExecutorId(id), slot, shape)
     }
 
     /// What of the template was replaced or left out, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
-    }
-
-    /// The body of the POST that creates executor `id` in `slot`.
-    #[must_use]
-    pub fn render(&self, id: u64, slot: u32, shape: &Shape) -> Vec<u8> {
-        let id = id.to_string();
-        let slot = slot.to_string();
-        let parts = if shape.avoid.is_empty() { &self.parts } else { &self.avoiding };
-        let avoid = keep_away::requirements(&shape.avoid);
-        let (limit, request) = self.memory.at(shape.memory_step);
-        // Digits, labels and amounts need no escapes in JSON.
-        let pieces = || {
-            parts.iter().flat_map(|part| match part {
-                Part::Avoid => [avoid.as_str(), ""],
-                Part::ExecutorId => [id.as_str(), ""],
-                Part::MemoryLimit => [limit, ""],
-                Part::MemoryRequest => [request, ""],
-                Part::PodName => [self.pod_name_prefix.as_str(), id.as_str()],
-                Part::Slot => [slot.as_str(), ""],
-                Part::Text(text) => [text.as_str(), ""],
-            })
-        };
-        let mut body = Vec::with_capacity(pieces().map(str::len).sum());
-        pieces().for_each(|piece| body.extend_from_slice(piece.as_bytes()));
-        body
     }
 }
 
@@ -148,11 +97,10 @@ impl Template {
         let parts = build.emit(&pod, false)?;
         keep_away::leave_gaps(&mut pod);
         let avoiding = build.emit(&pod, true)?;
+        let memory = build.memory.amounts;
+        let pod = PodText::new(parts, identity.pod_name_prefix());
         Ok(Compiled {
-            parts,
-            avoiding,
-            memory: build.memory,
-            pod_name_prefix: identity.pod_name_prefix(),
+            pod: Arc::new(pod.avoiding(avoiding).growing(memory)),
             warnings: build.warnings,
         })
     }

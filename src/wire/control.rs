@@ -2,12 +2,16 @@
 //! does is the core's.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::core::command::{AfterKill, Command};
+use crate::core::command::{AfterKill, Command, GroupChange};
 use crate::core::ids::{ExecutorId, GroupName};
+use crate::core::pod_text::PodText;
+use crate::core::policy::{Replace, ScaleDown};
 
 /// What a kill call did, as its answer says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -38,8 +42,50 @@ pub struct BadCall {
 }
 
 impl BadCall {
-    fn new(field: &str, error: impl Into<String>) -> Self {
+    /// A mistake in one field.
+    #[must_use]
+    pub fn new(field: &str, error: impl Into<String>) -> Self {
         Self { error: error.into(), field: Some(field.to_owned()) }
+    }
+}
+
+/// What `PUT /v1/groups/{group}` asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PutGroup {
+    /// A new target, and nothing else.
+    Target(u32),
+    /// What the group is to be.
+    Whole(Box<NewGroup>),
+}
+
+/// What a group is to be, before its pods are built.
+#[derive(Clone, Default, PartialEq)]
+pub struct NewGroup {
+    /// A v1 Pod or PodTemplate as it was sent.
+    pub template: Value,
+    /// Whose end decides; none: the first container.
+    pub container: Option<String>,
+    pub target: Option<u32>,
+    pub min: Option<u32>,
+    pub max: Option<u32>,
+    pub scale_down: Option<ScaleDown>,
+    pub replace: Option<Replace>,
+}
+
+impl fmt::Debug for NewGroup {
+    /// Without the pod: its environment may hold what is nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewGroup").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+impl NewGroup {
+    /// The command, once `pod` is what came of the template.
+    #[must_use]
+    pub fn command(self, group: GroupName, pod: Arc<PodText>) -> Command {
+        let Self { template: _, container: _, target, min, max, scale_down, replace } = self;
+        let change = GroupChange { pod, target, min, max, scale_down, replace };
+        Command::PutGroup { group, change }
     }
 }
 
@@ -47,16 +93,39 @@ impl BadCall {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse_set_target(group: GroupName, body: &[u8]) -> Result<Command, BadCall> {
-    let fields = parse_object(body)?;
-    for name in ["template", "min", "max", "container", "scale_down"] {
-        if fields.contains_key(name) {
-            return Err(BadCall::new(name, "not supported by this version yet"));
+pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, BadCall> {
+    let mut fields = parse_object(body)?;
+    check_names(
+        &fields,
+        &["target", "template", "min", "max", "container", "scale_down", "replace"],
+    )?;
+    let Some(template) = fields.remove("template").filter(|template| !template.is_null()) else {
+        if let Some(name) = fields.keys().find(|name| name.as_str() != "target") {
+            return Err(BadCall::new(name, "goes with a template only"));
         }
-    }
-    check_names(&fields, &["target"])?;
-    let target = fields.get("target").ok_or_else(|| BadCall::new("target", "is missing"))?;
-    Ok(Command::SetTarget { group, target: count("target", target)? })
+        let target = fields.get("target").ok_or_else(|| BadCall::new("target", "is missing"))?;
+        return Ok(PutGroup::Target(count("target", target)?));
+    };
+    let number = |name: &str| optional(&fields, name).map(|value| count(name, value)).transpose();
+    Ok(PutGroup::Whole(Box::new(NewGroup {
+        template,
+        container: optional(&fields, "container")
+            .map(|value| text("container", value))
+            .transpose()?,
+        target: number("target")?,
+        min: number("min")?,
+        max: number("max")?,
+        scale_down: word(
+            &fields,
+            "scale_down",
+            [("any", ScaleDown::Any), ("pending", ScaleDown::Pending)],
+        )?,
+        replace: word(
+            &fields,
+            "replace",
+            [("terminating", Replace::Terminating), ("gone", Replace::Gone)],
+        )?,
+    })))
 }
 
 /// Reads the body of `POST /v1/executors/kill`.
@@ -208,6 +277,17 @@ fn count(field: &str, value: &Value) -> Result<u32, BadCall> {
     number.ok_or_else(|| BadCall::new(field, "must be a whole number from 0 to 4294967295"))
 }
 
+fn word<T>(
+    fields: &Map<String, Value>,
+    name: &str,
+    words: [(&str, T); 2],
+) -> Result<Option<T>, BadCall> {
+    let Some(value) = optional(fields, name) else { return Ok(None) };
+    let [(first, _), (second, _)] = &words;
+    let mistake = BadCall::new(name, format!("must be {first} or {second}"));
+    words.into_iter().find(|(word, _)| value == word).map(|(_, meant)| Some(meant)).ok_or(mistake)
+}
+
 fn flag(field: &str, value: &Value) -> Result<bool, BadCall> {
     value.as_bool().ok_or_else(|| BadCall::new(field, "must be true or false"))
 }
@@ -260,6 +340,29 @@ mod tests {
     }
 
     #[test]
+    fn reads_what_a_group_is_to_be() {
+        let body = r#"{"template":{"spec":1},"target":3,"min":1,"max":9,"container":"w",
+            "scale_down":"pending","replace":"gone"}"#;
+        let want = NewGroup {
+            template: json!({"spec": 1}),
+            container: Some("w".to_owned()),
+            target: Some(3),
+            min: Some(1),
+            max: Some(9),
+            scale_down: Some(ScaleDown::Pending),
+            replace: Some(Replace::Gone),
+        };
+        assert!(parse_put_group(body.as_bytes()) == Ok(PutGroup::Whole(Box::new(want))));
+        let body = r#"{"template":{"spec":1},"max":null,"scale_down":"any"}"#;
+        let want = NewGroup {
+            template: json!({"spec": 1}),
+            scale_down: Some(ScaleDown::Any),
+            ..NewGroup::default()
+        };
+        assert!(parse_put_group(body.as_bytes()) == Ok(PutGroup::Whole(Box::new(want))));
+    }
+
+    #[test]
     fn what_it_writes_it_reads() {
         let executors: BTreeSet<ExecutorId> = [ExecutorId(7), ExecutorId(9)].into();
         for after in [AfterKill::Lower, AfterKill::Replace, AfterKill::Target(3)] {
@@ -268,9 +371,7 @@ mod tests {
                 assert_eq!(parse_kill(&kill_body(&executors, after, force, reason)), Ok(want));
             }
         }
-        let group = GroupName::from("g");
-        let want = Command::SetTarget { group: group.clone(), target: 5 };
-        assert_eq!(parse_set_target(group, &target_body(5)), Ok(want));
+        assert!(parse_put_group(&target_body(5)) == Ok(PutGroup::Target(5)));
         assert_eq!(parse_target(&target_body(5)), Some(5));
         let want = BadCall::new("target", "is missing");
         assert_eq!(parse_error(&error_body("is missing", Some("target"))), Some(want));
@@ -289,7 +390,7 @@ mod tests {
             assert_eq!(bad.field.as_deref(), field, "{bad:?}");
             assert!(bad.error.contains(part), "{bad:?}");
         }
-        let put = |body: &str| parse_set_target(GroupName::from("g"), body.as_bytes());
+        let put = |body: &str| parse_put_group(body.as_bytes()).map(|_| Command::Status);
         check(put(""), None, "not JSON");
         check(put("{\"target\":1"), None, "line 1");
         check(put("[1]"), None, "object");
@@ -301,7 +402,13 @@ mod tests {
         check(put(r#"{"target":"3"}"#), Some("target"), "whole number");
         check(put(r#"{"target":4294967296}"#), Some("target"), "whole number");
         check(put(r#"{"target":1,"tarjet":1}"#), Some("tarjet"), "unknown field");
-        check(put(r#"{"target":1,"template":{}}"#), Some("template"), "not supported");
+        check(put(r#"{"target":1,"min":1}"#), Some("min"), "with a template");
+        check(put(r#"{"template":null}"#), Some("target"), "missing");
+        check(put(r#"{"template":{},"max":"2"}"#), Some("max"), "whole number");
+        check(put(r#"{"template":{},"scale_down":"all"}"#), Some("scale_down"), "any or pending");
+        check(put(r#"{"template":{},"replace":1}"#), Some("replace"), "terminating or gone");
+        check(put(r#"{"template":{},"container":["a"]}"#), Some("container"), "text");
+        check(put(r#"{"template":{},"image":"a"}"#), Some("image"), "unknown field");
 
         let kill = |body: &str| parse_kill(body.as_bytes());
         check(kill("{}"), Some("executors"), "missing");

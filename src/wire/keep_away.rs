@@ -46,12 +46,3 @@ pub fn leave_gaps(pod: &mut Value) {
 pub fn is_gap(field: &str, item: &Value) -> bool {
     item.is_null() && field.ends_with(FIELDS)
 }
-
-/// What goes into a gap: the server takes one name a requirement.
-#[must_use]
-pub fn requirements(nodes: &[String]) -> String {
-    let one = |node: &String| {
-        json!({ "key": "metadata.name", "operator": "NotIn", "values": [node] }).to_string()
-    };
-    nodes.iter().map(one).collect::<Vec<_>>().join(",")
-}

@@ -20,7 +20,7 @@ pub struct Growth {
 /// Limit and request, as they are written: first the template's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    amounts: Vec<(String, String)>,
+    pub(super) amounts: Vec<(String, String)>,
 }
 
 impl Steps {
@@ -55,19 +55,6 @@ impl Steps {
         }
         Ok(Self { amounts })
     }
-
-    /// Limit and request of a step; the last one where there are fewer.
-    #[must_use]
-    pub fn at(&self, step: u32) -> (&str, &str) {
-        let step = (step as usize).min(self.amounts.len().saturating_sub(1));
-        self.amounts.get(step).map_or(("", ""), |(limit, request)| (limit, request))
-    }
-
-    /// The limits above the template's own.
-    #[must_use]
-    pub fn limits(&self) -> Vec<String> {
-        self.amounts.iter().skip(1).map(|(limit, _)| limit.clone()).collect()
-    }
 }
 
 fn written(value: &Value) -> String {
@@ -98,10 +85,9 @@ mod tests {
         let [limit, request] = amounts;
         let request = Some(&request).filter(|request| !request.is_null());
         let steps = Steps::new(&growth, Some(&limit), request).unwrap();
-        let n = u32::try_from(want.len()).unwrap();
-        assert_eq!((0..n).map(|step| steps.at(step)).collect::<Vec<_>>(), want, "{limit}");
-        assert_eq!(steps.at(n + 5), want[want.len() - 1], "the last one stays");
-        assert_eq!(steps.limits().len(), want.len() - 1);
+        let amounts =
+            steps.amounts.iter().map(|(limit, request)| (limit.as_str(), request.as_str()));
+        assert_eq!(amounts.collect::<Vec<_>>(), want, "{limit}");
     }
 
     #[test]

@@ -4,14 +4,18 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
 
 use super::console;
 use crate::common::embedded::Embedded;
+use crate::common::posse::{command, said};
 use crate::common::real::NODES;
 use crate::common::reaper::Guarded;
-use crate::common::scene::Scene;
+use crate::common::scene::{Scene, TempDir};
 use crate::common::server::{Server, Who};
 use crate::common::wait::wait_value;
 
@@ -128,6 +132,58 @@ pub fn program(server: &dyn Server, name: &str) {
     let (output, good) = play(&scene, command, Path::new("/usr/bin"));
     assert!(good, "{name} failed:\n{output}");
     scene.finish_with_pods();
+}
+
+/// Has calls of the control API made from its document, and the answers held against it.
+pub fn schemathesis() {
+    let program = installed("bin/schemathesis");
+    if !program.exists() {
+        return not_tested("schemathesis");
+    }
+    let dir = TempDir::new("calls");
+    let file = |name: &str| dir.path().join(name);
+    let script = "echo $POSSE_CONTROL > address.new; mv address.new address; exec sleep 600";
+    let settings = json!({
+        "app": "calls", "driver": {"command": ["sh", "-c", script]},
+        // Whatever targets are set: each executor is a process.
+        "allocation": {"pending_max": 2},
+        "executors": [{"group": "default", "max": 2, "image": "none:1", "command": ["sleep", "600"]}],
+    });
+    fs::write(file("posse.yaml"), settings.to_string()).expect("the folder can be written");
+    fs::write(file("token"), "abcdefghijklmnop").expect("the folder can be written");
+    fs::set_permissions(file("token"), fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let log = File::create(file("log")).expect("the folder can be written");
+    let mut posse = command(dir.path());
+    posse.args(["run", "--dev", "--control=127.0.0.1:0", "--control-token-file=token"]);
+    posse.stdout(Stdio::null()).stderr(log);
+    let mut posse = Guarded::spawn(&mut posse).expect("the binary can be started");
+    let address = wait_value(LIMIT, "the control API", || {
+        assert!(!posse.is_over(), "posse ended");
+        fs::read_to_string(file("address"))
+    });
+    let mut calls = Command::new("timeout");
+    calls
+        .args(["-k", "5", &LIMIT.as_secs().to_string()])
+        .arg(program)
+        .args(["run", &format!("http://{}/openapi.json", address.trim())])
+        .args([
+            "-H",
+            "Authorization: Bearer abcdefghijklmnop",
+            "--seed",
+            "1",
+            "--max-examples",
+            "30",
+        ])
+        // A pod is the API server's to judge; events that are followed do not end.
+        .args(["--exclude-checks", "positive_data_acceptance", "--exclude-path", "/v1/events"])
+        .env("HOME", dir.path())
+        .current_dir(dir.path());
+    let output = calls.output().expect("it can be started");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(!posse.is_over(), "posse ended");
+    // Its executors go with it.
+    posse.signal(Signal::TERM);
+    wait_value(LIMIT, "posse to end", || posse.status().ok_or("it still runs"));
 }
 
 fn folder() -> PathBuf {

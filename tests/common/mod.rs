@@ -7,9 +7,11 @@
 pub mod access;
 pub mod audit;
 pub mod certs;
+pub mod control;
 pub mod embedded;
 pub mod http;
 pub mod node;
+pub mod openapi;
 pub mod posse;
 pub mod proxy;
 pub mod real;

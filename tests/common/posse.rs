@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::access::Access;
+use super::control::Control;
 use super::reaper::Guarded;
 use super::runner;
 use super::scene::APP;
@@ -215,6 +216,11 @@ impl Posse {
             let output = self.ask(&["status", "--json"]);
             if output.status.success() { Ok(()) } else { Err(said(&output)) }
         });
+    }
+
+    /// Its control API.
+    pub fn control(&self) -> Control {
+        Control { socket: self.control.clone() }
     }
 
     /// A client command of the same binary, against this run.

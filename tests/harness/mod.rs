@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use std::sync::Arc;
+
 use posse::core::action::Action;
 use posse::core::command::{Command, Reply};
 use posse::core::event::{Event, LossReason};
@@ -29,6 +31,7 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
         memory_steps: Vec::new(),
         decommission: None,
         from_file: false,
+        pod: Some(Arc::default()),
     }
 }
 

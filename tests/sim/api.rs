@@ -115,7 +115,7 @@ impl World {
         let Some(asked) = self.requests.get(&request).cloned() else { return Ok(()) };
         let is_heard = !asked.is_unheard && asked.gen_ == self.gen_;
         let input = match asked.action {
-            Action::Create { id, ref group, slot, ref shape, asked: mark } => {
+            Action::Create { id, ref group, slot, ref shape, asked: mark, .. } => {
                 let answer = self.create(id.0, group, slot);
                 if let Ok(seen) = &answer {
                     self.note_avoided(seen, &shape.avoid);

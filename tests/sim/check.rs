@@ -4,17 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::{Action, Patch};
+use posse::core::command::{Command, Reply};
 use posse::core::event::{Budget, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
 use posse::core::pod::{ContainerState, Phase, Pod};
-use posse::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
+use posse::core::policy::{FailureLimit, GroupSpec, Policy, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
 use posse::core::status::State;
 use posse::core::stop::{StopOrder, StopResult};
 
 use super::cluster::{Cause, Cluster, is_over};
+use super::groups::Groups;
 use super::node::LOST_NODE;
 use super::world::World;
 
@@ -70,6 +72,7 @@ pub struct Check {
     unbound: BTreeMap<Uid, u64>,
     running: BTreeMap<Uid, u64>,
     lost_by_node: BTreeSet<Uid>,
+    groups: Groups,
 }
 
 /// The pod whose start was given up.
@@ -91,7 +94,7 @@ impl Check {
         Self { is_kept, ..Self::default() }
     }
 
-    pub fn on_start(&mut self, is_held: bool, cluster: &Cluster) {
+    pub fn on_start(&mut self, is_held: bool, cluster: &Cluster, groups: &[GroupSpec]) {
         let kept = cluster.pods.values().filter(|stored| stored.pod.counted.is_some());
         *self = Self {
             is_kept: self.is_kept,
@@ -104,6 +107,7 @@ impl Check {
             n_restores: cluster.n_restores,
             is_held,
             counted: kept.map(|stored| stored.pod.uid.clone()).collect(),
+            groups: Groups::new(groups),
             ..Self::default()
         };
     }
@@ -135,6 +139,14 @@ impl Check {
 
     pub fn on_stop(&mut self, order: StopOrder) {
         self.stop.get_or_insert(order);
+    }
+
+    pub fn before_call(&mut self, core: &Reconciler, command: &Command) {
+        self.groups.before_call(core, command);
+    }
+
+    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> Verdict {
+        self.groups.after_call(command, reply)
     }
 
     pub fn before_input(&mut self, core: &Reconciler, input: &Input) {
@@ -446,8 +458,9 @@ impl Check {
             return fail(format!("{action:?} without the lease"));
         }
         match action {
-            Action::Create { id, group, .. } => {
+            Action::Create { id, group, pod, .. } => {
                 self.n_posts += 1;
+                self.groups.on_create(group, pod)?;
                 if id.0 > cluster.high_water {
                     // A restore took the reservation back: a later process cannot know of it.
                     self.unkept_ids.insert(id.0);
@@ -662,6 +675,10 @@ impl Check {
             if held && n_stuck > 0 {
                 fewest = 0;
             }
+            if group.spec.pod.is_none() {
+                // Found after a restart, and not put again: nobody knows how to make more.
+                fewest = 0;
+            }
             let too_many = match group.spec.scale_down {
                 ScaleDown::Any => n > target,
                 ScaleDown::Pending => false,
@@ -679,7 +696,12 @@ impl Check {
                 return fail(format!("{name}: {capacity} counted, {n} live"));
             }
         }
-        let n_all = world.cluster.pods.values().filter(|s| s.is_labelled).count();
+        world.check.groups.converged(core, &world.cluster)?;
+        // What history brought back of a group that is forgotten has nowhere to be but on its way.
+        let is_stray =
+            |pod: &Pod| pod.deleting && !core.executors().groups.contains_key(&pod.group);
+        let all = world.cluster.pods.values().filter(|s| s.is_labelled && !is_stray(&s.pod));
+        let n_all = all.count();
         if n_owned != n_all {
             return fail(format!("{n_owned} of {n_all} pods are in groups"));
         }

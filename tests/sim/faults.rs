@@ -37,6 +37,8 @@ pub struct Profile {
     pub restores: u64,
     pub lease_losses: u64,
     pub retargets: u64,
+    /// Groups put and deleted by calls.
+    pub group_calls: u64,
     pub early_stop: bool,
     pub keep: bool,
     pub is_high_water_kept: bool,
@@ -124,6 +126,7 @@ impl Profile {
             restores: some(rng, 25, 2),
             lease_losses: some(rng, 25, 2),
             retargets: some(rng, 80, 8),
+            group_calls: 0,
             early_stop: rng.chance(25),
             keep: rng.chance(5),
             is_high_water_kept: rng.chance(70),

@@ -5,6 +5,7 @@ pub mod check;
 pub mod cluster;
 pub mod driver;
 pub mod faults;
+pub mod groups;
 pub mod node;
 pub mod trace;
 pub mod world;

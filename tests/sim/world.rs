@@ -8,7 +8,7 @@ use posse::core::action::Action;
 use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
-use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
+use posse::core::policy::{GroupSpec, Policy};
 use posse::core::reconciler::{Identity, Reconciler};
 use posse::core::rng::Rng;
 use posse::core::stop::StopOrder;
@@ -18,6 +18,7 @@ use super::check::{Check, Verdict};
 use super::cluster::Cluster;
 use super::driver::Driver;
 use super::faults::{Profile, at, policy};
+use super::groups::group;
 use super::trace::{short, trace};
 
 pub const PREFIX: &str = "app-x-exec-";
@@ -32,6 +33,7 @@ pub enum Happening {
     Answer(u64, Box<Input>),
     BackUp,
     Calm,
+    Call,
     Drive,
     Driver,
     Execute(u64),
@@ -93,6 +95,9 @@ pub struct World {
     pub requests: BTreeMap<u64, Request>,
     pub outstanding: BTreeSet<u64>,
     pub groups: Vec<GroupSpec>,
+    /// Of its own, so that seeds mean what they meant before there were such calls.
+    pub calls_rng: Rng,
+    pub n_calls: u64,
     pub stuck: BTreeSet<Uid>,
     /// What starts and nodes do is drawn from this one.
     pub trouble_rng: Rng,
@@ -114,12 +119,16 @@ pub struct World {
 impl World {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let profile = Profile::draw(&mut rng);
+        let mut profile = Profile::draw(&mut rng);
         let mut policy = policy(&mut rng);
         let mut groups: Vec<GroupSpec> =
             (0..profile.n_groups).map(|i| group(&format!("g{i}"), &mut rng)).collect();
+        let mut calls_rng = Rng::new(seed.rotate_left(32));
+        if calls_rng.chance(50) {
+            profile.group_calls = 1 + calls_rng.below(12);
+        }
         let driver = Driver::draw(seed, &mut policy, &mut groups);
-        Self { driver, ..Self::with(rng, profile, policy, groups) }
+        Self { driver, calls_rng, ..Self::with(rng, profile, policy, groups) }
     }
 
     pub fn with(rng: Rng, profile: Profile, policy: Policy, groups: Vec<GroupSpec>) -> Self {
@@ -139,6 +148,8 @@ impl World {
             requests: BTreeMap::new(),
             outstanding: BTreeSet::new(),
             groups,
+            calls_rng: Rng::new(0),
+            n_calls: 0,
             stuck: BTreeSet::new(),
             trouble_rng: Rng::new(0),
             avoided: BTreeMap::new(),
@@ -231,6 +242,10 @@ impl World {
             let at = self.rng.below(end);
             self.at(at, Happening::Drive);
         }
+        for _ in 0..self.profile.group_calls {
+            let at = self.calls_rng.below(end);
+            self.at(at, Happening::Call);
+        }
         if self.profile.early_stop {
             let at = self.rng.below(end);
             self.at(at, Happening::Stop);
@@ -316,6 +331,7 @@ impl World {
             }
             Happening::Start => self.start(),
             Happening::Lease(held) => return self.lease(held),
+            Happening::Call => self.call_group()?,
             Happening::Drive => self.drive(),
             Happening::NodeLoss => self.lose_node(),
             Happening::Foreign => self.squat(),
@@ -388,7 +404,7 @@ impl World {
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
         self.core =
             Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
-        self.check.on_start(self.is_held, &self.cluster);
+        self.check.on_start(self.is_held, &self.cluster, &self.groups);
         self.driver.on_start();
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
@@ -609,20 +625,6 @@ impl World {
         self.requests.insert(self.n_requests, request);
         self.outstanding.insert(self.n_requests);
         self.n_requests
-    }
-}
-
-fn group(name: &str, rng: &mut Rng) -> GroupSpec {
-    GroupSpec {
-        name: GroupName::from(name),
-        target: u32::try_from(rng.below(8)).unwrap(),
-        min: u32::from(rng.chance(20)),
-        max: rng.chance(20).then_some(6),
-        scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
-        replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
-        memory_steps: Vec::new(),
-        decommission: None,
-        from_file: rng.chance(50),
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Parser as _;
 use super::*;
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::testing::Folder;
-use crate::core::action::Shape;
+use crate::core::pod_text::Shape;
 use crate::core::policy::{FailureLimit, Replace, ScaleDown};
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
@@ -42,7 +42,7 @@ fn identity() -> RunIdentity {
 /// The pod of a group, as JSON.
 fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
     let group = &settings.groups[group];
-    let compiled = group.template.compile(&settings.identity(group, &identity())).unwrap();
+    let compiled = group.template.compile(&settings.identity(Some(group), &identity())).unwrap();
     serde_json::from_slice(&compiled.render(1, 0, &Shape::default())).unwrap()
 }
 
@@ -67,6 +67,7 @@ fn the_contracts_example_becomes_settings() {
         memory_steps: Vec::new(),
         decommission: None,
         from_file: true,
+        pod: None,
     };
     assert_eq!(group.spec, want);
     let pod = pod(&got, 0);

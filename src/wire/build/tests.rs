@@ -353,7 +353,7 @@ fn memory_grows_in_the_deciding_container_alone() {
         ..identity()
     };
     let compiled = Template::parse("t.yaml", text).unwrap().compile(&identity).unwrap();
-    assert_eq!(compiled.memory_steps(), ["1536Mi", "2Gi"]);
+    assert_eq!(compiled.pod.memory_steps(), ["1536Mi", "2Gi"]);
     for (memory_step, limit, request) in
         [(0, "1Gi", "512Mi"), (1, "1536Mi", "768Mi"), (2, "2Gi", "1024Mi"), (9, "2Gi", "1024Mi")]
     {

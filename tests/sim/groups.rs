@@ -1,0 +1,152 @@
+//! Owns groups: those of the file, the calls that make, change and delete others, and what must hold
+//! of them: what this process was told of each, beside what the core makes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use posse::core::command::{Command, GroupChange, Reply};
+use posse::core::ids::{GroupName, Uid};
+use posse::core::pod_text::{Part, PodText};
+use posse::core::policy::{GroupSpec, Replace, ScaleDown};
+use posse::core::reconciler::Reconciler;
+use posse::core::rng::Rng;
+use posse::core::time::Millis;
+
+use super::check::Verdict;
+use super::cluster::{Cluster, is_over};
+use super::faults::at;
+use super::trace;
+use super::world::World;
+
+/// The groups as this process was last told of them.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// What the pods of each are.
+    pods: BTreeMap<GroupName, PodText>,
+    deleted: BTreeSet<GroupName>,
+    /// Pods of groups that were deleted: they have to go, whoever bears their name since.
+    doomed: BTreeSet<Uid>,
+}
+
+impl Groups {
+    pub fn new(file: &[GroupSpec]) -> Self {
+        let pod = |spec: &GroupSpec| (**spec.pod.as_ref().unwrap()).clone();
+        let pods = file.iter().map(|spec| (spec.name.clone(), pod(spec)));
+        Self { pods: pods.collect(), ..Self::default() }
+    }
+
+    pub fn before_call(&mut self, core: &Reconciler, command: &Command) {
+        if let Command::DeleteGroup { group } = command {
+            let ours = core.executors().iter().filter(|(_, executor)| executor.group == *group);
+            self.doomed.extend(ours.filter_map(|(_, executor)| executor.uid.clone()));
+        }
+    }
+
+    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> Verdict {
+        match (command, reply) {
+            (Command::DeleteGroup { group }, Reply::Done) => {
+                self.pods.remove(group);
+                self.deleted.insert(group.clone());
+            }
+            (Command::PutGroup { group, change }, Reply::Target(target)) => {
+                let least = change.min.unwrap_or(0);
+                let most = change.max.unwrap_or(u32::MAX);
+                if *target < least || *target > most {
+                    return Err(format!("{command:?} set {target}"));
+                }
+                self.pods.insert(group.clone(), (*change.pod).clone());
+                self.deleted.remove(group);
+            }
+            (Command::SetTarget { group, .. }, Reply::Target(_))
+                if self.deleted.contains(group) =>
+            {
+                return Err(format!("{command:?} of a deleted group"));
+            }
+            (
+                Command::DeleteGroup { group } | Command::SetTarget { group, .. },
+                Reply::UnknownGroup,
+            ) if self.pods.contains_key(group) => {
+                return Err(format!("{command:?} of a known group: {reply:?}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A create asks for what the group's pods are now, and for no other.
+    pub fn on_create(&self, group: &GroupName, pod: &PodText) -> Verdict {
+        if self.pods.get(group) != Some(pod) {
+            return Err(format!("a create in {group} is not made from its template"));
+        }
+        Ok(())
+    }
+
+    /// Long after the last call: what was deleted is gone, what was made is there.
+    pub fn converged(&self, core: &Reconciler, cluster: &Cluster) -> Verdict {
+        let pods = || cluster.pods.values().filter(|stored| stored.is_labelled);
+        if let Some(left) = pods().find(|s| self.doomed.contains(&s.pod.uid) && !is_over(&s.pod)) {
+            return Err(format!("{} lives, and its group was deleted", left.pod.id));
+        }
+        let groups = &core.executors().groups;
+        if let Some(name) = self.pods.keys().find(|name| !groups.contains_key(*name)) {
+            return Err(format!("{name} is forgotten, and nobody deleted it"));
+        }
+        for name in self.deleted.iter().filter(|name| groups.contains_key(*name)) {
+            if !pods().any(|stored| stored.pod.group == *name) {
+                return Err(format!("{name} is deleted and empty, and still known"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// Somebody makes, changes or deletes a group by a call, of the file or not.
+    pub fn call_group(&mut self) -> Verdict {
+        let rng = &mut self.calls_rng;
+        let name = GroupName::from(["g0", "g1", "p0", "p1"][at(rng, 4)]);
+        let number = |rng: &mut Rng| u32::try_from(rng.below(7)).unwrap();
+        self.n_calls += 1;
+        let command = match rng.below(4) {
+            0 => Command::DeleteGroup { group: name },
+            1 => Command::SetTarget { group: name, target: number(rng) },
+            _ => {
+                let change = GroupChange {
+                    pod: pod_text(&format!("{name} by call {}", self.n_calls)),
+                    target: rng.chance(70).then(|| number(rng)),
+                    min: rng.chance(10).then_some(1),
+                    max: rng.chance(20).then(|| number(rng)),
+                    scale_down: rng.chance(20).then_some(ScaleDown::Pending),
+                    replace: rng.chance(20).then_some(Replace::Gone),
+                };
+                Command::PutGroup { group: name, change }
+            }
+        };
+        let Some(core) = &mut self.core else { return Ok(()) };
+        self.check.before_call(core, &command);
+        let reply = core.command(command.clone(), Millis(self.now));
+        trace(|| format!("{:>9}   <- {command:?}: {reply:?}", self.now));
+        self.wake();
+        self.check.after_call(&command, &reply)
+    }
+}
+
+/// A group of the file.
+pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
+    GroupSpec {
+        name: GroupName::from(name),
+        target: u32::try_from(rng.below(8)).unwrap(),
+        min: u32::from(rng.chance(20)),
+        max: rng.chance(20).then_some(6),
+        scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
+        replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
+        memory_steps: Vec::new(),
+        decommission: None,
+        from_file: rng.chance(50),
+        pod: Some(pod_text(&format!("{name} of the file"))),
+    }
+}
+
+fn pod_text(text: &str) -> Arc<PodText> {
+    Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
+}
