@@ -228,10 +228,14 @@ impl Reconciler {
     fn send_create(&mut self, id: ExecutorId, now: Millis) {
         let asked = self.mark();
         // The latest, on every try: whatever made the pod of that name, it is the group's.
-        let pod = self.executors.group_of(id).and_then(|group| group.spec.pod.clone());
+        let Some(spec) = self.executors.group_of(id).map(|group| &group.spec) else { return };
+        let (pod, n_steps) = (spec.pod.clone(), spec.memory_steps.len());
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
         executor.avoids_until = self.nodes.first_end();
+        // Another template may have come since, with fewer steps or none.
+        let n_steps = u32::try_from(n_steps).unwrap_or(u32::MAX);
+        executor.memory_step = executor.memory_step.min(n_steps);
         let shape = Shape { avoid: self.nodes.names(), memory_step: executor.memory_step };
         let Some(create) = executor.create.as_deref_mut() else { return };
         let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };

@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod driver;
 pub mod faults;
 pub mod groups;
+pub mod losses;
 pub mod node;
 pub mod trace;
 pub mod world;
