@@ -112,6 +112,7 @@ class Play:
     def check_work(self):
         """All that was computed, in whatever state the cluster was."""
         for prime, futures in self.work:
+            self.until("all that was computed", lambda: all(future.done() for future in futures))
             got = self.client.gather(list(futures))
             are_same = [np.array_equal(one, other) for one, other in zip(got, with_numpy(prime))]
             self.checks.same(f"product of {N} x {N}, as NumPy has it, bit by bit", are_same, [True] * 3)
@@ -131,7 +132,7 @@ class Play:
         same("retired, then killed", sorted(e["executor"] for e in killed), sorted({*now} - {most}))
         same("the worker that stays", sorted(self.workers()), [most])
         same("the target", events("target_changed")[-1]["target"], 1)
-        sizes = {future.key: future.result().nbytes for future in held}
+        sizes = {future.key: future.result(timeout=60).nbytes for future in held}
         same("results held by one worker each", sizes, HELD_BYTES)
         same("how often they were made", sorted(Path(path).read_text().split()), ["most", "some"])
         retired = [self.removed(now[worker]) for worker in now if worker != most]
