@@ -54,7 +54,8 @@ class Play:
     def __init__(self, checks, seed):
         self.checks, self.seeded = checks, random.Random(seed)
         port = free_port()
-        configuration = checks.configuration(("8786", port), ("target/dask/bin/dask", DASK))
+        configuration = checks.configuration(
+            ("8786", port), ("target/dask/bin/dask", DASK), ("timeout: 60s", "timeout: 20s"))
         self.posse = checks.start(
             "posse", posse_binary(), "run", "--dev", "-f", configuration,
             "--instance", checks.instance, "--events", str(checks.folder / "events"),
@@ -137,6 +138,17 @@ class Play:
         same("how often they were made", sorted(Path(path).read_text().split()), ["most", "some"])
         retired = [self.removed(now[worker]) for worker in now if worker != most]
         same("results lost with them", [e["lost-computed-tasks"] for e in retired], [set()] * 5)
+        return most
+
+    def silence(self, worker):
+        """The last worker hangs: only its heartbeats tell."""
+        [pid] = self.client.run(os.getpid).values()
+        os.kill(pid, signal.SIGSTOP)
+        loss = self.until("its loss", lambda: [
+            e for e in self.checks.events("executor_lost") if e["reason"] == "heartbeat_timeout"])[0]
+        os.kill(pid, signal.SIGKILL)
+        self.until("another one", lambda: len(w := self.workers()) == 1 and worker not in w)
+        self.checks.same("lost for its silence", loss["executor"], worker)
 
     def end(self):
         self.posse.terminate()
@@ -165,8 +177,9 @@ def main():
     with Checks("dask") as checks, dask.config.set({"array.slicing.split-large-chunks": False}):
         play = Play(checks, seed)
         six = play.kill_one(play.to_six())
-        play.to_one(six)
+        last = play.to_one(six)
         play.check_work()
+        play.silence(last)
         play.end()
     without_posse("no posse is named", ["POSSE_CONTROL", "posse run"], "")
     without_posse("nobody answers", ["/nowhere", "is `posse run` there"], "unix:/nowhere")

@@ -4,16 +4,20 @@
 
 1. under `posse run --dev`: one executor is killed in the middle of an item, one item kills whoever
    takes it, and whoever has the last item is stopped and falls silent;
-2. beside a `posse run` that is killed and started again, while an executor dies unseen;
+2. beside a `posse run` that is killed and started again; meanwhile one executor dies and another one
+   vanishes with its pod, so that no event will ever tell of it;
 3. without a posse, and with a wrong token.
 """
 
 import collections
+import http.client
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -114,6 +118,11 @@ def under_posse(seed):
         same("losses", {e["executor"]: (e["reason"], e["exit_code"]) for e in lost}, want)
         same("losses told once", len(lost), len(want))
         same("let go, so that one is left", len(killed) > 0, True)
+        story = checks.events("executor_lost", "executor_requested")
+        first = next(i for i, event in enumerate(story) if event.get("reason") == "killed")
+        n_asked = sum(event["event"] == "executor_requested" for event in story[first:])
+        n_failed = sum(event.get("reason", "killed") != "killed" for event in story[first:])
+        same("nobody comes for those that were let go", n_asked <= n_failed, True)
         targets = [event["target"] for event in checks.events("target_changed")]
         same("the target's highest and its last", (max(targets), targets[-1]), (6, 1))
         same("executors left behind", checks.processes(), [])
@@ -156,7 +165,11 @@ def beside_posse(seed):
         before = {line["executor"] for line in play.record("registered")}
         first.kill()
         first.wait()
+        away = time.time()
         victim = play.kill_one(seeded)
+        holders = checks.until("another one", lambda: sorted({*play.holders()} - {victim}))
+        vanished = seeded.choice(holders)
+        delete_pod(cluster.read_text(), f"queue-{checks.instance}-exec-{vanished}")
         second = start_posse("posse-again")
         checks.until("the end of the work", lambda: driver.poll() is not None)
         second.terminate()
@@ -166,11 +179,21 @@ def beside_posse(seed):
         play.check_work(checks.output("driver.out"))
         runs = {event["run"] for event in checks.events("started")}
         checks.same("runs of posse", len(runs), 2)
-        checks.same("the one that died unseen is known as lost", bool(play.lost(victim)), True)
+        gone = [bool(play.lost(executor)) for executor in (victim, vanished)]
+        checks.same("those that went unseen are known as lost", gone, [True, True])
         poisoned = {line["executor"] for line in play.record("lost") if line["item"] == POISON}
-        workers = {line["executor"] for line in play.record("done", "begun")}
-        checks.same("executors that both runs knew", before - {victim} - poisoned <= workers, True)
+        kept = before - {victim, vanished} - poisoned
+        after = {line["executor"] for line in play.record("done") if line["time"] > away}
+        checks.same("executors that worked on for the next run", kept <= after, True)
         checks.same("executors left behind", checks.processes(), [])
+
+
+def delete_pod(kubeconfig, name):
+    """As `kubectl delete pod --grace-period=0` does."""
+    host = re.search(r"server: .https?://([0-9.:]+)", kubeconfig).group(1)
+    api = http.client.HTTPConnection(host, timeout=10)
+    api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
+    assert api.getresponse().status == 200, name
 
 
 def without_posse(what, words, **environment):
