@@ -1,5 +1,6 @@
 """What the examples' run.py have in common: a `posse` of one's own, its events, what was checked."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 POLL_SECONDS = 0.02
 SECONDS_MAX = 120
+SECONDS_TO_END = 30
 CHARS_MAX = 100
 
 
@@ -61,12 +63,16 @@ class Checks:
         return self
 
     def __exit__(self, kind, error, _):
-        for process in self.started:
-            if process.poll() is None:
+        for process in reversed(self.started):
+            process.terminate()
+            try:
+                process.wait(SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         seconds = f"{time.monotonic() - self.at:.1f} s"
         if error or self.failed:
             sys.exit(f"{self.name}: FAILED after {seconds}: {error or self.failed}; see {self.folder}")
