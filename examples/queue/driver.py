@@ -52,7 +52,7 @@ class Queue:
                     return {}
                 item = self.claims[executor] = self.todo.popleft()
                 self.write("begun", executor=executor, item=item, pid=pid)
-            item = self.claims[executor]  # asked for again where the answer did not arrive
+            item = self.claims[executor]  # the same again, where the answer did not arrive
             return {"item": item, "work": ITEMS[item]}
 
     def lost(self, executor, reason, caused_by_app=False):
@@ -102,8 +102,7 @@ def scale(control, queue, group):
     moment that they are chosen, so no item is lost with them."""
     with queue.lock:
         target = max(group["min"], min(group["max"], -(-queue.n_open() // ITEMS_PER_EXECUTOR)))
-        n_surplus = max(0, len(queue.known - queue.leaving) - target)
-        victims = queue.idle()[::-1][:n_surplus]
+        victims = queue.idle()[::-1][: max(0, len(queue.known - queue.leaving) - target)]
         queue.leaving.update(victims)
     if victims:
         queue.write("kill", executors=victims, target=target)
