@@ -172,7 +172,7 @@ fn no_start_is_judged_without_a_word_from_the_server() {
     run.take();
     bound(&mut run, &[1], Some(StuckKind::Image));
     run.wait(60 * MINUTE);
-    assert_eq!((losses(&run), run.take()), (vec![], vec![]));
+    assert_eq!((losses(&run), run.take(), run.n_polls), (vec![], vec![], 1), "it asks, once");
     // It has run all the while.
     run.running(&[1]);
     live(&mut run, 60 * MINUTE);

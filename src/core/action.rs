@@ -17,7 +17,7 @@ pub enum Patch {
     Draining(Draining, Option<(String, String)>),
 }
 
-/// One thing to do. Every action but `Relist` is answered by exactly one input.
+/// One thing to do. Every action but `Poll` and `Relist` is answered by exactly one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// POST the pod of this executor.
@@ -43,6 +43,8 @@ pub enum Action {
     ReadLog { uid: Uid, name: String, container: Option<Box<str>>, n_lines: u32 },
     /// PATCH this pod, this uid only.
     Patch { uid: Uid, name: String, patch: Patch },
+    /// LIST, beside the watch: whether anything has changed is to be known now.
+    Poll,
     /// The snapshot is wrong: the watch has to LIST again and go on from there.
     Relist,
     /// Keep the id high water on the server.

@@ -1,10 +1,11 @@
 //! Owns the start of executors: what keeps one from running, how long that may last, and its end
-//! when the time is up. Sends nothing.
+//! when the time is up. Sends nothing but the wish for a LIST.
 //!
 //! Times run by our own clock from our own first sight, so a restart begins them anew. A start is
 //! given up by the first word from the server (a change, a bookmark, a LIST) after its time is up,
 //! never before: the pod may run by now and the watch be down.
 
+use crate::core::action::Action;
 use crate::core::event::{DeleteCause, LossReason};
 use crate::core::executors::{Group, Start};
 use crate::core::ids::ExecutorId;
@@ -17,6 +18,9 @@ use crate::core::waiting::Waiting;
 
 /// An executor counts against `unschedulable_max` when the scheduler has said so for this long.
 const UNSCHEDULABLE_MS: u64 = 120_000;
+
+/// Between two LISTs that are asked for because starts are due.
+const NEWS_ASKED_EVERY_MS: u64 = 5_000;
 
 /// A limit that ends a start.
 struct Limit {
@@ -105,6 +109,7 @@ impl Reconciler {
         let is_known = self.snapshot.is_synced() && self.news_at.is_some_and(|at| at >= limit.at);
         if !is_known || !self.is_lease_held || self.stop.is_some() {
             self.overdue.insert(id);
+            self.ask_for_news(id, now);
             return;
         }
         let Some(name) = limit.name else {
@@ -115,6 +120,22 @@ impl Reconciler {
         self.lose(id, &loss, now);
         self.insist(id, now);
         self.settle(id, now);
+    }
+
+    /// A watch on which nothing happens tells nothing for a minute; a start is judged by a LIST then.
+    fn ask_for_news(&mut self, id: ExecutorId, now: Millis) {
+        if !self.snapshot.is_synced() || !self.is_lease_held || self.stop.is_some() {
+            return;
+        }
+        match self.news_asked_at.map(|at| at.after(NEWS_ASKED_EVERY_MS)).filter(|&at| at > now) {
+            Some(at) => {
+                self.timers.insert((at, Timer::Start(id)));
+            }
+            None => {
+                self.news_asked_at = Some(now);
+                self.actions.push_back(Action::Poll);
+            }
+        }
     }
 
     /// Looks again at the starts whose time was up when the server had not been heard of since.

@@ -99,6 +99,8 @@ pub struct Reconciler {
     pub(in crate::core) news_at: Option<Millis>,
     /// Something was told since `overdue` was last judged.
     pub(in crate::core) has_news: bool,
+    /// When it was asked to tell, for starts whose time was up.
+    pub(in crate::core) news_asked_at: Option<Millis>,
     pub(in crate::core) had_first_list: bool,
     pub(in crate::core) hold_until: Option<Millis>,
     pub(in crate::core) is_lease_held: bool,
@@ -145,6 +147,7 @@ impl Reconciler {
             overdue: BTreeSet::new(),
             news_at: None,
             has_news: false,
+            news_asked_at: None,
             had_first_list: false,
             hold_until: None,
             stop: None,

@@ -74,6 +74,9 @@ impl SharedMark {
 
 /// What the loop asks of the threads that look at the server.
 pub trait Upstream {
+    /// LIST now, beside the watch.
+    fn poll(&self);
+
     /// The snapshot is wrong: LIST again under the new epoch.
     fn relist(&self);
 
@@ -309,6 +312,7 @@ impl<U: Upstream> Engine<'_, U> {
     fn act(&mut self, action: Action) {
         debug!("do: {action:?}");
         match action {
+            Action::Poll => self.upstream.poll(),
             Action::Relist => self.upstream.relist(),
             Action::ReserveIds { up_to } => self.upstream.reserve_ids(up_to),
             action @ (Action::Create { .. }

@@ -301,6 +301,12 @@ impl<'a> Threads<'a> {
 }
 
 impl Upstream for Threads<'_> {
+    fn poll(&self) {
+        if let Some(poll) = &self.poll {
+            poll.control.ask(ListSource::Poll);
+        }
+    }
+
     fn relist(&self) {
         match (&self.watch, &self.poll) {
             (Some(watch), _) => watch.control.relist(),

@@ -79,6 +79,7 @@ impl Writers {
             | Action::GetNode { .. }
             | Action::List { .. }
             | Action::Patch { .. }
+            | Action::Poll
             | Action::Relist
             | Action::ReserveIds { .. } => &mut self.chores,
         };
@@ -168,8 +169,8 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
             log_answer("log of", &name, answer.as_ref().err());
             Input::LogRead { uid, answer }
         }
-        // Others carry these out: the watcher, and the keeper of ids.
-        Action::Relist | Action::ReserveIds { .. } => return None,
+        // Others carry these out: the poller, the watcher, and the keeper of ids.
+        Action::Poll | Action::Relist | Action::ReserveIds { .. } => return None,
     };
     Some(input)
 }

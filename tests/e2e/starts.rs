@@ -71,7 +71,7 @@ pub fn image_that_cannot_be_pulled(server: &dyn Server) {
         container.as_object_mut().expect("a map").remove("command");
     });
     let settings = json!({"executors": group(&pod, &json!({})), "failures": {"start": 1},
-        "allocation": {"image_timeout": "2s", "poll_interval": "1s"}});
+        "allocation": {"image_timeout": "2s"}});
     let posse = scene.run().settings(settings).start();
     for id in 1..=2 {
         if id == 2 {
@@ -107,7 +107,7 @@ pub fn secret_that_is_missing(server: &dyn Server) {
         container["env"].as_array_mut().expect("a list").push(variable);
     });
     let settings = json!({"executors": group(&pod, &json!({})),
-        "allocation": {"start_timeout": "3s", "poll_interval": "1s"}});
+        "allocation": {"start_timeout": "3s"}});
     let posse = scene.run().settings(settings).start();
     holds_up(&scene, &only(&scene, 1), "CreateContainerConfigError", "secret \"token\" not found");
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
@@ -136,7 +136,7 @@ pub fn node_where_nothing_starts(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_starts(true);
     let settings = json!({"bad_nodes": {"losses": 1, "share": 1},
-        "allocation": {"start_timeout": "2s", "poll_interval": "1s"}});
+        "allocation": {"start_timeout": "2s"}});
     let posse = scene.run().executors(1).settings(settings).start();
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
     assert_eq!((&lost["reason"], &lost["budget"]), (&json!("start_timeout"), &json!("start")));
@@ -162,7 +162,7 @@ pub fn no_node_is_waited_for(server: &dyn Server) {
         container["resources"] = json!({"requests": {"cpu": "100000"}});
     });
     let settings = json!({"executors": group(&pod, &json!({})),
-        "allocation": {"unschedulable_timeout": "3s", "poll_interval": "1s"}});
+        "allocation": {"unschedulable_timeout": "3s"}});
     let posse = scene.run().settings(settings).start();
     let waiting = posse.wait_event("waiting", |event| event["for"] == "unschedulable");
     let words = waiting["message"].as_str().unwrap_or_default().to_owned();

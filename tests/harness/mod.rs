@@ -46,6 +46,8 @@ pub struct Run {
     pub pods: Vec<Pod>,
     pub events: Vec<Event>,
     pub asked: Vec<Action>,
+    /// LISTs asked for beside the watch; they change nothing.
+    pub n_polls: u32,
 }
 
 impl Run {
@@ -61,7 +63,7 @@ impl Run {
             is_driver_ready: true,
         };
         let core = Reconciler::new(identity, policy, groups, 1, Millis(0));
-        Self { core, now: 0, version: 10, pods: vec![], events: vec![], asked: vec![] }
+        Self { core, now: 0, version: 10, pods: vec![], events: vec![], asked: vec![], n_polls: 0 }
     }
 
     /// A run whose first LIST was empty.
@@ -82,7 +84,11 @@ impl Run {
             self.events.push(event);
         }
         while let Some(action) = self.core.poll_action() {
-            self.asked.push(action);
+            if action == Action::Poll {
+                self.n_polls += 1;
+            } else {
+                self.asked.push(action);
+            }
         }
     }
 

@@ -25,6 +25,11 @@ enum Fault {
 
 impl World {
     pub fn send(&mut self, action: &Action) {
+        if *action == Action::Poll {
+            let (gen_, source) = (self.gen_, ListSource::Poll);
+            self.after(0, Happening::ListSent { gen_, stream: None, source });
+            return;
+        }
         if *action == Action::Relist {
             self.open_stream();
             return;
@@ -105,7 +110,7 @@ impl World {
             Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
-            Action::Relist => return,
+            Action::Poll | Action::Relist => return,
         };
         self.after(ms, Happening::Answer(request, Box::new(input)));
     }
@@ -170,7 +175,7 @@ impl World {
                 self.cluster.high_water = self.cluster.high_water.max(up_to.0);
                 Input::IdsReserved { up_to }
             }
-            Action::Relist => return Ok(()),
+            Action::Poll | Action::Relist => return Ok(()),
         };
         if is_heard {
             let ms = 1 + self.rng.below(self.profile.answer_ms);

@@ -303,6 +303,7 @@ impl Check {
                 | Action::GetNode { .. }
                 | Action::List { .. }
                 | Action::ReadLog { .. }
+                | Action::Poll
                 | Action::Relist
                 | Action::ReserveIds { .. }
         );
