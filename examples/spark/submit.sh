@@ -17,7 +17,6 @@ spec:
       command: [sh, "$here/executor.sh"]
       env:
         - {name: SPARK_HOME, value: "$SPARK_HOME"}
-        - {name: PYTHONPATH, value: "$(dirname "$SPARK_HOME")"}
 YAML
 
 exec "$SPARK_HOME/bin/spark-submit" \
