@@ -6,23 +6,12 @@ import time
 
 from pyspark.sql import SparkSession
 
-DEADLINE_SECONDS = 150
-
-
-def executors():
-    """The ids of the executors that Spark has registered, the driver left out."""
-    infos = spark.sparkContext._jsc.sc().statusStore().executorList(True)
-    ids = [infos.apply(i).id() for i in range(infos.size())]
-    return sorted(int(number) for number in ids if number != "driver")
+import executors
 
 
 def wait_for(count):
-    until = time.monotonic() + DEADLINE_SECONDS
-    while len(executors()) != count:
-        if time.monotonic() > until:
-            sys.exit(f"no {count} executors after {DEADLINE_SECONDS} s: {executors()}")
-        time.sleep(0.2)
-    print(f"{count} executors: {executors()}", flush=True)
+    executors.wait_until(spark, f"{count} executors", lambda: len(executors.registered(spark)) == count)
+    print(f"{count} executors: {executors.registered(spark)}", flush=True)
 
 
 def work():

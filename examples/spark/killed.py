@@ -3,47 +3,13 @@
 The answer is the right one all the same.
 """
 
-import os
-import signal
 import sys
 import threading
 import time
 
 from pyspark.sql import SparkSession
 
-DEADLINE_SECONDS = 150
-
-
-def kill(executor):
-    """The process of an executor, found by its id in its environment."""
-    wanted = f"SPARK_EXECUTOR_ID={executor}".encode()
-    app = f"SPARK_APPLICATION_ID={spark.sparkContext.applicationId}".encode()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                environ = file.read().split(b"\0")
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                is_java = b"KubernetesExecutorBackend" in file.read()
-        except OSError:
-            continue
-        if is_java and wanted in environ and app in environ:
-            os.kill(int(pid), signal.SIGKILL)
-            return
-    sys.exit(f"no process of executor {executor}")
-
-
-def executors():
-    infos = spark.sparkContext._jsc.sc().statusStore().executorList(True)
-    ids = [infos.apply(i).id() for i in range(infos.size())]
-    return sorted(int(number) for number in ids if number != "driver")
-
-
-def wait_until(what, done):
-    until = time.monotonic() + DEADLINE_SECONDS
-    while not done():
-        if time.monotonic() > until:
-            sys.exit(f"not within {DEADLINE_SECONDS} s: {what}")
-        time.sleep(0.1)
+import executors
 
 
 def running(stage):
@@ -59,14 +25,14 @@ def slowly(pairs):
 
 
 spark = SparkSession.builder.appName("killed").getOrCreate()
-wait_until("two executors", lambda: len(executors()) == 2)
-first = executors()
+executors.wait_until(spark, "two executors", lambda: len(executors.registered(spark)) == 2)
+first = executors.registered(spark)
 numbers = spark.sparkContext.parallelize(range(4000), 4).map(lambda n: (n % 1000, n))
 
 # At a stage boundary: the map side is done and kept, its reader has not begun.
 sums = numbers.reduceByKey(lambda a, b: a + b, 4).persist()
 sums.count()
-kill(first[0])
+executors.kill(spark, first[0])
 print(f"killed executor {first[0]} between two stages", flush=True)
 
 # In a shuffle read: the second shuffle's reader is at work on the other one.
@@ -84,13 +50,13 @@ def is_reading():
         running(stage) for stage in active if stage != max(active))
 
 
-wait_until("a shuffle read", is_reading)
+executors.wait_until(spark, "a shuffle read", is_reading)
 time.sleep(1)
-kill(first[1])
+executors.kill(spark, first[1])
 print(f"killed executor {first[1]} in a shuffle read", flush=True)
-job.join(DEADLINE_SECONDS)
+job.join(executors.DEADLINE_SECONDS)
 if results != [sum(range(4000))]:
     sys.exit(f"the result is wrong: {results}")
-wait_until("two new executors", lambda: len(executors()) == 2 and not set(executors()) & set(first))
-print(f"the result is right; executors: {executors()} instead of {first}", flush=True)
+executors.wait_until(spark, "two new executors", lambda: len(set(executors.registered(spark)) - set(first)) == 2)
+print(f"the result is right; executors: {executors.registered(spark)} instead of {first}", flush=True)
 spark.stop()

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
 # cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions]
-# without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
+# [timing] [prepare]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
 # POSSE: the binary (default: target/release/posse, else target/debug/posse).
 set -eu
 
@@ -11,6 +11,7 @@ cd "$top"
 PYSPARK=pyspark==4.3.0
 home=$top/target/spark
 EVICTIONS=${EVICTIONS:-50}
+EXECUTORS=${EXECUTORS:-20}
 
 fail() {
     echo "spark: FAILED: $*" >&2
@@ -32,7 +33,8 @@ PATH=$home/venv/bin:$PATH
 SPARK_HOME=$(python3 -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')
 POSSE_SPARK_JAR=$home/posse-spark.jar
 PYTHONPATH=$here
-export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH
+PYTHONDONTWRITEBYTECODE=1
+export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
 "$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
 
 # name, configuration, command...
@@ -47,7 +49,7 @@ posse() {
         fail "the whole log is $work/log"
     }
     # What the recipe says of itself, without Spark's and posse's own lines.
-    grep -E '^(all [0-9]+ executors|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
+    grep -E '^(all [0-9]+ executors|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
 }
 
 # name, options of the witness, --, arguments of spark-submit...
@@ -112,11 +114,30 @@ evictions() {
         "$here/evictions.py" "$EVICTIONS" "$home/work/evictions/flag"
 }
 
+# Under posse and under Spark's own allocator, in turn. The last --conf of a key wins.
+timing() {
+    for allocator in posse spark posse spark; do
+        set --
+        if [ $allocator = spark ]; then
+            set -- --conf spark.kubernetes.allocation.pods.allocator=direct \
+                --conf spark.kubernetes.executor.deleteOnTermination=true \
+                --conf spark.kubernetes.executor.enableApiWatcher=true
+        fi
+        echo "allocator: $allocator"
+        # shellcheck disable=SC2016
+        posse timing posse.yaml sh -c 'exec sh "$0" "$@" "$(date +%s%3N)"' "$here/submit.sh" "$@" \
+            --conf spark.executor.instances="$EXECUTORS" "$here/timing.py" "$EXECUTORS"
+    done
+}
+
+# All that is needed is there by now.
+prepare() { :; }
+
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | stopped | evictions) ;;
-    *) fail "no recipe is called $recipe; there are wordcount, dynamic, killed, profiles, standalone, stopped, evictions" ;;
+    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | timing | prepare) ;;
+    *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
     esac
 done
 for recipe; do

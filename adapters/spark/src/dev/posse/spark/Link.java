@@ -36,6 +36,7 @@ final class Link {
   private static final int LINE_BYTES_MAX = 1 << 20;
   /** Ids that ended: a pod's last words may come a minute later, not ten thousand executors later. */
   private static final int ENDED_MAX = 20_000;
+  private static final int START_TRIES_MAX = 30;
   private static final int END_TRIES_MAX = 3;
 
   /** What the link asks of the engine whose executors these are. */
@@ -105,15 +106,13 @@ final class Link {
       run = status.path("run").asText();
       after = newestEvent();
       Control.Answer answer = put(profile, 0);
+      for (int tries = 1; isLater(answer) && tries < START_TRIES_MAX; tries++) {
+        LOG.info("posse cannot take the executors' group now, and is asked again: {}", answer.error());
+        pause(AWAY_MILLIS);
+        answer = put(profile, 0);
+      }
       if (!answer.isOk()) {
-        throw new IllegalArgumentException(switch (answer.status()) {
-          case 400 -> answer.body().path("field").asText("").equals("template")
-              || !answer.error().startsWith("unknown") && !answer.error().contains("expected")
-              ? "the executors' pod is refused: " + answer.error()
-              : "this posse is too old for groups by the control API: " + answer.error();
-          case 404, 405 -> "this posse is too old for groups by the control API: use a newer one";
-          default -> "posse does not take the executors' group: " + answer.error();
-        });
+        throw new IllegalArgumentException(refusal(answer));
       }
       sent.put(profile, 0);
     } catch (IOException e) {
@@ -124,6 +123,21 @@ final class Link {
     Thread thread = new Thread(this::follow, "posse-link");
     thread.setDaemon(true);
     thread.start();
+  }
+
+  /** Nothing is wrong with what was asked. */
+  private static boolean isLater(Control.Answer answer) {
+    return answer.status() == 429 || answer.status() == 503;
+  }
+
+  private static String refusal(Control.Answer answer) {
+    boolean isOld = answer.status() == 404 || answer.status() == 405
+        || answer.body().path("error").asText().startsWith("unknown field");
+    return isOld
+        ? "this posse is too old, it makes no groups by its control API (" + answer.error() + "): use a newer one"
+        : answer.status() == 400
+            ? "the executors' pod is refused: " + answer.error()
+            : "posse does not take the executors' group: " + answer.error();
   }
 
   /** The latest word on how many there should be; those not named should have none. */
@@ -200,14 +214,13 @@ final class Link {
     while (!isOver) {
       try {
         session();
-      } catch (IOException e) {
+      } catch (Exception e) {
+        // Of any kind: this thread is the executors' only word to posse.
         if (!isAway && !isOver) {
           LOG.warn("posse at {} is away ({}); the executors go on, and the targets are sent when it is back",
-              control.address, e.getMessage());
+              control.address, e.getMessage() == null ? e.toString() : e.getMessage());
         }
         isAway = true;
-      } catch (RuntimeException e) {
-        LOG.error("The link to posse begins anew", e);
       }
       if (!isOver) {
         pause(AWAY_MILLIS);
@@ -341,22 +354,27 @@ final class Link {
   }
 
   private void sendTarget(int profile, int target) throws IOException {
-    Control.Answer answer = put(profile, target);
-    if (answer.status() == 404) {
-      sent.remove(profile);
-      answer = put(profile, target);
-    }
-    if (answer.isOk()) {
-      sent.put(profile, target);
-      if (refused.remove(profile)) {
-        LOG.info("posse takes profile {} now", profile);
+    String error;
+    try {
+      Control.Answer answer = put(profile, target);
+      if (answer.status() == 404) {
+        sent.remove(profile);
+        answer = put(profile, target);
       }
-      return;
+      if (answer.isOk()) {
+        sent.put(profile, target);
+        if (refused.remove(profile)) {
+          LOG.info("posse takes profile {} now", profile);
+        }
+        return;
+      }
+      error = answer.error();
+    } catch (IllegalArgumentException e) {
+      error = e.getMessage();
     }
     retryAt = System.nanoTime() + REFUSED_MILLIS * 1_000_000;
     if (refused.add(profile)) {
-      LOG.error("posse does not take profile {} with {} executors, and is asked again: {}", profile, target,
-          answer.error());
+      LOG.error("posse does not take profile {} with {} executors, and is asked again: {}", profile, target, error);
     }
   }
 

@@ -99,15 +99,18 @@ public final class PosseAllocator extends AbstractPodsAllocator {
       ResourceProfile profile = context.resourceProfileManager().defaultResourceProfile();
       link.start(profile.id());
     } catch (IllegalArgumentException e) {
-      throw sparkException(e);
+      throw sparkException(e.getMessage(), e);
+    } catch (LinkageError e) {
+      throw sparkException("the adapter was compiled for another Spark than " + context.version()
+          + ": build it anew against its jars (" + e + ")", e);
     }
     context.addSparkListener(new End());
     Runtime.getRuntime().addShutdownHook(new Thread(this::end, "posse-end"));
   }
 
   /** Checked, as all of Spark's own; it stops the context's start. */
-  private static RuntimeException sparkException(IllegalArgumentException cause) {
-    return PosseAllocator.<RuntimeException>sneak(new SparkException("posse: " + cause.getMessage(), cause));
+  private static RuntimeException sparkException(String what, Throwable cause) {
+    return PosseAllocator.<RuntimeException>sneak(new SparkException("posse: " + what, cause));
   }
 
   @SuppressWarnings("unchecked")
@@ -184,7 +187,12 @@ public final class PosseAllocator extends AbstractPodsAllocator {
           KubernetesConf$.MODULE$.createExecutorConf(conf, Template.ID, appId, driverPod, profileId);
       ResourceProfile profile = backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler
           .sc().resourceProfileManager().resourceProfileFromId(profileId);
-      KubernetesExecutorSpec spec = builder.buildFromFeatures(executor, security, client, profile);
+      KubernetesExecutorSpec spec;
+      try {
+        spec = builder.buildFromFeatures(executor, security, client, profile);
+      } catch (Exception e) {
+        throw new IllegalArgumentException("Spark cannot build the executors' pod: " + e.getMessage(), e);
+      }
       Container container = spec.pod().container();
       Pod pod = new PodBuilder(spec.pod().pod()).editOrNewSpec().addToContainers(container).endSpec().build();
       List<HasMetadata> resources =

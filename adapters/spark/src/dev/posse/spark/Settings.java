@@ -29,7 +29,6 @@ final class Settings {
     INSTEAD.put("spark.kubernetes.allocation.maximum", "failures.app in posse.yaml ends what fails for ever");
     INSTEAD.put("spark.kubernetes.allocation.recoveryMode.enabled", none);
     INSTEAD.put("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides");
-    INSTEAD.put("spark.kubernetes.executor.podNamePrefix", "pods are named <app>-<instance>-exec-<id>");
     INSTEAD.put("spark.executor.failuresValidityInterval", "failures.window in posse.yaml");
   }
 
