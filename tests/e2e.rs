@@ -8,6 +8,7 @@
 
 mod common;
 mod e2e {
+    pub mod driver;
     pub mod faults;
     pub mod groups;
     pub mod harness;
@@ -15,8 +16,10 @@ mod e2e {
     pub mod losses;
     pub mod openapi;
     pub mod outages;
+    pub mod reasons;
     pub mod refusals;
     pub mod scaling;
+    pub mod starts;
 }
 
 use std::process::ExitCode;
@@ -32,6 +35,7 @@ macro_rules! scenarios {
 
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
+    Both driver::{decommission_over_a_restart, heartbeats_that_stop, silent_driver};
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};
     Both history::{compacted_while_away, restored_from_a_backup};
@@ -57,16 +61,27 @@ const SCENARIOS: &[Scenario] = scenarios! {
         quota_wakes_when_a_pod_goes,
     };
     Real refusals::{bad_template, label_stripper, rights_taken_while_running, wrong_rights};
+    Both driver::{
+        busy_and_idle, decommission_that_is_used, disconnected_and_found,
+        disconnected_and_not_found,
+    };
     Both losses::{
         budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
         replaced_after_failure, replaced_when_gone, replaced_while_terminating,
     };
-    Real losses::{pending_goes_before_running, reasons_of_the_cluster};
+    Real losses::{pending_goes_before_running};
+    Both reasons::{
+        budget_kills_a_deaf_driver, every_reason, explained_with_and_without_its_run,
+        kill_9_before_the_label, told_once_over_kill_9, logs_of_the_failed,
+    };
     Both scaling::{
         driver_decides_the_exit_code, groups_have_their_own_targets, keep_then_cleanup,
         kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod, render_asks_the_server, scale_up_and_down,
         second_signal_ends_it_at_once, two_posse_of_one_instance,
     };
+    Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
+    Embedded starts::{no_node_is_waited_for};
+    Real starts::{memory_that_grows, node_where_nothing_starts};
     Embedded scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};
     Embedded harness::{harness_audit, harness_events};

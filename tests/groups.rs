@@ -11,7 +11,7 @@ use posse::core::command::{Command, GroupChange, Reply};
 use posse::core::event::{DeleteCause, Event};
 use posse::core::ids::{ExecutorId, GroupName};
 use posse::core::input::{Input, List, ListSource};
-use posse::core::pod_text::{Part, PodText};
+use posse::core::pod_text::{Part, PodText, Shape};
 use posse::core::policy::{Policy, Replace, ScaleDown};
 use posse::core::refusal::Class;
 use posse::core::status::State;
@@ -60,7 +60,7 @@ fn has(run: &Run, group: &str) -> bool {
 fn made(run: &mut Run) -> Vec<(u64, String)> {
     let made = run.take().into_iter().map(|action| match action {
         Action::Create { id, slot, pod, .. } => {
-            (id.0, String::from_utf8(pod.render(id, slot)).unwrap())
+            (id.0, String::from_utf8(pod.render(id, slot, &Shape::default())).unwrap())
         }
         other => panic!("a create was due, not {other:?}"),
     });

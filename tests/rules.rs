@@ -8,6 +8,7 @@ use posse::core::action::{Action, Patch, Verdict};
 use posse::core::event::{DeleteCause, Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid, Version};
 use posse::core::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
+use posse::core::pod::{Draining, Stuck, StuckKind};
 use posse::core::policy::{GroupSpec, Policy, Replace};
 use posse::core::refusal::{Class, Refusal};
 use posse::core::rng::Rng;
@@ -249,6 +250,7 @@ fn ids_are_given_from_reserved_blocks_only() {
         owner: None,
         id_high_water: 1_000,
         is_id_high_water_kept: true,
+        start_unix_ms: 0,
         is_lease_held: true,
         is_driver_ready: true,
     };
@@ -344,14 +346,16 @@ fn unschedulable_executors_hold_their_group_back_after_two_minutes() {
     let mut run = Run::new(policy, vec![spec("g", 1)]);
     run.creates();
     run.created(&[1]);
-    run.watch(&[1], |pod| pod.unschedulable = true);
+    let words = "0/3 nodes are available";
+    let stuck = Stuck { kind: StuckKind::Unschedulable, words: words.into() };
+    run.watch(&[1], |pod| pod.stuck = Some(Box::new(stuck.clone())));
     run.target("g", 2);
     assert_eq!(run.creates(), [2], "not yet");
     run.created(&[2]);
     run.wait(120_000);
     run.target("g", 3);
     assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some(Waiting::Unschedulable)));
-    run.watch(&[1], |pod| pod.unschedulable = false);
+    run.watch(&[1], |pod| pod.stuck = None);
     assert_eq!(run.creates(), [3]);
 }
 
@@ -383,7 +387,7 @@ fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
     assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
     // The echo of its label does not bring the oldest back among the kept.
     run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
-    run.watch(&[1], |pod| pod.counted = true);
+    run.watch(&[1], |pod| pod.counted = Some(7));
     assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
     assert_eq!(run.ends(), ["u1"]);
 }
@@ -392,7 +396,7 @@ fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
 fn a_counted_pod_is_no_second_loss_after_a_restart() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 0)]);
     let mut pod = run.pod("g", 1);
-    (pod.phase, pod.counted) = (posse::core::pod::Phase::Failed, true);
+    (pod.phase, pod.counted) = (posse::core::pod::Phase::Failed, Some(7));
     run.pods.push(pod);
     run.list();
     assert_eq!(run.group("g").failed, 1);
@@ -404,7 +408,8 @@ fn a_counted_pod_is_no_second_loss_after_a_restart() {
 fn a_victim_found_again_after_a_restart_goes_and_is_no_loss() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
     let mut pod = run.pod("g", 1);
-    pod.draining = true;
+    let cause = DeleteCause::ScaledDown;
+    pod.draining = Some(Box::new(Draining { cause, until_unix_ms: None }));
     run.pods.push(pod);
     run.list();
     let asked = run.take();

@@ -6,13 +6,21 @@
 
 mod harness;
 
-use harness::{Run, policy, refusal, spec};
-use posse::core::event::Event;
-use posse::core::input::PodEvent;
+use harness::{Run, policy, refusal, set, spec};
+use posse::core::action::{Action, Patch};
+use posse::core::command::{AfterKill, Command, Reply};
+use posse::core::event::{Event, LossReason};
+use posse::core::ids::{ExecutorId, Uid};
+use posse::core::input::{Input, PodEvent};
 use posse::core::plan::share;
-use posse::core::policy::{Policy, ScaleDown};
+use posse::core::pod::{ContainerState, End, Phase, Stuck, StuckKind};
+use posse::core::policy::{Decommission, GroupSpec, Policy, ScaleDown};
 use posse::core::refusal::Class;
+use posse::core::stop::StopOrder;
+use posse::core::time::Millis;
 use posse::core::waiting::Waiting;
+
+const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
 
 /// The limit holds over all groups; a pending pod frees nothing, a running one does.
 #[test]
@@ -218,6 +226,88 @@ fn spark_c3_3_support_pod_listing_with_resource_version() {
     assert_eq!((run.take(), run.group("g").running, run.group("g").pending), (vec![], 2, 1));
 }
 
+/// Spark's inventory A.10: a pod that stays pending for its image is never counted there. Here it is
+/// given up, counted as a failed start, and tried again with one.
+#[test]
+fn spark_a10_stuck_pending_image_pull() {
+    let mut run = Run::new(policy(), vec![spec("g", 2)]);
+    let ids = run.creates();
+    run.created(&ids);
+    run.running(&[2]);
+    let words = "container worker: ImagePullBackOff";
+    let stuck = Stuck { kind: StuckKind::Image, words: words.into() };
+    run.watch(&[1], |pod| {
+        (pod.node, pod.stuck) = (Some("n".into()), Some(Box::new(stuck.clone())));
+    });
+    run.wait(300_000);
+    assert!(run.take().is_empty(), "not without a word from the server");
+    run.list();
+    assert_eq!(run.ends(), ["u1"]);
+    let lost = run.events.iter().find_map(|event| match event {
+        Event::ExecutorLost { subject, reason, message, .. } => {
+            Some((subject.id.0, *reason, message))
+        }
+        _ => None,
+    });
+    let (id, reason, message) = lost.unwrap();
+    assert_eq!((id, reason), (1, LossReason::ImageError));
+    assert!(message.contains(words), "{message}");
+    run.wait(20_000);
+    assert_eq!(run.creates(), [3]);
+}
+
+/// ExecutorPodsBackoffControllerSuite: failures of executors that had started do not count.
+#[test]
+fn spark_c14_failures_of_executors_that_had_started_do_not_count() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 3)]);
+    run.failed(&[1]);
+    assert!(run.take().iter().any(|a| matches!(a, Action::Create { .. })), "replaced at once");
+    assert_eq!(run.waits_for("g"), None);
+}
+
+/// A start that fails counts once per id, however often it is told, and holds its group back from
+/// the first one on; Spark has a threshold.
+#[test]
+fn spark_c14_a_failure_is_counted_once_per_id() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    run.created(&[1]);
+    run.take();
+    for _ in 0..3 {
+        run.watch(&[1], |pod| {
+            (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+            let reason = "StartError".into();
+            let end = End { exit_code: Some(128), container_reason: reason, ..End::default() };
+            pod.end = Some(Box::new(end));
+        });
+    }
+    assert_eq!(run.waits_for("g"), Some(Waiting::ConfigError));
+    run.take();
+    run.wait(20_000);
+    assert_eq!(run.creates(), [2], "the first delay, not the third");
+}
+
+/// Spark ends a backoff only for an executor asked for during it; here whoever runs shows that the
+/// trouble is over.
+#[test]
+fn spark_c14_only_an_executor_asked_for_during_backoff_can_end_it() {
+    let mut run = Run::new(policy(), vec![spec("g", 2)]);
+    run.created(&[1, 2]);
+    run.take();
+    run.watch(&[1], |pod| {
+        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+        let reason = "StartError".into();
+        pod.end = Some(Box::new(End {
+            exit_code: Some(128),
+            container_reason: reason,
+            ..End::default()
+        }));
+    });
+    run.take();
+    assert_eq!(run.waits_for("g"), Some(Waiting::ConfigError));
+    run.running(&[2]);
+    assert_eq!(run.creates(), [3]);
+}
+
 #[test]
 fn spark_c4_1_watch_events_should_be_pushed_as_snapshot_updates() {
     let mut run = Run::new(policy(), vec![spec("g", 0)]);
@@ -268,4 +358,241 @@ fn spark_c6_3_replacing_the_snapshot_passes_the_new_snapshot() {
     run.list();
     assert_eq!(run.core.snapshot().pods().count(), 0);
     assert_eq!(run.creates(), [3, 4]);
+}
+
+/// Spark would hold the slot for ever; here the search for a reason ends like any other.
+#[test]
+fn spark_c1_29_an_executor_that_disconnects_before_its_pod_is_seen_does_not_hold_its_slot() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    // The server made the pod, and its answer was lost; the executor runs, and is heard from.
+    run.refused(1, refusal(Class::Unknown, 0));
+    run.call(Command::Heartbeat { executors: set(&[1]) });
+    run.call(Command::Disconnected { executor: ExecutorId(1) });
+    let mut is_replaced = false;
+    for _ in 0..31 {
+        run.wait(1_000);
+        let ids: Vec<u64> = run.take().iter().filter_map(create_of).collect();
+        if ids.contains(&1) {
+            run.refused(1, refusal(Class::Unknown, 0));
+        }
+        is_replaced |= ids.contains(&2);
+    }
+    assert!(is_replaced, "its slot is another's now");
+    assert_eq!(run.losses(), [(1, LossReason::Disconnected)]);
+}
+
+/// Nobody is given up for an answer that does not come: it is asked for again under its name.
+#[test]
+fn spark_c1_30_a_healthy_executor_is_not_removed_because_its_pod_was_not_seen_yet() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    for _ in 0..5 {
+        run.refused(1, refusal(Class::Unknown, 0));
+        run.call(Command::Heartbeat { executors: set(&[1]) });
+        run.wait(60_000);
+        assert_eq!(run.creates(), [1], "the same name, and no other");
+    }
+    assert_eq!(run.losses(), []);
+}
+
+#[test]
+fn spark_c2_2_when_an_executor_reaches_error_states_immediately_it_is_reported() {
+    let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", 1)]);
+    run.failed(&[1]);
+    assert!(run.take().iter().any(|a| matches!(a, Action::Delete { .. })));
+    assert_eq!(run.losses(), [(1, LossReason::AppError)]);
+    assert!(LossReason::AppError.caused_by_app());
+}
+
+/// Spark deletes on each sight of it; here one delete is under way until it is answered.
+#[test]
+fn spark_c2_3_and_4_an_executor_is_removed_once() {
+    let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", 1)]);
+    run.failed(&[1]);
+    run.watch(&[1], |pod| pod.deletion_cost = 1);
+    run.list();
+    run.gone(&[1]);
+    let deletes = run.take().into_iter().filter(|a| matches!(a, Action::Delete { .. })).count();
+    assert_eq!((run.losses().len(), deletes), (1, 1));
+}
+
+/// Spark waits for 30 s, because its snapshot may lag behind the driver; a whole LIST from after the
+/// create is proof enough, and nobody is to blame.
+#[test]
+fn spark_c2_5_executors_that_are_not_in_the_cluster_are_lost() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.call(Command::Heartbeat { executors: set(&[1]) });
+    run.pods.clear();
+    run.list();
+    assert_eq!(run.losses(), [(1, LossReason::Deleted)]);
+    assert!(!LossReason::Deleted.caused_by_app());
+}
+
+/// Spark's label for the inactive is posse's `counted` on those that are kept.
+#[test]
+fn spark_c2_6_and_7_kept_pods_are_marked_and_not_deleted() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.failed(&[1]);
+    let asked = run.take();
+    assert!(asked.iter().any(|a| matches!(a, Action::Patch { patch: Patch::Counted, .. })));
+    assert!(!asked.iter().any(|a| matches!(a, Action::Delete { .. })), "{asked:?}");
+    assert_eq!((run.losses().len(), run.group("g").failed), (1, 1));
+}
+
+#[test]
+fn spark_c7_1_start_all_components() {
+    let mut run = Run::unlisted(policy(), vec![spec("g", 3)]);
+    run.turn();
+    assert_eq!(run.take(), [], "first the LIST");
+    run.list();
+    assert_eq!(run.creates(), [1, 2, 3]);
+}
+
+/// By label, and once; those that drain go with the rest, and nobody is killed any more.
+#[test]
+fn spark_c7_4_stop_all_components() {
+    let mut run = Run::with_running(policy(), vec![gently("g", 3)]);
+    run.target("g", 2);
+    run.take();
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.turn();
+    assert!(matches!(run.take().as_slice(), [Action::DeleteAll { .. }]));
+    run.call(kill(&[1], true));
+    assert_eq!(run.losses(), []);
+}
+
+/// For the known and the unknown alike there is an answer.
+#[test]
+fn spark_c7_5_remove_executor() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    let lost = |run: &mut Run, id| run.call(Command::Disconnected { executor: ExecutorId(id) });
+    assert_eq!(lost(&mut run, 1), Reply::Done);
+    assert_eq!(lost(&mut run, 2), Reply::UnknownExecutor);
+    run.failed(&[1]);
+    assert_eq!(lost(&mut run, 1), Reply::Done, "it was one");
+}
+
+/// The loss is told at once; the label comes onto those found; those that still run when their time
+/// is over are deleted.
+#[test]
+fn spark_c7_7_kill_executors() {
+    let mut run = Run::with_running(policy(), vec![gently("g", 2)]);
+    let reply = run.call(kill(&[1, 2, 7], false));
+    assert!(matches!(&reply, Reply::Killed { unknown, .. } if *unknown == [ExecutorId(7)]));
+    assert_eq!(run.losses(), [(1, LossReason::Killed), (2, LossReason::Killed)]);
+    let marked = run.take();
+    let is_mark =
+        |a: &Action| matches!(a, Action::Patch { patch: Patch::Draining(_, Some(_)), .. });
+    assert!(marked.len() == 2 && marked.iter().all(is_mark), "{marked:?}");
+    for uid in ["u1", "u2"] {
+        run.tell(Input::Patched { uid: Uid::new(uid), answer: Ok(()) });
+    }
+    run.gone(&[1]);
+    run.wait(30_000);
+    assert_eq!(run.ends(), ["u2"]);
+}
+
+/// Spark annotates the price; posse reads it, whoever wrote it.
+#[test]
+fn spark_c7_8_executor_pods_with_a_deletion_cost() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    run.watch(&[2], |pod| pod.deletion_cost = 7);
+    run.target("g", 1);
+    assert_eq!(run.ends(), ["u1"], "the cheap one, not the young one");
+}
+
+/// Busy and unknown ones are dropped.
+#[test]
+fn spark_c7_9_idle_decommission_passes_only_selected_executors() {
+    let mut run = Run::with_running(policy(), vec![gently("g", 3)]);
+    run.call(Command::Idle { executors: set(&[2, 9]) });
+    run.call(kill(&[1, 2, 9], false));
+    assert_eq!(run.ends(), ["u2"]);
+}
+
+/// What was refused leaves no trace, now or later.
+#[test]
+fn spark_c7_10_a_rejected_idle_decommission_has_no_pod_updates_or_replay() {
+    let mut run = Run::with_running(policy(), vec![gently("g", 2)]);
+    run.call(Command::Idle { executors: set(&[]) });
+    run.call(kill(&[1, 2], false));
+    run.wait(600_000);
+    assert_eq!((run.take(), run.losses(), run.group("g").target), (vec![], vec![], 2));
+}
+
+/// An executor that speaks up after the stop began changes nothing.
+#[test]
+fn spark_c7_13_ignore_registrations_when_stopped() {
+    let policy = Policy { heartbeat_timeout_ms: 60_000, ..policy() };
+    let mut run = Run::with_running(policy, vec![spec("g", 1)]);
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.beat(&[1], 20_000, 20_000);
+    run.beat(&[], 20_000, 200_000);
+    assert_eq!(run.losses(), []);
+}
+
+/// Spark gives ids to pods that come without one; here a pod's name is made of its id.
+#[test]
+fn spark_c7_14_an_executor_has_its_id_from_the_start() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    assert_eq!(run.core.status().executors[0].pod, format!("{}1", harness::PREFIX));
+}
+
+/// SPARK-34519: deaths of those that lived do not count, the delay grows up to an end, and only one
+/// that was asked for during the hold can end it.
+#[test]
+fn spark_c14_executor_pods_backoff_controller() {
+    let policy = Policy { keep_failed: 0, ..policy() };
+    let mut run = Run::with_running(policy, vec![spec("g", 6)]);
+    run.wait(120_000);
+    run.failed(&[1, 2, 3, 4, 5, 6]);
+    assert_ne!(run.waits_for("g"), Some(Waiting::Backoff), "they had lived");
+    let mut delays = Vec::new();
+    while delays.len() < 12 {
+        let began = run.now;
+        let ids = next_creates(&mut run);
+        delays.push(run.now - began);
+        assert!(ids.len() == 1 || delays.len() < 4, "one goes to see: {ids:?}");
+        run.created(&ids);
+        run.running(&ids);
+        run.failed(&ids);
+        run.gone(&ids);
+    }
+    assert_eq!(run.waits_for("g"), Some(Waiting::Backoff));
+    assert!(delays.iter().all(|ms| *ms <= 300_000), "{delays:?}");
+    assert!(delays[11] >= 150_000 && delays[4] < 60_000, "longer each time: {delays:?}");
+    let probe = next_creates(&mut run);
+    run.created(&probe);
+    run.running(&probe);
+    run.wait(61_000);
+    assert_ne!(run.waits_for("g"), Some(Waiting::Backoff), "it lives: on they go");
+}
+
+fn next_creates(run: &mut Run) -> Vec<u64> {
+    for _ in 0..3_100 {
+        let ids: Vec<u64> = run.take().iter().filter_map(create_of).collect();
+        if !ids.is_empty() {
+            return ids;
+        }
+        run.wait(100);
+    }
+    panic!("nobody is asked for: {:?}", run.waits_for("g"))
+}
+
+fn create_of(action: &Action) -> Option<u64> {
+    match action {
+        Action::Create { id, .. } => Some(id.0),
+        _ => None,
+    }
+}
+
+fn gently(name: &str, target: u32) -> GroupSpec {
+    let label = Some(("example.com/leaving".to_owned(), "true".to_owned()));
+    GroupSpec { decommission: Some(Decommission { after_ms: 30_000, label }), ..spec(name, target) }
+}
+
+fn kill(ids: &[u64], force: bool) -> Command {
+    Command::Kill { executors: set(ids), after: AfterKill::Lower, force, reason: None }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::wire::duration;
+use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 
 /// Keeps a driver's executors alive on Kubernetes.
@@ -264,6 +265,9 @@ pub struct ScaleArgs {
     /// How many executors there should be
     #[arg(value_name = "TARGET")]
     pub target: u32,
+    /// Print JSON, as `PUT /v1/groups/{group}` answers
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `posse kill`.
@@ -274,15 +278,24 @@ pub struct KillArgs {
     /// Whom
     #[arg(required = true, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     pub ids: Vec<u64>,
+    /// Others come in their place; this is the default
+    #[arg(long, conflicts_with_all = ["no_replace", "target"])]
+    pub replace: bool,
     /// Lower the target, so that no others come
-    #[arg(long)]
+    #[arg(long, conflicts_with = "target")]
     pub no_replace: bool,
+    /// Set their group's target to this in the same step
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<u32>,
     /// Also those that the driver calls busy
     #[arg(long)]
     pub force: bool,
     /// Why; told in events and logs
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    /// Print JSON, as `POST /v1/executors/kill` answers
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `posse events`.
@@ -299,6 +312,9 @@ pub struct EventsArgs {
     /// Go on until the run ends
     #[arg(long)]
     pub follow: bool,
+    /// Print JSON, which events are anyway
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `posse explain`.
@@ -312,6 +328,18 @@ pub struct ExplainArgs {
     /// Only this group
     #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_mistake))]
     pub group: Option<String>,
+    /// With an ID, also the last N lines of its log
+    #[arg(long, value_name = "N", requires = "id",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_LINES_MAX)))]
+    pub logs: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The namespace of a run that is gone [default: the service account's, or the context's]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// A parser for a name that `mistake` has nothing against.

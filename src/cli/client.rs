@@ -1,21 +1,19 @@
-//! Owns the commands that talk to a run: `status`, `scale`, `kill`, `events` and `explain`. The
-//! calls themselves are `control::client`'s.
+//! Owns the commands that talk to a run: `status`, `scale`, `kill` and `events`. The calls themselves
+//! are `control::client`'s.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use jiff::Timestamp;
-
-use crate::cli::args::{ClientArgs, EventsArgs, ExplainArgs, KillArgs, ScaleArgs, StatusArgs};
+use crate::cli::args::{ClientArgs, EventsArgs, KillArgs, ScaleArgs, StatusArgs};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::{World, explain as words, print};
+use crate::cli::{World, print};
 use crate::control::address::default_folders;
 use crate::control::client::{Client, ClientError, Whom};
 use crate::control::table::status_table;
 use crate::core::command::AfterKill;
 use crate::core::ids::ExecutorId;
-use crate::wire::control::Killed;
+use crate::wire::control::{Killed, target_body};
 
 /// `posse status`.
 ///
@@ -42,6 +40,7 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     };
     let target = client.scale(&group, args.target)?;
     let text = match target == args.target {
+        _ if args.json => String::from_utf8_lossy(&target_body(target)).into_owned() + "\n",
         true => format!("group {group}: the target is {target} now\n"),
         false => format!(
             "group {group}: the target is {target} now; {} is outside of its min and max\n",
@@ -57,10 +56,15 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
 /// There is no such run, or it refuses.
 pub fn kill(args: &KillArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let ids: BTreeSet<ExecutorId> = args.ids.iter().copied().map(ExecutorId).collect();
-    let after = if args.no_replace { AfterKill::Lower } else { AfterKill::Replace };
+    let after = match args.target {
+        Some(target) => AfterKill::Target(target),
+        None if args.no_replace => AfterKill::Lower,
+        None => AfterKill::Replace,
+    };
     let client = find(&args.client, world)?;
     let killed = client.kill(&ids, after, args.force, args.reason.as_deref())?;
-    print(out, &kill_text(&killed)).map(|()| Code::Clean)
+    let text = if args.json { killed.to_json() + "\n" } else { kill_text(&killed) };
+    print(out, &text).map(|()| Code::Clean)
 }
 
 /// `posse events`.
@@ -81,27 +85,8 @@ pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     }
 }
 
-/// `posse explain`.
-///
-/// # Errors
-/// There is no such run, group or executor.
-pub fn explain(
-    args: &ExplainArgs,
-    world: &World<'_>,
-    out: &mut dyn Write,
-) -> Result<Code, Failure> {
-    let status = find(&args.client, world)?.status()?;
-    let now = Timestamp::now();
-    let text = match args.id {
-        Some(id) => words::executor(&status, id, now),
-        None => words::groups(&status, args.group.as_deref(), now),
-    };
-    let text = text.map_err(|message| Failure::new(Code::Failed, message))?;
-    print(out, &text).map(|()| Code::Clean)
-}
-
 /// Finds the run: flags first, then the environment, then the sockets that are there.
-fn find(args: &ClientArgs, world: &World<'_>) -> Result<Client, Failure> {
+pub(super) fn find(args: &ClientArgs, world: &World<'_>) -> Result<Client, ClientError> {
     let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
     let token_env = || env("POSSE_CONTROL_TOKEN_FILE").map(PathBuf::from);
     let (runtime, temporary) = (env("XDG_RUNTIME_DIR"), env("TMPDIR"));
@@ -112,7 +97,7 @@ fn find(args: &ClientArgs, world: &World<'_>) -> Result<Client, Failure> {
         app: args.app.clone(),
         folders: default_folders(runtime.as_deref(), temporary.as_deref()),
     };
-    Ok(Client::find(&whom)?)
+    Client::find(&whom)
 }
 
 fn only_group(client: &Client) -> Result<String, Failure> {

@@ -3,9 +3,11 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::status::State;
+use crate::core::text::harmless;
 use crate::core::waiting::Waiting;
-use crate::wire::status_json::{GroupJson, StatusJson};
+use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
 /// One sentence for each group, or for the one that is asked for.
 ///
@@ -13,7 +15,13 @@ use crate::wire::status_json::{GroupJson, StatusJson};
 /// There is no such group.
 pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result<String, String> {
     let shown = |group: &&GroupJson| only.is_none_or(|name| group.group == name);
-    let text: String = status.groups.iter().filter(shown).map(|one| group(one, now)).collect();
+    let mut text: String = status.groups.iter().filter(shown).map(|one| group(one, now)).collect();
+    if only.is_none() && !text.is_empty() {
+        for (node, until) in &status.avoided_nodes {
+            let until = clock(until, now);
+            text.push_str(&format!("node {node}: new executors keep away from it until {until}\n"));
+        }
+    }
     match (only, text.is_empty()) {
         (_, false) => Ok(text),
         (None, true) => Ok(format!("app {}: there is no group yet\n", status.identity.app)),
@@ -24,24 +32,17 @@ pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result
     }
 }
 
-/// One sentence about one executor.
-///
-/// # Errors
-/// There is none of this id.
-pub fn executor(status: &StatusJson, id: u64, now: Timestamp) -> Result<String, String> {
-    let Some(one) = status.executors.iter().find(|one| one.id == id) else {
-        return Err(format!(
-            "there is no executor {id} now: its id was not given yet, or it is gone and `posse \
-             events` tells why"
-        ));
-    };
+/// One sentence about one executor, without a line end.
+#[must_use]
+pub fn executor(one: &ExecutorJson, now: Timestamp) -> String {
     let state = match one.state.as_str() {
         state if state == State::Requested.as_str() => "asked for, no pod seen yet,",
         state if state == State::Failed.as_str() => "failed, and kept as evidence,",
         state => state,
     };
     let mut text = format!(
-        "executor {id} of group {}: {state} since {}; pod {}",
+        "executor {} of group {}: {state} since {}; pod {}",
+        one.id,
         one.group,
         clock(&one.since, now),
         one.pod
@@ -55,8 +56,7 @@ pub fn executor(status: &StatusJson, id: u64, now: Timestamp) -> Result<String, 
     if let Some(slot) = one.slot {
         text.push_str(&format!(", slot {slot}"));
     }
-    text.push('\n');
-    Ok(text)
+    text
 }
 
 fn group(group: &GroupJson, now: Timestamp) -> String {
@@ -77,7 +77,7 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
     }
     text.push_str(&reason(group, now));
     if let Some(message) = &group.message {
-        text.push_str(&format!("; the server says: {}", message.trim_end()));
+        text.push_str(&format!("; the server says: {}", harmless(message, MESSAGE_BYTES_MAX)));
     }
     text.push('\n');
     text
@@ -109,16 +109,23 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
 }
 
 /// What is waited for, and why, in words.
-const WORDS: [(Waiting, &str, &str); 16] = [
+const WORDS: [(Waiting, &str, &str); 20] = [
     (
         Waiting::AdoptHold,
         "its target to be set again",
         "executors that were there before this run are kept for so long",
     ),
     (Waiting::Backoff, "a while", "its executors died young, so one is sent to see"),
+    (
+        Waiting::ConfigError,
+        "containers that can be started",
+        "they cannot as they are written; one at a time is tried",
+    ),
     (Waiting::DriverReady, "the driver", "it has not said that it is ready"),
     (Waiting::FirstList, "the first list", "what is there already is not known yet"),
+    (Waiting::Gated, "scheduling gates to be removed", "somebody else holds the pods back"),
     (Waiting::Ids, "ids", "the next block of them is not reserved yet"),
+    (Waiting::ImageError, "an image that can be pulled", "one at a time is tried"),
     (Waiting::InFlight, "answers", "as many requests are under way as the server takes now"),
     (Waiting::Lease, "the lease", "the instance is not ours now"),
     (Waiting::PendingLimit, "pending executors to run", "allocation.pending_max is reached"),
@@ -135,21 +142,22 @@ const WORDS: [(Waiting, &str, &str); 16] = [
         "scale_down: pending leaves running ones to it",
     ),
     (Waiting::Server, "the API server", "it is overloaded or out of reach"),
-    (Waiting::StaleSnapshot, "a new list", "what is known is out of date"),
+    (
+        Waiting::StartTimeout,
+        "executors that start in time",
+        "allocation.start_timeout was up; one at a time is tried",
+    ),
     (
         Waiting::Template,
         "its template",
         "it was found and is not in this run's file: PUT it again by the control API",
     ),
-    (
-        Waiting::Unschedulable,
-        "the scheduler to place some",
-        "allocation.unschedulable_max is reached",
-    ),
+    (Waiting::StaleSnapshot, "a new list", "what is known is out of date"),
+    (Waiting::Unschedulable, "the scheduler to place some", "it finds no node for them"),
 ];
 
 /// A moment as people say it: without the day where it is today. What is no moment stays as it is.
-fn clock(moment: &str, now: Timestamp) -> String {
+pub(super) fn clock(moment: &str, now: Timestamp) -> String {
     let Ok(at) = moment.parse::<Timestamp>() else { return moment.to_owned() };
     let moment = |at: Timestamp| at.to_zoned(TimeZone::UTC).datetime();
     let (at, now) = (moment(at), moment(now));
@@ -218,7 +226,9 @@ mod tests {
     fn groups_and_executors_are_found_or_missed_in_words() {
         let status = status();
         let all = groups(&status, None, DAY_0).unwrap();
-        assert_eq!(all.lines().count(), 2);
+        assert_eq!(all.lines().count(), 3);
+        let node = "node n9: new executors keep away from it until 00:00:03 UTC";
+        assert_eq!(all.lines().last(), Some(node));
         let one = groups(&status, Some("big"), DAY_0).unwrap();
         assert!(one.starts_with("group big: ") && one.lines().count() == 1, "{one}");
         let missed = groups(&status, Some("small"), DAY_0).unwrap_err();
@@ -230,17 +240,17 @@ mod tests {
                 1,
                 DAY_0,
                 "executor 1 of group default: running since 00:00:01 UTC; pod w-a1b2c-exec-1 on \
-                 node n1, ip 10.0.0.1, slot 0\n",
+                 node n1, ip 10.0.0.1, slot 0",
             ),
             (
                 2,
                 later,
                 "executor 2 of group default: asked for, no pod seen yet, since 1970-01-01 \
-                 00:00:01 UTC; pod w-a1b2c-exec-2\n",
+                 00:00:01 UTC; pod w-a1b2c-exec-2",
             ),
         ] {
-            assert_eq!(executor(&status, id, now).as_deref(), Ok(want));
+            let one = status.executors.iter().find(|one| one.id == id).expect("an executor");
+            assert_eq!(executor(one, now), want);
         }
-        assert!(executor(&status, 9, DAY_0).unwrap_err().starts_with("there is no executor 9 now"));
     }
 }

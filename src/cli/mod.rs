@@ -8,6 +8,7 @@ pub mod dev;
 pub mod exit;
 pub mod explain;
 pub mod init;
+pub mod investigate;
 pub mod logger;
 pub mod manifest;
 pub mod render;
@@ -15,6 +16,7 @@ pub mod rights;
 pub mod run;
 pub mod server;
 pub mod settings;
+pub mod story;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -96,7 +98,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Scale(args) => client::scale(&args, world, out),
         Command::Kill(args) => client::kill(&args, world, out),
         Command::Events(args) => client::events(&args, world, out),
-        Command::Explain(args) => client::explain(&args, world, out),
+        Command::Explain(args) => investigate::explain(&args, world, out),
     }
 }
 

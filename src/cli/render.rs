@@ -9,6 +9,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
 use crate::cli::{World, manifest, print};
+use crate::core::pod_text::Shape;
 use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::wire::labels::Selection;
@@ -66,7 +67,7 @@ pub fn render(
     for (id, group) in (args.id..).zip(&groups) {
         let compiled = group.template.compile(&settings.identity(Some(group), &run))?;
         compiled.warnings().iter().for_each(|warning| log::warn!("{warning}"));
-        bodies.push(compiled.render(id, 0));
+        bodies.push(compiled.render(id, 0, &Shape::default()));
     }
     if let Some(check) = check {
         for (body, group) in bodies.iter().zip(&groups) {

@@ -52,7 +52,7 @@ use crate::wire::control_addr::ControlAddr;
 use crate::wire::labels::Selection;
 use crate::wire::names;
 use crate::wire::status_json;
-use crate::wire::time::Epoch;
+use crate::wire::time::{self, Epoch};
 
 /// How long the events may take to be written out at the end.
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -517,6 +517,7 @@ impl Run<'_> {
             owner: self.ground.owner.as_ref().map(|owner| Uid::new(&owner.uid)),
             id_high_water,
             is_id_high_water_kept: !matches!(ids, IdKeeper::Nobody),
+            start_unix_ms: time::unix_ms(self.clock.wall(Millis::ZERO)),
             is_lease_held: true,
             is_driver_ready: false,
         };
@@ -619,6 +620,7 @@ fn tell(outcome: &Outcome) -> Code {
     }
     let own = match &outcome.verdict {
         Some(Verdict::BudgetSpent(_)) => Code::BudgetSpent,
+        Some(Verdict::DriverSilent { .. }) => Code::DriverSilent,
         Some(Verdict::DriverNotStarted { .. }) => Code::Usage,
         Some(Verdict::NotAllowed { .. } | Verdict::NotReachable { .. }) => Code::Server,
         Some(Verdict::TemplateRefused { .. }) => Code::TemplateRefused,

@@ -13,6 +13,7 @@ use crate::core::policy::{GroupSpec, Policy};
 use crate::wire::build::{Identity, Owner};
 use crate::wire::config::{self, Config, Control, Driver, Group, PodSource, Ready};
 use crate::wire::control_addr::ControlAddr;
+use crate::wire::memory::Growth;
 use crate::wire::names;
 use crate::wire::template::Template;
 
@@ -38,8 +39,6 @@ pub struct RunSettings {
     pub poll_interval_ms: u64,
     /// None: no tolerations are added.
     pub node_loss_after_s: Option<u64>,
-    /// How long the reason of a `disconnected` executor is looked for.
-    pub reason_wait_ms: u64,
     pub lease: bool,
     /// What the driver gets to end in.
     pub grace_ms: u64,
@@ -74,6 +73,10 @@ pub struct GroupSettings {
     pub template: Template,
     /// Whose end decides; none: the first container.
     pub container: Option<String>,
+    /// Any other container's failure is the executor's end, too.
+    pub fails_with_sidecars: bool,
+    /// How memory grows after an executor ran out of it.
+    pub growth: Option<Growth>,
 }
 
 /// What is only known once the API server has answered.
@@ -108,10 +111,15 @@ impl RunSettings {
             .collect::<Result<_, Failure>>()?;
         let driver = driver(&mut config, args, world.env)?;
         let control = control(&config, args)?;
-        if control == Control::Off && driver.ready == Ready::Control {
-            let message =
-                format!("{file}: driver.ready: control needs the control API, and it is off");
-            return Err(Failure::usage(message));
+        for (is_set, key) in [
+            (driver.ready == Ready::Control, "driver.ready: control"),
+            (config.policy.driver_silence_ms > 0, "driver.silence"),
+            (config.policy.heartbeat_timeout_ms > 0, "heartbeat.timeout"),
+        ] {
+            if is_set && control == Control::Off {
+                let message = format!("{file}: {key} needs the control API, and it is off");
+                return Err(Failure::usage(message));
+            }
         }
         let events = events(args, &driver)?;
         Ok(Self {
@@ -126,7 +134,6 @@ impl RunSettings {
             poll_interval_ms: config.poll_interval_ms,
             // Whole seconds, never shorter than what was asked for.
             node_loss_after_s: Some(config.node_loss_after_ms.div_ceil(1_000)).filter(|s| *s > 0),
-            reason_wait_ms: config.reason_wait_ms,
             lease: config.lease,
             grace_ms: config.grace_ms,
             control,
@@ -148,6 +155,8 @@ impl RunSettings {
             driver_host: run.driver_host.clone(),
             node_loss_after_s: self.node_loss_after_s,
             container: group.and_then(|group| group.container.clone()),
+            fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
+            growth: group.and_then(|group| group.growth.clone()),
         }
     }
 }
@@ -247,7 +256,7 @@ fn group_settings(
         }
     };
     let template = template.with_shorthands(group.shorthands);
-    template.check(group.container.as_deref())?;
+    let compiled = template.check(group.container.as_deref(), group.growth.as_ref())?;
     Ok(GroupSettings {
         spec: GroupSpec {
             name: GroupName::from(group.name.as_str()),
@@ -256,12 +265,16 @@ fn group_settings(
             max: group.max,
             scale_down: group.scale_down,
             replace: group.replace,
+            memory_steps: compiled.pod.memory_steps(),
+            decommission: group.decommission,
             from_file: true,
             // Not before the run knows who it is.
             pod: None,
         },
         template,
         container: group.container,
+        fails_with_sidecars: group.fails_with_sidecars,
+        growth: group.growth,
     })
 }
 

@@ -175,6 +175,17 @@ impl Api {
                 self.ask(Command::DeleteGroup { group: group_name(group)? })
             }
             ("POST", ["v1", "executors", "kill"]) => self.ask(calls::parse_kill(&request.body)?),
+            ("POST", ["v1", "executors", "heartbeat"]) => {
+                let executors = calls::parse_executors(&request.body)?;
+                self.ask(Command::Heartbeat { executors })
+            }
+            ("POST", ["v1", "executors", "idle"]) => {
+                let executors = calls::parse_executors(&request.body)?;
+                self.ask(Command::Idle { executors })
+            }
+            ("POST", ["v1", "executors", id, "disconnected"]) => {
+                self.ask(Command::Disconnected { executor: calls::parse_id(id)? })
+            }
             ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady),
             (_, segments) => Err(no_such_call(segments)),
         }
@@ -205,12 +216,16 @@ impl Api {
             Reply::Killed { killed, busy, unknown, target } => {
                 Ok(Answer::ok(calls::killed_body(&killed, &busy, &unknown, target)))
             }
+            Reply::Noted { unknown } => Ok(Answer::ok(calls::unknown_body(&unknown))),
             Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
             Reply::Status(status) => {
                 let Subject { identity, epoch, .. } = &self.subject;
                 Ok(Answer::ok(StatusJson::new(identity, &status, *epoch).to_bytes()))
             }
             Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
+            Reply::UnknownExecutor => {
+                Err(Answer::error(404, "there is no such executor", Some("executor")))
+            }
             Reply::UnknownGroup => Err(Answer::error(404, "there is no such group", Some("group"))),
         }
     }
@@ -343,7 +358,9 @@ fn no_such_call(segments: &[&str]) -> Answer {
     let allow = match segments {
         ["healthz" | "readyz" | "openapi.json"] | ["v1", "status" | "events"] => "GET, HEAD",
         ["v1", "groups", _] => "DELETE, PUT",
-        ["v1", "executors", "kill"] | ["v1", "driver", "ready"] => "POST",
+        ["v1", "executors", "heartbeat" | "idle" | "kill"]
+        | ["v1", "executors", _, "disconnected"]
+        | ["v1", "driver", "ready"] => "POST",
         _ => return Answer::error(404, "there is no such call", None),
     };
     Answer { allow: Some(allow), ..Answer::error(405, "the method is wrong here", None) }

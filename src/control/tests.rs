@@ -63,7 +63,14 @@ impl Core for FakeCore {
         self.asked.lock().unwrap().push(command.clone());
         Ok(match command {
             Command::DeleteGroup { group } if group.as_str() == "other" => Reply::UnknownGroup,
-            Command::DeleteGroup { .. } | Command::DriverReady => Reply::Done,
+            Command::Disconnected { executor } if executor.0 > 2 => Reply::UnknownExecutor,
+            Command::DeleteGroup { .. } | Command::Disconnected { .. } | Command::DriverReady => {
+                Reply::Done
+            }
+            Command::Heartbeat { executors } | Command::Idle { executors } => {
+                let unknown = executors.into_iter().filter(|id| id.0 > 2).collect();
+                Reply::Noted { unknown }
+            }
             Command::PutGroup { change, .. } => Reply::Target(change.target.unwrap_or(0)),
             Command::Kill { executors, .. } if executors.contains(&ExecutorId(66)) => {
                 Reply::Refused { what: "not these".into(), field: "executors" }
@@ -311,6 +318,36 @@ fn unknown_paths_and_wrong_methods() {
         ("GET", "/v1/groups/default", "", 405, no_method),
         ("GET", "/v1/executors/kill", "", 405, no_method),
         ("PUT", "/v1/driver/ready", "", 405, no_method),
+        ("GET", "/v1/executors/idle", "", 405, no_method),
+        ("PUT", "/v1/executors/1/disconnected", "", 405, no_method),
+        ("POST", "/v1/executors/1", "", 404, no_call),
+    ]);
+}
+
+#[test]
+fn what_the_driver_says_of_its_executors() {
+    let fixture = Fixture::new();
+    for call in ["/v1/executors/heartbeat", "/v1/executors/idle"] {
+        fixture.check(&[
+            ("POST", call, r#"{"executors":[2,9,1,9]}"#, 200, r#"{"unknown":[9]}"#),
+            ("POST", call, r#"{"executors":[]}"#, 200, r#"{"unknown":[]}"#),
+            ("POST", call, "{}", 400, r#"{"error":"is missing","field":"executors"}"#),
+            (
+                "POST",
+                call,
+                r#"{"executors":[1],"force":true}"#,
+                400,
+                r#"{"error":"unknown field, expected one of executors","field":"force"}"#,
+            ),
+        ]);
+    }
+    let no_id = r#"{"error":"must be an executor id: a whole number from 1","field":"executor"}"#;
+    let unknown = r#"{"error":"there is no such executor","field":"executor"}"#;
+    fixture.check(&[
+        ("POST", "/v1/executors/2/disconnected", "", 200, "{}"),
+        ("POST", "/v1/executors/3/disconnected", "", 404, unknown),
+        ("POST", "/v1/executors/0/disconnected", "", 400, no_id),
+        ("POST", "/v1/executors/-1/disconnected", "", 400, no_id),
     ]);
 }
 

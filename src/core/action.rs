@@ -2,33 +2,45 @@
 
 use std::sync::Arc;
 
-use crate::core::event::{Budget, DeleteCause};
+use crate::core::event::Budget;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::input::Mark;
-use crate::core::pod_text::PodText;
+use crate::core::pod::Draining;
+use crate::core::pod_text::{PodText, Shape};
 
 /// What is written onto a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Its loss is reported and has spent its budget.
     Counted,
-    /// It was chosen to go.
-    Draining(DeleteCause),
+    /// It was chosen to go; with the key and the value of a label of the group's own.
+    Draining(Draining, Option<(String, String)>),
 }
 
 /// One thing to do. Every action but `Relist` is answered by exactly one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// POST the pod of this executor.
-    Create { id: ExecutorId, group: GroupName, slot: u32, asked: Mark, pod: Arc<PodText> },
+    Create {
+        id: ExecutorId,
+        group: GroupName,
+        slot: u32,
+        shape: Shape,
+        asked: Mark,
+        pod: Arc<PodText>,
+    },
     /// DELETE this pod, this uid only; `grace_s` overrides the pod's own grace.
     Delete { uid: Uid, name: String, grace_s: Option<u32> },
     /// DELETE every executor pod of the instance; `spare_counted` leaves kept failed pods.
     DeleteAll { grace_s: u32, spare_counted: bool },
     /// GET the pod of this executor.
     Get { id: ExecutorId, asked: Mark },
+    /// GET a node: is it still there?
+    GetNode { name: Box<str> },
     /// LIST, for the stop.
     List { asked: Mark },
+    /// GET the last `n_lines` lines of this pod's log; none: it has but one container.
+    ReadLog { uid: Uid, name: String, container: Option<Box<str>>, n_lines: u32 },
     /// PATCH this pod, this uid only.
     Patch { uid: Uid, name: String, patch: Patch },
     /// The snapshot is wrong: the watch has to LIST again and go on from there.
@@ -40,6 +52,8 @@ pub enum Action {
 /// A decision that ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// The driver made no call for too long (exit 14).
+    DriverSilent { silence_ms: u64 },
     /// The driver cannot be started (exit 2).
     DriverNotStarted { message: String },
     /// A failure budget is spent (exit 11).

@@ -1,9 +1,11 @@
-//! Owns what holds a group's creates back: refusals sorted by cause, and executors that die young.
+//! Owns what holds a group's creates back: refusals sorted by cause, executors that do not start, and
+//! executors that die young.
 //! One cause at a time; while it holds, one create at a time goes to see.
 
 use std::collections::VecDeque;
 
 use crate::core::backoff::delay_ms;
+use crate::core::event::LossReason;
 use crate::core::ids::ExecutorId;
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
@@ -20,12 +22,18 @@ const YOUNG_ENTRIES_MAX: usize = 10_000;
 pub enum Cause {
     /// A quota or another limit that moves.
     Capacity,
+    /// Its executors cannot be started as they are written.
+    Config,
+    /// Their image cannot be pulled.
+    Image,
     /// The template: nothing changes unless a person does something.
     Permanent,
     /// Our rights. A server that has just begun forbids everything for some seconds.
     Rights,
     /// A cause that passes by itself.
     Server,
+    /// One was not running in time.
+    Start,
     /// The group's executors die young.
     Young,
 }
@@ -36,8 +44,11 @@ impl Cause {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Capacity => "quota",
+            Self::Config => "config_error",
+            Self::Image => "image_error",
             Self::Permanent | Self::Rights => "permanent",
             Self::Server => "server",
+            Self::Start => "start_timeout",
             Self::Young => "backoff",
         }
     }
@@ -47,16 +58,49 @@ impl Cause {
     pub fn waiting(self) -> Waiting {
         match self {
             Self::Capacity => Waiting::Quota,
+            Self::Config => Waiting::ConfigError,
+            Self::Image => Waiting::ImageError,
             Self::Permanent | Self::Rights => Waiting::Permanent,
             Self::Server => Waiting::Server,
+            Self::Start => Waiting::StartTimeout,
             Self::Young => Waiting::Backoff,
         }
+    }
+
+    /// The cause that a loss stands for, where the executor came to nothing before it ran.
+    #[must_use]
+    pub fn of_start(reason: LossReason) -> Option<Self> {
+        match reason {
+            LossReason::ConfigError => Some(Self::Config),
+            LossReason::ImageError => Some(Self::Image),
+            LossReason::StartTimeout => Some(Self::Start),
+            LossReason::AdmissionRejected
+            | LossReason::AppError
+            | LossReason::Completed
+            | LossReason::DeadlineExceeded
+            | LossReason::Deleted
+            | LossReason::Disconnected
+            | LossReason::Evicted
+            | LossReason::HeartbeatTimeout
+            | LossReason::Killed
+            | LossReason::NodeLost
+            | LossReason::NodeShutdown
+            | LossReason::OomKilled
+            | LossReason::Preempted
+            | LossReason::Unknown => None,
+        }
+    }
+
+    /// True where only an executor that runs shows that the trouble is over.
+    fn is_start(self) -> bool {
+        matches!(self, Self::Config | Self::Image | Self::Start)
     }
 
     /// First and longest delay before the next try.
     fn delays_ms(self) -> (u64, u64) {
         match self {
             Self::Capacity | Self::Server => (1_000, 60_000),
+            Self::Config | Self::Image | Self::Start => (10_000, 300_000),
             Self::Permanent => (300_000, 300_000),
             Self::Rights | Self::Young => (1_000, 300_000),
         }
@@ -130,6 +174,7 @@ impl Brake {
             // sent to see does, even where it left at the very moment that the hold began.
             Some(hold)
                 if hold.cause != Cause::Young
+                    && !hold.cause.is_start()
                     && (sent_at >= hold.since || hold.probe == Some(id)) =>
             {
                 self.hold = None;
@@ -184,6 +229,30 @@ impl Brake {
     /// An executor began to run.
     pub fn on_started(&mut self, now: Millis) {
         push(&mut self.starts, now);
+        if self.cause().is_some_and(Cause::is_start) {
+            self.hold = None;
+            self.slow_start = Some(2);
+        }
+    }
+
+    /// An executor came to nothing before it ran. True where the group slows down for it.
+    pub fn on_start_failed(
+        &mut self,
+        id: ExecutorId,
+        cause: Cause,
+        now: Millis,
+        rng: &mut Rng,
+    ) -> bool {
+        let failures = match &self.hold {
+            // The one that went to see found the same trouble, or another.
+            Some(hold) if hold.probe == Some(id) && hold.cause == cause => hold.failures,
+            Some(hold) if hold.probe == Some(id) => 0,
+            // The others were asked for before the trouble was known.
+            Some(_) => return false,
+            None => 0,
+        };
+        self.begin(cause, failures.saturating_add(1), now, rng);
+        true
     }
 
     /// An executor ended, not by us, `lived_ms` after it began to run (none: it never ran).

@@ -1,6 +1,6 @@
 //! Owns the failure budgets: how many losses of a kind the window holds, and when that is too many.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::event::Budget;
 use crate::core::policy::{FailureLimit, Policy};
@@ -16,6 +16,7 @@ pub struct Budgets {
     window_ms: u64,
     limits: BTreeMap<Budget, FailureLimit>,
     losses: BTreeMap<Budget, VecDeque<Millis>>,
+    spent: BTreeSet<Budget>,
     /// Sums of all targets, with the time each came into force; the last one holds now.
     targets: VecDeque<(Millis, u64)>,
 }
@@ -33,6 +34,7 @@ impl Budgets {
             window_ms: policy.failures_window_ms,
             limits,
             losses: BTreeMap::new(),
+            spent: BTreeSet::new(),
             targets: VecDeque::new(),
         }
     }
@@ -52,7 +54,7 @@ impl Budgets {
         }
     }
 
-    /// A loss is charged to `budget`. True where it is spent by that.
+    /// A loss is charged to `budget`. True where it is spent by that, once.
     pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
         let losses = self.losses.entry(budget).or_default();
         if losses.len() == ENTRIES_MAX {
@@ -71,7 +73,7 @@ impl Budgets {
             }
             Some(FailureLimit::Off) | None => return false,
         };
-        n > limit
+        n > limit && self.spent.insert(budget)
     }
 }
 
@@ -84,8 +86,10 @@ mod tests {
         let policy = Policy { failures_app: limit, failures_window_ms: 2_000, ..Policy::default() };
         let mut budgets = Budgets::new(&policy);
         budgets.on_target(target, Millis(0));
-        let spent = losses_at.iter().position(|&at| budgets.charge(Budget::App, Millis(at)));
-        assert_eq!(spent, want_spent_at, "{limit:?} {losses_at:?}");
+        let spent: Vec<bool> =
+            losses_at.iter().map(|&at| budgets.charge(Budget::App, Millis(at))).collect();
+        let want: Vec<bool> = (0..losses_at.len()).map(|i| Some(i) == want_spent_at).collect();
+        assert_eq!(spent, want, "{limit:?} {losses_at:?}");
     }
 
     /// Spark's "SPARK-41210: Window based executor failure tracking mechanism".

@@ -36,10 +36,16 @@ pub struct GroupChange {
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
+    /// The driver has lost this executor: the reason is to be found out.
+    Disconnected { executor: ExecutorId },
     /// The group is over: its executors end.
     DeleteGroup { group: GroupName },
     /// The driver takes executors now: releases `driver.ready: control`.
     DriverReady,
+    /// The driver heard from these.
+    Heartbeat { executors: BTreeSet<ExecutorId> },
+    /// These have nothing to do; whoever else runs is busy. Replaces what was said before.
+    Idle { executors: BTreeSet<ExecutorId> },
     /// End these executors; without `force` those that the driver calls busy are spared.
     Kill { executors: BTreeSet<ExecutorId>, after: AfterKill, force: bool, reason: Option<String> },
     /// Makes a group, or changes what there is of it.
@@ -63,12 +69,16 @@ pub enum Reply {
         /// The target now in force; none where the ids belong to no group that is known.
         target: Option<u32>,
     },
+    /// To `Heartbeat` and `Idle`: taken, but for the ids that no executor has.
+    Noted { unknown: Vec<ExecutorId> },
     /// It cannot be done as asked: what is wrong, and with which field of the call.
     Refused { what: String, field: &'static str },
     /// To `Status`.
     Status(Status),
     /// To `PutGroup` and `SetTarget`: the target now in force.
     Target(u32),
+    /// There is no such executor, and none of that id was.
+    UnknownExecutor,
     /// There is no such group.
     UnknownGroup,
 }

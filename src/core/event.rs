@@ -17,14 +17,20 @@ pub enum LossReason {
     /// It ended with 0, unasked.
     Completed,
     /// It could not be started as it is written: no such command, a failing init container, a
-    /// security profile that the node does not have.
+    /// secret that is not there, a security profile that the node does not have.
     ConfigError,
     /// The pod ran longer than its `activeDeadlineSeconds`.
     DeadlineExceeded,
     /// Somebody deleted it, or it vanished.
     Deleted,
+    /// The driver lost it, and nothing in its pod tells why.
+    Disconnected,
     /// The cluster made room: node pressure, a drain, the eviction API.
     Evicted,
+    /// Its image could not be pulled in time.
+    ImageError,
+    /// The driver has not heard from it for too long.
+    HeartbeatTimeout,
     /// The driver asked for its end.
     Killed,
     /// The node was out of reach for too long, or is gone.
@@ -35,6 +41,8 @@ pub enum LossReason {
     OomKilled,
     /// The cluster made room for a pod of higher priority.
     Preempted,
+    /// It was not running in time, and nothing tells why.
+    StartTimeout,
     /// None of the others can be read from what the server tells.
     Unknown,
 }
@@ -61,12 +69,16 @@ impl LossReason {
             Self::ConfigError => "config_error",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Deleted => "deleted",
+            Self::Disconnected => "disconnected",
             Self::Evicted => "evicted",
+            Self::ImageError => "image_error",
+            Self::HeartbeatTimeout => "heartbeat_timeout",
             Self::Killed => "killed",
             Self::NodeLost => "node_lost",
             Self::NodeShutdown => "node_shutdown",
             Self::OomKilled => "oom_killed",
             Self::Preempted => "preempted",
+            Self::StartTimeout => "start_timeout",
             Self::Unknown => "unknown",
         }
     }
@@ -75,14 +87,18 @@ impl LossReason {
     #[must_use]
     pub fn budget(self) -> Option<Budget> {
         match self {
-            Self::AppError | Self::DeadlineExceeded | Self::OomKilled => Some(Budget::App),
+            Self::AppError | Self::DeadlineExceeded | Self::HeartbeatTimeout | Self::OomKilled => {
+                Some(Budget::App)
+            }
             Self::AdmissionRejected
             | Self::Evicted
             | Self::NodeLost
             | Self::NodeShutdown
             | Self::Preempted => Some(Budget::Cluster),
-            Self::ConfigError => Some(Budget::Start),
-            Self::Completed | Self::Deleted | Self::Killed | Self::Unknown => None,
+            Self::ConfigError | Self::ImageError | Self::StartTimeout => Some(Budget::Start),
+            Self::Completed | Self::Deleted | Self::Disconnected | Self::Killed | Self::Unknown => {
+                None
+            }
         }
     }
 
@@ -129,6 +145,8 @@ pub enum DeleteCause {
     ScaledDown,
     /// The run ended.
     Stopped,
+    /// It found no node while it kept away from a bad one, which may be used again.
+    Unplaced,
 }
 
 impl DeleteCause {
@@ -140,6 +158,7 @@ impl DeleteCause {
             Self::Killed => "killed",
             Self::ScaledDown => "scaled_down",
             Self::Stopped => "stopped",
+            Self::Unplaced => "unplaced",
         }
     }
 }
@@ -153,6 +172,11 @@ pub enum Event {
     CreateRefused { group: GroupName, cause: &'static str, message: String },
     /// An executor that posse was ending is gone.
     ExecutorDeleted { subject: Subject, cause: DeleteCause },
+    /// An executor was chosen to go, and has until then to end by itself.
+    ExecutorDraining { subject: Subject, cause: DeleteCause, until: Millis },
+    /// The last lines of an executor that was lost by the application's doing; follows its loss.
+    /// `message`: why there are none.
+    ExecutorLog { subject: Subject, lines: Vec<String>, message: Option<String> },
     /// An executor stopped being capacity, and posse was not ending it.
     ExecutorLost {
         subject: Subject,
@@ -165,8 +189,13 @@ pub enum Event {
     ExecutorRequested { subject: Subject },
     /// Its deciding container runs.
     ExecutorRunning { subject: Subject, node: Option<String>, ip: Option<IpAddr> },
+    /// A create was given more memory than its template says: one before it ran out of it.
+    MemoryGrown { subject: Subject, memory: String },
     /// Events were dropped for a slow reader.
     Missed { count: u64 },
+    /// New executors keep away from a node, which lost several by its own doing; the last of its
+    /// losses is told.
+    NodeAvoided { node: String, until: Millis, reason: LossReason },
     /// The loop is about to begin.
     Started,
     /// The run is over.
@@ -176,7 +205,7 @@ pub enum Event {
     /// A group's target is another now.
     TargetChanged { group: GroupName, target: u32 },
     /// A group waits, and for what; said when the reason changes.
-    Waiting { group: GroupName, waiting: Waiting, until: Option<Millis> },
+    Waiting { group: GroupName, waiting: Waiting, until: Option<Millis>, message: Option<String> },
     /// The watch was begun anew.
     WatchRestarted { cause: String },
 }

@@ -1,18 +1,28 @@
 //! Owns the table of executors and groups, and keeps the counts by state right, so that a turn
 //! costs what changed. Decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::brake::Brake;
 use crate::core::event::DeleteCause;
+use crate::core::growth::Growth;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::Create;
-use crate::core::pod::{ContainerState, Pod};
+use crate::core::pod::{ContainerState, Pod, StuckKind};
 use crate::core::policy::GroupSpec;
 use crate::core::slots::Slots;
 use crate::core::status::State;
 use crate::core::time::Millis;
 use crate::core::waiting::Waiting;
+
+/// How far a pending executor has come, by our own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// When it was first seen bound to a node.
+    pub bound_since: Option<Millis>,
+    /// What keeps it from starting, and since when.
+    pub stuck: Option<(StuckKind, Millis)>,
+}
 
 /// One executor, from before its create is sent until its pod is gone.
 #[derive(Clone, Debug)]
@@ -25,6 +35,8 @@ pub struct Executor {
     pub create: Option<Box<Create>>,
     /// Posse decided to end it; it is no loss when it goes.
     pub ending: Option<DeleteCause>,
+    /// It is ending, and has until then to do so by itself.
+    pub drain_until: Option<Millis>,
     /// Its loss was reported (or was before a restart): no capacity ever again.
     pub is_lost: bool,
     /// Ended, and kept as evidence.
@@ -34,7 +46,12 @@ pub struct Executor {
     /// When its container was first seen running; none also where it ran before we looked.
     pub running_since: Option<Millis>,
     pub is_adopted: bool,
-    pub unschedulable_since: Option<Millis>,
+    /// Empty for one that is not pending.
+    pub start: Start,
+    /// It was created to keep away from nodes, the first of which may be used again then.
+    pub avoids_until: Option<Millis>,
+    /// Which step of its group's memory it was created with; 0: the template's own.
+    pub memory_step: u32,
     pub state: State,
     pub since: Millis,
 }
@@ -49,12 +66,15 @@ impl Executor {
             uid: None,
             create: None,
             ending: None,
+            drain_until: None,
             is_lost: false,
             is_kept: false,
             is_gone: false,
             running_since: None,
             is_adopted: false,
-            unschedulable_since: None,
+            start: Start::default(),
+            avoids_until: None,
+            memory_step: 0,
             state: State::Requested,
             since: now,
         }
@@ -66,9 +86,13 @@ impl Executor {
         if self.is_kept {
             return State::Failed;
         }
+        if self.is_gone {
+            // Also where a history that went back brings its pod again, to be deleted anew.
+            return State::Terminating;
+        }
         let Some(pod) = pod else {
             let is_cancelled = self.create.as_ref().is_some_and(|create| create.is_cancelled);
-            return match (self.is_gone || self.is_lost, is_cancelled) {
+            return match (self.is_lost, is_cancelled) {
                 (true, _) => State::Terminating,
                 (false, true) => State::Draining,
                 (false, false) => State::Requested,
@@ -119,6 +143,9 @@ impl Counts {
     }
 }
 
+/// The kinds of trouble that a group keeps account of.
+const STUCK_KINDS: usize = StuckKind::Creating as usize;
+
 /// One group.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -137,6 +164,11 @@ pub struct Group {
     pub n_in_flight: u32,
     pub slots: Slots,
     pub brake: Brake,
+    /// Executors whose start is in trouble, by the kind of it (`Creating` is none).
+    pub stuck: [BTreeSet<ExecutorId>; STUCK_KINDS],
+    pub growth: Growth,
+    /// When executors of it were lost for a silence of theirs, within the time-out.
+    pub silenced: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
     /// The server's words for the refusal that holds the group back.
@@ -158,8 +190,27 @@ impl Group {
             n_in_flight: 0,
             slots: Slots::default(),
             brake: Brake::default(),
+            stuck: Default::default(),
+            growth: Growth::default(),
+            silenced: VecDeque::new(),
             waiting: None,
             refusal: None,
+        }
+    }
+
+    /// One whose start is in trouble, of the kind that weighs most, where there is any.
+    #[must_use]
+    pub fn first_stuck(&self) -> Option<ExecutorId> {
+        self.stuck.iter().find_map(|ids| ids.first().copied())
+    }
+
+    fn note_stuck(&mut self, id: ExecutorId, before: Start, after: Start) {
+        let place = |start: Start| start.stuck.map(|(kind, _)| kind as usize);
+        if let Some(ids) = place(before).and_then(|kind| self.stuck.get_mut(kind)) {
+            ids.remove(&id);
+        }
+        if let Some(ids) = place(after).and_then(|kind| self.stuck.get_mut(kind)) {
+            ids.insert(id);
         }
     }
 
@@ -227,9 +278,20 @@ impl Executors {
         }
         (executor.state, executor.since) = (state, now);
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
+        let start = std::mem::take(&mut executor.start);
+        group.note_stuck(id, start, Start::default());
         group.counts.by_state[before as usize] -= 1;
         group.counts.by_state[state as usize] += 1;
         Some(before)
+    }
+
+    /// Notes how far a pending executor has come.
+    pub fn set_start(&mut self, id: ExecutorId, start: Start) {
+        let Some(executor) = self.by_id.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut executor.start, start);
+        if let Some(group) = self.groups.get_mut(&executor.group) {
+            group.note_stuck(id, before, start);
+        }
     }
 
     /// Takes the executor out; its slot is free again.
@@ -238,6 +300,7 @@ impl Executors {
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         group.counts.by_state[executor.state as usize] -= 1;
         group.members.remove(&id);
+        group.note_stuck(id, executor.start, Start::default());
         if let Some(slot) = executor.slot {
             group.slots.release(slot);
         }

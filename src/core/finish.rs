@@ -200,7 +200,7 @@ impl Finish {
     fn begin_stop(&mut self) -> Vec<Order> {
         self.phase = Phase::Stopping;
         let has_failed = self.driver_code.is_some_and(|code| code != 0)
-            || matches!(self.verdict, Some(Verdict::BudgetSpent(_)));
+            || matches!(self.verdict, Some(Verdict::BudgetSpent(_) | Verdict::DriverSilent { .. }));
         vec![Order::Stop(StopOrder { keep: self.keep, spare_evidence: has_failed })]
     }
 }

@@ -76,6 +76,8 @@ pub enum Input {
     DeletedAll { answer: Result<(), Refusal> },
     /// The answer to an `Action::Get`.
     Got { id: ExecutorId, asked: Mark, answer: Result<Seen, Refusal> },
+    /// The answer to an `Action::GetNode`; `Ok` where the node is there.
+    GotNode { name: Box<str>, answer: Result<(), Refusal> },
     /// The driver wants its executors now.
     DriverReady,
     /// The ids up to here (inclusive) are reserved on the server: none of them is lost to a restart.
@@ -87,6 +89,8 @@ pub enum Input {
     List(List),
     /// The stop's LIST was refused.
     ListRefused { refusal: Refusal },
+    /// The answer to an `Action::ReadLog`: lines that are harmless and bounded.
+    LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
     /// The answer to an `Action::Patch`.
     Patched { uid: Uid, answer: Result<(), Refusal> },
     /// Lines of the watch in their order; the last word on each uid only.

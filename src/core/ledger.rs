@@ -117,6 +117,10 @@ pub enum ChoreKind {
     Count,
     /// Delete it.
     Delete,
+    /// Delete it without grace: nobody is there any more who could end it.
+    Forget,
+    /// Mark it as draining.
+    Mark,
     /// Mark it as draining, then delete it.
     MarkAndDelete,
 }
@@ -155,14 +159,21 @@ pub struct Chores {
     /// Requests under way whose chore was removed: their answers tell nothing, and the pod (which
     /// a history that went back may bring again) gets no other request before them.
     orphans: BTreeSet<Uid>,
+    /// Pods that are not deleted for now.
+    held: BTreeSet<Uid>,
 }
 
 impl Chores {
     /// Asks for `kind` on this pod. A delete replaces a lesser chore; never the other way round.
     pub fn ask(&mut self, uid: &Uid, name: &str, kind: ChoreKind) {
         if let Some(chore) = self.by_uid.get_mut(uid) {
-            if chore.kind == ChoreKind::Count {
+            let is_more = matches!(chore.kind, ChoreKind::Count | ChoreKind::Mark)
+                || kind == ChoreKind::Forget;
+            if is_more {
                 chore.kind = kind;
+                if matches!(chore.step, ChoreStep::Accepted(_) | ChoreStep::RetryAt(_)) {
+                    self.queue(uid);
+                }
             }
             return;
         }
@@ -210,11 +221,25 @@ impl Chores {
         self.n_in_flight
     }
 
+    /// Keeps this pod from being deleted until it is released.
+    pub fn hold(&mut self, uid: &Uid) {
+        self.held.insert(uid.clone());
+    }
+
+    /// Lets this pod go.
+    pub fn release(&mut self, uid: &Uid) {
+        if self.held.remove(uid) && self.get(uid).is_some_and(|c| c.step == ChoreStep::Queued) {
+            self.queue.push_back(uid.clone());
+        }
+    }
+
     /// The next one in the queue, now under way.
     pub fn send_next(&mut self) -> Option<(Uid, &Chore)> {
         while let Some(uid) = self.queue.pop_front() {
             let Some(chore) = self.by_uid.get_mut(&uid) else { continue };
-            if chore.step == ChoreStep::Queued && !self.orphans.contains(&uid) {
+            // What is held is queued again by its release.
+            let is_held = chore.kind != ChoreKind::Count && self.held.contains(&uid);
+            if chore.step == ChoreStep::Queued && !self.orphans.contains(&uid) && !is_held {
                 (chore.step, chore.n_tries) = (ChoreStep::Answer, chore.n_tries.saturating_add(1));
                 self.n_in_flight += 1;
                 return self.by_uid.get(&uid).map(|chore| (uid, chore));

@@ -2,6 +2,14 @@
 
 use crate::core::event::LossReason;
 use crate::core::pod::{ContainerState, End, Phase, Pod};
+use crate::core::text::{harmless, harmless_end};
+
+/// A loss's message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 4_096;
+/// Of it, what the server or a kubelet says, from its beginning.
+const SERVER_WORDS_BYTES_MAX: usize = 1_024;
+/// Of it, a container's termination message, from its end: often that is the end of its log.
+const LAST_WORDS_BYTES_MAX: usize = 2_048;
 
 /// Why an executor was lost, as far as its pod tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,7 +17,7 @@ pub struct Loss {
     pub reason: LossReason,
     /// The deciding container's exit code.
     pub exit_code: Option<i32>,
-    /// The server's own words, for a person.
+    /// The server's and the program's own words, for a person: one line.
     pub message: String,
 }
 
@@ -18,19 +26,26 @@ pub struct Loss {
 pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
     let default = End::default();
     let end = pod.end.as_deref().unwrap_or(&default);
-    Loss { reason: reason(pod, end, is_absent), exit_code: end.exit_code, message: message(end) }
+    Loss {
+        reason: reason(pod, end, is_absent),
+        exit_code: end.exit_code,
+        message: message(pod, end, is_absent),
+    }
 }
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     if let Some(reason) = of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason)) {
         return reason;
     }
-    if &*end.container_reason == "OOMKilled" {
+    if end.sidecar.is_none() && &*end.container_reason == "OOMKilled" {
         return LossReason::OomKilled;
     }
     // Told to go: however its container ended, it ended for that.
     if pod.deleting {
         return LossReason::Deleted;
+    }
+    if end.sidecar.is_some() {
+        return LossReason::AppError;
     }
     if let Some(init) = &end.init {
         return match &*init.reason {
@@ -89,34 +104,70 @@ fn of_pod_reason(reason: &str) -> Option<LossReason> {
     }
 }
 
-fn message(end: &End) -> String {
+/// What tells why, for a person: how the container ended, and the words of those who said something.
+fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
     let mut parts: Vec<String> = Vec::new();
+    if pod.deleting && end.disruption.is_empty() && end.pod_reason.is_empty() {
+        parts.push("it was told to end, not by this run".to_owned());
+    }
     for (name, text) in [
         ("pod", join(&end.pod_reason, &end.pod_message)),
-        ("disruption", end.disruption.to_string()),
-        ("container", join(&end.container_reason, &end.container_message)),
+        ("disruption", join(&end.disruption, &end.disruption_message)),
     ] {
         if !text.is_empty() {
             parts.push(format!("{name}: {text}"));
         }
     }
-    if let Some(signal) = end.signal {
-        parts.push(format!("signal {signal}"));
+    if let Some(code) = end.exit_code {
+        let name = end
+            .sidecar
+            .as_deref()
+            .or(pod.decider.as_deref())
+            .map_or_else(String::new, |name| format!(" {name}"));
+        let how = exit(code, end.signal);
+        let words = words(&end.container_reason, &end.container_message);
+        parts.push(format!("container{name}: {how}{words}"));
     }
     if let Some(init) = &end.init {
-        let words = join(&init.reason, &init.message);
-        parts.push(format!("init container {}: exit code {}: {words}", init.name, init.exit_code));
+        let (how, words) = (exit(init.exit_code, None), words(&init.reason, &init.message));
+        parts.push(format!("init container {}: {how}{words}", init.name));
     }
-    parts.join("; ")
+    if parts.is_empty() {
+        let what = if is_absent { "is gone" } else { "ended" };
+        parts.push(format!("it {what}, and nothing tells why"));
+    }
+    harmless(&parts.join("; "), MESSAGE_BYTES_MAX)
+}
+
+/// An exit code, with the name of the signal that it stands for.
+fn exit(code: i32, signal: Option<i32>) -> String {
+    let signal = signal.or_else(|| code.checked_sub(128));
+    let name =
+        signal.and_then(|n| SIGNALS.split(' ').nth(usize::try_from(n).ok()?.checked_sub(1)?));
+    name.map_or_else(|| format!("exit code {code}"), |name| format!("exit code {code} (SIG{name})"))
+}
+
+/// What the kubelet calls the end, and the program's last words.
+fn words(reason: &str, message: &str) -> String {
+    let (reason, message) = (reason.trim(), harmless_end(message, LAST_WORDS_BYTES_MAX));
+    [reason, &message]
+        .iter()
+        .filter(|text| !text.is_empty())
+        .fold(String::new(), |line, text| format!("{line}, {text}"))
 }
 
 fn join(reason: &str, message: &str) -> String {
+    let message = harmless(message, SERVER_WORDS_BYTES_MAX);
     match (reason.is_empty(), message.is_empty()) {
-        (true, _) => message.trim_end().to_owned(),
+        (true, _) => message,
         (false, true) => reason.to_owned(),
-        (false, false) => format!("{reason}, {}", message.trim_end()),
+        (false, false) => format!("{reason}, {message}"),
     }
 }
+
+/// Linux's signals from 1 on, as a shell and a container runtime count them from 128.
+const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT \
+                       CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
 #[cfg(test)]
 mod tests {
@@ -180,5 +231,80 @@ mod tests {
         ] {
             check(row, want);
         }
+    }
+
+    #[track_caller]
+    fn check_message(change: impl FnOnce(&mut Pod, &mut End), is_absent: bool, want: &str) {
+        let (mut pod, mut end) = (pod(1, 1), End::default());
+        change(&mut pod, &mut end);
+        pod.end = Some(Box::new(end));
+        assert_eq!(classify(&pod, is_absent).message, want);
+    }
+
+    #[test]
+    fn a_message_says_how_and_in_whose_words() {
+        for (code, signal, want) in [
+            (0, None, "container: exit code 0"),
+            (7, None, "container: exit code 7"),
+            (127, None, "container: exit code 127"),
+            (128, None, "container: exit code 128"),
+            (129, None, "container: exit code 129 (SIGHUP)"),
+            (134, None, "container: exit code 134 (SIGABRT)"),
+            (137, None, "container: exit code 137 (SIGKILL)"),
+            (139, Some(11), "container: exit code 139 (SIGSEGV)"),
+            (143, None, "container: exit code 143 (SIGTERM)"),
+            (159, None, "container: exit code 159 (SIGSYS)"),
+            (160, None, "container: exit code 160"),
+            (255, None, "container: exit code 255"),
+            (-1, Some(9), "container: exit code -1 (SIGKILL)"),
+            (i32::MIN, Some(i32::MIN), "container: exit code -2147483648"),
+        ] {
+            check_message(|_, end| (end.exit_code, end.signal) = (Some(code), signal), false, want);
+        }
+        let oom = |pod: &mut Pod, end: &mut End| {
+            (end.exit_code, end.container_reason) = (Some(137), "OOMKilled".into());
+            end.container_message = "Traceback:\n  File\u{1b}[0m\nMemoryError\n".into();
+            pod.decider = Some("worker".into());
+        };
+        check_message(
+            oom,
+            false,
+            "container worker: exit code 137 (SIGKILL), OOMKilled, Traceback: File\\u{1b}[0m \
+             MemoryError",
+        );
+        let drained = |pod: &mut Pod, end: &mut End| {
+            pod.deleting = true;
+            end.disruption = "EvictionByEvictionAPI".into();
+            end.disruption_message = "Eviction API: evicting".into();
+        };
+        check_message(drained, false, "disruption: EvictionByEvictionAPI, Eviction API: evicting");
+        let evicted = |_: &mut Pod, end: &mut End| {
+            end.pod_reason = "Evicted".into();
+            end.pod_message = "The node was low on resource: memory. ".into();
+            end.exit_code = Some(137);
+        };
+        check_message(
+            evicted,
+            false,
+            "pod: Evicted, The node was low on resource: memory.; container: exit code 137 (SIGKILL)",
+        );
+        check_message(|_, _| {}, true, "it is gone, and nothing tells why");
+        check_message(|pod, _| pod.deleting = true, false, "it was told to end, not by this run");
+        check_message(|_, _| {}, false, "it ended, and nothing tells why");
+    }
+
+    #[test]
+    fn a_message_is_bounded_and_keeps_the_last_words() {
+        let mut pod = pod(1, 1);
+        pod.end = Some(Box::new(End {
+            exit_code: Some(1),
+            pod_message: "s".repeat(4_096).into(),
+            container_message: format!("{}KeyError: 'id'\n", "x".repeat(4_080)).into(),
+            ..End::default()
+        }));
+        let message = classify(&pod, false).message;
+        assert!(message.len() <= MESSAGE_BYTES_MAX, "{}", message.len());
+        assert!(message.contains("sss...; container: exit code 1, ...xxx"), "{message}");
+        assert!(message.ends_with("xKeyError: 'id'"), "{message}");
     }
 }

@@ -8,18 +8,21 @@ use crate::core::event::Event;
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::{Mark, Seen};
 use crate::core::ledger::{ChoreKind, ChoreStep, CreateStep, DELETE_SEEN_MS};
+use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::pod::Pod;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::refusal::{Class, Refusal};
 use crate::core::snapshot::{Believed, Change};
+use crate::core::text::harmless;
 use crate::core::time::Millis;
 
 const RETRY_INITIAL_MS: u64 = 500;
 const RETRY_MAX_MS: u64 = 30_000;
 /// A request that our rights forbid is tried again ever more rarely: they may have been mended.
 const NO_RIGHTS_RETRY_MAX_MS: u64 = 300_000;
-/// A label that cannot be written costs one repeated report after a restart, no more.
-const COUNT_TRIES_MAX: u32 = 5;
+/// A mark that cannot be written costs one repeated report after a restart, or one more who is
+/// chosen to go, no more.
+const MARK_TRIES_MAX: u32 = 5;
 
 impl Reconciler {
     pub(in crate::core) fn on_created(
@@ -257,8 +260,9 @@ impl Reconciler {
         now: Millis,
     ) {
         let Some(chore) = self.chores.on_answered(uid) else { return };
-        let is_count = chore.kind == ChoreKind::Count;
-        let is_hopeless = chore.n_tries >= COUNT_TRIES_MAX;
+        // What is only marked, and stays.
+        let is_mark = matches!(chore.kind, ChoreKind::Count | ChoreKind::Mark);
+        let is_hopeless = chore.n_tries >= MARK_TRIES_MAX;
         if chore.kind == ChoreKind::MarkAndDelete {
             // Marked or not, it goes: the mark only tells a later run that it was chosen.
             chore.kind = ChoreKind::Delete;
@@ -269,10 +273,10 @@ impl Reconciler {
                 self.chores.remove(uid);
                 self.on_change(change, now);
             }
-            Err(refusal) if is_count && !is_hopeless && refusal.class != Class::Rights => {
+            Err(refusal) if is_mark && !is_hopeless && refusal.class != Class::Rights => {
                 self.retry_chore(uid, &refusal, now);
             }
-            Ok(()) | Err(_) if is_count => self.chores.remove(uid),
+            Ok(()) | Err(_) if is_mark => self.chores.remove(uid),
             Ok(()) | Err(_) => self.chores.queue(uid),
         }
     }
@@ -389,7 +393,7 @@ impl Reconciler {
             return;
         }
         let is_news = group.brake.on_refused(cause, sent_at, now, &mut self.rng);
-        let message = refusal.to_string();
+        let message = harmless(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         if group.spec.from_file && !group.had_pods && self.stop.is_none() {
             let verdict = match refusal.class {

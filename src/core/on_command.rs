@@ -1,7 +1,7 @@
 //! Owns the arithmetic of what the driver or a person asks for: targets and kills. Repeats change
 //! nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::command::{AfterKill, Command, Reply};
 use crate::core::event::{DeleteCause, LossReason};
@@ -14,15 +14,18 @@ use crate::core::time::Millis;
 impl Reconciler {
     /// Carries out one call and answers it. What follows from it is the next turn's.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
+        self.note_call(now);
         match command {
             Command::DeleteGroup { group } => self.delete_group(&group, now),
+            Command::Disconnected { executor } => self.on_disconnected(executor, now),
             Command::DriverReady => {
                 self.is_driver_ready = true;
                 Reply::Done
             }
-            // Nobody is busy as long as no list of idle executors was given.
-            Command::Kill { executors, after, force: _, reason } => {
-                self.kill(&executors, after, reason.as_deref(), now)
+            Command::Heartbeat { executors } => self.on_heartbeats(&executors, now),
+            Command::Idle { executors } => self.on_idle(executors, now),
+            Command::Kill { executors, after, force, reason } => {
+                self.kill(&executors, after, force, reason.as_deref(), now)
             }
             Command::PutGroup { group, change } => self.put_group(group, change, now),
             Command::SetTarget { group, target } => {
@@ -36,11 +39,11 @@ impl Reconciler {
         &mut self,
         asked: &BTreeSet<ExecutorId>,
         after: AfterKill,
+        force: bool,
         reason: Option<&str>,
         now: Millis,
     ) -> Reply {
-        let (known, unknown): (Vec<ExecutorId>, Vec<ExecutorId>) =
-            asked.iter().partition(|&&id| self.executors.get(id).is_some());
+        let (known, unknown) = self.split_known(asked);
         let group = match self.only_group(&known) {
             Ok(group) => group,
             Err(()) if matches!(after, AfterKill::Target(_)) => {
@@ -49,39 +52,49 @@ impl Reconciler {
             }
             Err(()) => None,
         };
-        let killed: Vec<ExecutorId> =
-            known.into_iter().filter(|&id| self.kill_one(id, after, reason, now)).collect();
-        if let (AfterKill::Target(target), Some(group)) = (after, &group) {
-            self.set_target(group, target, now);
+        if force {
+            known.iter().for_each(|&id| self.hurry(id, now));
+        }
+        let live = known.into_iter().filter(|&id| self.is_live(id));
+        let (busy, killed): (Vec<ExecutorId>, Vec<ExecutorId>) =
+            live.partition(|&id| !force && self.is_busy(id, now));
+        match (after, &group) {
+            (AfterKill::Lower, _) => self.lower_by(&killed, now),
+            (AfterKill::Target(target), Some(group)) => {
+                self.set_target(group, target, now);
+            }
+            (AfterKill::Replace, _) | (AfterKill::Target(_), None) => {}
+        }
+        for &id in &killed {
+            let message = reason.unwrap_or("killed by a call").to_owned();
+            let loss = Loss { reason: LossReason::Killed, exit_code: None, message };
+            if force {
+                self.give_up_on(id, &loss, now);
+            } else {
+                self.lose(id, &loss, now);
+                self.decommission(id, DeleteCause::Killed, now);
+            }
         }
         let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.spec.target));
-        Reply::Killed { killed, busy: Vec::new(), unknown, target }
+        Reply::Killed { killed, busy, unknown, target }
     }
 
-    /// True where the executor was live and not ending; it is ending now.
-    fn kill_one(
-        &mut self,
-        id: ExecutorId,
-        after: AfterKill,
-        reason: Option<&str>,
-        now: Millis,
-    ) -> bool {
-        let Some(executor) = self.executors.get(id) else { return false };
-        match executor.state {
-            State::Requested | State::Pending | State::Running => {}
-            State::Draining | State::Terminating | State::Failed => return false,
+    fn is_busy(&self, id: ExecutorId, now: Millis) -> bool {
+        let runs = self.executors.get(id).is_some_and(|e| e.state == State::Running);
+        runs && self.hearing.is_busy(id, now)
+    }
+
+    /// Lowers each group's target by as many of these as belong to it, but not below its `min`.
+    fn lower_by(&mut self, ids: &[ExecutorId], now: Millis) {
+        let mut fewer: BTreeMap<GroupName, u32> = BTreeMap::new();
+        for executor in ids.iter().filter_map(|&id| self.executors.get(id)) {
+            *fewer.entry(executor.group.clone()).or_default() += 1;
         }
-        let name = executor.group.clone();
-        if after == AfterKill::Lower
-            && let Some(group) = self.executors.groups.get(&name)
-        {
-            let lower = group.spec.target.saturating_sub(1).max(group.spec.min);
-            self.set_target(&name, lower, now);
+        for (name, n) in fewer {
+            if let Some(group) = self.executors.groups.get(&name) {
+                self.change_target(&name, group.spec.target.saturating_sub(n), now);
+            }
         }
-        let message = reason.unwrap_or("killed by a call").to_owned();
-        self.lose(id, &Loss { reason: LossReason::Killed, exit_code: None, message }, now);
-        self.end(id, DeleteCause::Killed, now);
-        true
     }
 
     /// The group that all of these belong to, else the only one there is. An error: several.

@@ -4,6 +4,7 @@ use crate::core::brake::{Brake, Cause};
 use crate::core::command::{GroupChange, Reply};
 use crate::core::event::{DeleteCause, Event};
 use crate::core::executors::Group;
+use crate::core::growth::Growth;
 use crate::core::ids::{ExecutorId, GroupName};
 use crate::core::ledger::ChoreKind;
 use crate::core::policy::GroupSpec;
@@ -44,6 +45,8 @@ impl Reconciler {
             replace: replace.unwrap_or(old.replace),
             // The file has no part in it any more.
             from_file: false,
+            memory_steps: pod.memory_steps(),
+            decommission: old.decommission,
             pod: Some(pod),
             name: name.clone(),
         };
@@ -58,6 +61,9 @@ impl Reconciler {
         // The server has just been asked, and would take it: what was said before is void.
         if is_new_pod || matches!(group.brake.cause(), Some(Cause::Permanent | Cause::Rights)) {
             (group.brake, group.refusal) = (Brake::default(), None);
+        }
+        if is_new_pod {
+            group.growth = Growth::default();
         }
         group.is_known = true;
         group.is_target_set |= target.is_some();

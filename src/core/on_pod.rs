@@ -2,22 +2,21 @@
 //! and what becomes of the dead. Sends nothing.
 
 use crate::core::action::Verdict;
-use crate::core::brake::Brake;
-use crate::core::event::{DeleteCause, Event, LossReason};
+use crate::core::brake::{Brake, Cause};
+use crate::core::event::{Budget, DeleteCause, Event, LossReason};
 use crate::core::executors::{Executor, Group, has_ended};
+use crate::core::growth::GROWN_PROVEN_MS;
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::input::{List, ListSource};
-use crate::core::ledger::{ChoreKind, CreateStep};
-use crate::core::loss::{Loss, classify};
+use crate::core::ledger::ChoreKind;
+use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
+use crate::core::nodes::is_to_blame;
 use crate::core::pod::{ContainerState, Phase, Pod};
 use crate::core::policy::GroupSpec;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::snapshot::Change;
-use crate::core::status::State;
+use crate::core::text::harmless;
 use crate::core::time::Millis;
-
-/// An executor counts against `unschedulable_max` when the scheduler has said so for this long.
-pub(in crate::core) const UNSCHEDULABLE_MS: u64 = 120_000;
 
 impl Reconciler {
     pub(in crate::core) fn on_list(&mut self, list: List, now: Millis) {
@@ -37,6 +36,7 @@ impl Reconciler {
         };
         if is_first && self.snapshot.is_synced() {
             self.had_first_list = true;
+            self.await_driver(now);
             self.ids.on_first_list(highest);
             if has_pods && self.policy.adopt_hold_ms > 0 {
                 self.hold_until = Some(now.after(self.policy.adopt_hold_ms));
@@ -59,6 +59,7 @@ impl Reconciler {
     }
 
     fn on_seen(&mut self, uid: &Uid, now: Millis) {
+        self.note_leaving(uid, now);
         let Some(pod) = self.snapshot.get(uid) else { return };
         let (id, name) = (pod.id, pod.name.clone());
         let is_named_so = *name == *self.pod_name(id);
@@ -102,15 +103,16 @@ impl Reconciler {
         executor.is_adopted = true;
         executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
         // Its loss was told, and counted, before posse was started again.
-        executor.is_lost = pod.counted;
+        executor.is_lost = pod.counted.is_some();
         if !executor.is_lost && self.stop.as_ref().is_some_and(|stop| !stop.order.keep) {
             executor.ending = Some(DeleteCause::Stopped);
         }
-        executor.is_kept = pod.counted && pod.phase == Phase::Failed && !pod.deleting;
-        if executor.is_kept {
-            self.kept.push_back(id);
-        }
+        executor.is_kept = executor.is_lost && pod.phase == Phase::Failed && !pod.deleting;
+        let kept_since = executor.is_kept.then(|| pod.counted.unwrap_or(0));
         self.executors.insert(id, executor, Some(pod));
+        if let Some(at) = kept_since {
+            self.keep_since(id, at);
+        }
         self.trim_kept(now);
     }
 
@@ -142,51 +144,36 @@ impl Reconciler {
         let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
             return;
         };
+        let due = self.start_deadline(id);
         let is_over = pod.deleting || has_ended(pod);
         let is_running = pod.container == ContainerState::Running && !is_over;
         let is_new_run =
             is_running && executor.running_since.is_none() && executor.ending.is_none();
-        let was_draining = pod.draining && executor.ending.is_none() && !executor.is_lost;
+        let was_draining = pod.draining.is_some() && executor.ending.is_none() && !executor.is_lost;
         let is_unheard_loss = is_over && !executor.is_lost && executor.ending.is_none();
-        let is_unschedulable = pod.unschedulable && pod.node.is_none() && !is_over;
         let loss = (is_unheard_loss && !was_draining).then(|| classify(pod, false));
 
         if was_draining {
-            // Chosen before a restart: it goes, and is no loss.
-            self.end(id, DeleteCause::ScaledDown, now);
+            self.resume_end(id, now);
         } else if let Some(loss) = loss {
             self.lose(id, &loss, now);
         } else if is_new_run {
             self.on_running(id, now);
         }
-        self.note_unschedulable(id, is_unschedulable, now);
         if is_over {
             self.settle(id, now);
             self.clear_away(id, now);
         } else {
-            self.insist(id);
+            self.insist(id, now);
             self.settle(id, now);
         }
-    }
-
-    /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
-    /// gone back over its end), it is deleted.
-    fn insist(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        if !executor.is_lost && executor.ending.is_none() {
-            return;
-        }
-        executor.is_kept = false;
-        self.kept.retain(|kept| *kept != id);
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| !pod.deleting) {
-            self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
-        }
+        self.note_start(id, due, now);
     }
 
     fn on_running(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.running_since = Some(now);
+        let is_grown = executor.memory_step > 0;
         let is_adopted = executor.is_adopted;
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
@@ -195,25 +182,22 @@ impl Reconciler {
             if !is_adopted {
                 group.brake.on_started(now);
             }
+            if group.brake.cause().is_none() {
+                group.refusal = None;
+            }
             if group.brake.young_probe() == Some(id) {
                 let timer = Timer::Proven(group.spec.name.clone(), id);
                 self.timers.insert((Brake::proven_at(now), timer));
             }
         }
+        if let Some(node) = &node {
+            self.nodes.note(node);
+        }
+        if is_grown {
+            self.timers.insert((now.after(GROWN_PROVEN_MS), Timer::Grown(id)));
+        }
         if let Some(subject) = self.subject(id) {
             self.events.push_back(Event::ExecutorRunning { subject, node, ip });
-        }
-    }
-
-    fn note_unschedulable(&mut self, id: ExecutorId, is_unschedulable: bool, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        match (is_unschedulable, executor.unschedulable_since) {
-            (true, None) => {
-                executor.unschedulable_since = Some(now);
-                self.timers.insert((now.after(UNSCHEDULABLE_MS), Timer::Unschedulable));
-            }
-            (false, Some(_)) => executor.unschedulable_since = None,
-            (true, Some(_)) | (false, None) => {}
         }
     }
 
@@ -229,7 +213,11 @@ impl Reconciler {
         };
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
-        let Loss { reason, exit_code, message } = loss.clone();
+        let is_nodes_doing = pod.is_some_and(|pod| is_to_blame(loss.reason, pod));
+        let blamed = node.clone().filter(|_| is_nodes_doing);
+        let Loss { reason, exit_code, .. } = *loss;
+        // Whoever wrote it: the driver's words and the server's alike.
+        let message = harmless(&loss.message, MESSAGE_BYTES_MAX);
         self.events.push_back(Event::ExecutorLost { subject, node, reason, exit_code, message });
         if let Some(budget) = reason.budget()
             && self.budgets.charge(budget, now)
@@ -238,13 +226,44 @@ impl Reconciler {
             self.events.push_back(Event::BudgetExhausted { budget });
             self.verdict.get_or_insert(Verdict::BudgetSpent(budget));
         }
+        if reason.budget() == Some(Budget::App) {
+            self.want_log(id, now);
+        }
         if reason != LossReason::Killed {
-            let rng = &mut self.rng;
-            if let Some(group) = self.executors.group_of(id) {
+            self.slow_down(id, lived_ms, loss, now);
+        }
+        if let Some(node) = blamed {
+            self.blame(node, reason, now);
+        }
+        self.settle(id, now);
+    }
+
+    /// What the group learns from a loss: to go slower, or with more memory.
+    fn slow_down(&mut self, id: ExecutorId, lived_ms: Option<u64>, loss: &Loss, now: Millis) {
+        let step = self.executors.get(id).map_or(0, |executor| executor.memory_step);
+        let rng = &mut self.rng;
+        let Some(group) = self.executors.group_of(id) else { return };
+        if loss.reason == LossReason::OomKilled {
+            let n_steps = u32::try_from(group.spec.memory_steps.len()).unwrap_or(u32::MAX);
+            group.growth.on_oom(step, n_steps);
+        }
+        match Cause::of_start(loss.reason) {
+            Some(cause) => {
+                if group.brake.on_start_failed(id, cause, now, rng) {
+                    group.refusal = Some(loss.message.clone());
+                }
+            }
+            None => {
                 group.brake.on_ended(id, lived_ms, now, rng);
             }
         }
-        self.settle(id, now);
+    }
+
+    fn blame(&mut self, node: String, reason: LossReason, now: Millis) {
+        if let Some(until) = self.nodes.on_loss(&node, now) {
+            self.timers.insert((until, Timer::Node));
+            self.events.push_back(Event::NodeAvoided { node, until, reason });
+        }
     }
 
     /// What becomes of an ended pod: evidence, or deleted.
@@ -274,22 +293,10 @@ impl Reconciler {
         self.trim_kept(now);
     }
 
-    fn trim_kept(&mut self, now: Millis) {
-        while self.kept.len() > self.policy.keep_failed as usize {
-            let Some(id) = self.kept.pop_front() else { return };
-            let Some(executor) = self.executors.get_mut(id) else { continue };
-            executor.is_kept = false;
-            if let Some(uid) = executor.uid.clone()
-                && let Some(pod) = self.snapshot.get(&uid)
-            {
-                self.chores.ask(&uid, &pod.name, ChoreKind::Delete);
-            }
-            self.settle(id, now);
-        }
-    }
-
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.chores.remove(&pod.uid);
+        self.stuck.forget(&pod.uid);
+        self.forget_log(&pod.uid);
         if *pod.name == *self.pod_name(pod.id) {
             self.ids.on_seen(pod.id);
         }
@@ -315,7 +322,7 @@ impl Reconciler {
         }
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.uid = Some(pod.uid.clone());
-        let was_draining = pod.draining.then_some(DeleteCause::ScaledDown);
+        let was_draining = pod.draining.as_ref().map(|draining| draining.cause);
         let cause =
             executor.ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
         if !executor.is_lost {
@@ -341,79 +348,9 @@ impl Reconciler {
         }
     }
 
-    /// Decides the end of an executor. It is no capacity from here on, and never taken back.
-    pub(in crate::core) fn end(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        if executor.ending.is_some() {
-            return;
-        }
-        let Some(uid) = executor.uid.clone() else {
-            self.cancel_create(id, now);
-            return;
-        };
-        executor.ending = Some(cause);
-        if let Some(pod) = self.snapshot.get(&uid)
-            && !pod.deleting
-        {
-            // An unbound pod goes at once: no mark would be read by anybody.
-            let is_marked = pod.draining || pod.node.is_none() || has_ended(pod);
-            let kind = match cause {
-                DeleteCause::ScaledDown if !is_marked => ChoreKind::MarkAndDelete,
-                DeleteCause::Condemned
-                | DeleteCause::Killed
-                | DeleteCause::ScaledDown
-                | DeleteCause::Stopped => ChoreKind::Delete,
-            };
-            self.chores.ask(&uid, &pod.name, kind);
-        }
-        if let Some(group) = self.executors.group_of(id) {
-            group.brake.on_probe_void(id);
-        }
-        self.settle(id, now);
-    }
-
-    /// Gives up a create whose pod was not seen.
-    pub(in crate::core) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let Some(create) = &mut executor.create else { return };
-        create.is_cancelled = true;
-        let is_in_flight = create.is_in_flight();
-        if !is_in_flight {
-            let Some(until) = create.open_until().filter(|&until| until > now) else {
-                self.drop_executor(id);
-                return;
-            };
-            create.step = CreateStep::Linger(until);
-            self.timers.insert((until, Timer::Create(id)));
-        }
-        self.due_creates.remove(&id);
-        if let Some(group) = self.executors.group_of(id) {
-            group.brake.on_probe_void(id);
-        }
-        self.settle(id, now);
-    }
-
-    /// Why a create is given up now.
-    fn cancel_cause(&self) -> DeleteCause {
-        if self.stop.is_some() { DeleteCause::Stopped } else { DeleteCause::ScaledDown }
-    }
-
     fn wake_quota(&mut self, now: Millis) {
         for group in self.executors.groups.values_mut() {
             group.brake.on_room(now);
         }
-    }
-
-    /// How many of a group the scheduler has called Unschedulable for too long.
-    pub(in crate::core) fn n_unschedulable(&self, group: &Group, now: Millis) -> u32 {
-        let is_late = |id: &&ExecutorId| {
-            self.executors.get(**id).is_some_and(|executor| {
-                executor.state == State::Pending
-                    && executor
-                        .unschedulable_since
-                        .is_some_and(|since| now.since(since) >= UNSCHEDULABLE_MS)
-            })
-        };
-        u32::try_from(group.members.iter().filter(is_late).count()).unwrap_or(u32::MAX)
     }
 }

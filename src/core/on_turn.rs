@@ -9,6 +9,7 @@ use crate::core::executors::Executor;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
 use crate::core::plan::{Circumstances, GroupPlan, GroupView, plan};
+use crate::core::pod_text::Shape;
 use crate::core::reconciler::{Reconciler, Timer};
 use crate::core::status::State;
 use crate::core::time::Millis;
@@ -21,14 +22,35 @@ impl Reconciler {
         while let Some((at, _)) = self.timers.first()
             && *at <= now
         {
-            let Some((_, timer)) = self.timers.pop_first() else { return };
+            let Some((at, timer)) = self.timers.pop_first() else { return };
             match timer {
                 Timer::Chore(uid) => self.on_chore_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
+                Timer::Disconnected(id) => self.on_search_over(id, now),
+                Timer::Drain(id) => self.on_drained(id, now),
+                Timer::Heartbeat => self.on_heartbeats_due(at, now),
                 Timer::Proven(group, id) => self.on_proven(&group, id, now),
+                Timer::Grown(id) => self.on_grown(id),
+                Timer::Node => {
+                    self.nodes.on_time(now);
+                    // One that did it again has a later end.
+                    self.timers.extend(self.nodes.first_end().map(|at| (at, Timer::Node)));
+                }
+                Timer::Start(id) => self.on_start_due(id, now),
+                Timer::Silence => self.on_silence_due(at, now),
+                Timer::Stuck(uid) => self.on_stuck(uid, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
             }
+        }
+    }
+
+    /// A grown executor may have run for long enough.
+    fn on_grown(&mut self, id: ExecutorId) {
+        let is_running =
+            self.executors.get(id).is_some_and(|executor| executor.state == State::Running);
+        if let Some(group) = self.executors.group_of(id).filter(|_| is_running) {
+            group.growth.on_proven();
         }
     }
 
@@ -87,7 +109,9 @@ impl Reconciler {
             self.hold_until = None;
         }
         let plans = self.make_plan(gate, now);
-        let wait_until = plans.iter().filter_map(|plan| plan.waiting?.1).min();
+        // A start whose time is up waits for a word from the server.
+        let times = plans.iter().filter_map(|plan| plan.waiting?.1);
+        let wait_until = times.filter(|until| *until > now).min();
         for plan in plans {
             self.carry_out(plan, now);
         }
@@ -112,25 +136,21 @@ impl Reconciler {
 
     fn make_plan(&self, gate: Option<Waiting>, now: Millis) -> Vec<GroupPlan> {
         let groups = &self.executors.groups;
-        let not_running: u32 = groups.values().map(|group| group.counts.not_running()).sum();
-        let pending_max = self.policy.pending_max;
         let all = Circumstances {
             now,
             gate: gate.map(|waiting| (waiting, None)),
             room: self.window.room(now),
             closed_until: self.window.closed_until(now),
-            pending_room: (pending_max > 0).then(|| pending_max.saturating_sub(not_running)),
+            pending_max: self.policy.pending_max,
             hold_until: self.hold_until,
         };
-        let max = self.policy.unschedulable_max;
         let views: Vec<GroupView<'_>> = groups
             .iter()
             .map(|(name, group)| GroupView {
                 name,
                 group,
-                is_unschedulable: max > 0
-                    && group.counts.capacity() < group.spec.target
-                    && self.n_unschedulable(group, now) >= max,
+                is_unschedulable: self.is_unschedulable(group, now),
+                stuck: self.stuck_waiting(group),
             })
             .collect();
         plan(&views, &all)
@@ -154,12 +174,14 @@ impl Reconciler {
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
         let is_news = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
         group_state.waiting = waiting;
+        let group_state = self.executors.groups.get(&group);
         // A full window is the pace itself, not a reason that anybody could act on.
         if let Some((waiting, until)) = waiting
             && is_news
             && waiting != Waiting::InFlight
         {
-            self.events.push_back(Event::Waiting { group, waiting, until });
+            let message = group_state.and_then(|group| self.waiting_words(group));
+            self.events.push_back(Event::Waiting { group, waiting, until, message });
         }
     }
 
@@ -170,6 +192,10 @@ impl Reconciler {
         group.brake.on_sent(id);
         let mut executor = Executor::new(name.clone(), now);
         executor.slot = Some(slot);
+        let step = group.growth.take();
+        executor.memory_step = step;
+        let memory = step.checked_sub(1).and_then(|i| group.spec.memory_steps.get(i as usize));
+        let memory = memory.cloned();
         executor.create = Some(Box::new(Create {
             step: CreateStep::Answer,
             asked,
@@ -182,7 +208,10 @@ impl Reconciler {
         }));
         self.executors.insert(id, executor, None);
         if let Some(subject) = self.subject(id) {
-            self.events.push_back(Event::ExecutorRequested { subject });
+            self.events.push_back(Event::ExecutorRequested { subject: subject.clone() });
+            if let Some(memory) = memory {
+                self.events.push_back(Event::MemoryGrown { subject, memory });
+            }
         }
         self.send_create(id, now);
     }
@@ -199,9 +228,15 @@ impl Reconciler {
     fn send_create(&mut self, id: ExecutorId, now: Millis) {
         let asked = self.mark();
         // The latest, on every try: whatever made the pod of that name, it is the group's.
-        let pod = self.executors.group_of(id).and_then(|group| group.spec.pod.clone());
+        let Some(spec) = self.executors.group_of(id).map(|group| &group.spec) else { return };
+        let (pod, n_steps) = (spec.pod.clone(), spec.memory_steps.len());
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
+        executor.avoids_until = self.nodes.first_end();
+        // Another template may have come since, with fewer steps or none.
+        let n_steps = u32::try_from(n_steps).unwrap_or(u32::MAX);
+        executor.memory_step = executor.memory_step.min(n_steps);
+        let shape = Shape { avoid: self.nodes.names(), memory_step: executor.memory_step };
         let Some(create) = executor.create.as_deref_mut() else { return };
         let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
         (create.asked, create.sent_at) = (asked, now);
@@ -218,7 +253,7 @@ impl Reconciler {
         self.actions.push_back(if is_check {
             Action::Get { id, asked }
         } else {
-            Action::Create { id, group, slot, asked, pod }
+            Action::Create { id, group, slot, shape, asked, pod }
         });
     }
 
@@ -230,15 +265,16 @@ impl Reconciler {
             let stage = match executor.state {
                 State::Requested => Stage::NotCreated,
                 State::Pending => Stage::Pending,
-                State::Running if pod.is_some_and(|pod| pod.ready) => Stage::Ready,
-                State::Running => Stage::NotReady,
+                State::Running if !pod.is_some_and(|pod| pod.ready) => Stage::NotReady,
+                State::Running if self.hearing.is_idle(id, now) => Stage::Idle,
+                State::Running => Stage::Ready,
                 State::Draining | State::Terminating | State::Failed => return None,
             };
             let deletion_cost = pod.map_or(0, |pod| pod.deletion_cost);
             Some(Candidate { id, stage, deletion_cost })
         });
         for id in choose(candidates.collect(), n as usize) {
-            self.end(id, DeleteCause::ScaledDown, now);
+            self.decommission(id, DeleteCause::ScaledDown, now);
         }
     }
 
@@ -247,6 +283,7 @@ impl Reconciler {
         if !self.is_lease_held || !self.snapshot.is_synced() {
             return;
         }
+        self.look_at_nodes();
         while self.chores.has_room()
             && let Some((uid, chore)) = self.chores.send_next()
         {
@@ -257,8 +294,10 @@ impl Reconciler {
                     let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
                     Action::Delete { uid, name, grace_s }
                 }
-                ChoreKind::MarkAndDelete => {
-                    Action::Patch { uid, name, patch: Patch::Draining(DeleteCause::ScaledDown) }
+                ChoreKind::Forget => Action::Delete { uid, name, grace_s: Some(0) },
+                ChoreKind::Mark | ChoreKind::MarkAndDelete => {
+                    let patch = self.draining_patch(&uid);
+                    Action::Patch { uid, name, patch }
                 }
             });
         }

@@ -18,8 +18,8 @@ pub struct Circumstances {
     pub room: u32,
     /// Until when none may leave.
     pub closed_until: Option<Millis>,
-    /// How many more may be on their way to running; none: no limit.
-    pub pending_room: Option<u32>,
+    /// How many may be on their way to running at a time; 0: no limit.
+    pub pending_max: u32,
     /// Adopted surplus is kept until then.
     pub hold_until: Option<Millis>,
 }
@@ -30,6 +30,8 @@ pub struct GroupView<'a> {
     pub name: &'a GroupName,
     pub group: &'a Group,
     pub is_unschedulable: bool,
+    /// What keeps executors that are asked for from starting, and until when.
+    pub stuck: Option<(Waiting, Option<Millis>)>,
 }
 
 /// What is to be done for one group.
@@ -46,10 +48,19 @@ pub struct GroupPlan {
 /// Decides for all groups at once, so that none starves another.
 #[must_use]
 pub fn plan(views: &[GroupView<'_>], all: &Circumstances) -> Vec<GroupPlan> {
+    // Whoever has the least of what it wants is the first to get what cannot be split, and the first
+    // to ask where a quota has room for few.
+    let mut views = views.to_vec();
+    views.sort_by_key(|view| fill(view.group));
     let wants: Vec<Want> = views.iter().map(|view| want(view, all)).collect();
     let asked: Vec<u32> = wants.iter().map(|want| want.n).collect();
-    let pending = all.pending_room.map_or_else(|| asked.clone(), |room| share(room, &asked));
-    let sent = share(all.room, &pending);
+    let held = |n: fn(&Group) -> u32| views.iter().map(|view| n(view.group)).collect::<Vec<u32>>();
+    let pending = match all.pending_max {
+        0 => asked.clone(),
+        most => share_on(most, &held(|group| group.counts.not_running()), &asked),
+    };
+    let in_flight = held(|group| group.n_in_flight);
+    let sent = share_on(all.room + in_flight.iter().sum::<u32>(), &in_flight, &pending);
     let mut plans: Vec<GroupPlan> = Vec::with_capacity(views.len());
     for (i, (view, want)) in views.iter().zip(wants).enumerate() {
         let waiting = want.waiting.or_else(|| {
@@ -66,7 +77,7 @@ pub fn plan(views: &[GroupView<'_>], all: &Circumstances) -> Vec<GroupPlan> {
             group: view.name.clone(),
             n_creates: sent[i],
             n_ends,
-            waiting: waiting.or(held),
+            waiting: waiting.or(held).or(view.stuck),
         });
     }
     plans
@@ -139,6 +150,22 @@ fn surplus(view: &GroupView<'_>, all: &Circumstances) -> (u32, Option<(Waiting, 
             (n, (n < surplus).then_some((Waiting::ScaleDownPending, None)))
         }
     }
+}
+
+/// How much of its target a group has, in thousandths.
+fn fill(group: &Group) -> u64 {
+    u64::from(group.counts.capacity()) * 1_000 / u64::from(group.spec.target.max(1))
+}
+
+/// What each gets of `most` beside what it holds of it: nobody gets more while another that wants
+/// some has less.
+fn share_on(most: u32, held: &[u32], wants: &[u32]) -> Vec<u32> {
+    let wishes: Vec<u32> = held.iter().zip(wants).map(|(held, want)| held + want).collect();
+    let mut open = share(most, &wishes);
+    for ((open, held), want) in open.iter_mut().zip(held).zip(wants) {
+        *open = open.saturating_sub(*held).min(*want);
+    }
+    share(most.saturating_sub(held.iter().sum()), &open)
 }
 
 /// Shares `room` among those who want some: one each in turn, in order, until it or the wish ends.

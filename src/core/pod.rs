@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use crate::core::event::DeleteCause;
 use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
 
 /// `status.phase`.
@@ -44,6 +45,29 @@ pub enum ContainerState {
     Ended,
 }
 
+/// What keeps a pod from starting. In the order in which a group tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StuckKind {
+    /// A container cannot be made or started as it is written, or falls over again and again.
+    Config,
+    /// An image cannot be pulled.
+    Image,
+    /// The scheduler finds no node (condition `PodScheduled` is False).
+    Unschedulable,
+    /// It has scheduling gates: somebody holds it back on purpose.
+    Gated,
+    /// Nothing but the usual way so far.
+    Creating,
+}
+
+/// What keeps a pod from starting, as the server tells it. Pods that run have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    pub kind: StuckKind,
+    /// The scheduler's or the kubelet's own words.
+    pub words: Box<str>,
+}
+
 /// How an init container failed, which keeps all others from starting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitEnd {
@@ -66,6 +90,8 @@ pub struct End {
     pub pod_message: Box<str>,
     /// The reason of a `DisruptionTarget` condition that is True; empty where there is none.
     pub disruption: Box<str>,
+    /// That condition's message.
+    pub disruption_message: Box<str>,
     /// `state.terminated.exitCode` of the deciding container.
     pub exit_code: Option<i32>,
     /// `state.terminated.signal`, where it is not 0.
@@ -76,6 +102,17 @@ pub struct End {
     pub container_message: Box<str>,
     /// The first init container that ended with a code other than 0, where that ended the pod.
     pub init: Option<Box<InitEnd>>,
+    /// Another container's name, where its end is the executor's (`sidecar_failure: fail`): code,
+    /// signal, reason and message are that one's then.
+    pub sidecar: Option<Box<str>>,
+}
+
+/// That and how an executor was chosen to go, as its pod tells a later run of posse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draining {
+    pub cause: DeleteCause,
+    /// It has until then to end by itself, in milliseconds since 1970; none: it goes at once.
+    pub until_unix_ms: Option<u64>,
 }
 
 /// One executor pod as the server last told it.
@@ -101,14 +138,17 @@ pub struct Pod {
     pub deleting: bool,
     /// The deciding container: the one named by annotation `posse.dev/container`, else the first.
     pub container: ContainerState,
-    /// Condition `PodScheduled` is False with reason `Unschedulable`.
-    pub unschedulable: bool,
+    /// The name of that container; none where the pod has but one.
+    pub decider: Option<Box<str>>,
+    /// What keeps it from starting; none for a pod that runs, is over, or tells nothing.
+    pub stuck: Option<Box<Stuck>>,
     /// Condition `Ready` is True.
     pub ready: bool,
-    /// Annotation `posse.dev/draining` is there: chosen to go, before a restart perhaps.
-    pub draining: bool,
-    /// Label `posse.dev/counted` is there: its loss has been reported and has spent its budget.
-    pub counted: bool,
+    /// Annotation `posse.dev/draining`: chosen to go, before a restart perhaps.
+    pub draining: Option<Box<Draining>>,
+    /// Label `posse.dev/counted`: when its loss, reported by then, had spent its budget, seconds since
+    /// 1970; 0 where that cannot be read.
+    pub counted: Option<u64>,
     /// Annotation `controller.kubernetes.io/pod-deletion-cost`; 0 where absent or not a number.
     pub deletion_cost: i32,
     /// `spec.nodeName`: set once the pod is bound.

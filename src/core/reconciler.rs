@@ -8,16 +8,20 @@ use crate::core::action::{Action, Verdict};
 use crate::core::budget::Budgets;
 use crate::core::event::{Event, Subject};
 use crate::core::executors::{Executors, Group};
+use crate::core::hearing::Hearing;
 use crate::core::idalloc::IdAllocator;
 use crate::core::ids::{ExecutorId, GroupName, Uid};
 use crate::core::idset::IdSet;
 use crate::core::input::{Input, Mark};
 use crate::core::ledger::{Chores, Strays};
+use crate::core::logs::LogReads;
+use crate::core::nodes::Nodes;
 use crate::core::policy::{GroupSpec, Policy};
 use crate::core::rng::Rng;
 use crate::core::snapshot::Snapshot;
 use crate::core::status::{ExecutorStatus, GroupStatus, Status};
 use crate::core::stop::Stop;
+use crate::core::stuck::Stuck;
 use crate::core::time::Millis;
 use crate::core::window::Window;
 
@@ -32,6 +36,8 @@ pub struct Identity {
     pub id_high_water: u64,
     /// The server keeps the high water for this run.
     pub is_id_high_water_kept: bool,
+    /// When this process's time began, in milliseconds since 1970: pods tell wall time.
+    pub start_unix_ms: u64,
     /// The instance is held; false: not before `Input::Lease` says so.
     pub is_lease_held: bool,
     /// Creates may begin; false: not before `Input::DriverReady`.
@@ -43,8 +49,24 @@ pub struct Identity {
 pub(in crate::core) enum Timer {
     Chore(Uid),
     Create(ExecutorId),
+    /// An executor with more memory may have run for long enough.
+    Grown(ExecutorId),
+    /// A node may be used again.
+    Node,
     /// The executor that has to live for its group to go on may have lived long enough.
     Proven(GroupName, ExecutorId),
+    /// A start has taken too long.
+    Start(ExecutorId),
+    /// The reason of an executor that the driver lost was looked for long enough.
+    Disconnected(ExecutorId),
+    /// An executor has had its time to end by itself.
+    Drain(ExecutorId),
+    /// An executor may not have been heard from for too long.
+    Heartbeat,
+    /// The driver may have been silent for too long.
+    Silence,
+    /// A pod may have been on its way out for too long.
+    Stuck(Uid),
     Unschedulable,
 }
 
@@ -60,13 +82,23 @@ pub struct Reconciler {
     pub(in crate::core) spent: IdSet,
     pub(in crate::core) chores: Chores,
     pub(in crate::core) strays: Strays,
+    pub(in crate::core) hearing: Hearing,
+    pub(in crate::core) stuck: Stuck,
+    pub(in crate::core) logs: LogReads,
     pub(in crate::core) window: Window,
     pub(in crate::core) budgets: Budgets,
+    pub(in crate::core) nodes: Nodes,
     /// Failed pods kept as evidence, oldest first.
     pub(in crate::core) kept: VecDeque<ExecutorId>,
     /// Creates whose next request waits for room only.
     pub(in crate::core) due_creates: BTreeSet<ExecutorId>,
     pub(in crate::core) timers: BTreeSet<(Millis, Timer)>,
+    /// Starts whose time is up, to be judged by the next word from the server.
+    pub(in crate::core) overdue: BTreeSet<ExecutorId>,
+    /// When the watch or a LIST last told anything.
+    pub(in crate::core) news_at: Option<Millis>,
+    /// Something was told since `overdue` was last judged.
+    pub(in crate::core) has_news: bool,
     pub(in crate::core) had_first_list: bool,
     pub(in crate::core) hold_until: Option<Millis>,
     pub(in crate::core) is_lease_held: bool,
@@ -94,6 +126,7 @@ impl Reconciler {
             ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_kept),
             window: Window::new(policy.in_flight_max),
             budgets: Budgets::new(&policy),
+            nodes: Nodes::new(policy.bad_nodes),
             is_lease_held: identity.is_lease_held,
             is_driver_ready: identity.is_driver_ready,
             identity,
@@ -103,9 +136,15 @@ impl Reconciler {
             spent: IdSet::default(),
             chores: Chores::default(),
             strays: Strays::default(),
+            hearing: Hearing::default(),
+            stuck: Stuck::default(),
+            logs: LogReads::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: BTreeSet::new(),
+            overdue: BTreeSet::new(),
+            news_at: None,
+            has_news: false,
             had_first_list: false,
             hold_until: None,
             stop: None,
@@ -132,15 +171,23 @@ impl Reconciler {
             Input::DeletedAll { answer } => self.on_deleted_all(answer, now),
             Input::DriverReady => self.is_driver_ready = true,
             Input::Got { id, asked, answer } => self.on_got(id, asked, answer, now),
+            Input::GotNode { name, answer } => self.on_node(&name, answer),
             Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
             Input::Lease { held, high_water } => {
                 self.is_lease_held = held;
                 self.ids.on_lease(high_water);
             }
-            Input::List(list) => self.on_list(list, now),
+            Input::List(list) => {
+                self.on_list(list, now);
+                self.note_news(now);
+            }
             Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
+            Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
             Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
             Input::Watch { epoch, events } => {
+                if epoch == self.mark().epoch {
+                    self.note_news(now);
+                }
                 for event in events {
                     let change = self.snapshot.apply(epoch, event);
                     self.on_change(change, now);
@@ -155,9 +202,11 @@ impl Reconciler {
     /// Decides once, from all that was taken in.
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
+        self.judge_overdue(now);
         self.strays.forget_past(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        self.send_log_reads(now);
         self.send_chores(now);
     }
 
@@ -210,7 +259,12 @@ impl Reconciler {
     /// The groups in numbers; costs nothing per executor.
     #[must_use]
     pub fn group_statuses(&self) -> Vec<GroupStatus> {
-        self.executors.groups.iter().map(|(name, group)| group_status(name, group)).collect()
+        let groups = self.executors.groups.iter();
+        let status = |(name, group)| GroupStatus {
+            message: self.waiting_words(group),
+            ..group_status(name, group)
+        };
+        groups.map(status).collect()
     }
 
     /// The picture of the run.
@@ -230,15 +284,30 @@ impl Reconciler {
                 since: executor.since,
             }
         });
-        Status { groups: self.group_statuses(), executors: executors.collect() }
+        Status {
+            groups: self.group_statuses(),
+            executors: executors.collect(),
+            avoided_nodes: self.nodes.avoided().to_vec(),
+        }
     }
 
     /// Sets a group's target, within its bounds. The target in force; none: no such group.
     pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
         let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        group.is_target_set = true;
+        self.change_target(name, target, now)
+    }
+
+    /// The same for a change that follows from something else: what was adopted is held on to.
+    pub(in crate::core) fn change_target(
+        &mut self,
+        name: &GroupName,
+        target: u32,
+        now: Millis,
+    ) -> Option<u32> {
+        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
         let spec = &mut group.spec;
         let target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
-        group.is_target_set = true;
         if spec.target != target {
             spec.target = target;
             self.events.push_back(Event::TargetChanged { group: name.clone(), target });
@@ -295,6 +364,7 @@ impl Reconciler {
         self.close_entry(id, false);
         let Some(executor) = self.executors.remove(id) else { return };
         self.spent.insert(id);
+        self.hearing.forget(id);
         self.kept.retain(|kept| *kept != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {
             group.brake.on_probe_void(id);
@@ -332,6 +402,6 @@ fn group_status(name: &GroupName, group: &Group) -> GroupStatus {
         failed: group.counts.of(State::Failed),
         waiting: group.waiting.map(|(waiting, _)| waiting),
         until: group.waiting.and_then(|(_, until)| until),
-        message: group.refusal.clone(),
+        message: None,
     }
 }

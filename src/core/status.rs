@@ -56,7 +56,7 @@ pub struct GroupStatus {
     pub waiting: Option<Waiting>,
     /// When the wait ends by itself.
     pub until: Option<Millis>,
-    /// The server's words for the refusal that holds the group back.
+    /// The server's words for what holds the group back.
     pub message: Option<String>,
 }
 
@@ -81,4 +81,6 @@ pub struct ExecutorStatus {
 pub struct Status {
     pub groups: Vec<GroupStatus>,
     pub executors: Vec<ExecutorStatus>,
+    /// The nodes that new executors keep away from, each with the time until when.
+    pub avoided_nodes: Vec<(String, Millis)>,
 }

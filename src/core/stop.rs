@@ -52,7 +52,7 @@ pub struct Stop {
     step: Step,
     pub(in crate::core) grace_s: u32,
     gone_by: Millis,
-    /// Until then the evidence may be labelled before everything else is deleted.
+    /// Until then the evidence may be labelled, and logs be read, before everything is deleted.
     evidence_by: Millis,
     n_lists: u32,
     /// When the LIST now under way was sent.
@@ -154,11 +154,12 @@ impl Reconciler {
         let mark = self.mark();
         let stop = self.stop.as_mut()?;
         match stop.step {
-            // The labels that spare evidence come first, where the server takes them in time.
+            // The labels that spare evidence come first, and the last logs, where the server gives
+            // them in time.
             Step::DeleteAllAt(at)
                 if at <= now
-                    && stop.order.spare_evidence
-                    && self.chores.has_counts()
+                    && (stop.order.spare_evidence && self.chores.has_counts()
+                        || self.logs.is_busy())
                     && now < stop.evidence_by =>
             {
                 stop.step = Step::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));

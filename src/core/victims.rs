@@ -22,12 +22,14 @@ pub enum Stage {
     Pending,
     /// It runs, and its pod is not ready.
     NotReady,
+    /// It runs, is ready, and idle by the driver's word.
+    Idle,
     /// It runs and is ready.
     Ready,
 }
 
-/// The `n` that go, in the written order: not yet created, pending, not ready, lowest deletion
-/// cost, youngest.
+/// The `n` that go, in the written order: not yet created, pending, not ready, idle by
+/// the driver's word, lowest deletion cost, youngest.
 #[must_use]
 pub fn choose(mut candidates: Vec<Candidate>, n: usize) -> Vec<ExecutorId> {
     candidates.sort_by_key(|c| (rank(c.stage), c.deletion_cost, Reverse(c.id)));
@@ -40,7 +42,8 @@ fn rank(stage: Stage) -> u8 {
         Stage::NotCreated => 0,
         Stage::Pending => 1,
         Stage::NotReady => 2,
-        Stage::Ready => 3,
+        Stage::Idle => 3,
+        Stage::Ready => 4,
     }
 }
 
@@ -58,13 +61,14 @@ mod tests {
             (5, Stage::Pending, 9),
             (6, Stage::Pending, 9),
             (7, Stage::NotCreated, 9),
+            (8, Stage::Idle, 9),
         ]
         .map(|(id, stage, deletion_cost)| Candidate { id: ExecutorId(id), stage, deletion_cost })
         .into();
-        for (n, want) in [(0, vec![]), (3, vec![7, 6, 5]), (7, vec![7, 6, 5, 4, 2, 3, 1])] {
+        for (n, want) in [(0, vec![]), (3, vec![7, 6, 5]), (8, vec![7, 6, 5, 4, 8, 2, 3, 1])] {
             let got: Vec<u64> = choose(candidates.clone(), n).iter().map(|id| id.0).collect();
             assert_eq!(got, want);
         }
-        assert_eq!(choose(candidates, 99).len(), 7);
+        assert_eq!(choose(candidates, 99).len(), 8);
     }
 }

@@ -7,12 +7,18 @@ pub enum Waiting {
     AdoptHold,
     /// Its executors died young; one is sent to see.
     Backoff,
+    /// Containers cannot be made or started as they are written.
+    ConfigError,
     /// The driver has not said that it is ready.
     DriverReady,
     /// Nothing is known yet: the first LIST is not complete.
     FirstList,
+    /// Somebody holds its pods back by scheduling gates.
+    Gated,
     /// The next block of ids is not reserved yet.
     Ids,
+    /// Images cannot be pulled.
+    ImageError,
     /// As many requests are under way as the server takes now.
     InFlight,
     /// The instance is not ours now.
@@ -31,9 +37,11 @@ pub enum Waiting {
     StaleSnapshot,
     /// The server is overloaded or out of reach.
     Server,
+    /// An executor was not running in time; one is sent to see.
+    StartTimeout,
     /// What its pods are is not known to this run: it was found, and not PUT again.
     Template,
-    /// `allocation.unschedulable_max` is reached.
+    /// The scheduler finds no node.
     Unschedulable,
 }
 
@@ -44,9 +52,12 @@ impl Waiting {
         match self {
             Self::AdoptHold => "adopt_hold",
             Self::Backoff => "backoff",
+            Self::ConfigError => "config_error",
             Self::DriverReady => "driver_ready",
             Self::FirstList => "first_list",
+            Self::Gated => "gated",
             Self::Ids => "ids",
+            Self::ImageError => "image_error",
             Self::InFlight => "in_flight",
             Self::Lease => "lease",
             Self::PendingLimit => "pending_limit",
@@ -55,6 +66,7 @@ impl Waiting {
             Self::ReplaceGone => "replace_gone",
             Self::ScaleDownPending => "scale_down_pending",
             Self::Server => "server",
+            Self::StartTimeout => "start_timeout",
             Self::StaleSnapshot => "stale_snapshot",
             Self::Template => "template",
             Self::Unschedulable => "unschedulable",

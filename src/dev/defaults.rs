@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::dev::decode;
 use crate::dev::kind::Kind;
 use crate::dev::object::{array_at, metadata_mut, object_mut, text_at};
-use crate::dev::quantity::Quantity;
 use crate::dev::schema::{self, Shape, Type};
+use crate::wire::quantity::Quantity;
 
 /// What stands in for a field of a type that is absent, or empty where that is the same.
 const ROWS: &[(&str, &str, &str)] = &[

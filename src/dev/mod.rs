@@ -38,7 +38,6 @@ mod options;
 mod patch;
 mod prepare;
 mod protobuf;
-mod quantity;
 mod rbac;
 mod read;
 mod refused;

@@ -16,12 +16,13 @@ use crate::kube::http::{Http, Method, Request, Response, Stream, StreamHandle, T
 use crate::wire::labels::{FIELD_MANAGER, Selection};
 use crate::wire::lease::LeaseObject;
 use crate::wire::list::{Page, parse_page};
+use crate::wire::log::{LOG_BYTES_MAX, last_lines};
 use crate::wire::review::{self, Access, Verdict};
 use crate::wire::status::{Verb, refusal, unreadable};
 use crate::wire::{lease, pod};
 
 /// How long one request may take: longer than a server lets its webhooks take (30 s).
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(35);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(35);
 /// The same for a page of a LIST; a server gives up after 60 s itself.
 pub(super) const LIST_PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same for a Lease: a write that lands after the lease ran out would be worse than none.
@@ -158,6 +159,37 @@ impl Pods {
         let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
         let (status, answer) = call(&self.http, &request, Verb::Get)?;
         self.seen(status, &answer)
+    }
+
+    /// Looks whether a node is there. It takes a right on the whole cluster, which few have.
+    ///
+    /// # Errors
+    /// The server's refusal: `NotFound` where the node object is gone.
+    pub fn get_node(&self, name: &str) -> Result<(), Refusal> {
+        let path = format!("/api/v1/nodes/{}", encoded(name));
+        call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get).map(drop)
+    }
+
+    /// Reads the last `n_lines` lines of a container's log; of the only container where none is
+    /// named.
+    ///
+    /// # Errors
+    /// The server's refusal, or that there was no whole answer within `timeout`.
+    pub fn log(
+        &self,
+        name: &str,
+        container: Option<&str>,
+        n_lines: u32,
+        timeout: Duration,
+    ) -> Result<Vec<String>, Refusal> {
+        let container =
+            container.map_or_else(String::new, |c| format!("&container={}", encoded(c)));
+        let path = format!(
+            "{}/log?tailLines={n_lines}&limitBytes={LOG_BYTES_MAX}{container}",
+            self.path(Some(name))
+        );
+        let request = get(path, timeout, 2 * LOG_BYTES_MAX);
+        call(&self.http, &request, Verb::Get).map(|(_, bytes)| last_lines(&bytes, n_lines))
     }
 
     /// Reads all of them, consistently. Pages that expire under way are begun again, then asked for

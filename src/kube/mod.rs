@@ -11,6 +11,7 @@ mod kubeconfig;
 pub mod leftovers;
 pub mod owner;
 mod proxy;
+pub mod story;
 mod stream;
 mod tls;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::control::{Drafts, NoDraft};
 use crate::core::ids::{ExecutorId, GroupName};
 use crate::core::input::Seen;
-use crate::core::pod_text::PodText;
+use crate::core::pod_text::{PodText, Shape};
 use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::wire::build::Identity;
@@ -44,7 +44,7 @@ impl Drafts for Drafter {
         let compiled = Template::from_json(SOURCE, template)
             .and_then(|template| template.compile(&identity))
             .map_err(bad)?;
-        match self.pods.create(&compiled.pod.render(ID_SHOWN, 0), true) {
+        match self.pods.create(&compiled.pod.render(ID_SHOWN, 0, &Shape::default()), true) {
             Ok(Seen::Ours(_)) => {}
             Ok(Seen::Foreign(_)) => {
                 let message = "the server takes the pod but not our labels (a mutating webhook \

@@ -268,10 +268,11 @@ impl<U: Upstream> Engine<'_, U> {
         self.check_start(now);
         self.core.turn(now);
         self.mark.publish(self.core.mark());
+        // First told, then marked as told or deleted: whoever kills us in between hears it again.
+        self.tell_events(now);
         while let Some(action) = self.core.poll_action() {
             self.act(action);
         }
-        self.tell_events(now);
         if let Some(verdict) = self.core.poll_verdict() {
             self.on_verdict(verdict, now);
         }
@@ -314,8 +315,10 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::Delete { .. }
             | Action::DeleteAll { .. }
             | Action::Get { .. }
+            | Action::GetNode { .. }
             | Action::List { .. }
-            | Action::Patch { .. }) => self.writers.send(action),
+            | Action::Patch { .. }
+            | Action::ReadLog { .. }) => self.writers.send(action),
         }
     }
 

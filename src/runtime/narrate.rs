@@ -8,12 +8,15 @@ use crate::core::action::Verdict;
 use crate::core::event::Event;
 use crate::core::ids::GroupName;
 use crate::core::status::GroupStatus;
+use crate::core::text::harmless;
 use crate::core::time::Millis;
 use crate::core::waiting::Waiting;
 
 /// Losses that get a line of their own in a `LOSS_WINDOW_MS`; the others are counted.
 const LOSS_LINES_MAX: u32 = 10;
 const LOSS_WINDOW_MS: u64 = 10_000;
+/// What a line says of why, in bytes; the events have all of it.
+const LOSS_BYTES_MAX: usize = 400;
 
 /// Tells what a person should see: the life of the run and its scale, not each pod.
 #[derive(Debug, Default)]
@@ -73,11 +76,16 @@ fn level(event: &Event, is_flood: bool) -> Level {
         Event::ExecutorLost { .. } if is_flood => Level::Debug,
         Event::Waiting { waiting, .. } if is_passing(*waiting) => Level::Debug,
         Event::ExecutorLost { .. }
+        | Event::MemoryGrown { .. }
+        | Event::NodeAvoided { .. }
         | Event::Stopped
         | Event::TargetChanged { .. }
         | Event::Waiting { .. } => Level::Info,
         // What leads to them has been told, or the watcher says it with more particulars.
         Event::ExecutorDeleted { .. }
+        | Event::ExecutorDraining { .. }
+        // The application's own words: whoever wants them reads the events.
+        | Event::ExecutorLog { .. }
         | Event::ExecutorRequested { .. }
         | Event::ExecutorRunning { .. }
         | Event::Started
@@ -92,7 +100,10 @@ fn is_passing(waiting: Waiting) -> bool {
         Waiting::FirstList | Waiting::Ids | Waiting::InFlight | Waiting::StaleSnapshot => true,
         Waiting::AdoptHold
         | Waiting::Backoff
+        | Waiting::ConfigError
         | Waiting::DriverReady
+        | Waiting::Gated
+        | Waiting::ImageError
         | Waiting::Lease
         | Waiting::PendingLimit
         | Waiting::Permanent
@@ -100,6 +111,7 @@ fn is_passing(waiting: Waiting) -> bool {
         | Waiting::ReplaceGone
         | Waiting::ScaleDownPending
         | Waiting::Server
+        | Waiting::StartTimeout
         | Waiting::Template
         | Waiting::Unschedulable => false,
     }
@@ -116,12 +128,19 @@ fn words(event: &Event) -> String {
         Event::ExecutorDeleted { subject, cause } => {
             format!("executor {} is gone ({}): {}", subject.id, cause.as_str(), subject.pod)
         }
-        Event::ExecutorLost { subject, node, reason, exit_code, message } => {
+        Event::ExecutorDraining { subject, cause, .. } => {
+            format!("executor {} is to end ({}): {}", subject.id, cause.as_str(), subject.pod)
+        }
+        Event::ExecutorLog { subject, lines, message } => {
+            let n = lines.len();
+            let message = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            format!("executor {}: {n} lines of its log are in the events{message}", subject.id)
+        }
+        Event::ExecutorLost { subject, node, reason, exit_code: _, message } => {
             let node = node.as_deref().unwrap_or("no node");
-            let code = exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
-            let message = if message.is_empty() { "" } else { &format!(": {message}") };
+            let message = harmless(message, LOSS_BYTES_MAX);
             let (id, pod, reason) = (subject.id, &subject.pod, reason.as_str());
-            format!("executor {id} lost: {reason}{code}: {pod} on {node}{message}")
+            format!("executor {id} lost: {reason}: {pod} on {node}: {message}")
         }
         Event::ExecutorRequested { subject } => {
             format!("executor {} requested: {}", subject.id, subject.pod)
@@ -130,13 +149,24 @@ fn words(event: &Event) -> String {
             let node = node.as_deref().unwrap_or("an unknown node");
             format!("executor {} runs on {node}: {}", subject.id, subject.pod)
         }
+        Event::MemoryGrown { subject, memory } => {
+            let (id, group) = (subject.id, &subject.group);
+            format!("group {group}: one ran out of memory: executor {id} gets {memory}")
+        }
+        Event::NodeAvoided { node, reason, .. } => {
+            let reason = reason.as_str();
+            format!(
+                "node {node} loses executors ({reason}): new ones keep away from it for a while"
+            )
+        }
         Event::Missed { count } => format!("{count} events were dropped for a slow reader"),
         Event::Started => "started".to_owned(),
         Event::Stopped => "stopped".to_owned(),
         Event::Stopping => "stopping".to_owned(),
         Event::TargetChanged { group, target } => format!("group {group}: target {target}"),
-        Event::Waiting { group, waiting, .. } => {
-            format!("group {group}: waiting: {}", waiting.as_str())
+        Event::Waiting { group, waiting, message, .. } => {
+            let message = message.as_deref().map_or_else(String::new, |words| format!(": {words}"));
+            format!("group {group}: waiting: {}{message}", waiting.as_str())
         }
         Event::WatchRestarted { cause } => format!("watch restarted: {cause}"),
     }
@@ -148,6 +178,10 @@ pub fn verdict(verdict: &Verdict) -> String {
     match verdict {
         Verdict::BudgetSpent(budget) => {
             format!("the failure budget `{}` is spent: ending the application", budget.as_str())
+        }
+        Verdict::DriverSilent { silence_ms } => {
+            let seconds = silence_ms.div_ceil(1_000);
+            format!("the driver made no call for {seconds} s (driver.silence): ending")
         }
         Verdict::DriverNotStarted { message } => message.clone(),
         Verdict::NotAllowed { message } => {
@@ -200,7 +234,8 @@ mod tests {
 
     #[test]
     fn what_passes_by_itself_is_not_said_to_people() {
-        let waiting = |waiting| Event::Waiting { group: "g".into(), waiting, until: None };
+        let waiting =
+            |waiting| Event::Waiting { group: "g".into(), waiting, until: None, message: None };
         for (event, is_flood, want) in [
             (waiting(Waiting::FirstList), false, Level::Debug),
             (waiting(Waiting::Quota), false, Level::Info),

@@ -2,7 +2,7 @@
 //! nothing, and they alone wait for the server.
 
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::{debug, warn};
@@ -11,17 +11,21 @@ use crate::core::action::{Action, Patch};
 use crate::core::ids::Uid;
 use crate::core::input::{Input, List, ListSource};
 use crate::core::ledger::CHORES_IN_FLIGHT_MAX;
+use crate::core::logs::READS_IN_FLIGHT_MAX;
 use crate::core::refusal::Refusal;
 use crate::kube::api::Pods;
 use crate::runtime::inbox::Message;
-use crate::wire::labels;
+use crate::wire::{draining, labels};
 
 /// Deletes, patches and lists are carried out by so many threads.
 const CHORE_WRITERS_MAX: usize = 8;
 /// A writer's stack, bytes: requests are shallow.
 const STACK_BYTES: usize = 256 << 10;
-/// Lists and deletes of everything that a stop may have under way beside the chores.
-const STOP_REQUESTS_MAX: usize = 2;
+/// How long a log may take: the pod's delete waits for it.
+const LOG_TIMEOUT: Duration = Duration::from_secs(1);
+/// Lists and deletes of everything that a stop may have under way beside the chores, and the look at
+/// a node.
+const OTHER_REQUESTS_MAX: usize = 3;
 
 /// The way to the writers. They are not joined: one that waits for a server which never answers
 /// must not hold the end of the run up, and by then nobody takes its answer.
@@ -31,6 +35,8 @@ pub struct Writers {
     inbox: Sender<Message>,
     creates: Pool,
     chores: Pool,
+    /// Of their own: kubelets that do not answer must not be in the way of anything else.
+    logs: Pool,
 }
 
 #[derive(Debug)]
@@ -53,12 +59,13 @@ impl Writers {
     /// No thread yet: they come with the work. `in_flight_max`: creates under way at a time.
     #[must_use]
     pub fn new(pods: Pods, inbox: Sender<Message>, in_flight_max: usize) -> Self {
-        let n_chores = CHORES_IN_FLIGHT_MAX + STOP_REQUESTS_MAX;
+        let n_chores = CHORES_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
             pods,
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
             chores: Pool::new("chore", CHORE_WRITERS_MAX, n_chores),
+            logs: Pool::new("log", READS_IN_FLIGHT_MAX, READS_IN_FLIGHT_MAX),
         }
     }
 
@@ -66,8 +73,10 @@ impl Writers {
     pub fn send(&mut self, action: Action) {
         let pool = match action {
             Action::Create { .. } | Action::Get { .. } => &mut self.creates,
+            Action::ReadLog { .. } => &mut self.logs,
             Action::Delete { .. }
             | Action::DeleteAll { .. }
+            | Action::GetNode { .. }
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::Relist
@@ -111,8 +120,8 @@ fn write(pods: &Pods, queue: &Receiver<Action>, inbox: &Sender<Message>) {
 /// Carries out one action. None: it is not a request to the server.
 pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
     let input = match action {
-        Action::Create { id, group: _, slot, asked, pod } => {
-            let answer = pods.create(&pod.render(id, slot), false);
+        Action::Create { id, group: _, slot, shape, asked, pod } => {
+            let answer = pods.create(&pod.render(id, slot, &shape), false);
             log_answer("create", &id, answer.as_ref().err());
             Input::Created { id, asked, answer }
         }
@@ -132,6 +141,11 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
             log_answer("get", &id, answer.as_ref().err());
             Input::Got { id, asked, answer }
         }
+        Action::GetNode { name } => {
+            let answer = pods.get_node(&name);
+            log_answer("get node", &name, answer.as_ref().err());
+            Input::GotNode { name, answer }
+        }
         Action::List { asked } => match pods.list() {
             Ok(listed) => Input::List(List {
                 source: ListSource::Stop,
@@ -145,9 +159,14 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
             }
         },
         Action::Patch { uid, name, patch } => {
-            let answer = pods.patch(&name, patch_body(&uid, patch).as_bytes()).map(drop);
+            let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
             log_answer("patch", &name, answer.as_ref().err());
             Input::Patched { uid, answer }
+        }
+        Action::ReadLog { uid, name, container, n_lines } => {
+            let answer = pods.log(&name, container.as_deref(), n_lines, LOG_TIMEOUT);
+            log_answer("log of", &name, answer.as_ref().err());
+            Input::LogRead { uid, answer }
         }
         // Others carry these out: the watcher, and the keeper of ids.
         Action::Relist | Action::ReserveIds { .. } => return None,
@@ -156,14 +175,21 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
 }
 
 /// A merge patch for this uid and no other: the server refuses another with 409.
-fn patch_body(uid: &Uid, patch: Patch) -> String {
+fn patch_body(uid: &Uid, patch: &Patch) -> String {
     let metadata = match patch {
         Patch::Counted => {
             serde_json::json!({"uid": uid.to_string(), "labels": {labels::COUNTED: unix_time()}})
         }
-        Patch::Draining(cause) => serde_json::json!({
-            "uid": uid.to_string(), "annotations": {labels::DRAINING: cause.as_str()},
-        }),
+        Patch::Draining(draining, label) => {
+            let value = draining::value(*draining);
+            let mut metadata = serde_json::json!({
+                "uid": uid.to_string(), "annotations": {labels::DRAINING: value},
+            });
+            if let Some((key, value)) = label {
+                metadata["labels"] = serde_json::json!({ key: value });
+            }
+            metadata
+        }
     };
     serde_json::json!({ "metadata": metadata }).to_string()
 }

@@ -7,8 +7,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::core::ids::ExecutorId;
-use crate::core::pod_text::{Part, PodText};
+use crate::core::pod_text::{Part, PodText, Shape};
+use crate::wire::keep_away;
 use crate::wire::labels::{self, Selection};
+use crate::wire::memory::{Growth, Steps};
 use crate::wire::names::host_in_url;
 use crate::wire::placeholders::{self, Piece, Word};
 use crate::wire::template::{Shorthands, Template, TemplateError, describe};
@@ -20,6 +22,9 @@ const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 /// The prefix of labels and annotations that mean something to posse.
 const OUR_PREFIX: &str = "posse.dev/";
+/// Where a container's memory stands in its resources.
+const LIMIT: &str = ".limits.memory";
+const REQUEST: &str = ".requests.memory";
 
 /// Whose executors are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +41,10 @@ pub struct Identity {
     pub node_loss_after_s: Option<u64>,
     /// Whose end decides; none: the first container.
     pub container: Option<String>,
+    /// Any other container's failure is the executor's end, too.
+    pub fails_with_sidecars: bool,
+    /// How memory grows after the deciding container ran out of it; none: it does not.
+    pub growth: Option<Growth>,
 }
 
 /// The object that executors belong to and go with.
@@ -57,16 +66,16 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    /// The body of the POST that creates executor `id` in `slot`.
+    #[must_use]
+    pub fn render(&self, id: u64, slot: u32, shape: &Shape) -> Vec<u8> {
+        self.pod.render(ExecutorId(id), slot, shape)
+    }
+
     /// What of the template was replaced or left out, one sentence each.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
-    }
-
-    /// The body of the POST that creates executor `id` in `slot`.
-    #[must_use]
-    pub fn render(&self, id: u64, slot: u32) -> Vec<u8> {
-        self.pod.render(ExecutorId(id), slot)
     }
 }
 
@@ -77,13 +86,23 @@ impl Template {
     /// A field that posse has to change and that is not what it should be, an owner that is not
     /// ours, an unknown placeholder.
     pub fn compile(&self, identity: &Identity) -> Result<Compiled, TemplateError> {
-        let mut build = Build { template: self, identity, warnings: Vec::new() };
-        let pod = build.pod()?;
-        let mut emitter = Emitter { build: &build, parts: Vec::new() };
-        emitter.value(&pod, "")?;
-        let Emitter { parts, .. } = emitter;
-        let pod = Arc::new(PodText::new(parts, identity.pod_name_prefix()));
-        Ok(Compiled { pod, warnings: build.warnings })
+        let mut build = Build {
+            template: self,
+            identity,
+            memory: Steps::default(),
+            memory_field: String::new(),
+            warnings: Vec::new(),
+        };
+        let mut pod = build.pod()?;
+        let parts = build.emit(&pod, false)?;
+        keep_away::leave_gaps(&mut pod);
+        let avoiding = build.emit(&pod, true)?;
+        let memory = build.memory.amounts;
+        let pod = PodText::new(parts, identity.pod_name_prefix());
+        Ok(Compiled {
+            pod: Arc::new(pod.avoiding(avoiding).growing(memory)),
+            warnings: build.warnings,
+        })
     }
 }
 
@@ -113,6 +132,9 @@ impl Identity {
 struct Build<'a> {
     template: &'a Template,
     identity: &'a Identity,
+    memory: Steps,
+    /// Where the deciding container's memory is written; empty where it does not grow.
+    memory_field: String,
     warnings: Vec<String>,
 }
 
@@ -126,6 +148,12 @@ impl Build<'_> {
         self.add_tolerations(&mut spec)?;
         self.add_metadata(&mut metadata)?;
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+    }
+
+    fn emit(&self, pod: &Value, is_avoiding: bool) -> Result<Vec<Part>, TemplateError> {
+        let mut emitter = Emitter { build: self, parts: Vec::new(), is_avoiding };
+        emitter.value(pod, "")?;
+        Ok(emitter.parts)
     }
 
     fn fail(&self, field: &str, message: String) -> TemplateError {
@@ -185,6 +213,7 @@ impl Build<'_> {
                 };
                 if (list, i) == ("containers", deciding) {
                     self.lay_over(container, &field)?;
+                    self.add_growth(container, &field)?;
                 }
                 self.add_env(container, &field)?;
             }
@@ -199,6 +228,9 @@ impl Build<'_> {
         if deciding > 0 {
             let name = self.identity.container.clone().expect("only a named one is not the first");
             annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
+        }
+        if self.identity.fails_with_sidecars {
+            annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
         }
         if annotations.is_empty() {
             metadata.remove("annotations");
@@ -250,6 +282,22 @@ impl Build<'_> {
                 amounts.insert(resource.to_owned(), json!(amount));
             }
         }
+        Ok(())
+    }
+
+    /// Makes gaps of the deciding container's memory, where it grows.
+    fn add_growth(
+        &mut self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let Some(growth) = &self.identity.growth else { return Ok(()) };
+        let field = format!("{field}.resources");
+        let limit = container.get("resources").and_then(|all| all.get("limits")?.get("memory"));
+        let request = container.get("resources").and_then(|all| all.get("requests")?.get("memory"));
+        self.memory = Steps::new(growth, limit, request)
+            .map_err(|(part, what)| self.fail(&format!("{field}.{part}.memory"), what))?;
+        self.memory_field = field;
         Ok(())
     }
 
@@ -419,18 +467,30 @@ fn our_env() -> Vec<Value> {
 struct Emitter<'a> {
     build: &'a Build<'a>,
     parts: Vec<Part>,
+    /// Gaps are left where the nodes go that the pod keeps away from.
+    is_avoiding: bool,
 }
 
 impl Emitter<'_> {
     fn value(&mut self, value: &Value, field: &str) -> Result<(), TemplateError> {
         match value {
+            Value::String(_) | Value::Number(_) if self.is_memory(field) => {
+                self.text("\"");
+                let is_limit = field.ends_with(LIMIT);
+                self.parts.push(if is_limit { Part::MemoryLimit } else { Part::MemoryRequest });
+                self.text("\"");
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) => self.text(&value.to_string()),
             Value::String(text) => self.string(text, field)?,
             Value::Array(items) => {
                 self.text("[");
                 for (i, item) in items.iter().enumerate() {
                     self.text(if i > 0 { "," } else { "" });
-                    self.value(item, &format!("{field}[{i}]"))?;
+                    if self.is_avoiding && keep_away::is_gap(field, item) {
+                        self.parts.push(Part::Avoid);
+                    } else {
+                        self.value(item, &format!("{field}[{i}]"))?;
+                    }
                 }
                 self.text("]");
             }
@@ -450,6 +510,12 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// True for what grows.
+    fn is_memory(&self, field: &str) -> bool {
+        let rest = field.strip_prefix(&self.build.memory_field);
+        !self.build.memory_field.is_empty() && matches!(rest, Some(LIMIT | REQUEST))
+    }
+
     fn string(&mut self, text: &str, field: &str) -> Result<(), TemplateError> {
         let pieces = placeholders::split(text)
             .map_err(|unknown| self.build.fail(field, unknown.to_string()))?;
@@ -459,7 +525,12 @@ impl Emitter<'_> {
                 Piece::Text(text) => self.escaped(text),
                 Piece::Word(word) => match self.build.identity.word(word) {
                     Part::Text(text) => self.escaped(&text),
-                    gap @ (Part::ExecutorId | Part::PodName | Part::Slot) => self.parts.push(gap),
+                    gap @ (Part::Avoid
+                    | Part::ExecutorId
+                    | Part::MemoryLimit
+                    | Part::MemoryRequest
+                    | Part::PodName
+                    | Part::Slot) => self.parts.push(gap),
                 },
             }
         }
@@ -474,11 +545,10 @@ impl Emitter<'_> {
     }
 
     fn text(&mut self, text: &str) {
-        match self.parts.last_mut() {
-            Some(Part::Text(last)) => last.push_str(text),
-            Some(Part::ExecutorId | Part::PodName | Part::Slot) | None => {
-                self.parts.push(Part::Text(text.to_owned()));
-            }
+        if let Some(Part::Text(last)) = self.parts.last_mut() {
+            last.push_str(text);
+        } else {
+            self.parts.push(Part::Text(text.to_owned()));
         }
     }
 }

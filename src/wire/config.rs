@@ -5,9 +5,11 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::core::policy::{FailureLimit, Policy, Replace, ScaleDown};
+use crate::core::policy::{Decommission, FailureLimit, Policy, Replace, ScaleDown};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
+use crate::wire::log::LOG_LINES_MAX;
+use crate::wire::memory::Growth;
 use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::template::Shorthands;
@@ -18,15 +20,7 @@ pub const IN_FLIGHT_LIMIT: u32 = 256;
 
 /// Keys of the contract whose behaviour is not built yet, each with the one value that is accepted
 /// because it changes nothing. Delete a line when its behaviour is there.
-const NOT_BUILT: &[(&str, &str)] = &[
-    ("allocation.image_timeout", "5m"),
-    ("allocation.start_timeout", "10m"),
-    ("allocation.unschedulable_timeout", "0s"),
-    ("driver.silence", "0s"),
-    ("failures.log_lines", "0"),
-    ("heartbeat.timeout", "0s"),
-    ("metrics", "off"),
-];
+const NOT_BUILT: &[(&str, &str)] = &[("metrics", "off")];
 
 /// Every key, by the section it is in; the entries of `executors` are maps alike.
 pub const KEYS: &[(&str, &[&str])] = &[
@@ -35,6 +29,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
         &[
             "allocation",
             "app",
+            "bad_nodes",
             "control",
             "driver",
             "executors",
@@ -61,6 +56,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "unschedulable_timeout",
         ],
     ),
+    ("bad_nodes", &["avoid_for", "losses", "share", "window"]),
     ("driver", &["command", "host", "ready", "silence"]),
     (
         "executors",
@@ -70,18 +66,23 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "container",
             "count",
             "cpu",
+            "decommission",
             "env",
             "group",
             "image",
             "max",
             "memory",
+            "memory_max",
             "min",
+            "oom_growth",
             "pod",
             "replace",
             "scale_down",
+            "sidecar_failure",
             "template",
         ],
     ),
+    ("decommission", &["after", "label"]),
     ("failures", &["app", "cluster", "keep_failed", "log_lines", "start", "window"]),
     ("heartbeat", &["reason_wait", "timeout"]),
     ("shutdown", &["grace", "timeout"]),
@@ -103,8 +104,6 @@ pub struct Config {
     /// 0: no tolerations are added.
     pub node_loss_after_ms: u64,
     pub watch: bool,
-    /// How long the reason of a `disconnected` executor is looked for.
-    pub reason_wait_ms: u64,
     pub lease: bool,
     /// What the driver gets to end in.
     pub grace_ms: u64,
@@ -158,6 +157,11 @@ pub struct Group {
     pub shorthands: Shorthands,
     pub scale_down: ScaleDown,
     pub replace: Replace,
+    /// Any other container's failure is the executor's end, too.
+    pub fails_with_sidecars: bool,
+    /// How memory grows after an executor ran out of it.
+    pub growth: Option<Growth>,
+    pub decommission: Option<Decommission>,
 }
 
 /// Where a group's pod comes from.
@@ -193,7 +197,6 @@ impl Default for Config {
             poll_interval_ms: 5 * 60_000,
             node_loss_after_ms: 60_000,
             watch: true,
-            reason_wait_ms: 30_000,
             lease: true,
             grace_ms: 15_000,
             control: Control::Default,
@@ -213,6 +216,9 @@ impl Default for Group {
             shorthands: Shorthands::default(),
             scale_down: ScaleDown::Any,
             replace: Replace::Terminating,
+            fails_with_sidecars: false,
+            growth: None,
+            decommission: None,
         }
     }
 }
@@ -237,8 +243,10 @@ impl Config {
             ..Self::default()
         };
         config.read_allocation(&top.section("allocation")?)?;
+        config.policy.bad_nodes = trouble::bad_nodes(&top)?;
         config.read_failures(&top.section("failures")?)?;
         config.read_heartbeat(&top.section("heartbeat")?)?;
+        config.policy.driver_silence_ms = top.section("driver")?.duration_ms("silence", 0)?;
         config.read_shutdown(&top.section("shutdown")?)?;
         if !config.watch && config.poll_interval_ms == 0 {
             return Err(top.error("watch", WATCH_AND_POLL_OFF));
@@ -262,6 +270,10 @@ impl Config {
         policy.pending_max = section.number("pending_max")?.unwrap_or(policy.pending_max);
         policy.unschedulable_max =
             section.number("unschedulable_max")?.unwrap_or(policy.unschedulable_max);
+        policy.start_timeout_ms = section.duration_ms("start_timeout", policy.start_timeout_ms)?;
+        policy.image_timeout_ms = section.duration_ms("image_timeout", policy.image_timeout_ms)?;
+        policy.unschedulable_timeout_ms =
+            section.duration_ms("unschedulable_timeout", policy.unschedulable_timeout_ms)?;
         policy.adopt_hold_ms = section.duration_ms("adopt_hold", policy.adopt_hold_ms)?;
         self.poll_interval_ms = section.duration_ms("poll_interval", self.poll_interval_ms)?;
         self.node_loss_after_ms =
@@ -280,12 +292,23 @@ impl Config {
             return Err(section.error("window", "has to be longer than 0s; `off` ends a budget"));
         }
         policy.keep_failed = section.number("keep_failed")?.unwrap_or(policy.keep_failed);
+        policy.log_lines = section.number("log_lines")?.unwrap_or(policy.log_lines);
+        if policy.log_lines > LOG_LINES_MAX {
+            let message = format!(
+                "{} is above {LOG_LINES_MAX}, the most that is supported",
+                policy.log_lines
+            );
+            return Err(section.error("log_lines", message));
+        }
         Ok(())
     }
 
     fn read_heartbeat(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
         only(section, "heartbeat")?;
-        self.reason_wait_ms = section.duration_ms("reason_wait", self.reason_wait_ms)?;
+        let policy = &mut self.policy;
+        policy.reason_wait_ms = section.duration_ms("reason_wait", policy.reason_wait_ms)?;
+        policy.heartbeat_timeout_ms =
+            section.duration_ms("timeout", policy.heartbeat_timeout_ms)?;
         Ok(())
     }
 
@@ -384,7 +407,33 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
             &[("terminating", Replace::Terminating), ("gone", Replace::Gone)],
             default.replace,
         )?,
+        fails_with_sidecars: section.word(
+            "sidecar_failure",
+            &[("ignore", false), ("fail", true)],
+            default.fails_with_sidecars,
+        )?,
+        growth: trouble::growth(section)?,
+        decommission: decommission(section)?,
     })
+}
+
+fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError> {
+    if group.get("decommission").is_none() {
+        return Ok(None);
+    }
+    let section = group.section("decommission")?;
+    only(&section, "decommission")?;
+    let after_ms = section.duration_ms("after", 0)?;
+    if after_ms == 0 {
+        let message = "has to be longer than 0s: the time that a running executor gets to end";
+        return Err(section.error("after", message));
+    }
+    let label = checked(&section, "label", names::label_mistake)?;
+    let label = label.map(|text| {
+        let (key, value) = text.split_once('=').unwrap_or((&text, ""));
+        (key.to_owned(), value.to_owned())
+    });
+    Ok(Some(Decommission { after_ms, label }))
 }
 
 fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigError> {
@@ -545,6 +594,8 @@ fn canonical(text: &str) -> String {
         (None, text) => text.to_owned(),
     }
 }
+
+mod trouble;
 
 #[cfg(test)]
 pub(in crate::wire) mod tests;

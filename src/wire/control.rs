@@ -24,6 +24,15 @@ pub struct Killed {
     pub target: Option<u32>,
 }
 
+impl Killed {
+    /// The answer as it is on the wire.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let Self { killed, busy, unknown, target } = self;
+        json!({"killed": killed, "busy": busy, "unknown": unknown, "target": target}).to_string()
+    }
+}
+
 /// What is wrong with a call, and which of its fields it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadCall {
@@ -139,6 +148,31 @@ pub fn parse_kill(body: &[u8]) -> Result<Command, BadCall> {
     Ok(Command::Kill { executors: ids(&fields)?, after, force: force.unwrap_or(false), reason })
 }
 
+/// Reads the body of `POST /v1/executors/heartbeat` and of `POST /v1/executors/idle`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_executors(body: &[u8]) -> Result<BTreeSet<ExecutorId>, BadCall> {
+    let fields = parse_object(body)?;
+    check_names(&fields, &["executors"])?;
+    ids(&fields)
+}
+
+/// Reads the id in `POST /v1/executors/{id}/disconnected`.
+///
+/// # Errors
+/// It is none.
+pub fn parse_id(segment: &str) -> Result<ExecutorId, BadCall> {
+    let id = segment.parse::<u64>().ok().filter(|&id| id > 0).map(ExecutorId);
+    id.ok_or_else(|| BadCall::new("executor", "must be an executor id: a whole number from 1"))
+}
+
+/// The body of the answer to a call that names executors.
+#[must_use]
+pub fn unknown_body(unknown: &[ExecutorId]) -> Vec<u8> {
+    json!({"unknown": numbers(unknown)}).to_string().into_bytes()
+}
+
 /// The body of an error.
 #[must_use]
 pub fn error_body(error: &str, field: Option<&str>) -> Vec<u8> {
@@ -196,16 +230,18 @@ pub fn killed_body(
     unknown: &[ExecutorId],
     target: Option<u32>,
 ) -> Vec<u8> {
-    let list = |ids: &[ExecutorId]| ids.iter().map(|id| id.0).collect::<Vec<u64>>();
-    let (killed, busy, unknown) = (list(killed), list(busy), list(unknown));
-    let body = json!({"killed": killed, "busy": busy, "unknown": unknown, "target": target});
-    body.to_string().into_bytes()
+    let (killed, busy, unknown) = (numbers(killed), numbers(busy), numbers(unknown));
+    Killed { killed, busy, unknown, target }.to_json().into_bytes()
 }
 
 /// Reads the answer to a kill call; none where it is not one.
 #[must_use]
 pub fn parse_killed(body: &[u8]) -> Option<Killed> {
     serde_json::from_slice(body).ok()
+}
+
+fn numbers(ids: &[ExecutorId]) -> Vec<u64> {
+    ids.iter().map(|id| id.0).collect()
 }
 
 fn parse_object(body: &[u8]) -> Result<Map<String, Value>, BadCall> {

@@ -32,10 +32,14 @@ fn name(event: &Event) -> &'static str {
         Event::BudgetExhausted { .. } => "budget_exhausted",
         Event::CreateRefused { .. } => "create_refused",
         Event::ExecutorDeleted { .. } => "executor_deleted",
+        Event::ExecutorDraining { .. } => "executor_draining",
+        Event::ExecutorLog { .. } => "executor_log",
         Event::ExecutorLost { .. } => "executor_lost",
         Event::ExecutorRequested { .. } => "executor_requested",
         Event::ExecutorRunning { .. } => "executor_running",
+        Event::MemoryGrown { .. } => "memory_grown",
         Event::Missed { .. } => "missed",
+        Event::NodeAvoided { .. } => "node_avoided",
         Event::Started => "started",
         Event::Stopped => "stopped",
         Event::Stopping => "stopping",
@@ -57,6 +61,16 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
             write_subject(map, subject)?;
             map.serialize_entry("cause", cause.as_str())
         }
+        Event::ExecutorDraining { subject, cause, until } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("cause", cause.as_str())?;
+            map.serialize_entry("until", &epoch.rfc3339(*until))
+        }
+        Event::ExecutorLog { subject, lines, message } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("log", lines)?;
+            map.serialize_entry("message", message)
+        }
         Event::ExecutorLost { subject, node, reason, exit_code, message } => {
             write_subject(map, subject)?;
             map.serialize_entry("node", node)?;
@@ -72,16 +86,26 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
             map.serialize_entry("node", node)?;
             map.serialize_entry("ip", ip)
         }
+        Event::MemoryGrown { subject, memory } => {
+            write_subject(map, subject)?;
+            map.serialize_entry("memory", memory)
+        }
+        Event::NodeAvoided { node, until, reason } => {
+            map.serialize_entry("node", node)?;
+            map.serialize_entry("until", &epoch.rfc3339(*until))?;
+            map.serialize_entry("reason", reason.as_str())
+        }
         Event::Missed { count } => map.serialize_entry("count", count),
         Event::Started | Event::Stopped | Event::Stopping => Ok(()),
         Event::TargetChanged { group, target } => {
             map.serialize_entry("group", group.as_str())?;
             map.serialize_entry("target", target)
         }
-        Event::Waiting { group, waiting, until } => {
+        Event::Waiting { group, waiting, until, message } => {
             map.serialize_entry("group", group.as_str())?;
             map.serialize_entry("for", waiting.as_str())?;
-            map.serialize_entry("until", &until.map(|at| epoch.rfc3339(at)))
+            map.serialize_entry("until", &until.map(|at| epoch.rfc3339(at)))?;
+            map.serialize_entry("message", message)
         }
         Event::WatchRestarted { cause } => map.serialize_entry("cause", cause),
     }
@@ -175,13 +199,71 @@ mod tests {
                 group: group.clone(),
                 waiting: Waiting::Quota,
                 until: Some(Millis(0)),
+                message: Some("full".into()),
             },
-            r#""waiting","group":"default","for":"quota","until":"2026-01-01T00:00:00.000Z""#,
+            r#""waiting","group":"default","for":"quota","until":"2026-01-01T00:00:00.000Z","message":"full""#,
         );
         check(
-            Event::Waiting { group, waiting: Waiting::FirstList, until: None },
-            r#""waiting","group":"default","for":"first_list","until":null"#,
+            Event::Waiting { group, waiting: Waiting::FirstList, until: None, message: None },
+            r#""waiting","group":"default","for":"first_list","until":null,"message":null"#,
         );
         check(Event::WatchRestarted { cause: "410".into() }, r#""watch_restarted","cause":"410""#);
+    }
+
+    #[test]
+    fn what_is_said_of_memory_and_nodes() {
+        let group = GroupName::from("default");
+        let subject = Subject { group, id: ExecutorId(3), uid: None, pod: "w-a-exec-3".into() };
+        let who = r#""group":"default","executor":3,"uid":null,"pod":"w-a-exec-3""#;
+        check(
+            Event::MemoryGrown { subject, memory: "1280Mi".into() },
+            &format!(r#""memory_grown",{who},"memory":"1280Mi""#),
+        );
+        check(
+            Event::NodeAvoided {
+                node: "n1".into(),
+                until: Millis(1_000),
+                reason: LossReason::NodeLost,
+            },
+            r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
+        );
+    }
+
+    #[test]
+    fn an_executor_that_drains() {
+        let subject = Subject {
+            group: GroupName::from("g"),
+            id: ExecutorId(3),
+            uid: Some(Uid::new("u1")),
+            pod: "w-a-exec-3".into(),
+        };
+        let (cause, until) = (DeleteCause::Killed, Millis(30_000));
+        check(
+            Event::ExecutorDraining { subject, cause, until },
+            r#""executor_draining","group":"g","executor":3,"uid":"u1","pod":"w-a-exec-3","cause":"killed","until":"2026-01-01T00:00:30.000Z""#,
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_log_as_the_contract_has_it() {
+        let subject = Subject {
+            group: GroupName::from("default"),
+            id: ExecutorId(3),
+            uid: Some(Uid::new("u1")),
+            pod: "w-a-exec-3".into(),
+        };
+        let who = r#""group":"default","executor":3,"uid":"u1","pod":"w-a-exec-3""#;
+        check(
+            Event::ExecutorLog {
+                subject: subject.clone(),
+                lines: vec!["a".into(), "\"b\"".into()],
+                message: None,
+            },
+            &format!(r#""executor_log",{who},"log":["a","\"b\""],"message":null"#),
+        );
+        check(
+            Event::ExecutorLog { subject, lines: Vec::new(), message: Some("x".into()) },
+            &format!(r#""executor_log",{who},"log":[],"message":"x""#),
+        );
     }
 }

@@ -12,10 +12,12 @@ pub const EXECUTOR_ID: &str = "posse.dev/executor-id";
 pub const SLOT: &str = "posse.dev/slot";
 /// Its loss has been reported and has spent its budget.
 pub const COUNTED: &str = "posse.dev/counted";
-/// Annotation: chosen to go, and why.
+/// Annotation: chosen to go, why, and until when it has time.
 pub const DRAINING: &str = "posse.dev/draining";
 /// Annotation: the container whose end decides, where it is not the first.
 pub const CONTAINER: &str = "posse.dev/container";
+/// Annotation, with the value `fail`: any other container's failure is the executor's end, too.
+pub const SIDECAR_FAILURE: &str = "posse.dev/sidecar-failure";
 /// Annotation on the Lease or the driver pod: ids up to here may have been given.
 pub const ID_HIGH_WATER: &str = "posse.dev/id-high-water";
 /// The standard label for who manages an object, and our value of it.

@@ -61,6 +61,27 @@ pub fn namespace_mistake(name: &str) -> Option<String> {
     })
 }
 
+/// What is wrong with a label, written `key=value`, that pods get beside posse's own.
+#[must_use]
+pub fn label_mistake(text: &str) -> Option<String> {
+    let is_inner = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let is_name = |name: &str| {
+        let (first, last) = (name.chars().next(), name.chars().next_back());
+        name.len() <= 63 && name.bytes().all(is_inner) && is_end(first) && is_end(last)
+    };
+    let (key, value) = text.split_once('=').unwrap_or((text, "="));
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(p, name)| (Some(p), name));
+    let sound = is_name(name)
+        && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_label))
+        && (value.is_empty() || is_name(value));
+    if !sound {
+        return Some(format!("`{text}` is not a label: expected key=value as Kubernetes has it"));
+    }
+    matches!(prefix, Some("posse.dev" | "app.kubernetes.io"))
+        .then(|| format!("`{key}` is a label of posse's own"))
+}
+
 /// What is wrong with the pod names that follow from an application and an instance.
 #[must_use]
 pub fn pod_name_mistake(app: &str, instance: &str) -> Option<String> {

@@ -10,9 +10,11 @@ use serde::{Deserialize, Deserializer};
 
 use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::input::{Foreign, Seen};
-use crate::core::pod::{ContainerState, End, InitEnd, Phase, Pod};
+use crate::core::pod::{ContainerState, End, InitEnd, Phase, Pod, Stuck, StuckKind};
+use crate::wire::draining;
 use crate::wire::labels::{
-    APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SLOT, Selection,
+    APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SIDECAR_FAILURE,
+    SLOT, Selection,
 };
 
 /// What ReplicaSets and their users call the price of a pod's end.
@@ -20,6 +22,9 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// A message of a pod or container is kept up to here, as the kubelet caps its own, in bytes.
 const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// What is kept of the words about a pod that does not start, in bytes: thousands may not at a time.
+const WORDS_BYTES_MAX: usize = 512;
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +115,8 @@ struct RawSpec<'a> {
     node_name: Option<Text<'a>>,
     #[serde(borrow)]
     containers: Option<First<'a>>,
+    #[serde(borrow)]
+    scheduling_gates: Option<First<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -139,6 +146,8 @@ struct RawCondition<'a> {
     status: Option<Text<'a>>,
     #[serde(borrow)]
     reason: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -154,6 +163,16 @@ struct RawState<'a> {
     running: Option<IgnoredAny>,
     #[serde(borrow)]
     terminated: Option<RawTerminated<'a>>,
+    #[serde(borrow)]
+    waiting: Option<RawWaiting<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawWaiting<'a> {
+    #[serde(borrow)]
+    reason: Option<Text<'a>>,
+    #[serde(borrow)]
+    message: Option<Text<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -165,6 +184,8 @@ struct RawTerminated<'a> {
     reason: Option<Text<'a>>,
     #[serde(borrow)]
     message: Option<Text<'a>>,
+    #[serde(borrow)]
+    finished_at: Option<Text<'a>>,
 }
 
 /// The labels that we read; the others are passed over, whatever they are.
@@ -176,7 +197,7 @@ struct Labels<'a> {
     group: Option<Text<'a>>,
     id: Option<Text<'a>>,
     slot: Option<Text<'a>>,
-    counted: bool,
+    counted: Option<Text<'a>>,
 }
 
 /// The annotations that we read.
@@ -184,7 +205,8 @@ struct Labels<'a> {
 struct Annotations<'a> {
     container: Option<Text<'a>>,
     deletion_cost: Option<Text<'a>>,
-    draining: bool,
+    sidecar_failure: Option<Text<'a>>,
+    draining: Option<Text<'a>>,
 }
 
 /// A map of strings of which a few keys are wanted.
@@ -202,10 +224,8 @@ impl<'de: 'a, 'a> Picked<'de> for Labels<'a> {
             EXECUTOR_ID => &mut self.id,
             SLOT => &mut self.slot,
             key if key == COMPONENT.0 => &mut self.component,
-            key => {
-                self.counted |= key == COUNTED;
-                return map.next_value::<IgnoredAny>().map(drop);
-            }
+            COUNTED => &mut self.counted,
+            _ => return map.next_value::<IgnoredAny>().map(drop),
         };
         *place = map.next_value()?;
         Ok(())
@@ -217,10 +237,9 @@ impl<'de: 'a, 'a> Picked<'de> for Annotations<'a> {
         let place = match key {
             CONTAINER => &mut self.container,
             DELETION_COST => &mut self.deletion_cost,
-            key => {
-                self.draining |= key == DRAINING;
-                return map.next_value::<IgnoredAny>().map(drop);
-            }
+            SIDECAR_FAILURE => &mut self.sidecar_failure,
+            DRAINING => &mut self.draining,
+            _ => return map.next_value::<IgnoredAny>().map(drop),
         };
         *place = map.next_value()?;
         Ok(())
@@ -257,9 +276,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Annotations<'a> {
     }
 }
 
-/// The name of the first of a list of containers.
+/// The name of the first of a list of containers, and whether there are others.
 #[derive(Debug, Default)]
-struct First<'a>(Option<Text<'a>>);
+struct First<'a> {
+    name: Option<Text<'a>>,
+    has_others: bool,
+}
 
 #[derive(Deserialize)]
 struct Named<'a> {
@@ -279,8 +301,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
 
             fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<First<'de>, S::Error> {
                 let first = seq.next_element::<Named<'de>>()?.and_then(|named| named.name);
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
+                let mut has_others = false;
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    has_others = true;
+                }
+                Ok(First { name: first, has_others })
             }
         }
         deserializer.deserialize_seq(FirstVisitor)
@@ -311,10 +336,20 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let deciding = annotations.container.or_else(|| spec.containers.and_then(|first| first.0));
-        let state = status.state_of(deciding.as_ref());
+        let containers = spec.containers.unwrap_or_default();
+        let deciding = annotations.container.or(containers.name);
+        let mut state = status.state_of(deciding.as_ref());
         let phase = phase(status.phase.as_ref());
+        let mut sidecar = None;
+        if text_of(annotations.sidecar_failure.as_ref()) == "fail"
+            && let Some((name, failed)) = status.failed_sidecar(deciding.as_ref(), state)
+        {
+            (state, sidecar) = (Some(failed), Some(Box::from(name)));
+        }
         let container = container_state(state);
+        let deleting = meta.deletion_timestamp.is_some();
+        let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
+        let gate = spec.scheduling_gates.as_ref().and_then(|first| first.name.as_ref());
         Ok(Seen::Ours(Pod {
             uid,
             name,
@@ -324,18 +359,17 @@ impl RawPod<'_> {
             slot: number(labels.slot.as_ref()),
             owner: controller(meta.owner_references.as_deref().unwrap_or_default()),
             phase,
-            deleting: meta.deletion_timestamp.is_some(),
+            deleting,
             container,
-            unschedulable: status
-                .condition("PodScheduled", "False")
-                .is_some_and(|c| text_of(c.reason.as_ref()) == "Unschedulable"),
+            decider: deciding.as_ref().filter(|_| containers.has_others).map(Text::boxed),
+            stuck: if is_starting { status.stuck(deciding.as_ref(), state, gate) } else { None },
             ready: status.condition("Ready", "True").is_some(),
-            draining: annotations.draining,
-            counted: labels.counted,
+            draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
+            counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
-            end: end(&status, phase, state),
+            end: end(&status, phase, state, sidecar),
         }))
     }
 }
@@ -363,6 +397,110 @@ impl<'a> RawStatus<'a> {
         let statuses = self.container_statuses.as_deref().unwrap_or_default();
         statuses.iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
     }
+
+    /// The first other container that ended badly, where that was not for the deciding one's end
+    /// (`decided`). A native side-car is begun again as long as the pod lives, and is ended with it.
+    fn failed_sidecar(
+        &self,
+        deciding: Option<&Text<'_>>,
+        decided: Option<&RawState<'a>>,
+    ) -> Option<(&str, &RawState<'a>)> {
+        let decided = decided.and_then(|state| state.terminated.as_ref());
+        if decided.is_some_and(|end| end.exit_code != Some(0)) {
+            return None;
+        }
+        let failed = |status: &'_ &RawContainerStatus<'a>| {
+            let end = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+            end.is_some_and(|end| end.exit_code.is_some_and(|code| code != 0))
+        };
+        let is_first = |status: &&RawContainerStatus<'a>| {
+            let time = |end: Option<&RawTerminated<'_>>| {
+                text_of(end.and_then(|end| end.finished_at.as_ref())).to_owned()
+            };
+            let state = status.state.as_ref();
+            time(state.and_then(|state| state.terminated.as_ref())) < time(decided)
+        };
+        let others = self.container_statuses.iter().flatten();
+        let natives = self.init_container_statuses.iter().flatten();
+        others
+            .filter(|status| Some(text_of(status.name.as_ref())) != deciding.map(|name| &*name.0))
+            .chain(natives.filter(is_first))
+            .find(failed)
+            .and_then(|status| Some((text_of(status.name.as_ref()), status.state.as_ref()?)))
+    }
+
+    /// What keeps the pod from starting, where anything tells. `state`: the deciding container's.
+    fn stuck(
+        &self,
+        deciding: Option<&Text<'_>>,
+        state: Option<&RawState<'_>>,
+        gate: Option<&Text<'_>>,
+    ) -> Option<Box<Stuck>> {
+        let stuck = |kind, words: String| {
+            let words = clipped(&words, WORDS_BYTES_MAX).into();
+            Some(Box::new(Stuck { kind, words }))
+        };
+        if let Some(unplaced) = self.condition("PodScheduled", "False") {
+            let words = text_of(unplaced.message.as_ref());
+            return match (text_of(unplaced.reason.as_ref()), gate) {
+                ("SchedulingGated", gate) => {
+                    stuck(StuckKind::Gated, format!("{words} ({})", text_of(gate)))
+                }
+                (reason, _) => stuck(StuckKind::Unschedulable, joined(reason, words)),
+            };
+        }
+        let mut creating = None;
+        for status in self.init_container_statuses.iter().flatten() {
+            let Some(state) = &status.state else { continue };
+            let words = state.trouble();
+            let kind = stuck_kind(words.0);
+            let name = text_of(status.name.as_ref());
+            if kind != StuckKind::Creating {
+                return stuck(kind, format!("init container {name}: {}", joined(words.0, words.1)));
+            }
+            if state.running.is_some() && creating.is_none() {
+                creating = Some(format!("init container {name} runs"));
+            }
+        }
+        let (reason, message) = state.map_or(("", ""), RawState::trouble);
+        let kind = stuck_kind(reason);
+        let words = format!("container {}: {}", text_of(deciding), joined(reason, message));
+        match (kind, creating) {
+            (StuckKind::Creating, Some(creating)) => stuck(kind, creating),
+            (StuckKind::Creating, None) if reason.is_empty() => None,
+            (kind, _) => stuck(kind, words),
+        }
+    }
+}
+
+impl RawState<'_> {
+    /// Reason and message of a container that waits.
+    fn trouble(&self) -> (&str, &str) {
+        let waiting = self.waiting.as_ref();
+        let reason = text_of(waiting.and_then(|waiting| waiting.reason.as_ref()));
+        (reason, text_of(waiting.and_then(|waiting| waiting.message.as_ref())))
+    }
+}
+
+/// What a kubelet's reason for a container that waits comes to. Words that are not known are
+/// trouble: what goes well has only these three.
+fn stuck_kind(reason: &str) -> StuckKind {
+    match reason {
+        "" | "ContainerCreating" | "PodInitializing" => StuckKind::Creating,
+        "ErrImageNeverPull"
+        | "ErrImagePull"
+        | "ImageInspectError"
+        | "ImagePullBackOff"
+        | "InvalidImageName"
+        | "RegistryUnavailable"
+        | "SignatureValidationFailed" => StuckKind::Image,
+        _ => StuckKind::Config,
+    }
+}
+
+/// A reason and its message.
+fn joined(reason: &str, message: &str) -> String {
+    if message.is_empty() { reason.to_owned() } else { format!("{reason}, {message}") }
 }
 
 fn container_state(state: Option<&RawState<'_>>) -> ContainerState {
@@ -373,7 +511,12 @@ fn container_state(state: Option<&RawState<'_>>) -> ContainerState {
     }
 }
 
-fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Option<Box<End>> {
+fn end(
+    status: &RawStatus<'_>,
+    phase: Phase,
+    state: Option<&RawState<'_>>,
+    sidecar: Option<Box<str>>,
+) -> Option<Box<End>> {
     let terminated = state.and_then(|state| state.terminated.as_ref());
     let disruption = status.condition("DisruptionTarget", "True");
     // A reason of the pod itself tells of trouble (NodeLost) before the phase does.
@@ -381,6 +524,7 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
     if !phase.is_final() && terminated.is_none() && disruption.is_none() && !troubled {
         return None;
     }
+    let disruption_message = disruption.map_or("", |said| text_of(said.message.as_ref()));
     let disruption = disruption.map_or("", |condition| match text_of(condition.reason.as_ref()) {
         "" => "DisruptionTarget",
         reason => reason,
@@ -389,6 +533,7 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
         pod_reason: text_of(status.reason.as_ref()).into(),
         pod_message: clipped(text_of(status.message.as_ref()), MESSAGE_BYTES_MAX).into(),
         disruption: disruption.into(),
+        disruption_message: clipped(disruption_message, MESSAGE_BYTES_MAX).into(),
         exit_code: terminated.and_then(|t| t.exit_code),
         signal: terminated.and_then(|t| t.signal).filter(|&signal| signal != 0),
         container_reason: text_of(terminated.and_then(|t| t.reason.as_ref())).into(),
@@ -399,6 +544,7 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
         .into(),
         // A side-car's code decides nothing: only where nothing else has ended is one to blame.
         init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
+        sidecar,
     }))
 }
 

@@ -1,5 +1,6 @@
 //! Owns the JSON of `GET /v1/status`, as it is written by a run and read by `posse status`.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ pub struct StatusJson {
     pub identity: Identity,
     pub groups: Vec<GroupJson>,
     pub executors: Vec<ExecutorJson>,
+    /// The nodes that new executors keep away from, and until when.
+    #[serde(default)]
+    pub avoided_nodes: BTreeMap<String, String>,
 }
 
 /// One group.
@@ -41,7 +45,7 @@ pub struct GroupJson {
     pub failed: u32,
     pub waiting: Option<String>,
     pub until: Option<String>,
-    /// The server's words for the refusal that holds the group back.
+    /// The server's words for what holds the group back.
     pub message: Option<String>,
 }
 
@@ -67,6 +71,9 @@ impl StatusJson {
             identity: identity.clone(),
             groups: status.groups.iter().map(|group| group_json(group, epoch)).collect(),
             executors: status.executors.iter().map(|one| executor_json(one, epoch)).collect(),
+            avoided_nodes: (status.avoided_nodes.iter())
+                .map(|(node, until)| (node.clone(), epoch.rfc3339(*until)))
+                .collect(),
         }
     }
 
@@ -173,7 +180,8 @@ pub(crate) mod tests {
             ip: None,
             ..running.clone()
         };
-        Status { groups: vec![group, second], executors: vec![running, requested] }
+        let avoided_nodes = vec![("n9".to_owned(), Millis(3_000))];
+        Status { groups: vec![group, second], executors: vec![running, requested], avoided_nodes }
     }
 
     #[test]
@@ -193,6 +201,7 @@ pub(crate) mod tests {
             r#""waiting":null,"until":null,"message":null}"#,
             r#""executors":[{"id":1,"group":"default","slot":0,"pod":"w-a1b2c-exec-1","uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301","state":"running","node":"n1","ip":"10.0.0.1","since":"1970-01-01T00:00:01.000Z"}"#,
             r#""uid":null,"state":"requested","node":null,"ip":null,"#,
+            r#""avoided_nodes":{"n9":"1970-01-01T00:00:03.000Z"}"#,
         ] {
             assert!(text.contains(part), "{part}\nis not in\n{text}");
         }

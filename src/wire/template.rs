@@ -5,7 +5,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::wire::build::{Identity, Owner};
+use crate::wire::build::{Compiled, Identity, Owner};
+use crate::wire::memory::Growth;
 use crate::wire::yaml::Node;
 
 /// The container of a pod that is made from an image alone.
@@ -170,7 +171,11 @@ impl Template {
     ///
     /// # Errors
     /// As for `compile`.
-    pub fn check(&self, container: Option<&str>) -> Result<(), TemplateError> {
+    pub fn check(
+        &self,
+        container: Option<&str>,
+        growth: Option<&Growth>,
+    ) -> Result<Compiled, TemplateError> {
         // Whoever is named as the owner may turn out to be the driver pod.
         let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
         let owner = uid.and_then(Value::as_str).map(|uid| Owner {
@@ -189,8 +194,9 @@ impl Template {
             driver_host: any(),
             node_loss_after_s: Some(1),
             container: container.map(str::to_owned),
-        })?;
-        Ok(())
+            fails_with_sidecars: false,
+            growth: growth.cloned(),
+        })
     }
 
     fn check_containers(&self) -> Result<(), TemplateError> {

@@ -19,6 +19,13 @@ impl Epoch {
     }
 }
 
+/// Milliseconds since 1970 of a wall time; 0 for times before.
+#[must_use]
+pub fn unix_ms(wall: SystemTime) -> u64 {
+    let since = wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

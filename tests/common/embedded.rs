@@ -198,13 +198,18 @@ struct OwnNode {
 
 impl Node for OwnNode {
     fn end(&self, pod: &str, end: End) {
-        let End::Exit(code) = end else {
-            panic!("only the real server's scenarios use the test-side node: {end:?}")
+        let order = match end {
+            End::Exit(code) => code.to_string(),
+            End::Killed => "kill".to_owned(),
+            End::OomKilled => "oom".to_owned(),
+            End::Disrupted(_) | End::NotStarted | End::PodFailed(_) => {
+                panic!("only the real server's scenarios use the test-side node: {end:?}")
+            }
         };
         // Under another name first: a container must not read half an order.
-        let order = self.dir.join(format!("{pod}.order"));
-        fs::write(&order, code.to_string()).expect("the folder can be written");
-        fs::rename(&order, self.dir.join(format!("{pod}.end"))).expect("the same folder");
+        let file = self.dir.join(format!("{pod}.order"));
+        fs::write(&file, order).expect("the folder can be written");
+        fs::rename(&file, self.dir.join(format!("{pod}.end"))).expect("the same folder");
     }
 
     fn hold_deletes(&self, hold: bool) {

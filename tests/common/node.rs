@@ -11,8 +11,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::access::Access;
-use super::http::{Client, gone_now};
+use super::http::{Client, gone_in, gone_now};
 use super::real::NODES;
+use super::scene::GRACE_S;
 use super::server::{End, Node, items, pods_path};
 use super::wait::{PATIENCE, wait_value};
 
@@ -77,6 +78,9 @@ impl Node for TestNode {
         let path = format!("{}/{pod}", pods_path(&self.namespace));
         let now = self.client.get(&path).ok();
         self.client.merge_patch(&self.status_path(pod), &ended_status(&now, end)).ok();
+        if let End::Disrupted(_) = end {
+            self.client.delete(&path, &gone_in(GRACE_S)).ok();
+        }
     }
 
     fn hold_deletes(&self, hold: bool) {
@@ -281,22 +285,35 @@ fn running_status(pod: &Value) -> Value {
 }
 
 fn ended_status(pod: &Value, end: End) -> Value {
-    let (code, reason) = match end {
-        End::Evicted => (137, "Error"),
-        End::Exit(0) => (0, "Completed"),
-        End::Exit(code) => (code, "Error"),
-        End::OomKilled => (137, "OOMKilled"),
+    let failed = |reason: &str, message: &str| {
+        json!({"phase": "Failed", "conditions": conditions(false), "reason": reason,
+            "message": message, "containerStatuses": null})
     };
-    let state = json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": THEN,
-        "finishedAt": THEN, "containerID": "test://container"}});
-    let phase = if code == 0 { "Succeeded" } else { "Failed" };
-    let mut status = json!({"phase": phase, "conditions": conditions(false),
-        "containerStatuses": container_statuses(pod, false, &state)});
-    if let End::Evicted = end {
-        status["reason"] = "Evicted".into();
-        status["message"] = "The node was low on resource: memory.".into();
-    }
+    let status = match end {
+        End::Disrupted(reason) => {
+            let mut conditions = conditions(true);
+            let target = json!({"type": "DisruptionTarget", "status": "True", "reason": reason,
+                "message": "the test says so", "lastProbeTime": null, "lastTransitionTime": THEN});
+            conditions.as_array_mut().expect("a list").push(target);
+            json!({"conditions": conditions})
+        }
+        End::Exit(0) => terminated(pod, 0, "Completed", ""),
+        End::Exit(code) => terminated(pod, code, "Error", ""),
+        End::Killed => terminated(pod, 137, "Error", ""),
+        End::NotStarted => terminated(pod, 128, "StartError", "exec: \"x\": not found\n"),
+        End::OomKilled => terminated(pod, 137, "OOMKilled", ""),
+        End::PodFailed("") => failed("", ""),
+        End::PodFailed(reason) => failed(reason, "The node was low on resource: memory."),
+    };
     json!({"status": status})
+}
+
+fn terminated(pod: &Value, code: i32, reason: &str, message: &str) -> Value {
+    let state = json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": THEN,
+        "finishedAt": THEN, "containerID": "test://container", "message": message}});
+    let phase = if code == 0 { "Succeeded" } else { "Failed" };
+    json!({"phase": phase, "conditions": conditions(false),
+        "containerStatuses": container_statuses(pod, false, &state)})
 }
 
 /// Waits until the node has taken a pod, by any other sign than its own word.

@@ -378,6 +378,8 @@ fn posse_rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"],
          "verbs": ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]},
+        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
          "verbs": ["get", "create", "update"]},
     ])

@@ -88,12 +88,24 @@ impl<'s> Scene<'s> {
             while test -d "$SCENE" && test $turns -lt 3000 && ! test -e "$end"; do
                 sleep 0.1; turns=$((turns + 1))
             done
-            exit "$(cat "$end")""#;
+            echo "the last words of $POSSE_POD_NAME"
+            case $(cat "$end") in
+            kill) kill -9 $$$$ ;;
+            oom) head -c 400000000 /dev/zero | tail -n 1 ;;
+            *) exit "$(cat "$end")" ;;
+            esac"#;
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"team": "till"}},
         "spec": {"terminationGracePeriodSeconds": GRACE_S, "containers": [{
             "name": "worker", "image": "example.com/worker:1", "command": ["sh", "-c", script],
             "env": [{"name": "SCENE", "value": self.dir.path().display().to_string()}],
         }]}})
+    }
+
+    /// Writes a template of that name, which begins as the usual one.
+    pub fn write_template(&self, name: &str, shape: impl FnOnce(&mut Value)) {
+        let mut template = self.template();
+        shape(&mut template);
+        fs::write(self.file(name), format!("{template:#}")).expect("the folder can be written");
     }
 
     /// A `posse run` to be adjusted and started.

@@ -25,12 +25,18 @@ pub enum Who {
 /// How an executor is made to end.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
-    /// The kubelet ends it for want of memory on the node; real server only.
-    Evicted,
+    /// A controller marks it for this reason and deletes it; real server only.
+    Disrupted(&'static str),
     /// Its container ends by itself with this code.
     Exit(i32),
-    /// Its container runs into its memory limit; real server only.
+    /// Its container is ended by SIGKILL, nobody says by whom.
+    Killed,
+    /// Its container cannot be started as it is written; real server only.
+    NotStarted,
+    /// Its container runs into its memory limit; on the embedded server it has to have one.
     OomKilled,
+    /// The kubelet ends all of it for this reason, the empty one too; real server only.
+    PodFailed(&'static str),
 }
 
 /// The node behind a server, for one namespace.

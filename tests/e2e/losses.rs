@@ -100,26 +100,6 @@ pub fn replaced_when_gone(server: &dyn Server) {
     scene.finish();
 }
 
-/// Reasons that only a kubelet gives.
-pub fn reasons_of_the_cluster(server: &dyn Server) {
-    let scene = Scene::new(server);
-    let posse = scene.run().executors(2).start();
-    let before = scene.wait_running(2);
-    posse.wait_event("executor_running", |event| event["executor"] == 2);
-    scene.end(&before[0], End::OomKilled);
-    scene.end(&before[1], End::Evicted);
-    check_loss(&posse, &before[0], "oom_killed", &json!("app"), &json!(137));
-    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
-    assert_eq!(
-        (&lost["reason"], &lost["budget"]),
-        (&json!("evicted"), &json!("cluster")),
-        "{lost}"
-    );
-    scene.wait_running(2);
-    posse.stop();
-    scene.finish();
-}
-
 /// Pods that wait for their start are waited for, and are the first to go.
 pub fn pending_goes_before_running(server: &dyn Server) {
     let scene = Scene::new(server);

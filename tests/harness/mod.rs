@@ -1,10 +1,13 @@
 //! One run of the core by hand: a test says what the server tells and reads what is asked of it.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use std::collections::BTreeSet;
 
 use std::sync::Arc;
 
 use posse::core::action::Action;
-use posse::core::event::Event;
+use posse::core::command::{Command, Reply};
+use posse::core::event::{Event, LossReason};
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, PodEvent, Seen};
 use posse::core::pod::{ContainerState, End, Phase, Pod};
@@ -25,6 +28,8 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
         max: None,
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
+        memory_steps: Vec::new(),
+        decommission: None,
         from_file: false,
         pod: Some(Arc::default()),
     }
@@ -38,6 +43,11 @@ pub fn policy() -> Policy {
 pub fn refusal(class: Class, code: u16) -> Refusal {
     let (reason, message) = (String::new(), "the server's own words".to_owned());
     Refusal { class, code, reason, message, retry_after_ms: None }
+}
+
+/// Executor ids as calls name them.
+pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
+    ids.iter().copied().map(ExecutorId).collect()
 }
 
 pub struct Run {
@@ -57,6 +67,7 @@ impl Run {
             owner: None,
             id_high_water: 0,
             is_id_high_water_kept: false,
+            start_unix_ms: 1_000_000,
             is_lease_held: true,
             is_driver_ready: true,
         };
@@ -149,10 +160,11 @@ impl Run {
             phase: Phase::Pending,
             deleting: false,
             container: ContainerState::Waiting,
-            unschedulable: false,
+            decider: None,
+            stuck: None,
             ready: false,
-            draining: false,
-            counted: false,
+            draining: None,
+            counted: None,
             deletion_cost: 0,
             node: None,
             ip: None,
@@ -161,7 +173,7 @@ impl Run {
     }
 
     /// The group of an executor.
-    fn group_of(&self, id: u64) -> String {
+    pub fn group_of(&self, id: u64) -> String {
         let executor = self.core.executors().get(ExecutorId(id)).expect("an executor");
         executor.group.as_str().to_owned()
     }
@@ -228,11 +240,42 @@ impl Run {
         self.tell(Input::Watch { epoch, events });
     }
 
+    /// A LIST tells that the server's history went back.
+    pub fn refused_by_history(&mut self) {
+        let (asked, version) = (self.core.mark(), Some(Version(1)));
+        let list = List { source: ListSource::Poll, pods: vec![], version, asked };
+        self.tell(Input::List(list));
+    }
+
     /// A LIST of what is there.
     pub fn list(&mut self) {
         let version = self.next_version();
         let (pods, asked) = (self.pods.clone(), self.core.mark());
         self.tell(Input::List(List { source: ListSource::Poll, pods, version, asked }));
+    }
+
+    /// A call of the driver, and its answer.
+    pub fn call(&mut self, command: Command) -> Reply {
+        let reply = self.core.command(command, Millis(self.now));
+        self.turn();
+        reply
+    }
+
+    /// The driver heard from these, and says so every `every_ms` until `ms` have passed.
+    pub fn beat(&mut self, executors: &[u64], every_ms: u64, ms: u64) {
+        for _ in 0..ms / every_ms {
+            self.call(Command::Heartbeat { executors: set(executors) });
+            self.wait(every_ms);
+        }
+    }
+
+    /// Who was lost since the last time, and why.
+    pub fn losses(&mut self) -> Vec<(u64, LossReason)> {
+        let losses = self.take_events().into_iter().filter_map(|event| match event {
+            Event::ExecutorLost { subject, reason, .. } => Some((subject.id.0, reason)),
+            _ => None,
+        });
+        losses.collect()
     }
 
     pub fn target(&mut self, group: &str, target: u32) {

@@ -8,6 +8,7 @@ use posse::core::refusal::{Class, Refusal};
 
 use super::check::{Check, Verdict};
 use super::cluster::CreateError;
+use super::node::LOST_NODE;
 use super::trace;
 use super::world::{Happening, PREFIX, World};
 
@@ -97,9 +98,11 @@ impl World {
         let input = match asked.action.clone() {
             Action::Create { id, asked, .. } => Input::Created { id, asked, answer: Err(refusal) },
             Action::Get { id, asked } => Input::Got { id, asked, answer: Err(refusal) },
+            Action::GetNode { name } => Input::GotNode { name, answer: Err(refusal) },
             Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
+            Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
             Action::Relist => return,
@@ -112,9 +115,10 @@ impl World {
         let Some(asked) = self.requests.get(&request).cloned() else { return Ok(()) };
         let is_heard = !asked.is_unheard && asked.gen_ == self.gen_;
         let input = match asked.action {
-            Action::Create { id, ref group, slot, asked: mark, .. } => {
+            Action::Create { id, ref group, slot, ref shape, asked: mark, .. } => {
                 let answer = self.create(id.0, group, slot);
                 if let Ok(seen) = &answer {
+                    self.note_avoided(seen, &shape.avoid);
                     Check::created(self, asked.gen_, id.0, seen, !is_heard)?;
                 }
                 Input::Created { id, asked: mark, answer }
@@ -127,35 +131,36 @@ impl World {
                     Some(stored) => {
                         Ok(Seen::Foreign(Foreign { name, uid: stored.pod.uid.clone() }))
                     }
-                    None => Err(refusal(Class::NotFound, 404, "not found")),
+                    None => Err(not_found()),
                 };
                 Input::Got { id, asked, answer }
             }
-            Action::Delete { uid, name, .. } => {
-                let answer = self.delete(&uid, &name);
+            Action::GetNode { name } => {
+                let answer = if *name == *LOST_NODE { Err(not_found()) } else { Ok(()) };
+                Input::GotNode { name, answer }
+            }
+            Action::Delete { uid, name, grace_s } => {
+                let answer = self.delete(&uid, &name, grace_s == Some(0));
                 Input::Deleted { uid, answer }
             }
             Action::DeleteAll { spare_counted, .. } => {
                 let listed = self.cluster.list().0;
-                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted)) {
+                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted.is_some())) {
                     self.delete_pod(&pod.uid);
                 }
                 Input::DeletedAll { answer: Ok(()) }
             }
             Action::Patch { uid, name, patch } => {
-                let found = self.cluster.pods.get(name.as_str()).map(|s| s.pod.uid.clone());
-                let answer = match found {
-                    None => Err(refusal(Class::NotFound, 404, "not found")),
-                    Some(other) if other != uid => Err(refusal(Class::Conflict, 409, "other uid")),
-                    Some(_) => {
-                        self.cluster.update(&uid, |pod| match patch {
-                            Patch::Counted => pod.counted = true,
-                            Patch::Draining(_) => pod.draining = true,
-                        });
-                        Ok(())
-                    }
-                };
+                let answer = self.patch(&uid, &name, patch);
                 Input::Patched { uid, answer }
+            }
+            Action::ReadLog { uid, name, .. } => {
+                let found = self.cluster.pods.get(name.as_str());
+                let answer = match found {
+                    Some(stored) if stored.pod.uid == uid => Ok(vec!["last words".to_owned()]),
+                    _ => Err(refusal(Class::NotFound, 404, "not found")),
+                };
+                Input::LogRead { uid, answer }
             }
             Action::List { asked } => {
                 let (pods, version) = self.cluster.list();
@@ -174,6 +179,22 @@ impl World {
             self.requests.remove(&request);
         }
         Ok(())
+    }
+
+    fn patch(&mut self, uid: &Uid, name: &str, patch: Patch) -> Result<(), Refusal> {
+        let found = self.cluster.pods.get(name).map(|s| s.pod.uid.clone());
+        match found {
+            None => Err(refusal(Class::NotFound, 404, "not found")),
+            Some(other) if other != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            Some(_) => {
+                let now_s = self.now / 1_000;
+                self.cluster.update(uid, |pod| match patch {
+                    Patch::Counted => pod.counted = Some(now_s),
+                    Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
+                });
+                Ok(())
+            }
+        }
     }
 
     fn create(
@@ -201,11 +222,20 @@ impl World {
         }
     }
 
-    fn delete(&mut self, uid: &Uid, name: &str) -> Result<Option<posse::core::pod::Pod>, Refusal> {
+    fn delete(
+        &mut self,
+        uid: &Uid,
+        name: &str,
+        is_forced: bool,
+    ) -> Result<Option<posse::core::pod::Pod>, Refusal> {
         let found = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
         match found {
-            None => Err(refusal(Class::NotFound, 404, "not found")),
+            None => Err(not_found()),
             Some(pod) if pod.uid != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            Some(_) if is_forced => {
+                self.cluster.remove(uid);
+                Ok(None)
+            }
             Some(_) => {
                 self.delete_pod(uid);
                 let after = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
@@ -213,6 +243,10 @@ impl World {
             }
         }
     }
+}
+
+fn not_found() -> Refusal {
+    refusal(Class::NotFound, 404, "not found")
 }
 
 pub fn refusal(class: Class, code: u16, message: &str) -> Refusal {

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::action::{Action, Patch};
 use posse::core::command::{Command, Reply};
-use posse::core::event::Event;
+use posse::core::event::{Event, LossReason};
 use posse::core::ids::{ExecutorId, Uid};
 use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::pod::Pod;
+use posse::core::pod::{Phase, Pod};
 use posse::core::policy::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 use posse::core::refusal::Class;
@@ -17,12 +17,15 @@ use posse::core::stop::{StopOrder, StopResult};
 
 use super::cluster::{Cluster, is_over};
 use super::groups::Groups;
+use super::losses::start_loss;
+use super::node::LOST_NODE;
 use super::world::World;
 
 pub type Verdict = Result<(), String>;
 
 const BLOCK: u64 = 1_000;
 const OPEN_MS: u64 = 60_000;
+const MINUTE_MS: u64 = 60_000;
 
 #[derive(Debug, Default)]
 pub struct Check {
@@ -41,19 +44,35 @@ pub struct Check {
     // Of this process.
     is_held: bool,
     had_list: bool,
-    stop: Option<StopOrder>,
+    pub(super) stop: Option<StopOrder>,
     told_gone: BTreeSet<Uid>,
+    /// Executors whose end was told before they had a uid.
+    nameless: BTreeSet<u64>,
     ended: BTreeSet<Uid>,
     owned: BTreeSet<Uid>,
     going: BTreeSet<Uid>,
+    /// Labelled as counted before this process began.
+    pub(super) counted: BTreeSet<Uid>,
+    /// When losses were told that spend the `app` budget.
+    pub(super) app_losses: Vec<u64>,
+    pub(super) is_app_spent: bool,
+    /// Losses whose log is still to be told.
+    pub(super) logs_due: BTreeSet<Uid>,
+    logs_read: Vec<u64>,
     posted: BTreeMap<u64, u64>,
     unknown: BTreeMap<u64, u64>,
     /// A restore that the core has not noticed: the epoch it was in.
-    doubt: Option<u32>,
+    pub(super) doubt: Option<u32>,
+    pub(super) steps: BTreeMap<u64, u32>,
+    // The truth about starts and nodes.
+    pub(super) bound: BTreeMap<Uid, u64>,
+    pub(super) unbound: BTreeMap<Uid, u64>,
+    pub(super) running: BTreeMap<Uid, u64>,
+    pub(super) lost_by_node: BTreeSet<Uid>,
     groups: Groups,
 }
 
-fn fail<T>(what: String) -> Result<T, String> {
+pub(super) fn fail<T>(what: String) -> Result<T, String> {
     Err(what)
 }
 
@@ -62,13 +81,19 @@ impl Check {
         Self { is_kept, ..Self::default() }
     }
 
-    pub fn on_start(&mut self, is_held: bool, n_restores: u32, groups: &[GroupSpec]) {
+    pub fn on_start(&mut self, is_held: bool, cluster: &Cluster, groups: &[GroupSpec]) {
+        let kept = cluster.pods.values().filter(|stored| stored.pod.counted.is_some());
         *self = Self {
             is_kept: self.is_kept,
             told_ids: std::mem::take(&mut self.told_ids),
+            bound: std::mem::take(&mut self.bound),
+            unbound: std::mem::take(&mut self.unbound),
+            running: std::mem::take(&mut self.running),
+            lost_by_node: std::mem::take(&mut self.lost_by_node),
             unkept_ids: std::mem::take(&mut self.unkept_ids),
-            n_restores,
+            n_restores: cluster.n_restores,
             is_held,
+            counted: kept.map(|stored| stored.pod.uid.clone()).collect(),
             groups: Groups::new(groups),
             ..Self::default()
         };
@@ -80,6 +105,24 @@ impl Check {
         self.n_restores += 1;
         self.doubt = core.map(|core| core.mark().epoch);
         self.told_gone.clear();
+        self.running.clear();
+        self.lost_by_node.clear();
+    }
+
+    pub fn bound(&mut self, uid: &Uid, now: u64) {
+        self.bound.entry(uid.clone()).or_insert(now);
+    }
+
+    pub fn unbound(&mut self, uid: &Uid, now: u64) {
+        self.unbound.entry(uid.clone()).or_insert(now);
+    }
+
+    pub fn running(&mut self, uid: &Uid, now: u64) {
+        self.running.entry(uid.clone()).or_insert(now);
+    }
+
+    pub fn lost_by_node(&mut self, uid: &Uid) {
+        self.lost_by_node.insert(uid.clone());
     }
 
     pub fn on_stop(&mut self, order: StopOrder) {
@@ -167,12 +210,17 @@ impl Check {
         }
         for event in events {
             check.on_event(event, &world.cluster)?;
+            check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
+            world.driver.on_event(event, core, &world.policy, world.now)?;
+            check.on_loss(event, &world.cluster, &world.policy, world.now)?;
         }
+        check.budget_is_kept(&world.policy, world.now)?;
         for action in actions {
             check.on_action(action, core, &world.cluster, world.now)?;
+            check.on_shape(action, core, &world.policy, world.profile.trouble.n_nodes)?;
         }
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
-        let (mut n_creates, mut n_chores, mut n_all) = (0, 0, 0);
+        let (mut n_creates, mut n_chores, mut n_logs, mut n_all) = (0, 0, 0, 0);
         let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
         for (_, request) in requests {
             n_all += 1;
@@ -182,12 +230,14 @@ impl Check {
                     *in_flight.entry(id.0).or_default() += 1;
                 }
                 Action::Delete { .. } | Action::Patch { .. } => n_chores += 1,
+                Action::ReadLog { .. } => n_logs += 1,
                 _ => {}
             }
         }
         let most = world.policy.in_flight_max;
-        if n_creates > most || n_chores > 16 || n_all > most + 18 {
-            return fail(format!("{n_creates} creates, {n_chores} chores, {n_all} requests"));
+        if n_creates > most || n_chores > 16 || n_logs > 4 || n_all > most + 22 {
+            let what = format!("{n_creates} creates, {n_chores} chores, {n_logs} logs");
+            return fail(format!("{what}, {n_all} requests"));
         }
         if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
             return fail(format!("{n} requests at a time for executor {id}"));
@@ -204,7 +254,19 @@ impl Check {
             Event::ExecutorDeleted { subject, .. } => (subject, false),
             _ => return Ok(()),
         };
+        let is_by_word = matches!(
+            event,
+            Event::ExecutorLost {
+                reason: LossReason::Disconnected
+                    | LossReason::HeartbeatTimeout
+                    | LossReason::Killed,
+                ..
+            }
+        );
         let Some(uid) = &subject.uid else {
+            if is_by_word && self.nameless.insert(subject.id.0) {
+                return Ok(());
+            }
             return fail(format!("an end without a uid: {event:?}"));
         };
         self.told_ids.insert(subject.id.0, self.n_restores);
@@ -217,7 +279,7 @@ impl Check {
         }
         let life = cluster.lives.get(uid);
         let was_over = life.is_some_and(|life| life.was_over);
-        if !was_over {
+        if !was_over && !is_by_word && start_loss(event).is_none() {
             return fail(format!("{event:?}, but it lives: {life:?}"));
         }
         if !is_loss && life.is_some_and(|life| life.removed.is_none() && !life.is_erased) {
@@ -233,10 +295,16 @@ impl Check {
         cluster: &Cluster,
         now: u64,
     ) -> Verdict {
-        self.n_actions += 1;
+        // A look at a node changes nothing.
+        self.n_actions += u64::from(!matches!(action, Action::GetNode { .. }));
         let is_write = !matches!(
             action,
-            Action::Get { .. } | Action::List { .. } | Action::Relist | Action::ReserveIds { .. }
+            Action::Get { .. }
+                | Action::GetNode { .. }
+                | Action::List { .. }
+                | Action::ReadLog { .. }
+                | Action::Relist
+                | Action::ReserveIds { .. }
         );
         if is_write && !self.is_held {
             return fail(format!("{action:?} without the lease"));
@@ -267,21 +335,51 @@ impl Check {
                     return fail(format!("{action:?} for no group"));
                 }
             }
-            Action::Delete { uid, .. } => {
-                if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
-                    return fail(format!("{action:?} of somebody else's pod"));
+            Action::Delete { uid, grace_s, .. } => {
+                let on_lost = |pod: &Pod| pod.uid == *uid && pod.node.as_deref() == Some(LOST_NODE);
+                let pods = core.snapshot().pods();
+                if *grace_s == Some(0) && !pods.into_iter().any(|pod| pod.deleting && on_lost(pod))
+                {
+                    return fail(format!("{action:?}, but its node may come back"));
                 }
-                // Two restores in a row leave lists of lost histories on their way.
-                if self.told_gone.contains(uid) && self.n_restores < 2 {
-                    return fail(format!("{action:?}, but it is known to be gone"));
-                }
-                self.going.insert(uid.clone());
+                self.on_delete(uid, core, cluster)?;
             }
-            Action::Patch { uid, patch: Patch::Draining(_), .. } => {
+            Action::ReadLog { .. } => {
+                self.logs_read.retain(|at| now - at < MINUTE_MS);
+                self.logs_read.push(now);
+                if self.logs_read.len() > 20 {
+                    return fail(format!("{action:?} is the 21st within a minute"));
+                }
+            }
+            Action::Patch { uid, patch: Patch::Draining(..), .. } => {
                 self.going.insert(uid.clone());
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    fn on_delete(&mut self, uid: &Uid, core: &Reconciler, cluster: &Cluster) -> Verdict {
+        if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
+            return fail(format!("delete of {uid} of somebody else's pod"));
+        }
+        // Two restores in a row leave lists of lost histories on their way.
+        if self.told_gone.contains(uid) && self.n_restores < 2 {
+            return fail(format!("delete of {uid}, but it is known to be gone"));
+        }
+        if self.logs_due.contains(uid) {
+            return fail(format!("delete of {uid} before its log was read"));
+        }
+        let pod = core.snapshot().get(uid).filter(|pod| pod.phase == Phase::Failed);
+        let executor = pod.and_then(|pod| core.executors().get(pod.id));
+        let is_told = self.ended.contains(uid) || self.counted.contains(uid);
+        if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.ending.is_none())
+            && !is_told
+            && cluster.n_restores == 0
+        {
+            return fail(format!("delete of {uid}, and its end was not told"));
+        }
+        self.going.insert(uid.clone());
         Ok(())
     }
 
@@ -413,7 +511,7 @@ impl Check {
                 .filter(|s| s.is_labelled && s.pod.group == *name)
                 .map(|s| &s.pod)
                 .collect();
-            let live = ours.iter().filter(|pod| !is_over(pod));
+            let live = ours.iter().filter(|pod| !is_over(pod) && pod.draining.is_none());
             let n = u32::try_from(live.clone().count()).unwrap();
             let n_going = u32::try_from(ours.iter().filter(|pod| pod.deleting).count()).unwrap();
             let n_failed = ours.iter().filter(|pod| !pod.deleting && is_over(pod)).count();
@@ -471,6 +569,9 @@ impl Check {
         if self.n_actions > 0 {
             return fail(format!("{} actions in a steady minute", self.n_actions));
         }
+        if !self.logs_due.is_empty() {
+            return fail(format!("no log was told of {:?}", self.logs_due));
+        }
         // What was ever an executor's pod and is gone was told of, once.
         let Some(core) = &world.core else { return Ok(()) };
         for uid in &self.owned {
@@ -483,8 +584,9 @@ impl Check {
     }
 
     fn was_counted(&self, uid: &Uid, world: &World) -> bool {
-        // Told by an earlier process: its label says so.
-        world.cluster.lives.get(uid).is_some_and(|life| life.was_counted)
+        // Told by an earlier process, as its label says, or before it had a uid.
+        let life = world.cluster.lives.get(uid);
+        life.is_some_and(|life| life.was_counted || self.nameless.contains(&life.id))
     }
 
     pub fn stopped(world: &mut World, result: &StopResult, is_last: bool) -> Verdict {

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use posse::core::event::DeleteCause;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::PodEvent;
-use posse::core::pod::{ContainerState, Phase, Pod};
+use posse::core::pod::{ContainerState, Draining, Phase, Pod};
 
 /// The log keeps so many entries; a watch from before them gets 410.
 const LOG_MAX: usize = 60;
@@ -20,6 +21,14 @@ pub struct Stored {
     pub is_foreign: bool,
 }
 
+/// By whose doing a pod ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    App,
+    Cluster,
+    Other,
+}
+
 /// The truth about one uid.
 #[derive(Clone, Debug)]
 pub struct Life {
@@ -27,6 +36,8 @@ pub struct Life {
     pub created: u64,
     /// It was deleting, ended or gone at some time.
     pub was_over: bool,
+    /// What ended it first.
+    pub cause: Option<Cause>,
     pub removed: Option<u64>,
     /// A restore took it out of history.
     pub is_erased: bool,
@@ -104,10 +115,11 @@ impl Cluster {
             phase: Phase::Pending,
             deleting: false,
             container: ContainerState::Waiting,
-            unschedulable: false,
+            decider: None,
+            stuck: None,
             ready: false,
-            draining: false,
-            counted: false,
+            draining: None,
+            counted: None,
             deletion_cost: 0,
             node: None,
             ip: None,
@@ -120,6 +132,7 @@ impl Cluster {
                 id,
                 created,
                 was_over: false,
+                cause: None,
                 removed: None,
                 is_erased: false,
                 was_counted: false,
@@ -137,6 +150,13 @@ impl Cluster {
         self.pods.values().find(|s| s.pod.uid == *uid).map(|s| s.pod.name.clone())
     }
 
+    /// Says by whose doing the pod ends now; the first word counts.
+    pub fn blame(&mut self, uid: &Uid, cause: Cause) {
+        if let Some(life) = self.lives.get_mut(uid) {
+            life.cause.get_or_insert(cause);
+        }
+    }
+
     /// Changes a pod; a version of its own for each change.
     pub fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
         let Some(name) = self.name_of(uid) else { return };
@@ -152,7 +172,9 @@ impl Cluster {
         let (pod, is_labelled) = (stored.pod.clone(), stored.is_labelled);
         if let Some(life) = self.lives.get_mut(uid) {
             life.was_over |= is_over(&pod);
-            life.was_counted |= pod.counted;
+            let was_killed = |draining: &Draining| draining.cause == DeleteCause::Killed;
+            life.was_counted |=
+                pod.counted.is_some() || pod.draining.as_deref().is_some_and(was_killed);
         }
         if is_labelled {
             self.note(PodEvent::Applied(pod));

@@ -1,6 +1,6 @@
 //! Owns what a seed means: which faults there are, how often, and what the run is like.
 
-use posse::core::policy::{FailureLimit, Policy};
+use posse::core::policy::{BadNodes, FailureLimit, Policy};
 use posse::core::rng::Rng;
 
 /// Chances in percent, and times in milliseconds.
@@ -24,8 +24,13 @@ pub struct Profile {
     pub coalesce: u64,
     pub die: u64,
     pub die_ms: u64,
+    /// A node goes with all that is on it.
+    pub node_losses: u64,
+    /// The process dies between what it tells and what it asks for.
+    pub crashes: u64,
     pub delete_by_others: u64,
     pub unschedulable: u64,
+    pub trouble: Trouble,
     pub stuck: u64,
     pub noise: u64,
     pub kills: u64,
@@ -42,6 +47,48 @@ pub struct Profile {
     pub faulty_ms: u64,
     pub poll_ms: u64,
     pub batch_ms: u64,
+}
+
+/// What keeps pods from starting, and what nodes do to them. Chances in percent.
+#[derive(Clone, Debug, Default)]
+pub struct Trouble {
+    pub gated: u64,
+    pub image_error: u64,
+    pub config_error: u64,
+    /// A start that goes nowhere without a word.
+    pub stuck_start: u64,
+    pub node_loss: u64,
+    pub n_nodes: u64,
+    /// Where nothing starts, and what runs is lost.
+    pub bad_node: Option<u64>,
+}
+
+impl Trouble {
+    /// Drawn from a generator of its own: seeds that once failed stay what they were.
+    pub fn draw(rng: &mut Rng, policy: &mut Policy) -> Self {
+        let some = |rng: &mut Rng, percent: u64, most: u64| {
+            if rng.chance(percent) { 1 + rng.below(most) } else { 0 }
+        };
+        let n_nodes = 1 + rng.below(6);
+        policy.start_timeout_ms = [0, 10_000, 60_000, 600_000][at(rng, 4)];
+        policy.image_timeout_ms = [0, 5_000, 60_000][at(rng, 3)];
+        policy.unschedulable_timeout_ms = [0, 0, 20_000][at(rng, 3)];
+        policy.bad_nodes = BadNodes {
+            losses: [0, 1, 3][at(rng, 3)],
+            window_ms: 60_000,
+            avoid_for_ms: [5_000, 60_000][at(rng, 2)],
+            share_permille: [250, 500, 1_000][at(rng, 3)],
+        };
+        Self {
+            gated: some(rng, 30, 50),
+            image_error: some(rng, 40, 100),
+            config_error: some(rng, 40, 60),
+            stuck_start: some(rng, 40, 60),
+            node_loss: some(rng, 40, 60),
+            n_nodes,
+            bad_node: rng.chance(40).then(|| rng.below(n_nodes)),
+        }
+    }
 }
 
 impl Profile {
@@ -68,8 +115,11 @@ impl Profile {
             coalesce: [0, 50, 100][at(rng, 3)],
             die: some(rng, 60, 60),
             die_ms: [2_000, 30_000, 90_000][at(rng, 3)],
+            node_losses: some(rng, 30, 3),
+            crashes: some(rng, 25, 3),
             delete_by_others: some(rng, 40, 30),
             unschedulable: some(rng, 30, 30),
+            trouble: Trouble::default(),
             stuck: some(rng, 40, 60),
             noise: some(rng, 70, 60),
             kills: some(rng, 40, 3),
@@ -107,8 +157,10 @@ impl Profile {
             watch_cut: 0,
             watch_again: 0,
             die: 0,
+            crashes: 0,
             delete_by_others: 0,
             unschedulable: 0,
+            trouble: Trouble { n_nodes: self.trouble.n_nodes, ..Trouble::default() },
             noise: 0,
             quota: None,
             ..self.clone()
@@ -122,8 +174,10 @@ pub fn policy(rng: &mut Rng) -> Policy {
         pending_max: [0, 0, 2, 5][at(rng, 4)],
         unschedulable_max: [0, 0, 1][at(rng, 3)],
         adopt_hold_ms: [0, 5_000, 60_000][at(rng, 3)],
-        failures_app: FailureLimit::Off,
+        failures_app: [FailureLimit::Off, FailureLimit::Max(2), FailureLimit::Auto][at(rng, 3)],
         keep_failed: [0, 2, 5][at(rng, 3)],
+        log_lines: [0, 0, 3][at(rng, 3)],
+        failures_window_ms: [5_000, 60_000][at(rng, 2)],
         ..Policy::default()
     }
 }

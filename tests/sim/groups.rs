@@ -102,7 +102,7 @@ impl Groups {
 
 impl World {
     /// Somebody makes, changes or deletes a group by a call, of the file or not.
-    pub fn call(&mut self) -> Verdict {
+    pub fn call_group(&mut self) -> Verdict {
         let rng = &mut self.calls_rng;
         let name = GroupName::from(["g0", "g1", "p0", "p1"][at(rng, 4)]);
         let number = |rng: &mut Rng| u32::try_from(rng.below(7)).unwrap();
@@ -140,6 +140,8 @@ pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
         max: rng.chance(20).then_some(6),
         scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
         replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
+        memory_steps: Vec::new(),
+        decommission: None,
         from_file: rng.chance(50),
         pod: Some(pod_text(&format!("{name} of the file"))),
     }

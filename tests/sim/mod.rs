@@ -3,8 +3,10 @@
 pub mod api;
 pub mod check;
 pub mod cluster;
+pub mod driver;
 pub mod faults;
 pub mod groups;
+pub mod losses;
 pub mod node;
 pub mod trace;
 pub mod world;

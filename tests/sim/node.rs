@@ -1,12 +1,36 @@
 //! Owns the life of pods: scheduler, kubelet, evictions, and people who delete things.
 
-use posse::core::ids::Uid;
-use posse::core::pod::{ContainerState, End, Phase, Pod};
+use std::sync::Arc;
 
-use super::cluster::is_over;
+use posse::core::ids::Uid;
+use posse::core::input::Seen;
+use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::rng::Rng;
+
+use super::cluster::{Cause, is_over};
+use super::faults::{Trouble, at};
+use super::trace::trace;
 use super::world::{Happening, Step, World};
 
+/// A node whose object is gone, with whatever stood on it.
+pub const LOST_NODE: &str = "lost";
+
 impl World {
+    /// The same world, in which starts fail and nodes are bad as well.
+    pub fn troubled(seed: u64) -> Self {
+        let mut world = Self::new(seed);
+        let mut rng = Rng::new(!seed);
+        world.profile.trouble = Trouble::draw(&mut rng, &mut world.policy);
+        for group in &mut world.groups {
+            if rng.chance(50) {
+                group.memory_steps = ["2Gi", "3Gi"].map(str::to_owned).to_vec();
+            }
+        }
+        trace(|| format!("{:?}", world.profile.trouble));
+        world.trouble_rng = rng;
+        world
+    }
+
     pub fn begin_life(&mut self, uid: &Uid) {
         let ms = 1 + self.rng.below(2_000);
         self.after(ms, Happening::Node(uid.clone(), Step::Bind));
@@ -24,6 +48,8 @@ impl World {
 
     pub fn delete_pod(&mut self, uid: &Uid) {
         let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
+        let stored = stored.clone();
+        self.cluster.blame(uid, Cause::Other);
         if stored.pod.node.is_none() || stored.pod.phase.is_final() {
             self.cluster.remove(uid);
         } else if !stored.pod.deleting {
@@ -52,32 +78,46 @@ impl World {
             Step::Gone => {}
             _ if is_over(&pod) => {}
             Step::Bind => {
-                if pod.node.is_none() && self.rng.chance(self.profile.unschedulable) {
-                    self.cluster.update(uid, |pod| pod.unschedulable = true);
-                    self.after(20 * ms, Happening::Node(uid.clone(), Step::Bind));
-                    return;
+                let is_bound = pod.node.is_some();
+                if !is_bound && self.rng.chance(self.profile.unschedulable) {
+                    return self.wait_unbound(uid, StuckKind::Unschedulable, 20 * ms);
                 }
+                if !is_bound && self.trouble_rng.chance(self.profile.trouble.gated) {
+                    return self.wait_unbound(uid, StuckKind::Gated, 20 * ms);
+                }
+                let node = pod.node.clone().or_else(|| self.place(uid));
+                let Some(node) = node else {
+                    return self.wait_unbound(uid, StuckKind::Unschedulable, 5_000);
+                };
                 if self.rng.chance(self.profile.stuck / 4) && !self.is_calm {
                     self.stuck.insert(uid.clone());
                 }
+                let is_lost = self.stuck.contains(uid) && self.rng.chance(50);
+                let node = if is_lost { LOST_NODE.into() } else { node };
                 self.cluster.update(uid, |pod| {
-                    pod.unschedulable = false;
-                    pod.node = Some("node".into());
+                    pod.stuck = stuck(StuckKind::Creating);
+                    pod.node = Some(node);
                 });
+                self.check.bound(uid, self.now);
                 self.after(ms, Happening::Node(uid.clone(), Step::Run));
             }
+            Step::Run if self.is_held_up(uid, &pod) => {}
             Step::Run => {
                 self.cluster.update(uid, |pod| {
+                    pod.stuck = None;
                     pod.phase = Phase::Running;
                     pod.container = ContainerState::Running;
                 });
+                self.check.running(uid, self.now);
                 self.after(ms, Happening::Node(uid.clone(), Step::Ready));
                 let ms = 1 + self.rng.below(self.profile.die_ms);
                 self.after(ms, Happening::Node(uid.clone(), Step::Die));
             }
             Step::Ready => self.cluster.update(uid, |pod| pod.ready = true),
+            Step::Die if self.is_lost_with_its_node(&pod) => self.lose_with_its_node(uid),
             Step::Die if self.rng.chance(self.profile.delete_by_others) => {
                 if self.rng.chance(30) {
+                    self.cluster.blame(uid, Cause::Other);
                     self.cluster.remove(uid);
                 } else {
                     self.delete_pod(uid);
@@ -88,28 +128,152 @@ impl World {
         }
     }
 
+    pub fn note_avoided(&mut self, seen: &Seen, avoid: &Arc<Vec<String>>) {
+        if let Seen::Ours(pod) = seen {
+            self.avoided.insert(pod.uid.clone(), Arc::clone(avoid));
+        }
+    }
+
+    /// The scheduler says why it does not bind the pod, and tries again later.
+    fn wait_unbound(&mut self, uid: &Uid, kind: StuckKind, ms: u64) {
+        self.cluster.update(uid, |pod| pod.stuck = stuck(kind));
+        self.check.unbound(uid, self.now);
+        self.after(ms, Happening::Node(uid.clone(), Step::Bind));
+    }
+
+    /// A node for the pod; none where it keeps away from them all.
+    fn place(&mut self, uid: &Uid) -> Option<Box<str>> {
+        let n = self.profile.trouble.n_nodes.max(1);
+        let first = self.trouble_rng.below(n);
+        let names = (0..n).map(|i| format!("n{}", (first + i) % n));
+        let avoided = self.avoided.get(uid);
+        let mut free = names.filter(|name| avoided.is_none_or(|all| !all.contains(name)));
+        free.next().map(Into::into)
+    }
+
+    fn is_on_bad_node(&self, pod: &Pod) -> bool {
+        let bad = self.profile.trouble.bad_node.map(|i| format!("n{i}"));
+        bad.is_some() && pod.node.as_deref() == bad.as_deref()
+    }
+
+    /// True where the start goes wrong this time; another try follows.
+    fn is_held_up(&mut self, uid: &Uid, pod: &Pod) -> bool {
+        let trouble = self.profile.trouble.clone();
+        let rng = &mut self.trouble_rng;
+        let kind = match (rng.chance(trouble.image_error), rng.chance(trouble.config_error)) {
+            (true, _) => StuckKind::Image,
+            (false, true) => StuckKind::Config,
+            (false, false) if rng.chance(trouble.stuck_start) => StuckKind::Creating,
+            (false, false) if self.is_on_bad_node(pod) => StuckKind::Creating,
+            (false, false) => return false,
+        };
+        let ms = 5_000 + self.trouble_rng.below(20_000);
+        self.cluster.update(uid, |pod| pod.stuck = stuck(kind));
+        self.after(ms, Happening::Node(uid.clone(), Step::Run));
+        true
+    }
+
+    fn is_lost_with_its_node(&mut self, pod: &Pod) -> bool {
+        self.is_on_bad_node(pod) || self.trouble_rng.chance(self.profile.trouble.node_loss)
+    }
+
+    /// The node goes, or runs short of something.
+    fn lose_with_its_node(&mut self, uid: &Uid) {
+        self.cluster.blame(uid, Cause::Cluster);
+        let pod_reason = ["NodeLost", "Evicted"][at(&mut self.trouble_rng, 2)];
+        self.cluster.update(uid, |pod| {
+            pod.phase = Phase::Failed;
+            pod.end = Some(Box::new(End { pod_reason: pod_reason.into(), ..End::default() }));
+        });
+        self.check.lost_by_node(uid);
+    }
+
+    /// A node goes: what was on it is told to end, hangs for a while, and is gone.
+    pub fn lose_node(&mut self) {
+        let node = format!("n{}", self.rng.below(self.profile.trouble.n_nodes.max(1)));
+        let on_it = |pod: &Pod| pod.node.as_deref() == Some(&*node) && !is_over(pod);
+        let stored = self.cluster.pods.values().filter(|s| on_it(&s.pod));
+        let uids: Vec<Uid> = stored.map(|s| s.pod.uid.clone()).collect();
+        for uid in uids {
+            self.cluster.blame(&uid, Cause::Cluster);
+            if self.rng.chance(50) {
+                // One write after the other, as the controllers do it.
+                self.cluster.update(&uid, |pod| disrupt(pod, "DeletionByTaintManager"));
+                self.cluster.update(&uid, |pod| pod.deleting = true);
+            } else {
+                self.cluster.update(&uid, |pod| {
+                    disrupt(pod, "DeletionByPodGC");
+                    pod.phase = Phase::Failed;
+                });
+                self.cluster.update(&uid, |pod| pod.deleting = true);
+            }
+            let ms = self.rng.below(60_000);
+            self.after(ms, Happening::Node(uid, Step::Gone));
+        }
+    }
+
     fn die(&mut self, uid: &Uid) {
-        match self.rng.below(5) {
+        let draw = self.rng.below(7);
+        self.cluster.blame(
+            uid,
+            match draw {
+                0 => Cause::Other,
+                2 | 4 | 5 => Cause::Cluster,
+                _ => Cause::App,
+            },
+        );
+        match draw {
             0 => self.cluster.update(uid, |pod| end(pod, 0, "Completed")),
             1 => self.cluster.update(uid, |pod| end(pod, 137, "OOMKilled")),
             2 => {
-                self.cluster.update(uid, |pod| {
-                    let disruption = "EvictionByEvictionAPI".into();
-                    pod.end = Some(Box::new(End { disruption, ..End::default() }));
-                });
+                self.cluster.update(uid, |pod| disrupt(pod, "EvictionByEvictionAPI"));
                 self.delete_pod(uid);
             }
             // A side-car goes on.
-            3 => self.cluster.update(uid, |pod| pod.container = ContainerState::Ended),
+            3 => self.cluster.update(uid, |pod| {
+                end(pod, 1, "Error");
+                pod.phase = Phase::Running;
+            }),
+            // A drain: the executor ends at once, its side-car takes its time.
+            4 => {
+                self.cluster.update(uid, |pod| disrupt(pod, "EvictionByEvictionAPI"));
+                self.cluster.update(uid, |pod| pod.deleting = true);
+                self.cluster.update(uid, |pod| {
+                    pod.container = ContainerState::Ended;
+                    if let Some(end) = &mut pod.end {
+                        (end.exit_code, end.container_reason) = (Some(143), "Error".into());
+                    }
+                });
+                let ms = 1 + self.rng.below(20_000);
+                self.after(ms, Happening::Node(uid.clone(), Step::Gone));
+            }
+            // The kubelet makes room by itself.
+            5 => self.cluster.update(uid, |pod| {
+                end(pod, 137, "Error");
+                if let Some(end) = &mut pod.end {
+                    end.pod_reason = "Evicted".into();
+                }
+            }),
             _ => self.cluster.update(uid, |pod| end(pod, 1, "Error")),
         }
     }
+}
+
+fn disrupt(pod: &mut Pod, reason: &str) {
+    let mut end = pod.end.take().unwrap_or_default();
+    end.disruption = reason.into();
+    pod.end = Some(end);
 }
 
 fn end(pod: &mut Pod, code: i32, reason: &str) {
     pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
     pod.container = ContainerState::Ended;
     pod.ready = false;
-    let end = End { exit_code: Some(code), container_reason: reason.into(), ..End::default() };
+    let before = pod.end.take().unwrap_or_default();
+    let end = End { exit_code: Some(code), container_reason: reason.into(), ..*before };
     pod.end = Some(Box::new(end));
+}
+
+fn stuck(kind: StuckKind) -> Option<Box<Stuck>> {
+    Some(Box::new(Stuck { kind, words: format!("{kind:?}").into() }))
 }

@@ -3,6 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use posse::core::input::{Input, PodEvent};
+
+use super::cluster::is_over;
+
 thread_local! {
     static IS_ON: Cell<bool> = const { Cell::new(false) };
     static KEPT: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
@@ -28,5 +32,38 @@ pub fn trace(line: impl FnOnce() -> String) {
                 kept.pop_front();
             }
         });
+    }
+}
+
+/// An input in a line.
+pub fn short(input: &Input) -> String {
+    let pod = |pod: &posse::core::pod::Pod| {
+        let version = pod.version.map_or(0, |version| version.0);
+        let over = if is_over(pod) { " over" } else { "" };
+        format!("{}:{}@{version}{over}", pod.id, pod.uid)
+    };
+    match input {
+        Input::Watch { epoch, events } => {
+            let words: Vec<String> = events
+                .iter()
+                .map(|event| match event {
+                    PodEvent::Applied(p) => format!("+{}", pod(p)),
+                    PodEvent::Deleted(p) => format!("-{}", pod(p)),
+                    PodEvent::Bookmark(version) => format!("={version}"),
+                })
+                .collect();
+            format!("watch e{epoch} {}", words.join(" "))
+        }
+        Input::List(list) => {
+            let pods: Vec<String> = list.pods.iter().map(pod).collect();
+            format!(
+                "list {:?} @{:?} {:?} {}",
+                list.source,
+                list.version,
+                list.asked,
+                pods.join(" ")
+            )
+        }
+        other => format!("{other:?}"),
     }
 }

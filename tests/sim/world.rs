@@ -2,8 +2,10 @@
 //! around it (watcher, poller, lease, driver), and the life of pods on nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use posse::core::action::Action;
+use posse::core::event::Event;
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
 use posse::core::policy::{GroupSpec, Policy};
@@ -13,10 +15,11 @@ use posse::core::stop::StopOrder;
 use posse::core::time::Millis;
 
 use super::check::{Check, Verdict};
-use super::cluster::{Cluster, is_over};
+use super::cluster::Cluster;
+use super::driver::Driver;
 use super::faults::{Profile, at, policy};
 use super::groups::group;
-use super::trace;
+use super::trace::{short, trace};
 
 pub const PREFIX: &str = "app-x-exec-";
 /// Long enough for every hold, back-off and life that the core knows, one after the other.
@@ -32,6 +35,7 @@ pub enum Happening {
     Calm,
     Call,
     Drive,
+    Driver,
     Execute(u64),
     Foreign,
     Kill,
@@ -41,6 +45,7 @@ pub enum Happening {
     ListSent { gen_: u32, stream: Option<u64>, source: ListSource },
     ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, asked: Mark },
     Node(Uid, Step),
+    NodeLoss,
     Noise,
     Poll(u32),
     Pump { gen_: u32, stream: u64 },
@@ -82,6 +87,7 @@ pub struct World {
     pub rng: Rng,
     pub profile: Profile,
     pub policy: Policy,
+    pub driver: Driver,
     pub cluster: Cluster,
     pub core: Option<Reconciler>,
     pub gen_: u32,
@@ -93,6 +99,10 @@ pub struct World {
     pub calls_rng: Rng,
     pub n_calls: u64,
     pub stuck: BTreeSet<Uid>,
+    /// What starts and nodes do is drawn from this one.
+    pub trouble_rng: Rng,
+    /// The nodes that a pod keeps away from.
+    pub avoided: BTreeMap<Uid, Arc<Vec<String>>>,
     pub is_calm: bool,
     queue: BTreeMap<(u64, u64), Happening>,
     n_queued: u64,
@@ -110,14 +120,20 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let mut profile = Profile::draw(&mut rng);
-        let policy = policy(&mut rng);
-        let groups: Vec<GroupSpec> =
+        let mut policy = policy(&mut rng);
+        let mut groups: Vec<GroupSpec> =
             (0..profile.n_groups).map(|i| group(&format!("g{i}"), &mut rng)).collect();
         let mut calls_rng = Rng::new(seed.rotate_left(32));
         if calls_rng.chance(50) {
             profile.group_calls = 1 + calls_rng.below(12);
         }
-        Self { calls_rng, ..Self::with(rng, profile, policy, groups) }
+        // Either it speaks of its executors, or somebody puts and deletes groups: each would take the
+        // other's targets for a mistake.
+        let driver = match profile.group_calls {
+            0 => Driver::draw(seed, &mut policy, &mut groups),
+            _ => Driver::absent(),
+        };
+        Self { driver, calls_rng, ..Self::with(rng, profile, policy, groups) }
     }
 
     pub fn with(rng: Rng, profile: Profile, policy: Policy, groups: Vec<GroupSpec>) -> Self {
@@ -130,6 +146,7 @@ impl World {
             check: Check::new(profile.is_high_water_kept),
             profile,
             policy,
+            driver: Driver::absent(),
             cluster,
             core: None,
             gen_: 0,
@@ -139,6 +156,8 @@ impl World {
             calls_rng: Rng::new(0),
             n_calls: 0,
             stuck: BTreeSet::new(),
+            trouble_rng: Rng::new(0),
+            avoided: BTreeMap::new(),
             is_calm: false,
             queue: BTreeMap::new(),
             n_queued: 0,
@@ -220,6 +239,10 @@ impl World {
             let gap = self.rng.below(20_000);
             self.at((at + gap).min(end), Happening::Lease(true));
         }
+        for _ in 0..self.profile.node_losses {
+            let at = self.rng.below(end);
+            self.at(at, Happening::NodeLoss);
+        }
         for _ in 0..self.profile.retargets {
             let at = self.rng.below(end);
             self.at(at, Happening::Drive);
@@ -238,6 +261,9 @@ impl World {
         if self.profile.foreign > 0 {
             self.at(0, Happening::Foreign);
         }
+        if self.driver.is_there {
+            self.at(1, Happening::Driver);
+        }
     }
 
     fn happen(&mut self, happening: Happening) -> Verdict {
@@ -249,6 +275,7 @@ impl World {
                     return self.input(*input);
                 }
             }
+            Happening::Driver => return self.talk(),
             Happening::Execute(request) => return self.execute(request),
             Happening::Node(uid, step) => self.live(&uid, step),
             Happening::ListSent { gen_, stream, source } if gen_ == self.gen_ => {
@@ -309,8 +336,9 @@ impl World {
             }
             Happening::Start => self.start(),
             Happening::Lease(held) => return self.lease(held),
-            Happening::Call => self.call()?,
+            Happening::Call => self.call_group()?,
             Happening::Drive => self.drive(),
+            Happening::NodeLoss => self.lose_node(),
             Happening::Foreign => self.squat(),
             Happening::Stop => {
                 let keep = self.profile.keep;
@@ -319,6 +347,7 @@ impl World {
             }
             Happening::Calm => {
                 self.is_calm = true;
+                self.driver.calm();
                 self.profile = self.profile.calm();
                 self.cluster.quota = None;
                 let uids: Vec<Uid> =
@@ -332,6 +361,7 @@ impl World {
             }
             Happening::QuietBegins => {
                 self.check.n_actions = 0;
+                self.targets_are_kept()?;
                 return Check::converged(self);
             }
             Happening::LastStop => {
@@ -346,6 +376,7 @@ impl World {
                 self.stop(StopOrder { keep: false, spare_evidence: false });
             }
             Happening::Answer(..)
+            | Happening::Driver
             | Happening::Execute(_)
             | Happening::ListIn { .. }
             | Happening::ListSent { .. }
@@ -369,6 +400,7 @@ impl World {
             owner: None,
             id_high_water: if kept { self.cluster.high_water } else { 0 },
             is_id_high_water_kept: kept,
+            start_unix_ms: 0,
             is_lease_held: self.is_held,
             is_driver_ready: true,
         };
@@ -377,7 +409,8 @@ impl World {
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
         self.core =
             Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
-        self.check.on_start(self.is_held, self.cluster.n_restores, &self.groups);
+        self.check.on_start(self.is_held, &self.cluster, &self.groups);
+        self.driver.on_start();
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
         self.turn_at = Some(self.now);
@@ -403,16 +436,6 @@ impl World {
             self.input(Input::Lease { held, high_water })?;
         }
         Ok(())
-    }
-
-    fn drive(&mut self) {
-        let i = at(&mut self.rng, self.groups.len() as u64);
-        let target = u32::try_from(self.rng.below(9)).unwrap();
-        let name = self.groups[i].name.clone();
-        if let Some(core) = &mut self.core {
-            core.set_target(&name, target, Millis(self.now));
-            self.turn_at = Some(self.now);
-        }
     }
 
     /// A pod of somebody else takes a name of ours.
@@ -470,11 +493,28 @@ impl World {
             actions.push(action);
         }
         let _ = core.poll_verdict();
+        let n_before = self.n_requests;
         for action in &actions {
             self.send(action);
         }
         Check::after_turn(self, &events, &actions)?;
+        self.crash(&events, n_before);
         self.end_of_stop()
+    }
+
+    /// The process may die between a loss that it told and what it was about to ask for.
+    fn crash(&mut self, events: &[Event], n_before: u64) {
+        let told = events.iter().any(|event| matches!(event, Event::ExecutorLost { .. }));
+        if !told || self.profile.crashes == 0 || !self.rng.chance(20) {
+            return;
+        }
+        self.profile.crashes -= 1;
+        let n_sent = self.rng.below(self.n_requests - n_before + 1);
+        trace(|| format!("{:>9} crash, {n_sent} requests left", self.now));
+        self.requests.retain(|n, _| *n <= n_before + n_sent);
+        self.kill();
+        let ms = self.rng.below(5_000);
+        self.after(ms, Happening::Start);
     }
 
     fn end_of_stop(&mut self) -> Verdict {
@@ -611,36 +651,4 @@ fn coalesce(events: &mut Vec<PodEvent>) {
     }
     kept.reverse();
     *events = kept;
-}
-
-fn short(input: &Input) -> String {
-    let pod = |pod: &posse::core::pod::Pod| {
-        let version = pod.version.map_or(0, |version| version.0);
-        let over = if is_over(pod) { " over" } else { "" };
-        format!("{}:{}@{version}{over}", pod.id, pod.uid)
-    };
-    match input {
-        Input::Watch { epoch, events } => {
-            let words: Vec<String> = events
-                .iter()
-                .map(|event| match event {
-                    PodEvent::Applied(p) => format!("+{}", pod(p)),
-                    PodEvent::Deleted(p) => format!("-{}", pod(p)),
-                    PodEvent::Bookmark(version) => format!("={version}"),
-                })
-                .collect();
-            format!("watch e{epoch} {}", words.join(" "))
-        }
-        Input::List(list) => {
-            let pods: Vec<String> = list.pods.iter().map(pod).collect();
-            format!(
-                "list {:?} @{:?} {:?} {}",
-                list.source,
-                list.version,
-                list.asked,
-                pods.join(" ")
-            )
-        }
-        other => format!("{other:?}"),
-    }
 }

@@ -26,9 +26,13 @@ fn what_a_run_answers_is_printed() {
             "killed: 1\nbusy, and spared; --force ends them too: 2\nunknown: 9\n\
              the target is 4 now\n",
         ),
+        ("kill --app w 1 --target 4 --json", "{\"busy\":[2],\"killed\":[1],\"target\":4,"),
+        ("scale --app w default 70 --json", "{\"target\":20}\n"),
         ("explain --app w", "group default: 7 of 10 run (1 asked for, 2 pending,"),
         ("explain --app w 1", "executor 1 of group default: running since 1970-01-01 00:00:01 UTC"),
         ("explain --app w --group big", "group big: 7 of 10 run"),
+        ("explain --app w --group big --json", "{\"groups\":[{\"draining\":0,"),
+        ("explain --app w 1 --json", "{\"events\":["),
     ] {
         let (code, out, err) = posse(&fixture, args);
         assert_eq!((code, err.as_str()), (0, ""), "{args}");
@@ -44,8 +48,16 @@ fn what_goes_wrong_is_one_line_and_a_code() {
         ("scale --app w other 3", 1, "posse: refused: group: there is no such group (404)\n"),
         ("scale --app w --group a b 3", 2, "posse: the argument '--group <GROUP>' cannot be used"),
         ("kill --app w", 2, "posse: the following required arguments were not provided: <ID>..."),
+        (
+            "kill --app w 1 --target 2 --no-replace",
+            2,
+            "posse: the argument '--target <TARGET>' can",
+        ),
         ("kill --app w 0", 2, "posse: invalid value '0' for '<ID>...': 0 is not in 1.."),
         ("explain --app w 7", 1, "posse: there is no executor 7 now"),
+        ("explain --app w --group z --json", 1, "posse: there is no group `z`; there are: "),
+        ("explain --app w --logs 5", 2, "posse: the following required arguments were not prov"),
+        ("explain --app w 1 --logs 0", 2, "posse: invalid value '0' for '--logs <N>': 0 is not in"),
         ("explain --app w --group z", 1, "posse: there is no group `z`; there are: default, big\n"),
         ("status --app no-such-app", 1, "posse: no live run of application no-such-app on this"),
         ("status --control here", 2, "posse: control address: expected unix:PATH or a loopback"),

@@ -7,6 +7,7 @@ use clap::Parser as _;
 use super::*;
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::testing::Folder;
+use crate::core::pod_text::Shape;
 use crate::core::policy::{FailureLimit, Replace, ScaleDown};
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
@@ -42,7 +43,7 @@ fn identity() -> RunIdentity {
 fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
     let group = &settings.groups[group];
     let compiled = group.template.compile(&settings.identity(Some(group), &identity())).unwrap();
-    serde_json::from_slice(&compiled.render(1, 0)).unwrap()
+    serde_json::from_slice(&compiled.render(1, 0, &Shape::default())).unwrap()
 }
 
 #[test]
@@ -52,10 +53,7 @@ fn the_contracts_example_becomes_settings() {
     assert_eq!((got.app.as_str(), got.namespace.as_deref()), ("wordcount", Some("analytics")));
     assert_eq!(got.policy, Policy::default());
     assert_eq!((got.watch, got.poll_interval_ms, got.lease), (true, 300_000, true));
-    assert_eq!(
-        (got.node_loss_after_s, got.reason_wait_ms, got.grace_ms),
-        (Some(60), 30_000, 15_000)
-    );
+    assert_eq!((got.node_loss_after_s, got.grace_ms), (Some(60), 15_000));
     assert_eq!(got.server, Server::Kube { kubeconfig: None, context: None });
     assert_eq!((got.instance.clone(), got.events.clone(), got.keep), (None, None, false));
     let [group] = got.groups.as_slice() else { panic!("one group") };
@@ -66,6 +64,8 @@ fn the_contracts_example_becomes_settings() {
         max: None,
         scale_down: ScaleDown::Any,
         replace: Replace::Terminating,
+        memory_steps: Vec::new(),
+        decommission: None,
         from_file: true,
         pod: None,
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::dev::quantity::Quantity;
+use crate::wire::quantity::Quantity;
 
 /// Amounts by the name of their resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

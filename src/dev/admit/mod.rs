@@ -17,9 +17,9 @@ pub(crate) use self::quota::{counts, in_scope, usage};
 use crate::dev::defaults::quality_of_service;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, metadata_mut, object_mut};
-use crate::dev::quantity::Quantity;
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
+use crate::wire::quantity::Quantity;
 
 /// The finalizers of what is protected while it is in use.
 pub(crate) const PROTECTED: [(Kind, &str); 2] = [

@@ -104,7 +104,7 @@ fn recount(api: &Api, quota: &Object) -> bool {
     let mut used = Amounts::default();
     for resource in hard.0.keys() {
         if kinds.iter().any(|kind| counts(*kind, resource)) {
-            used.set(resource, crate::dev::quantity::Quantity::whole(0));
+            used.set(resource, crate::wire::quantity::Quantity::whole(0));
         }
     }
     // Read outside the lock: there may be thousands of them.

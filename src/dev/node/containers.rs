@@ -21,7 +21,7 @@ use crate::core::time::Millis;
 use crate::dev::kind::Key;
 use crate::dev::logs;
 use crate::dev::object::{Object, array_at, text_at};
-use crate::dev::quantity::Quantity;
+use crate::wire::quantity::Quantity;
 
 /// How long a failed pull is an error before it is a backoff.
 const PULL_BACKOFF_MS: u64 = 2_000;

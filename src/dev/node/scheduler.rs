@@ -12,9 +12,9 @@ use crate::dev::controllers::tolerates;
 use crate::dev::events::{self, Note};
 use crate::dev::kind::Key;
 use crate::dev::object::{Object, array_at, text_at};
-use crate::dev::quantity::Quantity;
 use crate::dev::selector::LabelSelector;
 use crate::dev::write::{bind_to, set_condition};
+use crate::wire::quantity::Quantity;
 
 type Resources = BTreeMap<String, Quantity>;
 

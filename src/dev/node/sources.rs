@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{array_at, text_at};
-use crate::dev::quantity::Quantity;
 use crate::dev::store::Store;
 use crate::dev::validate::subscript;
+use crate::wire::quantity::Quantity;
 
 /// A configmap's or a secret's contents.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;

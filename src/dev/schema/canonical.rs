@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::dev::quantity::Quantity;
 use crate::dev::schema::{Empty, Shape, Type};
 use crate::dev::time;
+use crate::wire::quantity::Quantity;
 
 /// Brings an object that `check` has passed into its form; tells the paths of unknown fields.
 pub(crate) fn canonical(of: &Type, value: &mut Value) -> Vec<String> {

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use crate::dev::decode;
-use crate::dev::quantity::{self, Quantity};
 use crate::dev::schema::{Shape, Type};
+use crate::wire::quantity::{self, Quantity};
 
 /// Checks a whole object; the error is the decoder's.
 pub(crate) fn check(of: &Type, value: &Value) -> Result<(), String> {

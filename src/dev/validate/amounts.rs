@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use super::{Causes, go_texts, join, push_invalid};
 use crate::dev::names;
 use crate::dev::object::{array_at, text_at};
-use crate::dev::quantity::Quantity;
 use crate::dev::refused::Cause;
+use crate::wire::quantity::Quantity;
 
 const CONTAINER: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 /// Of these a quota counts objects, whole ones.

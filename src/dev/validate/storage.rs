@@ -6,8 +6,8 @@ use super::{Causes, join, push_invalid, rules};
 use crate::dev::decode;
 use crate::dev::names;
 use crate::dev::object::text_at;
-use crate::dev::quantity::Quantity;
 use crate::dev::refused::Cause;
+use crate::wire::quantity::Quantity;
 
 const DATA_BYTES_MAX: usize = 1 << 20;
 /// The fields of a volume that are no source.

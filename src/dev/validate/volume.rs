@@ -9,8 +9,8 @@ use super::container::{Volumes, field_ref, resource_ref};
 use super::{Causes, join, rules};
 use crate::dev::names;
 use crate::dev::object::{array_at, text_at};
-use crate::dev::quantity::Quantity;
 use crate::dev::refused::Cause;
+use crate::wire::quantity::Quantity;
 
 /// In the order in which the real server looks for more than one.
 const SOURCES: [(&str, &str); 11] = [

@@ -56,6 +56,10 @@ fn requests_and_their_answers() {
     let (raw, _) = sent((201, POD), |pods| pods.create_raw(b"{}", true));
     assert_eq!(raw.unwrap(), POD.as_bytes());
 
+    let (there, asked) = sent((200, "{}"), |pods| pods.get_node("a/b"));
+    assert_eq!(asked.line(), "GET /api/v1/nodes/a%2Fb HTTP/1.1");
+    assert!(there.is_ok());
+
     let (_, asked) = sent((200, POD), |pods| pods.get("a/../b?c").unwrap());
     assert_eq!(asked.line(), format!("GET {PODS}/a%2F..%2Fb%3Fc HTTP/1.1"));
 

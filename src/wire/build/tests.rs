@@ -2,6 +2,7 @@
 //! `UPDATE_GOLDEN=1` rewrites the goldens.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::*;
 use crate::wire::config::tests::mangled;
@@ -18,6 +19,8 @@ fn identity() -> Identity {
         driver_host: "10.1.2.3".to_owned(),
         node_loss_after_s: Some(60),
         container: None,
+        fails_with_sidecars: false,
+        growth: None,
     }
 }
 
@@ -37,9 +40,9 @@ fn check(name: &str, golden: &str, shorthands: Shorthands, identity: &Identity) 
     let text = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
     let template = Template::parse(&format!("{name}.yaml"), &text).unwrap();
     let template = template.with_shorthands(shorthands);
-    template.check(identity.container.as_deref()).unwrap();
+    template.check(identity.container.as_deref(), None).unwrap();
     let compiled = template.compile(identity).unwrap();
-    let pod: Value = serde_json::from_slice(&compiled.render(37, 4)).unwrap();
+    let pod: Value = serde_json::from_slice(&compiled.render(37, 4, &Shape::default())).unwrap();
     let got = format!("{:#}\n", json!({ "pod": pod, "warnings": compiled.warnings() }));
     let path = folder.join(format!("{golden}.json"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -90,6 +93,7 @@ fn fill_in(value: &Value, identity: &Identity, id: u64, slot: u32) -> Value {
                 Part::PodName => format!("{}-{}-exec-{id}", identity.app, identity.instance),
                 Part::Slot => slot.to_string(),
                 Part::Text(text) => text,
+                Part::Avoid | Part::MemoryLimit | Part::MemoryRequest => panic!("no word"),
             },
         };
         pieces.iter().map(fill).collect()
@@ -110,10 +114,17 @@ fn rendering_equals_the_slow_way() {
         Identity { container: Some("worker".to_owned()), owner: Some(driver_pod()), ..identity() };
     let template = Template::parse("t.yaml", EVERYTHING).unwrap().with_shorthands(all_shorthands());
     let compiled = template.compile(&identity).unwrap();
-    let mut build = Build { template: &template, identity: &identity, warnings: Vec::new() };
+    let mut build = Build {
+        template: &template,
+        identity: &identity,
+        memory: Steps::default(),
+        memory_field: String::new(),
+        warnings: Vec::new(),
+    };
     let pod = build.pod().unwrap();
     for (id, slot) in [(1, 0), (2, 1), (1_234_567_890, 99), (u64::MAX, u32::MAX)] {
-        let fast: Value = serde_json::from_slice(&compiled.render(id, slot)).unwrap();
+        let fast: Value =
+            serde_json::from_slice(&compiled.render(id, slot, &Shape::default())).unwrap();
         assert_eq!(fast, fill_in(&pod, &identity, id, slot), "id {id}, slot {slot}");
     }
 }
@@ -121,7 +132,7 @@ fn rendering_equals_the_slow_way() {
 /// One mistake: a template, and what is said about it.
 #[track_caller]
 fn mistake(text: &str, want: &str) {
-    let got = Template::parse("t.yaml", text).and_then(|template| template.check(Some("b")));
+    let got = Template::parse("t.yaml", text).and_then(|template| template.check(Some("b"), None));
     let got = got.expect_err(text).to_string();
     assert!(got.starts_with(want), "{text:?}\n got: {got}\nwant: {want}");
 }
@@ -203,7 +214,7 @@ fn mistakes_name_file_and_field() {
 fn an_owner_has_to_be_the_driver_pod() {
     let text = "{metadata: {ownerReferences: [{uid: a}]}, spec: {containers: [{name: b}]}}";
     let template = Template::parse("t.yaml", text).unwrap();
-    template.check(None).unwrap();
+    template.check(None, None).unwrap();
     let error = template.compile(&identity()).unwrap_err().to_string();
     assert!(error.starts_with("t.yaml: metadata.ownerReferences: names an owner"), "{error}");
     let owned = Identity { owner: Some(driver_pod()), ..identity() };
@@ -226,8 +237,12 @@ fn resources_that_are_no_maps_are_named() {
 #[test]
 fn a_pod_by_image_alone_has_one_container() {
     let template = Template::from_image("posse.yaml: executors[0]", Some("x:1")).unwrap();
-    let pod: Value =
-        serde_json::from_slice(&template.compile(&identity()).unwrap().render(1, 0)).unwrap();
+    let pod: Value = serde_json::from_slice(&template.compile(&identity()).unwrap().render(
+        1,
+        0,
+        &Shape::default(),
+    ))
+    .unwrap();
     assert_eq!(pod["spec"]["containers"][0]["name"], "executor");
     assert_eq!(pod["spec"]["containers"][0]["image"], "x:1");
     let error = Template::from_image("posse.yaml: executors[0]", None).unwrap_err();
@@ -254,8 +269,12 @@ fn no_template_makes_it_panic() {
         let template = template.with_shorthands(all_shorthands());
         let Ok(compiled) = template.compile(&identity()) else { continue };
         taken += 1;
-        let pod: Result<Value, _> = serde_json::from_slice(&compiled.render(seed, 1));
+        let pod: Result<Value, _> =
+            serde_json::from_slice(&compiled.render(seed, 1, &Shape::default()));
         assert!(pod.is_ok(), "seed {seed} renders no JSON");
+        let shape = Shape { avoid: Arc::new(vec!["n1".to_owned()]), memory_step: 1 };
+        let pod: Result<Value, _> = serde_json::from_slice(&compiled.render(seed, 1, &shape));
+        assert!(pod.is_ok(), "seed {seed} renders no JSON of a pod that avoids nodes");
     }
     assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
 }
@@ -269,7 +288,87 @@ fn debug_prints_no_environment() {
     let text = "spec: {containers: [{name: b, env: [{name: OTHER, value: hunter2}]}]}";
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands.clone());
     let compiled = template.compile(&identity()).unwrap();
-    assert!(String::from_utf8(compiled.render(1, 0)).unwrap().matches("hunter2").count() == 2);
+    assert!(
+        String::from_utf8(compiled.render(1, 0, &Shape::default()))
+            .unwrap()
+            .matches("hunter2")
+            .count()
+            == 2
+    );
     let shown = format!("{template:?}{compiled:?}{shorthands:?}");
     assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+/// The affinity of a pod of this template that keeps away from two nodes.
+#[track_caller]
+fn affinity(spec: &str, want: &Value) {
+    let text = format!("spec: {{containers: [{{name: b}}], {spec}}}");
+    let compiled = Template::parse("t.yaml", &text).unwrap().compile(&identity()).unwrap();
+    let avoid = Arc::new(vec!["n1".to_owned(), "n-2.x".to_owned()]);
+    let shape = Shape { avoid, ..Shape::default() };
+    let pod = |shape: &Shape| -> Value {
+        serde_json::from_slice(&compiled.render(1, 0, shape)).expect("a pod is JSON")
+    };
+    let [mut plain, mut avoiding] = [pod(&Shape::default()), pod(&shape)];
+    let got = avoiding["spec"]["affinity"].take();
+    assert_eq!(&got, want, "{spec}");
+    plain["spec"]["affinity"].take();
+    assert_eq!(avoiding, plain, "nothing else changes");
+}
+
+#[test]
+fn pods_keep_away_from_nodes_in_every_term() {
+    let away = |node: &str| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
+    let away = [away("n1"), away("n-2.x")];
+    let required = |terms: Value| json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+    let one = required(json!([{ "matchFields": away }]));
+    affinity("hostname: h", &json!({ "nodeAffinity": one }));
+    affinity("affinity: ", &json!({ "nodeAffinity": one }));
+    affinity("affinity: {podAffinity: {}}", &json!({ "podAffinity": {}, "nodeAffinity": one }));
+    let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+    let field = json!({"key": "metadata.name", "operator": "In", "values": ["n3"]});
+    affinity(
+        "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {
+            nodeSelectorTerms: [
+                {matchExpressions: [{key: zone, operator: In, values: [a]}]}, {},
+                {matchFields: [{key: metadata.name, operator: In, values: [n3]}]}]}}}",
+        &json!({ "nodeAffinity": required(json!([
+            {"matchExpressions": [zone], "matchFields": away}, {},
+            {"matchFields": [field, away[0], away[1]]},
+        ])) }),
+    );
+    // Who binds pods himself has the last word.
+    affinity("nodeName: n1", &Value::Null);
+}
+
+#[test]
+fn memory_grows_in_the_deciding_container_alone() {
+    let text = "spec: {containers: [
+        {name: a, resources: {limits: {memory: 1Gi}}},
+        {name: b, resources: {limits: {memory: 1Gi, cpu: 1}, requests: {memory: 512Mi}}}]}";
+    let identity = Identity {
+        container: Some("b".to_owned()),
+        growth: Some(Growth { permille: 1_500, max: "2Gi".to_owned() }),
+        fails_with_sidecars: true,
+        ..identity()
+    };
+    let compiled = Template::parse("t.yaml", text).unwrap().compile(&identity).unwrap();
+    assert_eq!(compiled.pod.memory_steps(), ["1536Mi", "2Gi"]);
+    for (memory_step, limit, request) in
+        [(0, "1Gi", "512Mi"), (1, "1536Mi", "768Mi"), (2, "2Gi", "1024Mi"), (9, "2Gi", "1024Mi")]
+    {
+        let shape = Shape { memory_step, ..Shape::default() };
+        let pod: Value = serde_json::from_slice(&compiled.render(1, 0, &shape)).unwrap();
+        let containers = &pod["spec"]["containers"];
+        assert_eq!(containers[0]["resources"], json!({"limits": {"memory": "1Gi"}}));
+        let want = json!({"limits": {"memory": limit, "cpu": 1}, "requests": {"memory": request}});
+        assert_eq!(containers[1]["resources"], want);
+        assert_eq!(pod["metadata"]["annotations"]["posse.dev/sidecar-failure"], "fail");
+    }
+    let text = "spec: {containers: [{name: b}]}";
+    let error = Template::parse("t.yaml", text).unwrap().compile(&identity).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "t.yaml: spec.containers[0].resources.limits.memory: is missing; oom_growth makes it larger"
+    );
 }

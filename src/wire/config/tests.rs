@@ -1,6 +1,7 @@
 //! What posse.yaml may say, and what is said about each mistake in it.
 
 use super::*;
+use crate::core::policy::BadNodes;
 use crate::core::rng::Rng;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
@@ -61,12 +62,10 @@ executors:
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
 allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
   adopt_hold: 1s, node_loss_after: 1500ms}
-failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0}
-heartbeat: {reason_wait: 1s}
+failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0, log_lines: 200}
 lease: false
 shutdown: {grace: 1s, timeout: 2s}
-control: off
-";
+control: off";
     let config = Config::parse("posse.yaml", text).unwrap();
     let [a, b, c] = config.executors.as_slice() else { panic!("three groups") };
     assert_eq!((a.count, a.min, a.max), (3, 3, None), "no count: at least min");
@@ -94,7 +93,15 @@ control: off
             json!({ "name": "C", "valueFrom": { "fieldRef": { "fieldPath": "x" } } }),
         ]
     );
-    let policy = Policy {
+    assert_eq!(config.policy, every_policy());
+    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
+    assert_eq!((config.grace_ms, config.lease), (1_000, false));
+    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+}
+
+/// What decisions depend on, as `every_value_arrives` has it.
+fn every_policy() -> Policy {
+    Policy {
         in_flight_max: IN_FLIGHT_LIMIT,
         pending_max: 1,
         unschedulable_max: 2,
@@ -104,12 +111,43 @@ control: off
         failures_start: FailureLimit::Max(0),
         failures_window_ms: 120_000,
         keep_failed: 0,
+        log_lines: 200,
         stop_timeout_ms: 2_000,
-    };
-    assert_eq!(config.policy, policy);
-    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
-    assert_eq!((config.reason_wait_ms, config.grace_ms, config.lease), (1_000, 1_000, false));
-    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn the_time_outs_of_what_the_driver_says_arrive() {
+    let text = "driver: {silence: 90s}\nheartbeat: {reason_wait: 1s, timeout: 2m}";
+    let policy = Config::parse("posse.yaml", text).unwrap().policy;
+    let got = (policy.driver_silence_ms, policy.reason_wait_ms, policy.heartbeat_timeout_ms);
+    assert_eq!(got, (90_000, 1_000, 120_000));
+}
+
+#[test]
+fn decommission_has_a_time_and_perhaps_a_label() {
+    let group = |text: &str| format!("executors: [{{image: x, decommission: {{{text}}}}}]");
+    let label = |key: &str, value: &str| Some((key.to_owned(), value.to_owned()));
+    for (text, after_ms, label) in [
+        ("after: 30s", 30_000, None),
+        ("after: 1s, label: example.com/leaving=soon", 1_000, label("example.com/leaving", "soon")),
+        ("after: 1s, label: leaving=", 1_000, label("leaving", "")),
+    ] {
+        let config = Config::parse("posse.yaml", &group(text)).unwrap();
+        assert_eq!(config.executors[0].decommission, Some(Decommission { after_ms, label }));
+    }
+    let place = "executors[0].decommission";
+    for (text, want) in [
+        ("after: 0s", format!("1:46: {place}.after: has to be longer than 0s")),
+        ("label: a=b", format!("1:38: {place}.after: has to be longer than 0s")),
+        ("after: 1s, label: leaving", format!("1:57: {place}.label: `leaving` is not a label")),
+        ("after: 1s, label: a b=c", format!("1:57: {place}.label: `a b=c` is not a label")),
+        ("after: 1s, label: posse.dev/app=x", format!("1:57: {place}.label: `posse.dev/app` is")),
+        ("for: 1s", format!("1:39: {place}.for: unknown key; known here: after, label")),
+    ] {
+        mistake(&group(text), &want);
+    }
 }
 
 /// One mistake: the text, and the beginning of what is said about it.
@@ -136,7 +174,6 @@ fn unknown_keys_name_their_place_and_the_known_ones() {
         "executors:\n- group: a\n  cuont: 1",
         "3:3: executors[0].cuont: unknown key; known here: args, ",
     );
-    mistake("executors: [{sidecar_failure: x}]", "1:14: executors[0].sidecar_failure: unknown key");
     mistake("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
     mistake("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
     mistake(
@@ -243,6 +280,32 @@ fn wrong_words_and_amounts_say_what_is_right() {
         "1:23: executors[0].replace: expected terminating or gone, found `now`",
     );
     mistake(
+        "executors: [{sidecar_failure: maybe}]",
+        "1:31: executors[0].sidecar_failure: expected ignore or fail, found `maybe`",
+    );
+    for wrong in ["1", "11", "1.01", "more", "-2", "[2]"] {
+        mistake(
+            &format!("executors: [{{oom_growth: {wrong}, memory_max: 1Gi}}]"),
+            "1:26: executors[0].oom_growth: expected a factor from 1.05 to 10, like 1.25",
+        );
+    }
+    mistake(
+        "executors: [{oom_growth: 1.5}]",
+        "1:13: executors[0].memory_max: is missing; oom_growth needs an end",
+    );
+    mistake(
+        "executors: [{memory_max: 1Gi}]",
+        "1:26: executors[0].memory_max: does nothing without oom_growth",
+    );
+    mistake(
+        "executors: [{oom_growth: 2, memory_max: big}]",
+        "1:41: executors[0].memory_max: expected an amount of memory like 512Mi or 2Gi",
+    );
+    mistake("bad_nodes: on", "1:12: bad_nodes: expected a map, found `on`");
+    mistake("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: avoid_for, losses, ");
+    mistake("bad_nodes: {share: 1.5}", "1:20: bad_nodes.share: is above 1, which is all nodes");
+    mistake("bad_nodes: {share: half}", "1:20: bad_nodes.share: expected a share of the nodes");
+    mistake(
         "executors: [{cpu: 2x}]",
         "1:19: executors[0].cpu: expected a number of CPUs like 2, 0.5 or 500m, found `2x`",
     );
@@ -254,6 +317,10 @@ fn wrong_words_and_amounts_say_what_is_right() {
     mistake(
         "executors: [{memory: lots}]",
         "1:22: executors[0].memory: expected an amount of memory",
+    );
+    mistake(
+        "failures: {log_lines: 201}",
+        "1:23: failures.log_lines: 201 is above 200, the most that is supported",
     );
     mistake(
         "allocation: {in_flight_max: 257}",
@@ -291,8 +358,7 @@ fn what_is_not_built_is_refused_but_for_its_default() {
         assert!(error.message.starts_with(&want), "{error}");
         assert!(Config::parse("posse.yaml", &text("[]")).is_err());
     }
-    Config::parse("posse.yaml", "heartbeat: {timeout: 0}\nallocation: {start_timeout: 600s}")
-        .unwrap();
+    Config::parse("posse.yaml", "heartbeat: {timeout: 0}\ndriver: {silence: 0}").unwrap();
 }
 
 #[test]
@@ -330,4 +396,42 @@ pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn every_value_about_starts_and_nodes_arrives() {
+    let text = "
+executors:
+  - {group: a, image: x, sidecar_failure: fail, oom_growth: 1.25, memory_max: 2Gi}
+  - {group: b, image: x, sidecar_failure: ignore}
+allocation: {start_timeout: 0, image_timeout: 1m, unschedulable_timeout: 2m}
+bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
+";
+    let config = Config::parse("posse.yaml", text).unwrap();
+    let [a, b] = config.executors.as_slice() else { panic!("two groups") };
+    let growth = Growth { permille: 1_250, max: "2Gi".to_owned() };
+    assert_eq!((a.fails_with_sidecars, &a.growth), (true, &Some(growth)));
+    assert_eq!((b.fails_with_sidecars, &b.growth), (false, &None));
+    let bad_nodes =
+        BadNodes { losses: 2, window_ms: 60_000, avoid_for_ms: 120_000, share_permille: 500 };
+    let policy = Policy {
+        start_timeout_ms: 0,
+        image_timeout_ms: 60_000,
+        unschedulable_timeout_ms: 120_000,
+        bad_nodes,
+        ..Policy::default()
+    };
+    assert_eq!(config.policy, policy);
+}
+
+#[test]
+fn bad_nodes_can_be_off() {
+    for text in ["bad_nodes: off", "bad_nodes: false", "bad_nodes: {losses: 0}"] {
+        let config = Config::parse("posse.yaml", text).unwrap();
+        assert_eq!(
+            config.policy.bad_nodes,
+            BadNodes { losses: 0, ..BadNodes::default() },
+            "{text}"
+        );
+    }
 }

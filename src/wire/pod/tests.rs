@@ -25,15 +25,20 @@ fn ours(json: &str) -> Pod {
     }
 }
 
+fn is_stuck(pod: &Pod, kind: StuckKind) -> bool {
+    pod.stuck.as_ref().is_some_and(|stuck| stuck.kind == kind)
+}
+
 /// The facts in one line, `None`s left out.
 fn facts(pod: &Pod) -> String {
     let mut facts = format!("{} {:?}", pod.id, pod.phase);
     let flags = [
         ("deleting", pod.deleting),
-        ("unschedulable", pod.unschedulable),
+        ("unschedulable", is_stuck(pod, StuckKind::Unschedulable)),
+        ("gated", is_stuck(pod, StuckKind::Gated)),
         ("ready", pod.ready),
-        ("draining", pod.draining),
-        ("counted", pod.counted),
+        ("draining", pod.draining.is_some()),
+        ("counted", pod.counted.is_some()),
     ];
     facts += &format!(" {:?}", pod.container);
     for (name, _) in flags.iter().filter(|(_, set)| *set) {
@@ -187,7 +192,7 @@ fn odd_values_are_tolerated() {
         (
             "",
             r#""status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}"#,
-            "5 Pending Waiting",
+            "5 Pending Waiting gated",
         ),
     ];
     for (rest, status, wanted) in table {
@@ -322,10 +327,50 @@ fn every_way_to_end_has_its_reason() {
         if row["deleting"] == true {
             pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z".into();
         }
+        pod["metadata"]["annotations"] = row["annotations"].clone();
         let loss = classify(&ours(&pod.to_string()), row["absent"] == true);
         let got = serde_json::json!({
             "reason": loss.reason.as_str(), "exit_code": loss.exit_code, "message": loss.message,
         });
         assert_eq!(got, row["want"], "{}", row["what"]);
+    }
+}
+
+/// What keeps a pod from starting, way by way, and the words for it.
+#[test]
+fn every_way_not_to_start_has_its_kind() {
+    let running: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
+    for row in fixture!("starts.jsonl").lines() {
+        let row: serde_json::Value = serde_json::from_str(row).expect("a row");
+        let mut pod = running.clone();
+        pod["status"] = row["status"].clone();
+        pod["metadata"]["annotations"] = row["annotations"].clone();
+        pod["spec"]["schedulingGates"] = row["spec"]["schedulingGates"].clone();
+        let got = ours(&pod.to_string()).stuck;
+        let got = got.map(|stuck| serde_json::json!([format!("{:?}", stuck.kind), *stuck.words]));
+        assert_eq!(got.unwrap_or_default(), row["want"], "{}", row["what"]);
+    }
+}
+
+/// A native side-car that a kubelet begins again is no end, whatever it ended with.
+#[test]
+fn a_side_car_ends_the_executor_only_where_it_is_told_to_and_for_good() {
+    let failed = r#"{"name":"x","state":{"terminated":{"exitCode":1}}}"#;
+    let running = r#"{"name":"worker","state":{"running":{}}}"#;
+    for (annotation, regular, init, want) in [
+        ("fail", failed, "", ContainerState::Ended),
+        ("ignore", failed, "", ContainerState::Running),
+        ("fail", "", failed, ContainerState::Running),
+    ] {
+        let mut pod: serde_json::Value = serde_json::from_str(fixture!("running.json")).unwrap();
+        let list = |items: &[&str]| -> serde_json::Value {
+            let items = items.iter().filter(|item| !item.is_empty());
+            items.map(|item| serde_json::from_str::<serde_json::Value>(item).unwrap()).collect()
+        };
+        pod["metadata"]["annotations"] =
+            serde_json::json!({ "posse.dev/sidecar-failure": annotation });
+        pod["status"]["containerStatuses"] = list(&[regular, running]);
+        pod["status"]["initContainerStatuses"] = list(&[init]);
+        assert_eq!(ours(&pod.to_string()).container, want, "{annotation} {regular} {init}");
     }
 }

@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 /// The server's words about a text that is no quantity.
-pub(crate) const SYNTAX: &str =
+pub const SYNTAX: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
 /// An amount in billionths, and the form it was written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Quantity {
+pub struct Quantity {
     nanos: i128,
     form: Form,
 }
@@ -27,7 +27,8 @@ const DIGITS_MAX: usize = 20;
 
 impl Quantity {
     /// None where the text is no quantity.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let split =
             text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());
         let (number, suffix) = text.split_at(split);
@@ -52,7 +53,8 @@ impl Quantity {
     }
 
     /// Reads a member of an object: a text or a bare number.
-    pub(crate) fn of(value: &Value) -> Option<Self> {
+    #[must_use]
+    pub fn of(value: &Value) -> Option<Self> {
         match value {
             Value::String(text) => Self::parse(text),
             Value::Number(number) => Self::parse(&number.to_string()),
@@ -60,16 +62,21 @@ impl Quantity {
         }
     }
 
-    pub(crate) fn is_negative(self) -> bool {
+    /// Below zero.
+    #[must_use]
+    pub fn is_negative(self) -> bool {
         self.nanos < 0
     }
 
-    pub(crate) fn exceeds(self, other: Self) -> bool {
+    /// More than `other`.
+    #[must_use]
+    pub fn exceeds(self, other: Self) -> bool {
         self.nanos > other.nanos
     }
 
     /// Rounded up to a thousandth: what is finer is not kept in specs.
-    pub(crate) fn rounded_up(self) -> Self {
+    #[must_use]
+    pub fn rounded_up(self) -> Self {
         const MILLI: i128 = 1_000_000;
         let excess = self.nanos.rem_euclid(MILLI);
         let nanos = if excess == 0 { self.nanos } else { self.nanos - excess + MILLI };
@@ -77,17 +84,21 @@ impl Quantity {
     }
 
     /// How many of `unit` this is, rounded up; `unit` is not zero.
-    pub(crate) fn divided(self, unit: Self) -> i128 {
+    #[must_use]
+    pub fn divided(self, unit: Self) -> i128 {
         let (whole, rest) = (self.nanos / unit.nanos, self.nanos % unit.nanos);
         if rest == 0 { whole } else { whole + 1 }
     }
 
-    pub(crate) fn is_whole(self) -> bool {
+    /// A whole number.
+    #[must_use]
+    pub fn is_whole(self) -> bool {
         self.nanos % NANOS == 0
     }
 
     /// How the real server prints the structure in a message.
-    pub(crate) fn go_struct(self) -> String {
+    #[must_use]
+    pub fn go_struct(self) -> String {
         let (value, step) = reduced(self.nanos, 1000);
         let scale = i32::try_from(step).unwrap_or_default() * 3 - 9;
         let (value, scale, format) = match self.form {
@@ -102,43 +113,59 @@ impl Quantity {
         )
     }
 
-    pub(crate) fn is_zero(self) -> bool {
+    /// Zero.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
     /// A plain number.
-    pub(crate) fn whole(number: i64) -> Self {
+    #[must_use]
+    pub fn whole(number: i64) -> Self {
         Self { nanos: i128::from(number) * NANOS, form: Form::Decimal }
     }
 
     /// The sum, in the form of the first summand that is not zero.
-    pub(crate) fn plus(self, other: Self) -> Self {
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         let form = if self.nanos == 0 { other.form } else { self.form };
         Self { nanos: self.nanos.saturating_add(other.nanos), form }
     }
 
-    pub(crate) fn minus(self, other: Self) -> Self {
+    /// The difference, in the form of this one.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
         Self { nanos: self.nanos.saturating_sub(other.nanos), ..self }
     }
 
     /// The same amount, to be written with decimal suffixes.
-    pub(crate) fn decimal(self) -> Self {
+    #[must_use]
+    pub fn decimal(self) -> Self {
         Self { form: Form::Decimal, ..self }
     }
 
     /// Rounded up to a whole number.
-    pub(crate) fn rounded_to_whole(self) -> Self {
-        Self { nanos: self.nanos.saturating_add(NANOS - 1).div_euclid(NANOS) * NANOS, ..self }
+    #[must_use]
+    pub fn rounded_to_whole(self) -> Self {
+        Self { nanos: self.rounded_up_to_bytes() * NANOS, ..self }
     }
 
     /// How often `other` goes into this; none where that is nothing.
-    pub(crate) fn ratio(self, other: Self) -> Option<f64> {
+    #[must_use]
+    pub fn ratio(self, other: Self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "the real server computes in floats too")]
         (other.nanos != 0).then(|| self.nanos as f64 / other.nanos as f64)
     }
 
+    /// Rounded up to a whole number, as a number.
+    #[must_use]
+    pub fn rounded_up_to_bytes(self) -> i128 {
+        self.nanos.saturating_add(NANOS - 1).div_euclid(NANOS)
+    }
+
     /// The one way to write this amount.
-    pub(crate) fn canonical(self) -> String {
+    #[must_use]
+    pub fn canonical(self) -> String {
         const KIBI: i128 = 1024;
         if self.nanos == 0 {
             return "0".to_owned();

@@ -1,0 +1,324 @@
+//! Owns the story of one executor: what its run told of it and what the cluster holds, as JSON and
+//! as words. Asks nobody; the time is an argument.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cli::explain;
+use crate::core::text::harmless;
+use crate::wire::labels::COUNTED;
+use crate::wire::status_json::ExecutorJson;
+
+/// Of one fact in a line, in bytes.
+const FACT_BYTES_MAX: usize = 2_048;
+
+/// What is known of one executor.
+#[derive(Clone, Debug, Default)]
+pub struct Story {
+    pub id: u64,
+    /// How the run has it now.
+    pub state: Option<ExecutorJson>,
+    /// What the run told of it.
+    pub events: Vec<Value>,
+    /// Its pod, as the server has it.
+    pub pod: Option<Value>,
+    /// What was recorded about the pod.
+    pub pod_events: Vec<Value>,
+    pub log: Vec<String>,
+    /// What could not be found out, and why.
+    pub notes: Vec<String>,
+}
+
+impl Story {
+    /// True where anybody knows anything of it.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.state.is_some() || self.pod.is_some() || !self.events.is_empty()
+    }
+
+    /// Its pod's name and uid, as the run has them.
+    #[must_use]
+    pub fn pod_and_uid(&self) -> Option<(String, Option<String>)> {
+        let of_state = self.state.as_ref().map(|state| (state.pod.clone(), state.uid.clone()));
+        let of_events = || {
+            let told = self.events.iter().rev().find(|event| event["pod"].is_string())?;
+            Some((text(&told["pod"]).to_owned(), told["uid"].as_str().map(str::to_owned)))
+        };
+        of_state.or_else(of_events)
+    }
+
+    /// All of it, for programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        json!({
+            "executor": self.id,
+            "state": self.state,
+            "events": self.events,
+            "pod": self.pod.as_ref().map(pod_facts),
+            "kubernetes_events": self.pod_events.iter().map(event_facts).collect::<Vec<Value>>(),
+            "log": self.log,
+            "notes": self.notes,
+        })
+    }
+
+    /// All of it, for people.
+    #[must_use]
+    pub fn text(&self, now: Timestamp) -> String {
+        let mut lines = vec![self.head(now)];
+        for event in &self.events {
+            lines.push(format!("  {}  {}", moment(&event["time"], now), told(event)));
+            let log = event["log"].as_array().map_or(&[][..], Vec::as_slice);
+            lines.extend(log.iter().map(|line| format!("      | {}", fact(line))));
+        }
+        if let Some(pod) = &self.pod {
+            pod_lines(&pod_facts(pod), now, &mut lines);
+        }
+        if !self.pod_events.is_empty() {
+            lines.push("recorded about the pod:".to_owned());
+        }
+        for event in self.pod_events.iter().map(event_facts) {
+            let n = event["count"].as_u64().filter(|n| *n > 1);
+            let n = n.map_or_else(String::new, |n| format!(" ({n} times)"));
+            let (what, why) = (fact(&event["reason"]), fact(&event["message"]));
+            lines.push(format!("  {}  {what}: {why}{n}", moment(&event["time"], now)));
+        }
+        if !self.log.is_empty() {
+            lines.push("the end of its log:".to_owned());
+            lines.extend(self.log.iter().map(|line| format!("  | {line}")));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("({note})")));
+        lines.push(String::new());
+        lines.join("\n")
+    }
+
+    fn head(&self, now: Timestamp) -> String {
+        match &self.state {
+            Some(state) => explain::executor(state, now),
+            None if self.events.is_empty() => {
+                format!("executor {}: no run tells of it any more", self.id)
+            }
+            None => {
+                let group = self.events.iter().find_map(|event| event["group"].as_str());
+                format!("executor {} of group {}: gone", self.id, group.unwrap_or("?"))
+            }
+        }
+    }
+}
+
+/// One event of the run in words.
+fn told(event: &Value) -> String {
+    let said = |name: &str| fact(&event[name]);
+    let budget = event["budget"].as_str();
+    let budget = budget.map_or_else(String::new, |budget| format!(" (budget {budget})"));
+    match text(&event["event"]) {
+        "executor_requested" => "requested".to_owned(),
+        "executor_running" => format!("runs on {}, ip {}", said("node"), said("ip")),
+        "executor_lost" => format!("lost: {}{budget}: {}", said("reason"), said("message")),
+        "executor_log" if event["message"].is_string() => format!("no log: {}", said("message")),
+        "executor_log" => "the end of its log:".to_owned(),
+        "executor_deleted" => format!("gone: {}", said("cause")),
+        // A newer posse may tell of what this one has no words for.
+        other => other.trim_start_matches("executor_").replace('_', " "),
+    }
+}
+
+fn pod_lines(pod: &Value, now: Timestamp, lines: &mut Vec<String>) {
+    let mut head = format!("pod {}: {}", fact(&pod["name"]), fact(&pod["phase"]));
+    if pod["kept"] == true {
+        head.push_str(", kept as evidence");
+    }
+    for (name, before) in [("reason", ", "), ("message", ": "), ("node", ", on node ")] {
+        if pod[name].is_string() {
+            head.push_str(&format!("{before}{}", fact(&pod[name])));
+        }
+    }
+    if pod["deleting"].is_string() {
+        head.push_str(&format!(", to be gone by {}", moment(&pod["deleting"], now)));
+    }
+    lines.push(head);
+    for container in pod["containers"].as_array().map_or(&[][..], Vec::as_slice) {
+        let mut line = format!("  {} {}: ", fact(&container["kind"]), fact(&container["name"]));
+        line.push_str(&fact(&container["state"]));
+        if let Some(code) = container["exit_code"].as_i64() {
+            line.push_str(&format!(", exit code {code}"));
+        }
+        for name in ["reason", "message"] {
+            if container[name].is_string() {
+                line.push_str(&format!(", {}", fact(&container[name])));
+            }
+        }
+        if container["since"].is_string() {
+            line.push_str(&format!(", since {}", moment(&container["since"], now)));
+        }
+        lines.push(format!("{line}, restarts {}", container["restarts"]));
+    }
+    for condition in pod["conditions"].as_array().map_or(&[][..], Vec::as_slice) {
+        let mut line = format!("  {} {}", fact(&condition["type"]), fact(&condition["status"]));
+        line.push_str(&format!(" since {}", moment(&condition["since"], now)));
+        for (name, before) in [("reason", ": "), ("message", ", ")] {
+            if condition[name].is_string() {
+                line.push_str(&format!("{before}{}", fact(&condition[name])));
+            }
+        }
+        lines.push(line);
+    }
+}
+
+/// What matters of a pod: never its environment.
+fn pod_facts(pod: &Value) -> Value {
+    let (meta, status) = (&pod["metadata"], &pod["status"]);
+    let mut conditions = Vec::new();
+    for condition in status["conditions"].as_array().map_or(&[][..], Vec::as_slice) {
+        conditions.push(json!({
+            "type": condition["type"], "status": condition["status"],
+            "reason": filled(&condition["reason"]), "message": filled(&condition["message"]),
+            "since": condition["lastTransitionTime"],
+        }));
+    }
+    let mut containers = Vec::new();
+    for (list, kind) in
+        [("initContainerStatuses", "init container"), ("containerStatuses", "container")]
+    {
+        for container in status[list].as_array().map_or(&[][..], Vec::as_slice) {
+            containers.push(container_facts(container, kind));
+        }
+    }
+    json!({
+        "name": meta["name"], "uid": meta["uid"], "created": meta["creationTimestamp"],
+        "deleting": meta["deletionTimestamp"], "kept": meta["labels"][COUNTED].is_string(),
+        "node": filled(&pod["spec"]["nodeName"]), "ip": status["podIP"],
+        "phase": status["phase"], "reason": filled(&status["reason"]),
+        "message": filled(&status["message"]),
+        "containers": containers, "conditions": conditions,
+    })
+}
+
+fn container_facts(container: &Value, kind: &str) -> Value {
+    let state = ["terminated", "running", "waiting"].into_iter().find_map(|name| {
+        container["state"].get(name).filter(|state| state.is_object()).map(|state| (name, state))
+    });
+    let (name, state) = state.unwrap_or(("waiting", &Value::Null));
+    let since = if name == "terminated" { "finishedAt" } else { "startedAt" };
+    json!({
+        "name": container["name"], "kind": kind, "state": name,
+        "exit_code": state["exitCode"], "reason": filled(&state["reason"]),
+        "message": filled(&state["message"]), "since": state[since],
+        "restarts": container["restartCount"].as_u64().unwrap_or(0),
+    })
+}
+
+/// What matters of a Kubernetes Event.
+fn event_facts(event: &Value) -> Value {
+    let times = ["lastTimestamp", "eventTime", "firstTimestamp"].map(|name| &event[name]);
+    let time = times.into_iter().find(|time| time.is_string());
+    let from = [&event["source"]["component"], &event["reportingComponent"]];
+    json!({
+        "time": time, "type": event["type"], "reason": event["reason"],
+        "message": event["message"], "count": event["count"],
+        "from": from.into_iter().find(|from| filled(from).is_string()),
+    })
+}
+
+/// A text that says nothing is as good as none.
+fn filled(value: &Value) -> Value {
+    if value.as_str() == Some("") { Value::Null } else { value.clone() }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Words of others on a line of ours.
+fn fact(value: &Value) -> String {
+    harmless(value.as_str().unwrap_or("?"), FACT_BYTES_MAX)
+}
+
+fn moment(value: &Value, now: Timestamp) -> String {
+    value.as_str().map_or_else(|| "?".to_owned(), |at| harmless(&explain::clock(at, now), 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_0: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn at(s: u32) -> String {
+        format!("1970-01-01T00:00:{s:02}Z")
+    }
+
+    fn failed() -> Story {
+        let event = |s: u32, name: &str, more: Value| {
+            let mut event = json!({"time": at(s), "event": name, "group": "default",
+                "executor": 3, "pod": "w-a-exec-3", "uid": "u3"});
+            for (key, value) in more.as_object().expect("a map") {
+                event[key] = value.clone();
+            }
+            event
+        };
+        Story {
+            id: 3,
+            events: vec![
+                event(1, "executor_requested", json!({"uid": null})),
+                event(2, "executor_running", json!({"node": "n1", "ip": "10.0.0.1"})),
+                event(
+                    5,
+                    "executor_lost",
+                    json!({"reason": "app_error", "budget": "app",
+                    "message": "container: exit code 7, Error"}),
+                ),
+                event(5, "executor_log", json!({"log": ["one", "two"], "message": null})),
+            ],
+            ..Story::default()
+        }
+    }
+
+    fn pod() -> Value {
+        json!({
+            "metadata": {"name": "w-a-exec-3", "uid": "u3", "labels": {COUNTED: "5"}},
+            "spec": {"nodeName": "n1", "containers": [{"env": [{"name": "P", "value": "hidden"}]}]},
+            "status": {"phase": "Failed", "reason": "",
+                "conditions": [{"type": "Ready", "status": "False", "reason": "PodFailed",
+                    "lastTransitionTime": at(5)}],
+                "containerStatuses": [{"name": "worker", "restartCount": 0, "state": {"terminated":
+                    {"exitCode": 7, "reason": "Error", "message": "a\nb\u{1b}", "finishedAt": at(5)}}}]},
+        })
+    }
+
+    #[test]
+    fn a_story_is_told_from_the_events_and_the_pod() {
+        let mut story = failed();
+        let told = "executor 3 of group default: gone\n  \
+                    00:00:01 UTC  requested\n  \
+                    00:00:02 UTC  runs on n1, ip 10.0.0.1\n  \
+                    00:00:05 UTC  lost: app_error (budget app): container: exit code 7, Error\n  \
+                    00:00:05 UTC  the end of its log:\n      | one\n      | two\n";
+        assert_eq!(story.text(DAY_0), told);
+        story.pod = Some(pod());
+        story.pod_events = vec![json!({"lastTimestamp": at(2), "type": "Normal", "count": 2,
+            "reason": "Pulled", "message": "it was there"})];
+        story.log = vec!["last".to_owned()];
+        story.notes = vec!["nobody knows more".to_owned()];
+        let more = "pod w-a-exec-3: Failed, kept as evidence, on node n1\n  \
+                    container worker: terminated, exit code 7, Error, a b\\u{1b}, since 00:00:05 \
+                    UTC, restarts 0\n  \
+                    Ready False since 00:00:05 UTC: PodFailed\n\
+                    recorded about the pod:\n  \
+                    00:00:02 UTC  Pulled: it was there (2 times)\n\
+                    the end of its log:\n  | last\n(nobody knows more)\n";
+        assert_eq!(story.text(DAY_0), format!("{told}{more}"));
+        let json = story.json();
+        assert_eq!(json["pod"]["containers"][0]["exit_code"], 7);
+        assert_eq!(json["events"].as_array().map(Vec::len), Some(4));
+        assert!(!json.to_string().contains("hidden"), "the environment is nobody's business");
+    }
+
+    #[test]
+    fn a_story_knows_its_pod() {
+        assert_eq!(failed().pod_and_uid(), Some(("w-a-exec-3".into(), Some("u3".into()))));
+        let nobody = Story { id: 9, ..Story::default() };
+        assert!(!nobody.is_known() && nobody.pod_and_uid().is_none());
+        let alone = Story { pod: Some(pod()), ..nobody };
+        assert!(alone.text(DAY_0).starts_with("executor 9: no run tells of it any more\npod w-a"));
+    }
+}

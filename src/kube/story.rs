@@ -1,0 +1,72 @@
+//! Owns the requests of `posse explain`: executors as the server tells them, and the Events about
+//! them. Decides nothing.
+
+use serde_json::Value;
+
+use crate::core::refusal::{Class, Refusal};
+use crate::kube::api::{
+    CALL_TIMEOUT, LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, encoded, get, object_path,
+};
+use crate::kube::http::Http;
+use crate::wire::labels::{APP, COMPONENT, EXECUTOR_ID};
+use crate::wire::status::{Verb, unreadable};
+
+/// Of a list, so many: who explains is a person.
+const ITEMS_MAX: u32 = 500;
+
+/// What there is to see in one namespace.
+#[derive(Clone, Debug)]
+pub struct Witness {
+    http: Http,
+    namespace: String,
+}
+
+impl Witness {
+    /// Of `namespace`.
+    #[must_use]
+    pub fn new(http: Http, namespace: impl Into<String>) -> Self {
+        Self { http, namespace: namespace.into() }
+    }
+
+    /// A pod; none where there is none.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn pod(&self, name: &str) -> Result<Option<Value>, Refusal> {
+        match self.read(object_path("/api/v1", &self.namespace, "pods", Some(name)), Verb::Get) {
+            Err(refusal) if refusal.class == Class::NotFound => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// The executors of an application, of whatever instance; with an id those that have it.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn executors(&self, app: &str, id: Option<u64>) -> Result<Vec<Value>, Refusal> {
+        let id = id.map_or_else(String::new, |id| format!(",{EXECUTOR_ID}={id}"));
+        let selector = format!("{APP}={app},{}={}{id}", COMPONENT.0, COMPONENT.1);
+        self.list("pods", "labelSelector", &selector)
+    }
+
+    /// What was recorded about the object of that uid.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn events(&self, uid: &str) -> Result<Vec<Value>, Refusal> {
+        self.list("events", "fieldSelector", &format!("involvedObject.uid={uid}"))
+    }
+
+    fn list(&self, resource: &str, by: &str, selector: &str) -> Result<Vec<Value>, Refusal> {
+        let path = object_path("/api/v1", &self.namespace, resource, None);
+        let path = format!("{path}?{by}={}&limit={ITEMS_MAX}", encoded(selector));
+        let mut list = self.read(path, Verb::List)?;
+        Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    fn read(&self, path: String, verb: Verb) -> Result<Value, Refusal> {
+        let bytes_max = if verb == Verb::List { LIST_BYTES_MAX } else { OBJECT_BYTES_MAX };
+        let (status, answer) = call(&self.http, &get(path, CALL_TIMEOUT, bytes_max), verb)?;
+        serde_json::from_slice(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+    }
+}

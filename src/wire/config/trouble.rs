@@ -1,0 +1,67 @@
+//! Owns the keys about executors that run out of memory and nodes that are bad.
+
+use crate::core::policy::BadNodes;
+use crate::wire::config::{is_decimal, memory_mistake, only};
+use crate::wire::memory::Growth;
+use crate::wire::section::{ConfigError, Section};
+use crate::wire::yaml::Kind;
+
+/// `oom_growth` is a factor within these thousandths.
+const GROWTH_PERMILLE: std::ops::RangeInclusive<u32> = 1_050..=10_000;
+
+/// `bad_nodes`: a section, or `off` (YAML's false too).
+pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
+    let default = BadNodes::default();
+    let off = BadNodes { losses: 0, ..default };
+    if let Some(node) = top.get("bad_nodes")
+        && (matches!(node.kind, Kind::Bool(false)) || node.scalar().as_deref() == Some("off"))
+    {
+        return Ok(off);
+    }
+    let section = top.section("bad_nodes")?;
+    only(&section, "bad_nodes")?;
+    let share = permille(&section, "share", "a share of the nodes from 0 to 1, like 0.25")?;
+    let share_permille = share.unwrap_or(default.share_permille);
+    if share_permille > 1_000 {
+        return Err(section.error("share", "is above 1, which is all nodes"));
+    }
+    Ok(BadNodes {
+        losses: section.number("losses")?.unwrap_or(default.losses),
+        window_ms: section.duration_ms("window", default.window_ms)?,
+        avoid_for_ms: section.duration_ms("avoid_for", default.avoid_for_ms)?,
+        share_permille,
+    })
+}
+
+/// `oom_growth` and `memory_max`, of which neither comes alone.
+pub(super) fn growth(section: &Section<'_>) -> Result<Option<Growth>, ConfigError> {
+    const EXPECTED: &str = "a factor from 1.05 to 10, like 1.25";
+    let max = section.text("memory_max")?;
+    let Some(permille) = permille(section, "oom_growth", EXPECTED)? else {
+        return match max {
+            Some(_) => Err(section.error("memory_max", "does nothing without oom_growth")),
+            None => Ok(None),
+        };
+    };
+    if !GROWTH_PERMILLE.contains(&permille) {
+        return Err(section.error("oom_growth", format_args!("expected {EXPECTED}")));
+    }
+    let Some(max) = max else {
+        return Err(section.error("memory_max", "is missing; oom_growth needs an end"));
+    };
+    match memory_mistake(&max) {
+        Some(why) => Err(section.error("memory_max", why)),
+        None => Ok(Some(Growth { permille, max })),
+    }
+}
+
+/// A number with up to three decimals, in thousandths.
+fn permille(section: &Section<'_>, key: &str, expected: &str) -> Result<Option<u32>, ConfigError> {
+    let Some(node) = section.get(key) else { return Ok(None) };
+    let text = node.scalar().filter(|text| is_decimal(text));
+    let thousandths = text.and_then(|text| {
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        format!("{whole}{fraction:0<3.3}").parse().ok()
+    });
+    thousandths.map(Some).ok_or_else(|| section.expected(key, node, expected))
+}

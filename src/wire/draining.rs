@@ -1,0 +1,64 @@
+//! Owns the annotation of an executor that was chosen to go: why, and until when it has time. What
+//! follows from it is the core's.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+
+use crate::core::event::DeleteCause;
+use crate::core::pod::Draining;
+use crate::core::time::Millis;
+use crate::wire::time::Epoch;
+
+/// Between the cause and the time.
+const UNTIL: &str = " until ";
+
+/// The annotation's value: `scaled_down`, or `scaled_down until 2026-01-01T00:00:00.000Z`.
+#[must_use]
+pub fn value(draining: Draining) -> String {
+    let mut text = draining.cause.as_str().to_owned();
+    if let Some(ms) = draining.until_unix_ms {
+        text.push_str(UNTIL);
+        text.push_str(&Epoch(SystemTime::UNIX_EPOCH).rfc3339(Millis(ms)));
+    }
+    text
+}
+
+/// Reads it. Whatever else it says, the pod was chosen to go: at once, where no time can be read.
+#[must_use]
+pub fn parse(text: &str) -> Draining {
+    let (cause, until) = text.split_once(UNTIL).map_or((text, None), |(c, at)| (c, Some(at)));
+    let is_kill = cause == DeleteCause::Killed.as_str();
+    let until = until.and_then(|at| at.parse::<Timestamp>().ok());
+    Draining {
+        cause: if is_kill { DeleteCause::Killed } else { DeleteCause::ScaledDown },
+        until_unix_ms: until.and_then(|at| u64::try_from(at.as_millisecond()).ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        use DeleteCause::{Killed, ScaledDown};
+        for (text, cause, until_unix_ms) in [
+            ("scaled_down", ScaledDown, None),
+            ("killed", Killed, None),
+            ("killed until 2026-01-01T00:00:01.500Z", Killed, Some(1_767_225_601_500)),
+            ("scaled_down until 1970-01-01T00:00:00.000Z", ScaledDown, Some(0)),
+        ] {
+            let draining = Draining { cause, until_unix_ms };
+            assert_eq!((value(draining), parse(text)), (text.to_owned(), draining));
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_is_an_end_at_once() {
+        for text in ["", "true", "stopped", "scaled_down until later", "x until -1"] {
+            let now = Draining { cause: DeleteCause::ScaledDown, until_unix_ms: None };
+            assert_eq!(parse(text), now, "{text:?}");
+        }
+    }
+}

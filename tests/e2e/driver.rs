@@ -1,0 +1,241 @@
+//! The driver's word: whom it hears, whom it lost, who is busy, who may end in peace, and its own
+//! silence.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::posse::{Posse, said};
+use crate::common::scene::{Scene, describe, executor_id, is_running, name_of};
+use crate::common::server::{End, Server};
+use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+
+const LEAVING: &str = "example.com/leaving";
+
+fn beat(posse: &Posse, executors: &[u64]) {
+    let body = json!({"executors": executors});
+    let (code, answer) = posse.call("POST", "/v1/executors/heartbeat", &body);
+    assert_eq!(code, 200, "{answer}");
+}
+
+fn wait_known(posse: &Posse, n: usize) {
+    wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() >= n);
+}
+
+/// A group that gives those that are chosen to go this long.
+fn gentle(after: &str, count: u32) -> Value {
+    let decommission = json!({"after": after, "label": format!("{LEAVING}=soon")});
+    json!({"executors": [{"group": "default", "count": count, "template": "pod.json",
+        "decommission": decommission}]})
+}
+
+/// One that the driver does not hear any more is lost; nobody is while the driver sleeps, or posse.
+pub fn heartbeats_that_stop(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let settings = json!({"heartbeat": {"timeout": "3s"}});
+    let posse = scene.run().executors(3).settings(settings).start();
+    scene.wait_running(3);
+    wait_known(&posse, 3);
+    let body = json!({"executors": [1, 2, 77]});
+    let (code, answer) = posse.call("POST", "/v1/executors/heartbeat", &body);
+    assert_eq!((code, answer), (200, json!({"unknown": [77]})));
+    let lost = wait_value(PATIENCE, "the silent one to be lost", || {
+        beat(&posse, &[1]);
+        posse.events_of("executor_lost").pop().ok_or("nobody is")
+    });
+    assert_eq!(
+        (&lost["executor"], &lost["reason"], &lost["budget"], &lost["caused_by_app"]),
+        (&json!(2), &json!("heartbeat_timeout"), &json!("app"), &json!(true)),
+        "{lost}"
+    );
+    let pods = wait_value(PATIENCE, "a successor", || {
+        beat(&posse, &[1]);
+        let ours = scene.ours();
+        let ids: Vec<u64> = ours.iter().filter(|p| is_running(p)).map(executor_id).collect();
+        if ids.len() == 3 && ours.len() == 3 { Ok(ours) } else { Err(describe(&ours)) }
+    });
+    assert!(pods.iter().all(|pod| executor_id(pod) != 2), "{}", describe(&pods));
+    // From here on the driver sleeps.
+    let n_lost = || posse.events_of("executor_lost").len();
+    stays_true(Duration::from_secs(5), "nobody is judged", || n_lost() == 1);
+    // It wakes; then posse itself stands still.
+    beat(&posse, &[1]);
+    posse.signal(Signal::STOP);
+    stays_true(Duration::from_secs(4), "nobody is judged", || n_lost() == 1);
+    posse.signal(Signal::CONT);
+    for _ in 0..10 {
+        beat(&posse, &[1]);
+        stays_true(Duration::from_millis(400), "nobody is judged", || n_lost() == 1);
+    }
+    posse.stop();
+    scene.finish();
+}
+
+fn disconnected(posse: &Posse, id: &str) -> u16 {
+    posse.call("POST", &format!("/v1/executors/{id}/disconnected"), &json!({})).0
+}
+
+/// What the driver lost is lost for the reason that its pod tells in time.
+pub fn disconnected_and_found(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let settings = json!({"heartbeat": {"reason_wait": "1h"}});
+    let posse = scene.run().executors(2).settings(settings).start();
+    let pods = scene.wait_running(2);
+    wait_known(&posse, 2);
+    assert_eq!(disconnected(&posse, "1"), 200);
+    scene.end(&pods[0], End::Exit(7));
+    let found = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!((&found["reason"], &found["exit_code"]), (&json!("app_error"), &json!(7)));
+    assert_eq!(scene.wait_running(2).iter().map(executor_id).collect::<Vec<_>>(), [2, 3]);
+    posse.stop();
+    scene.finish();
+}
+
+/// Where the pod tells nothing, the driver's word is enough.
+pub fn disconnected_and_not_found(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let settings = json!({"heartbeat": {"reason_wait": "1s"}});
+    let posse = scene.run().executors(2).settings(settings).start();
+    scene.wait_running(2);
+    wait_known(&posse, 2);
+    let call = |id: &str| disconnected(&posse, id);
+    assert_eq!((call("2"), call("2")), (200, 200));
+    assert_eq!((call("77"), call("x"), call("0")), (404, 400, 400));
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
+    assert_eq!((&lost["reason"], &lost["budget"]), (&json!("disconnected"), &Value::Null));
+    let after = scene.wait_running(2);
+    assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(call("2"), 200, "it is known to be gone");
+    assert_eq!(posse.events_of("executor_lost").len(), 1);
+    posse.stop();
+    scene.finish();
+}
+
+/// The busy are spared, the idle go first, and a kill said again changes nothing.
+pub fn busy_and_idle(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(5).start();
+    scene.wait_running(5);
+    wait_known(&posse, 5);
+    let kill = |words: &[&str]| -> Value {
+        let (code, answer) =
+            posse.call("POST", "/v1/executors/idle", &json!({"executors": [1, 2, 77]}));
+        let unknown = answer["unknown"].as_array().expect("a list");
+        assert!(code == 200 && unknown.contains(&json!(77)), "{code}: {answer}");
+        let output = posse.ask(&[&["kill", "--json"], words].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let answer = |killed: &[u64], busy: &[u64], unknown: &[u64], target: u32| json!({"killed": killed, "busy": busy, "unknown": unknown, "target": target});
+    assert_eq!(kill(&["1", "5", "99", "--no-replace"]), answer(&[1], &[5], &[99], 4));
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!(lost["reason"], "killed", "{lost}");
+    scene.wait_running(4);
+    let again = kill(&["1", "5", "--no-replace"]);
+    assert_eq!((&again["killed"], &again["target"]), (&json!([]), &json!(4)), "{again}");
+    assert_eq!(kill(&["5", "--force", "--target", "3"]), answer(&[5], &[], &[], 3));
+    assert_eq!(scene.wait_running(3).iter().map(executor_id).collect::<Vec<_>>(), [2, 3, 4]);
+    posse.call("POST", "/v1/executors/idle", &json!({"executors": [2]}));
+    posse.scale("default", 2);
+    let left = scene.wait_running(2);
+    assert_eq!(left.iter().map(executor_id).collect::<Vec<_>>(), [3, 4], "the idle one goes");
+    posse.stop();
+    scene.finish();
+}
+
+/// What was chosen to go is told so, and goes when its time is over, whoever is posse then.
+pub fn decommission_over_a_restart(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let run = |count| scene.run().settings(gentle("20s", count)).instance("leave");
+    let first = run(2).start();
+    let before = scene.wait_running(2);
+    wait_known(&first, 2);
+    first.scale("default", 1);
+    let told = first.wait_event("executor_draining", |event| event["cause"] == "scaled_down");
+    let pod = before.iter().find(|pod| told["executor"] == executor_id(pod)).expect("its pod");
+    let marked = wait_value(PATIENCE, "the mark", || {
+        let now = scene.pod(name_of(pod)).expect("it is there");
+        let annotation = &now["metadata"]["annotations"]["posse.dev/draining"];
+        if annotation.is_string() { Ok(now) } else { Err(now["metadata"].clone()) }
+    });
+    let until = told["until"].as_str().expect("a time");
+    assert_eq!(
+        marked["metadata"]["annotations"]["posse.dev/draining"],
+        format!("scaled_down until {until}")
+    );
+    assert_eq!(marked["metadata"]["labels"][LEAVING], "soon");
+    assert_eq!(first.status()["groups"][0]["draining"], 1);
+    first.kill();
+    let second = run(1).start();
+    second.wait_ready();
+    let group = wait_value(PATIENCE, "the second one to know", || {
+        let group = second.status()["groups"][0].clone();
+        if group["running"] == 1 { Ok(group) } else { Err(group) }
+    });
+    assert_eq!(group["draining"], 1, "it goes on: {group}");
+    let gone = second.wait_event("executor_deleted", |_| true);
+    assert_eq!((&gone["executor"], &gone["cause"]), (&told["executor"], &json!("scaled_down")));
+    assert!(gone["time"].as_str() >= Some(until), "not before its time: {gone}, {until}");
+    scene.wait_running(1);
+    assert_eq!(second.events_of("executor_lost"), [] as [Value; 0], "it is no loss");
+    assert_eq!(second.events_of("executor_requested"), [] as [Value; 0]);
+    second.stop();
+    scene.finish();
+}
+
+/// Whoever ends by itself in its time is gone at once, and no loss; a kill drains unless forced.
+pub fn decommission_that_is_used(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().settings(gentle("1h", 3)).start();
+    let before = scene.wait_running(3);
+    wait_known(&posse, 3);
+    posse.scale("default", 2);
+    posse.wait_event("executor_draining", |event| event["executor"] == 3);
+    scene.end(&before[2], End::Exit(1));
+    let gone = posse.wait_event("executor_deleted", |event| event["executor"] == 3);
+    assert_eq!(gone["cause"], "scaled_down");
+    assert_eq!(posse.events_of("executor_lost"), [] as [Value; 0]);
+    let kill = |words: &[&str]| {
+        let output = posse.ask(&[&["kill", "--no-replace"], words].concat());
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    kill(&["1"]);
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!(lost["reason"], "killed");
+    posse.wait_event("executor_draining", |event| {
+        event["executor"] == 1 && event["cause"] == "killed"
+    });
+    stays_true(Duration::from_secs(1), "it has its time", || {
+        scene.pod(name_of(&before[0])).is_some_and(|pod| is_running(&pod))
+    });
+    kill(&["1", "2", "--force"]);
+    scene.wait_none();
+    assert_eq!(posse.events_of("executor_lost").len(), 2);
+    posse.stop();
+    scene.finish();
+}
+
+/// A driver that says nothing is gone: one that never spoke, and one that stopped.
+pub fn silent_driver(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let settings = json!({"driver": {"silence": "3s"}});
+    let mute = scene.run().executors(1).settings(settings.clone()).driver(&["sleep", "100"]);
+    mute.start().expect_exit(14);
+    scene.wait_none();
+    let quiet = scene.file("quiet");
+    let script = format!(
+        "until test -e {}; do $POSSE_EXE status > status; sleep 0.3; done; sleep 100",
+        quiet.display()
+    );
+    let run = scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]);
+    let posse = run.start();
+    scene.wait_running(1);
+    stays_true(Duration::from_secs(5), "it speaks", || !posse.is_over());
+    posse.may_end();
+    std::fs::write(quiet, "").expect("the folder can be written");
+    posse.expect_exit(14);
+    let words = posse.stderr();
+    assert!(words.contains("driver.silence"), "it does not say why:\n{words}");
+    scene.finish();
+}

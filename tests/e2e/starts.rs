@@ -1,0 +1,231 @@
+//! Executors that do not start, nodes that are bad, memory that grows: what posse waits for, when it
+//! gives up, and what the next one looks like.
+
+use serde_json::{Value, json};
+
+use crate::common::scene::{Scene, describe, executor_id, is_over, name_of};
+use crate::common::server::{End, Server, pods_path};
+use crate::common::wait::{PATIENCE, wait_value};
+
+/// The one executor that is there, once it is.
+#[track_caller]
+fn only(scene: &Scene<'_>, id: u64) -> Value {
+    wait_value(PATIENCE, &format!("executor {id} alone"), || {
+        let mut ours = scene.ours();
+        ours.retain(|pod| !is_over(pod));
+        match ours.as_slice() {
+            [pod] if executor_id(pod) == id => Ok(pod.clone()),
+            others => Err(describe(others)),
+        }
+    })
+}
+
+/// A container's status as a kubelet writes it.
+fn container(name: &str, state: &Value) -> Value {
+    json!({"name": name, "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": state})
+}
+
+/// The test-side node's kubelet says that the container waits for this; the embedded cluster's own
+/// finds it out by itself.
+fn holds_up(scene: &Scene<'_>, pod: &Value, reason: &str, message: &str) {
+    let waiting = json!({"waiting": {"reason": reason, "message": message}});
+    patch_status(scene, pod, &[container("worker", &waiting)]);
+}
+
+fn patch_status(scene: &Scene<'_>, pod: &Value, containers: &[Value]) {
+    if scene.server.real().is_some() {
+        let path = format!("{}/{}/status", pods_path(&scene.namespace), name_of(pod));
+        scene.admin.merge_patch(&path, &json!({"status": {"containerStatuses": containers}})).ok();
+    }
+}
+
+fn hold_starts(scene: &Scene<'_>, hold: bool) {
+    if scene.server.real().is_some() {
+        scene.hold_starts(hold);
+    }
+}
+
+/// The template with a change to its container.
+fn template(scene: &Scene<'_>, change: impl Fn(&mut Value)) -> Value {
+    let mut pod = scene.template();
+    change(&mut pod["spec"]["containers"][0]);
+    pod
+}
+
+fn group(pod: &Value, more: &Value) -> Value {
+    let mut group = json!({"group": "default", "count": 1, "pod": pod});
+    for (key, value) in more.as_object().expect("keys of a group") {
+        group[key] = value.clone();
+    }
+    json!([group])
+}
+
+/// An image that cannot be pulled: said with the kubelet's words, given up in time, tried again
+/// with one, and in the end the budget's.
+pub fn image_that_cannot_be_pulled(server: &dyn Server) {
+    let scene = Scene::new(server);
+    hold_starts(&scene, true);
+    // Without a command the embedded cluster's node would need the image.
+    let pod = template(&scene, |container| {
+        container.as_object_mut().expect("a map").remove("command");
+    });
+    let settings = json!({"executors": group(&pod, &json!({})), "failures": {"start": 1},
+        "allocation": {"image_timeout": "2s", "poll_interval": "1s"}});
+    let posse = scene.run().settings(settings).start();
+    for id in 1..=2 {
+        if id == 2 {
+            posse.may_end();
+        }
+        let pod = only(&scene, id);
+        holds_up(&scene, &pod, "ErrImagePull", "example.com/worker:1: not found");
+        let waiting = posse.wait_event("waiting", |event| event["for"] == "image_error");
+        let words = waiting["message"].as_str().unwrap_or_default();
+        assert!(
+            words.contains("ErrImagePull") && words.contains("example.com/worker:1"),
+            "{words}"
+        );
+        assert!(waiting["until"].is_string(), "{waiting}");
+        let lost = posse.wait_event("executor_lost", |event| event["executor"] == id);
+        assert_eq!((&lost["reason"], &lost["budget"]), (&json!("image_error"), &json!("start")));
+        assert_eq!(lost["caused_by_app"], true, "{lost}");
+        let words = lost["message"].as_str().unwrap_or_default();
+        assert!(words.contains("image_timeout (2s)") && words.contains("example.com/worker:1"));
+    }
+    posse.expect_exit(11);
+    assert_eq!(posse.wait_event("budget_exhausted", |_| true)["budget"], "start");
+    scene.finish();
+}
+
+/// A secret that is not there, and comes in the end.
+pub fn secret_that_is_missing(server: &dyn Server) {
+    let scene = Scene::new(server);
+    hold_starts(&scene, true);
+    let pod = template(&scene, |container| {
+        let key = json!({"secretKeyRef": {"name": "token", "key": "t"}});
+        let variable = json!({"name": "TOKEN", "valueFrom": key});
+        container["env"].as_array_mut().expect("a list").push(variable);
+    });
+    let settings = json!({"executors": group(&pod, &json!({})),
+        "allocation": {"start_timeout": "3s", "poll_interval": "1s"}});
+    let posse = scene.run().settings(settings).start();
+    holds_up(&scene, &only(&scene, 1), "CreateContainerConfigError", "secret \"token\" not found");
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!((&lost["reason"], &lost["budget"]), (&json!("config_error"), &json!("start")));
+    let words = lost["message"].as_str().unwrap_or_default();
+    assert!(words.contains("secret \"token\" not found"), "{words}");
+    posse.wait_event("waiting", |event| event["for"] == "config_error");
+    let explained = posse.ask(&["explain"]);
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    assert!(explained.contains("secret \"token\" not found"), "{explained}");
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"},
+        "stringData": {"t": "x"}});
+    scene.admin.post(&format!("/api/v1/namespaces/{}/secrets", scene.namespace), &secret).ok();
+    hold_starts(&scene, false);
+    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    wait_value(PATIENCE, "nothing to be waited for", || {
+        let group = posse.status()["groups"][0].clone();
+        if group["waiting"].is_null() && group["message"].is_null() { Ok(()) } else { Err(group) }
+    });
+    posse.stop();
+    scene.finish();
+}
+
+/// Starts that hang on a node: given up, and the next pod keeps away from the node.
+pub fn node_where_nothing_starts(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.hold_starts(true);
+    let settings = json!({"bad_nodes": {"losses": 1, "share": 1},
+        "allocation": {"start_timeout": "2s", "poll_interval": "1s"}});
+    let posse = scene.run().executors(1).settings(settings).start();
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!((&lost["reason"], &lost["budget"]), (&json!("start_timeout"), &json!("start")));
+    let node = lost["node"].as_str().expect("it was bound").to_owned();
+    let avoided = posse.wait_event("node_avoided", |event| event["node"] == node);
+    assert_eq!(avoided["reason"], "start_timeout", "{avoided}");
+    let status = posse.status();
+    assert_eq!(status["avoided_nodes"][&node], avoided["until"], "{status}");
+    scene.hold_starts(false);
+    let pod = scene.wait_running(1).remove(0);
+    let way = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+    let want = json!({"nodeSelectorTerms": [{"matchFields": [
+        {"key": "metadata.name", "operator": "NotIn", "values": [node]}]}]});
+    assert_eq!(pod.pointer(way), Some(&want), "{pod}");
+    posse.stop();
+    scene.finish();
+}
+
+/// A pod that no node takes is waited for, in the scheduler's words, until its time is up.
+pub fn no_node_is_waited_for(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let pod = template(&scene, |container| {
+        container["resources"] = json!({"requests": {"cpu": "100000"}});
+    });
+    let settings = json!({"executors": group(&pod, &json!({})),
+        "allocation": {"unschedulable_timeout": "3s", "poll_interval": "1s"}});
+    let posse = scene.run().settings(settings).start();
+    let waiting = posse.wait_event("waiting", |event| event["for"] == "unschedulable");
+    let words = waiting["message"].as_str().unwrap_or_default().to_owned();
+    assert!(words.contains("nodes are available"), "{waiting}");
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!((&lost["reason"], &lost["node"]), (&json!("start_timeout"), &Value::Null));
+    assert!(lost["message"].as_str().unwrap_or_default().contains(&words), "{lost}");
+    posse.stop();
+    scene.finish();
+}
+
+/// With `sidecar_failure: fail` a side-car's end is the executor's.
+pub fn side_car_that_fails(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut pod = scene.template();
+    let script = r#"trap 'exit 0' TERM
+        while test -d "$SCENE" && ! test -e "$SCENE/$POSSE_POD_NAME.sidecar"; do sleep 0.1; done
+        exit 3"#;
+    let env = pod["spec"]["containers"][0]["env"].clone();
+    let sidecar =
+        json!({"name": "sidecar", "image": "i", "command": ["sh", "-c", script], "env": env});
+    pod["spec"]["containers"].as_array_mut().expect("a list").push(sidecar);
+    let executors = group(&pod, &json!({"sidecar_failure": "fail"}));
+    let posse = scene.run().settings(json!({"executors": executors})).start();
+    let first = scene.wait_running(1).remove(0);
+    posse.wait_event("executor_running", |event| event["executor"] == 1);
+    std::fs::write(scene.file(&format!("{}.sidecar", name_of(&first))), "").unwrap();
+    let terminated = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
+    let running = json!({"running": {}});
+    let statuses = [container("worker", &running), container("sidecar", &terminated)];
+    patch_status(&scene, &first, &statuses);
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!((&lost["reason"], &lost["exit_code"]), (&json!("app_error"), &json!(3)), "{lost}");
+    assert!(lost["message"].as_str().unwrap_or_default().contains("container sidecar"), "{lost}");
+    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    posse.stop();
+    scene.finish();
+}
+
+/// The successor of an executor that ran out of memory gets more.
+pub fn memory_that_grows(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let pod = template(&scene, |container| {
+        container["resources"] = json!({"limits": {"memory": "64Mi"}});
+    });
+    let growth = json!({"oom_growth": 1.5, "memory_max": "100Mi"});
+    let settings = json!({"executors": group(&pod, &growth), "failures": {"keep_failed": 0}});
+    let posse = scene.run().settings(settings).start();
+    for (id, memory) in [(1, "64Mi"), (2, "96Mi"), (3, "100Mi")] {
+        let pod = scene.wait_running(1).remove(0);
+        assert_eq!(executor_id(&pod), id);
+        let container = &pod["spec"]["containers"][0];
+        assert_eq!(container["resources"]["limits"]["memory"], memory, "{container}");
+        if id > 1 {
+            let grown = posse.wait_event("memory_grown", |event| event["executor"] == id);
+            assert_eq!(grown["memory"], memory, "{grown}");
+        }
+        posse.wait_event("executor_running", |event| event["executor"] == id);
+        if id < 3 {
+            scene.end(&pod, End::OomKilled);
+            posse.wait_event("executor_requested", |event| event["executor"] == id + 1);
+        }
+    }
+    posse.stop();
+    scene.finish();
+}

@@ -1,0 +1,182 @@
+//! Owns what has to hold of losses and of what follows from them: their true causes, budgets, logs,
+//! starts that were given up, and the shape of the next pods.
+
+use std::collections::BTreeMap;
+
+use posse::core::action::Action;
+use posse::core::event::{Budget, Event, LossReason};
+use posse::core::ids::Uid;
+use posse::core::pod::ContainerState;
+use posse::core::policy::{FailureLimit, Policy};
+use posse::core::reconciler::Reconciler;
+
+use super::check::{Check, Verdict, fail};
+use super::cluster::{Cause, Cluster};
+
+/// The last word from the server may be so old: a backlog of the watch, a LIST on its way.
+const STALE_MS: u64 = 45_000;
+/// A loss is charged when it is heard of and told some milliseconds later.
+const BATCH_MS: u64 = 20;
+
+impl Check {
+    /// A start was given up: it was not known to run, and its time was up.
+    pub(super) fn on_start_loss(
+        &self,
+        event: &Event,
+        core: &Reconciler,
+        cluster: &Cluster,
+        policy: &Policy,
+        now: u64,
+    ) -> Verdict {
+        if let Event::ExecutorLost { subject, reason, .. } = event
+            && reason.budget() == Some(Budget::App)
+            && *reason != LossReason::HeartbeatTimeout
+            && subject.uid.as_ref().is_some_and(|uid| self.lost_by_node.contains(uid))
+        {
+            return fail(format!("{event:?}, but its node took it"));
+        }
+        let Some(uid) = start_loss(event) else { return Ok(()) };
+        let is_over = cluster.lives.get(uid).is_none_or(|life| life.was_over);
+        if self.doubt.is_some() || is_over {
+            return Ok(());
+        }
+        if core.snapshot().get(uid).is_none_or(|pod| pod.container != ContainerState::Waiting) {
+            return fail(format!("{event:?}, but it is known to run"));
+        }
+        if self.running.get(uid).is_some_and(|&at| at + STALE_MS < now) {
+            return fail(format!("{event:?}, but it has run for long: nobody asked the server"));
+        }
+        let up = |since: &BTreeMap<Uid, u64>, ms: u64| {
+            ms > 0 && since.get(uid).is_some_and(|since| now >= since + ms)
+        };
+        let is_up = up(&self.bound, policy.start_timeout_ms)
+            || up(&self.bound, policy.image_timeout_ms)
+            || up(&self.unbound, policy.unschedulable_timeout_ms);
+        if !is_up {
+            return fail(format!("{event:?}, but its time is not up"));
+        }
+        Ok(())
+    }
+
+    /// Why, in truth; whether a restart counts it again; and its log.
+    pub(super) fn on_loss(
+        &mut self,
+        event: &Event,
+        cluster: &Cluster,
+        policy: &Policy,
+        now: u64,
+    ) -> Verdict {
+        match event {
+            Event::ExecutorLost { subject, reason, .. } => {
+                let Some(uid) = &subject.uid else { return Ok(()) };
+                if self.counted.contains(uid) && cluster.n_restores == 0 {
+                    return fail(format!("{event:?}, but an earlier process had counted it"));
+                }
+                self.is_blamed_right(uid, *reason, cluster)?;
+                if reason.budget() == Some(Budget::App) {
+                    self.app_losses.push(now);
+                    if policy.log_lines > 0 {
+                        self.logs_due.insert(uid.clone());
+                    }
+                }
+            }
+            Event::ExecutorLog { subject, .. } => {
+                let uid = subject.uid.as_ref();
+                if !uid.is_some_and(|uid| self.logs_due.remove(uid)) {
+                    return fail(format!("{event:?} without a loss, or told twice"));
+                }
+            }
+            Event::BudgetExhausted { budget: Budget::App } => {
+                let n = self.n_app_losses(policy.failures_window_ms + BATCH_MS, now);
+                let is_spent = match policy.failures_app {
+                    FailureLimit::Max(max) => n > max as usize,
+                    FailureLimit::Auto => n > 10,
+                    FailureLimit::Off => false,
+                };
+                if !is_spent || std::mem::replace(&mut self.is_app_spent, true) {
+                    return fail(format!("{event:?} after {n} losses, or told twice"));
+                }
+            }
+            Event::BudgetExhausted { .. } => return fail(format!("{event:?}, which is off")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_blamed_right(
+        &self,
+        uid: &Uid,
+        reason: LossReason,
+        cluster: &Cluster,
+    ) -> Verdict {
+        // What the driver says of it need not be the truth.
+        if reason == LossReason::HeartbeatTimeout {
+            return Ok(());
+        }
+        // A restore undoes ends: what ended a pod first is no longer the truth.
+        let cause = cluster.lives.get(uid).and_then(|life| life.cause);
+        let want = match reason.budget() {
+            Some(Budget::App) => Some(Cause::App),
+            Some(Budget::Cluster) => Some(Cause::Cluster),
+            Some(Budget::Start) | None => return Ok(()),
+        };
+        if cause != want && cluster.n_restores == 0 {
+            return fail(format!("{uid} was lost by {}, in truth {cause:?}", reason.as_str()));
+        }
+        Ok(())
+    }
+
+    /// Nodes are avoided in bounds, and a create is repeated as it was.
+    pub(super) fn on_shape(
+        &mut self,
+        action: &Action,
+        core: &Reconciler,
+        policy: &Policy,
+        n_nodes: u64,
+    ) -> Verdict {
+        let Action::Create { id, group, shape, .. } = action else { return Ok(()) };
+        let bad = &policy.bad_nodes;
+        let n = shape.avoid.len() as u64;
+        // One more: that of pods which are stuck for good.
+        let n_nodes = n_nodes + 1;
+        if n > 0 && (bad.losses == 0 || n * 1_000 > n_nodes * u64::from(bad.share_permille)) {
+            return fail(format!("{action:?} keeps away from too many of {n_nodes} nodes"));
+        }
+        let n_steps = core.executors().groups.get(group).map_or(0, |g| g.spec.memory_steps.len());
+        if shape.memory_step as usize > n_steps {
+            return fail(format!("{action:?} grows beyond {n_steps} steps"));
+        }
+        let before = self.steps.insert(id.0, shape.memory_step);
+        let allowed = before.map(|step| step.min(u32::try_from(n_steps).unwrap()));
+        if allowed.is_some_and(|allowed| allowed != shape.memory_step) {
+            return fail(format!("{action:?} is another pod than the one asked for before"));
+        }
+        Ok(())
+    }
+
+    pub fn n_app_losses(&self, window_ms: u64, now: u64) -> usize {
+        self.app_losses.iter().filter(|&&at| now - at <= window_ms).count()
+    }
+
+    pub(super) fn budget_is_kept(&self, policy: &Policy, now: u64) -> Verdict {
+        let n = self.n_app_losses(policy.failures_window_ms - BATCH_MS, now);
+        match policy.failures_app {
+            FailureLimit::Max(max)
+                if n > max as usize && !self.is_app_spent && self.stop.is_none() =>
+            {
+                fail(format!("{n} losses, and the budget of {max} is not spent"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The pod whose start was given up.
+pub(super) fn start_loss(event: &Event) -> Option<&Uid> {
+    match event {
+        Event::ExecutorLost { subject, reason, .. } if reason.budget() == Some(Budget::Start) => {
+            subject.uid.as_ref()
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,383 @@
+//! Executors that do not start, nodes that are bad and memory that grows: what the core waits for,
+//! when it gives up, how it slows down, and what it says.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+mod harness;
+
+use harness::{Run, policy, spec};
+use posse::core::action::Action;
+use posse::core::event::{Event, LossReason};
+use posse::core::input::{Input, PodEvent};
+use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::pod_text::Shape;
+use posse::core::policy::{BadNodes, GroupSpec, Policy};
+use posse::core::time::Millis;
+use posse::core::waiting::Waiting;
+
+const SECOND: u64 = 1_000;
+const MINUTE: u64 = 60_000;
+
+fn stuck(kind: StuckKind) -> Option<Box<Stuck>> {
+    Some(Box::new(Stuck { kind, words: "the server's words".into() }))
+}
+
+/// The pod is bound and this keeps it from starting; none: nothing is told.
+fn bound(run: &mut Run, ids: &[u64], kind: Option<StuckKind>) {
+    run.watch(ids, |pod| {
+        pod.node = Some("n1".into());
+        pod.stuck = kind.and_then(stuck);
+    });
+}
+
+/// The server says that it is there.
+fn bookmark(run: &mut Run) {
+    run.version += 1;
+    let bookmark = PodEvent::Bookmark(posse::core::ids::Version(run.version));
+    let epoch = run.core.mark().epoch;
+    run.tell(Input::Watch { epoch, events: vec![bookmark] });
+}
+
+/// Lets time pass with a word from the server each second.
+fn live(run: &mut Run, ms: u64) {
+    for _ in 0..ms / SECOND {
+        run.wait(SECOND);
+        bookmark(run);
+    }
+}
+
+fn losses(run: &Run) -> Vec<(u64, LossReason, String)> {
+    let lost = run.events.iter().filter_map(|event| match event {
+        Event::ExecutorLost { subject, reason, message, .. } => {
+            Some((subject.id.0, *reason, message.clone()))
+        }
+        _ => None,
+    });
+    lost.collect()
+}
+
+/// A group of one whose pod is like this, the time until it is given up, and as what.
+#[track_caller]
+fn check(policy: Policy, kind: Option<StuckKind>, is_bound: bool, want: Option<(u64, LossReason)>) {
+    let mut run = Run::new(policy, vec![spec("g", 1)]);
+    run.created(&[1]);
+    run.take();
+    if is_bound {
+        bound(&mut run, &[1], kind);
+    } else {
+        run.watch(&[1], |pod| pod.stuck = kind.and_then(stuck));
+    }
+    let Some((after_ms, reason)) = want else {
+        live(&mut run, 60 * MINUTE);
+        assert_eq!(losses(&run), [], "{kind:?}");
+        return;
+    };
+    live(&mut run, after_ms - SECOND);
+    assert_eq!((losses(&run), run.take()), (vec![], vec![]), "{kind:?}");
+    live(&mut run, SECOND);
+    let lost = losses(&run);
+    assert_eq!(lost.iter().map(|(id, why, _)| (*id, *why)).collect::<Vec<_>>(), [(1, reason)]);
+    assert!(lost[0].2.contains("s): "), "{}", lost[0].2);
+    assert_eq!(run.ends(), ["u1"], "it is deleted");
+    // Told once, whatever comes of it.
+    run.watch(&[1], |pod| pod.deleting = true);
+    run.gone(&[1]);
+    assert_eq!(losses(&run).len(), 1);
+    assert!(!run.events.iter().any(|event| matches!(event, Event::ExecutorDeleted { .. })));
+}
+
+#[test]
+fn a_start_is_given_up_when_its_time_is_up_and_not_before() {
+    use LossReason::{ConfigError, ImageError, StartTimeout};
+    use StuckKind::{Config, Creating, Gated, Image, Unschedulable};
+    let default = policy;
+    let off = || Policy { start_timeout_ms: 0, image_timeout_ms: 0, ..policy() };
+    let unplaced = || Policy { unschedulable_timeout_ms: 3 * MINUTE, ..policy() };
+    for (policy, kind, is_bound, want) in [
+        (default(), None, true, Some((10 * MINUTE, StartTimeout))),
+        (default(), Some(Creating), true, Some((10 * MINUTE, StartTimeout))),
+        (default(), Some(Config), true, Some((10 * MINUTE, ConfigError))),
+        (default(), Some(Image), true, Some((5 * MINUTE, ImageError))),
+        (
+            Policy { image_timeout_ms: 0, ..policy() },
+            Some(Image),
+            true,
+            Some((10 * MINUTE, ImageError)),
+        ),
+        (
+            Policy { start_timeout_ms: 0, ..policy() },
+            Some(Image),
+            true,
+            Some((5 * MINUTE, ImageError)),
+        ),
+        (
+            Policy { start_timeout_ms: MINUTE, ..policy() },
+            Some(Image),
+            true,
+            Some((MINUTE, ImageError)),
+        ),
+        (off(), Some(Image), true, None),
+        (off(), Some(Config), true, None),
+        (off(), None, true, None),
+        // Not scheduled and gated is waiting, not failing.
+        (default(), None, false, None),
+        (default(), Some(Unschedulable), false, None),
+        (default(), Some(Gated), false, None),
+        (unplaced(), Some(Unschedulable), false, Some((3 * MINUTE, StartTimeout))),
+        (unplaced(), Some(Gated), false, None),
+        (unplaced(), Some(Image), true, Some((5 * MINUTE, ImageError))),
+    ] {
+        check(policy, kind, is_bound, want);
+    }
+}
+
+/// Kubelets say "being created" between two pulls; the first error counts.
+#[test]
+fn the_time_runs_from_the_first_pull_error() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    run.created(&[1]);
+    bound(&mut run, &[1], Some(StuckKind::Creating));
+    live(&mut run, MINUTE);
+    for _ in 0..4 {
+        bound(&mut run, &[1], Some(StuckKind::Image));
+        live(&mut run, 30 * SECOND);
+        bound(&mut run, &[1], Some(StuckKind::Creating));
+        live(&mut run, 30 * SECOND);
+    }
+    live(&mut run, MINUTE - SECOND);
+    assert_eq!(losses(&run), []);
+    live(&mut run, SECOND);
+    let message = "not running within allocation.image_timeout (300s): the server's words";
+    assert_eq!(losses(&run), [(1, LossReason::ImageError, message.to_owned())]);
+}
+
+#[test]
+fn one_that_runs_in_time_is_left_alone() {
+    for kind in [StuckKind::Image, StuckKind::Config, StuckKind::Creating] {
+        let mut run = Run::new(policy(), vec![spec("g", 1)]);
+        run.created(&[1]);
+        bound(&mut run, &[1], Some(kind));
+        live(&mut run, 4 * MINUTE);
+        run.running(&[1]);
+        live(&mut run, 60 * MINUTE);
+        assert_eq!((losses(&run), run.waits_for("g")), (vec![], None));
+        assert_eq!(run.core.next_deadline(), None, "nothing is left to wake up for");
+    }
+}
+
+/// The watch may be down: the pod runs, for all that is known.
+#[test]
+fn no_start_is_judged_without_a_word_from_the_server() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    run.created(&[1]);
+    run.take();
+    bound(&mut run, &[1], Some(StuckKind::Image));
+    run.wait(60 * MINUTE);
+    assert_eq!((losses(&run), run.take()), (vec![], vec![]));
+    // It has run all the while.
+    run.running(&[1]);
+    live(&mut run, 60 * MINUTE);
+    assert_eq!(losses(&run), []);
+
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    run.created(&[1]);
+    run.take();
+    bound(&mut run, &[1], Some(StuckKind::Image));
+    run.wait(60 * MINUTE);
+    run.core.handle(Input::Lease { held: false, high_water: None }, Millis(run.now));
+    run.list();
+    assert_eq!(losses(&run), [], "another posse may hold the instance");
+    run.core.handle(Input::Lease { held: true, high_water: None }, Millis(run.now));
+    run.list();
+    assert_eq!(losses(&run).len(), 1);
+}
+
+/// What a group says while its executors do not start: the kind, the server's words, until when.
+#[test]
+fn a_group_says_what_its_starts_wait_for() {
+    for (kind, is_bound, want) in [
+        (StuckKind::Gated, false, Some((Waiting::Gated, None))),
+        (StuckKind::Unschedulable, false, Some((Waiting::Unschedulable, None))),
+        (StuckKind::Image, true, Some((Waiting::ImageError, Some(5 * MINUTE)))),
+        (StuckKind::Config, true, Some((Waiting::ConfigError, Some(10 * MINUTE)))),
+        (StuckKind::Creating, true, None),
+    ] {
+        let mut run = Run::new(policy(), vec![spec("g", 2)]);
+        run.created(&[1, 2]);
+        run.running(&[2]);
+        run.events.clear();
+        run.watch(&[1], |pod| {
+            pod.node = is_bound.then(|| "n1".into());
+            pod.stuck = stuck(kind);
+        });
+        let status = run.group("g");
+        let until = |until: Option<u64>| until.map(Millis);
+        assert_eq!(status.waiting, want.map(|(waiting, _)| waiting));
+        assert_eq!(status.until, want.and_then(|(_, ms)| until(ms)));
+        let message = want.map(|_| "the server's words".to_owned());
+        assert_eq!(status.message, message);
+        let said: Vec<Event> = want
+            .map(|(waiting, ms)| Event::Waiting {
+                group: "g".into(),
+                waiting,
+                until: until(ms),
+                message,
+            })
+            .into_iter()
+            .collect();
+        assert_eq!(run.take_events(), said);
+        run.running(&[1]);
+        assert_eq!((run.waits_for("g"), run.group("g").message), (None, None));
+    }
+}
+
+/// Until one runs, one at a time is sent: after 10 s, 20 s, up to 5 minutes.
+#[test]
+fn starts_that_fail_slow_their_group_down_until_one_runs() {
+    for (kind, reason) in [
+        (StuckKind::Image, Waiting::ImageError),
+        (StuckKind::Config, Waiting::ConfigError),
+        (StuckKind::Creating, Waiting::StartTimeout),
+    ] {
+        let policy = Policy { start_timeout_ms: MINUTE, image_timeout_ms: MINUTE, ..policy() };
+        let mut run = Run::new(policy, vec![spec("g", 4)]);
+        let ids = run.creates();
+        run.created(&ids);
+        bound(&mut run, &ids, Some(kind));
+        run.take();
+        live(&mut run, MINUTE);
+        assert_eq!((losses(&run).len(), run.ends().len()), (4, 4));
+        run.gone(&ids);
+        for (probe, low_s) in [(5, 10), (6, 20), (7, 40), (8, 80), (9, 160), (10, 300), (11, 300)] {
+            assert_eq!(run.waits_for("g"), Some(reason));
+            let words = run.group("g").message.unwrap();
+            assert!(words.ends_with("the server's words"), "{words}");
+            live(&mut run, low_s * SECOND - 2 * SECOND);
+            assert_eq!(run.take(), [], "not before {low_s} s");
+            live(&mut run, (low_s + 4).min(300) * SECOND);
+            assert_eq!(run.creates(), [probe]);
+            run.created(&[probe]);
+            bound(&mut run, &[probe], Some(kind));
+            assert_eq!(run.take(), [], "one at a time");
+            live(&mut run, MINUTE);
+            assert_eq!(run.ends().len(), 1);
+            run.gone(&[probe]);
+        }
+        live(&mut run, 300 * SECOND);
+        assert_eq!(run.creates(), [12]);
+        run.created(&[12]);
+        run.running(&[12]);
+        assert_eq!(run.creates(), [13, 14]);
+        run.created(&[13, 14]);
+        assert_eq!(run.creates(), [15]);
+        assert_eq!(run.group("g").message, None);
+    }
+}
+
+/// What ends by itself before it ever ran is the same trouble, and no young death.
+#[test]
+fn a_container_that_cannot_be_started_counts_as_a_failed_start() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    for (id, wait_s) in [(1, 0), (2, 20), (3, 40)] {
+        live(&mut run, wait_s * SECOND);
+        assert_eq!(run.creates(), [id]);
+        run.created(&[id]);
+        run.watch(&[id], |pod| {
+            (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+            let reason = "StartError".into();
+            let end = End { exit_code: Some(128), container_reason: reason, ..End::default() };
+            pod.end = Some(Box::new(end));
+        });
+        run.take();
+        assert_eq!(run.waits_for("g"), Some(Waiting::ConfigError));
+    }
+}
+
+fn lose_node(run: &mut Run, id: u64, node: &str) {
+    let name: Box<str> = node.into();
+    run.watch(&[id], |pod| pod.node = Some(name.clone()));
+    run.watch(&[id], |pod: &mut Pod| {
+        pod.phase = Phase::Failed;
+        pod.end = Some(Box::new(End { pod_reason: "NodeLost".into(), ..End::default() }));
+    });
+}
+
+fn shapes(run: &mut Run) -> Vec<Shape> {
+    let asked = run.take().into_iter().filter_map(|action| match action {
+        Action::Create { shape, .. } => Some(shape),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn a_node_that_loses_executors_is_kept_away_from_for_a_time() {
+    let bad_nodes = BadNodes { losses: 2, share_permille: 500, ..BadNodes::default() };
+    let mut run = Run::with_running(Policy { bad_nodes, ..policy() }, vec![spec("g", 4)]);
+    lose_node(&mut run, 1, "n1");
+    run.created(&[5]);
+    run.running(&[5]);
+    assert!(shapes(&mut run).iter().all(|shape| shape.avoid.is_empty()));
+    lose_node(&mut run, 2, "n1");
+    assert_eq!(shapes(&mut run)[0].avoid.to_vec(), ["n1"], "the successor already");
+    let said = run.events.iter().find(|event| matches!(event, Event::NodeAvoided { .. }));
+    let until = Millis(run.now + bad_nodes.avoid_for_ms);
+    let (node, reason) = ("n1".to_owned(), LossReason::NodeLost);
+    assert_eq!(said, Some(&Event::NodeAvoided { node, until, reason }));
+    assert_eq!(run.core.status().avoided_nodes, [("n1".to_owned(), until)]);
+    run.created(&[6]);
+    run.running(&[6]);
+    run.wait(bad_nodes.avoid_for_ms);
+    assert_eq!(run.core.status().avoided_nodes, []);
+    run.target("g", 5);
+    assert!(shapes(&mut run)[0].avoid.is_empty());
+}
+
+/// The executor runs out of memory; the step of its successor is told.
+fn oom(run: &mut Run, id: u64) -> u32 {
+    run.take();
+    run.watch(&[id], |pod| {
+        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+        let reason = "OOMKilled".into();
+        let end = End { exit_code: Some(137), container_reason: reason, ..End::default() };
+        pod.end = Some(Box::new(end));
+    });
+    shapes(run)[0].memory_step
+}
+
+#[test]
+fn memory_grows_for_the_successor_until_one_has_run_for_ten_minutes() {
+    let memory_steps = vec!["1280Mi".to_owned(), "1600Mi".to_owned()];
+    let group = GroupSpec { memory_steps, ..spec("g", 3) };
+    let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![group]);
+    run.wait(2 * MINUTE);
+    assert_eq!(oom(&mut run, 1), 1);
+    let grown = |run: &Run| {
+        let grown = run.events.iter().filter_map(|event| match event {
+            Event::MemoryGrown { subject, memory } => Some((subject.id.0, memory.clone())),
+            _ => None,
+        });
+        grown.collect::<Vec<_>>()
+    };
+    assert_eq!(grown(&run), [(4, "1280Mi".to_owned())]);
+    run.created(&[4]);
+    run.running(&[4]);
+    // One that goes for another reason is replaced as its template says.
+    run.failed(&[2]);
+    assert_eq!(shapes(&mut run)[0].memory_step, 0);
+    run.created(&[5]);
+    run.running(&[5]);
+    assert_eq!(oom(&mut run, 4), 2);
+    run.created(&[6]);
+    run.running(&[6]);
+    run.wait(5 * MINUTE);
+    assert_eq!(oom(&mut run, 3), 2, "the trouble is known");
+    run.created(&[7]);
+    run.running(&[7]);
+    run.wait(10 * MINUTE);
+    assert_eq!(oom(&mut run, 5), 1, "a grown one has run for ten minutes");
+    let memory = |memory: &str| memory.to_owned();
+    assert_eq!(
+        grown(&run)[1..],
+        [(6, memory("1600Mi")), (7, memory("1600Mi")), (8, memory("1280Mi"))]
+    );
+}
