@@ -24,4 +24,6 @@ esac
 classes=$(mktemp -d)
 trap 'rm -rf "$classes"' EXIT
 javac -Xlint:all -Werror --release 17 -cp "${path#:}" -d "$classes" "$src"/*.java
-jar cf "$jar" -C "$classes" .
+# Whole or not at all: a driver may be reading it.
+jar cf "$classes.jar" -C "$classes" .
+mv "$classes.jar" "$jar"
