@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
 # cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions]
-# [timing] [prepare]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
+# [away] [timing] [prepare]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
 # POSSE: the binary (default: target/release/posse, else target/debug/posse).
 set -eu
 
@@ -114,6 +114,48 @@ evictions() {
         "$here/evictions.py" "$EVICTIONS" "$home/work/evictions/flag"
 }
 
+# posse is killed with -9 while the application works, then an executor, and posse begins anew.
+away() {
+    work=$home/work/away
+    rm -rf "$work"
+    mkdir -p "$work"
+    export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" POSSE_CONTROL="unix:$work/socket"
+    "$posse" dev --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
+    cluster=$! keeper='' driver=''
+    trap 'kill -9 $keeper $driver; kill $cluster' EXIT
+    await "$KUBECONFIG" $cluster
+    keep
+    python3 "$here/witness.py" sh "$here/submit.sh" --conf spark.executor.instances=2 \
+        "$here/away.py" "$work" > "$work/log" 2>&1 &
+    driver=$!
+    await "$work/working" $driver
+    kill -9 "$keeper"
+    rm -f "$work/socket"
+    touch "$work/away"
+    await "$work/killed" $driver
+    keep
+    touch "$work/back"
+    wait "$driver" || fail "the whole log is $work/log"
+    grep -E "^the result|^all " "$work/log"
+    kill "$keeper" "$cluster"
+    trap - EXIT
+}
+
+# A posse without a driver of its own, always the same one.
+keep() {
+    "$posse" run -f "$here/posse.yaml" --instance again --control "$POSSE_CONTROL" >> "$work/posse.log" 2>&1 &
+    keeper=$!
+    await "$work/socket" $keeper
+}
+
+# A file of the process that makes it.
+await() {
+    while ! [ -e "$1" ]; do
+        kill -0 "$2" 2>/dev/null || fail "$1 never came: look at the logs in $work"
+        sleep 0.2
+    done
+}
+
 # Under posse and under Spark's own allocator, in turn. The last --conf of a key wins.
 timing() {
     for allocator in posse spark posse spark; do
@@ -136,7 +178,7 @@ prepare() { :; }
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | timing | prepare) ;;
+    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | prepare) ;;
     *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
     esac
 done
