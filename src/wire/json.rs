@@ -8,7 +8,7 @@ use memchr::memchr2;
 
 /// What is wrong, and after how many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bad {
+pub(in crate::wire) struct Bad {
     pub(super) expected: &'static str,
     pub(super) at: usize,
 }
@@ -35,8 +35,11 @@ impl<'a> Json<'a> {
         if self.next_byte().is_some() { self.bad("the end") } else { Ok(()) }
     }
 
-    /// An object, or null. `each` gets every key and may take its value.
-    pub(super) fn object(&mut self, each: &mut dyn FnMut(&str, &mut Self) -> Done) -> Done {
+    /// An object; false for null. `each` gets every key and may take its value.
+    pub(super) fn object(
+        &mut self,
+        each: &mut dyn FnMut(&str, &mut Self) -> Done,
+    ) -> Result<bool, Bad> {
         self.nested(b'{', b'}', "an object", &mut |json| {
             let key = json.string()?;
             json.expect(b':', "`:`")?;
@@ -46,8 +49,8 @@ impl<'a> Json<'a> {
         })
     }
 
-    /// A list, or null. `each` may take the item.
-    pub(super) fn list(&mut self, each: &mut dyn FnMut(&mut Self) -> Done) -> Done {
+    /// A list; false for null. `each` may take the item.
+    pub(super) fn list(&mut self, each: &mut dyn FnMut(&mut Self) -> Done) -> Result<bool, Bad> {
         self.nested(b'[', b']', "a list", &mut |json| {
             let before = json.at;
             each(json)?;
@@ -95,6 +98,13 @@ impl<'a> Json<'a> {
         Ok(!is_null)
     }
 
+    /// One value as it is written.
+    pub(super) fn raw(&mut self) -> Result<&'a str, Bad> {
+        let begin = self.at;
+        self.skip()?;
+        Ok(self.text.get(begin..self.at).unwrap_or_default())
+    }
+
     /// Passes over one value.
     pub(super) fn skip(&mut self) -> Done {
         let mut depth = 0_usize;
@@ -133,14 +143,15 @@ impl<'a> Json<'a> {
         close: u8,
         what: &'static str,
         each: &mut dyn FnMut(&mut Self) -> Done,
-    ) -> Done {
+    ) -> Result<bool, Bad> {
         if self.next_byte() != Some(open) {
-            return self.null(what);
+            self.null(what)?;
+            return Ok(false);
         }
         self.at += 1;
         if self.next_byte() == Some(close) {
             self.at += 1;
-            return Ok(());
+            return Ok(true);
         }
         loop {
             each(self)?;
@@ -148,7 +159,7 @@ impl<'a> Json<'a> {
                 Some(b',') => self.at += 1,
                 Some(byte) if byte == close => {
                     self.at += 1;
-                    return Ok(());
+                    return Ok(true);
                 }
                 _ => return self.bad("`,` or the end of it"),
             }
@@ -361,7 +372,7 @@ mod tests {
             });
             Ok(())
         });
-        assert_eq!(read, Ok(()));
+        assert_eq!(read, Ok(true));
         assert_eq!(seen, ["a", "b", "c true", "d false", "e true", "f Some(3)"]);
         assert_eq!(json.end(), Ok(()));
     }

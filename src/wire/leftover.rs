@@ -1,11 +1,12 @@
 //! Owns reading what `posse cleanup` looks at: pods of any instance, and the pods that own them.
 
-use serde::Deserialize;
+use std::borrow::Cow;
 
 use crate::core::ids::Uid;
-use crate::core::leftover::{Leftover, OwnerPod};
+use crate::core::leftover::Leftover;
 use crate::core::pod::Phase;
-use crate::wire::pod::{Text, WireError, phase};
+use crate::wire::json::Json;
+use crate::wire::pod::{RawPod, WireError, object};
 
 /// One page of a LIST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,76 +16,43 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct RawPage<'a> {
-    #[serde(borrow)]
-    metadata: Option<RawListMeta<'a>>,
-    #[serde(borrow)]
-    items: Option<Vec<RawPod<'a>>>,
-}
-
-#[derive(Deserialize)]
-struct RawListMeta<'a> {
-    #[serde(borrow, rename = "continue")]
-    next: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-struct RawPod<'a> {
-    #[serde(borrow)]
-    metadata: Option<RawMeta<'a>>,
-    #[serde(borrow)]
-    status: Option<RawStatus<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawMeta<'a> {
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-    #[serde(borrow)]
-    uid: Option<Text<'a>>,
-    #[serde(borrow)]
-    labels: Option<RawLabels<'a>>,
-    #[serde(borrow)]
-    owner_references: Option<Vec<RawOwner<'a>>>,
-}
-
-#[derive(Deserialize)]
-struct RawLabels<'a> {
-    #[serde(borrow, rename = "posse.dev/instance")]
-    instance: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-struct RawOwner<'a> {
-    #[serde(borrow)]
-    kind: Option<Text<'a>>,
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-    #[serde(borrow)]
-    uid: Option<Text<'a>>,
-    controller: Option<bool>,
-}
-
-#[derive(Deserialize)]
-struct RawStatus<'a> {
-    #[serde(borrow)]
-    phase: Option<Text<'a>>,
-}
-
 /// Reads a page.
 ///
 /// # Errors
 /// When the bytes are not a list of pods, each with a name and a uid.
 pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
-    let raw: RawPage<'_> = serde_json::from_slice(bytes)?;
-    let meta = raw.metadata.ok_or(WireError::Missing("metadata"))?;
-    let pods = raw.items.unwrap_or_default().into_iter().map(leftover);
-    Ok(Page {
-        pods: pods.collect::<Result<_, _>>()?,
-        next: meta.next.map(|token| token.0.into_owned()).filter(|token| !token.is_empty()),
-    })
+    let mut page = Page::default();
+    let (mut has_meta, mut unread) = (false, None);
+    let mut json = Json::new(bytes)?;
+    json.object(&mut |key, json| {
+        match key {
+            "metadata" => {
+                has_meta = json.object(&mut |key, json| {
+                    if key == "continue" {
+                        page.next = json.text()?.map(Cow::into_owned);
+                    }
+                    Ok(())
+                })?;
+            }
+            "items" => {
+                json.list(&mut |json| {
+                    match object::<RawPod<'_>>(json)?.unwrap_or_default().leftover() {
+                        Ok(pod) => page.pods.push(pod),
+                        Err(error) => unread = Some(error),
+                    }
+                    Ok(())
+                })?;
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    json.end()?;
+    if !has_meta {
+        return Err(WireError::Missing("metadata"));
+    }
+    page.next = page.next.filter(|token| !token.is_empty());
+    unread.map_or(Ok(page), Err)
 }
 
 /// Reads the uid and the phase of a pod.
@@ -92,34 +60,16 @@ pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
 /// # Errors
 /// When the bytes are not a pod with a uid.
 pub fn parse_owner(bytes: &[u8]) -> Result<(Uid, Phase), WireError> {
-    let raw: RawPod<'_> = serde_json::from_slice(bytes)?;
-    let uid = raw.metadata.and_then(|meta| meta.uid).ok_or(WireError::Missing("metadata.uid"))?;
-    let text = raw.status.and_then(|status| status.phase);
-    Ok((Uid::new(&uid.0), phase(text.as_ref())))
-}
-
-fn leftover(raw: RawPod<'_>) -> Result<Leftover, WireError> {
-    let meta = raw.metadata.ok_or(WireError::Missing("items[].metadata"))?;
-    let name = meta.name.ok_or(WireError::Missing("items[].metadata.name"))?;
-    let uid = meta.uid.ok_or(WireError::Missing("items[].metadata.uid"))?;
-    let instance = meta.labels.and_then(|labels| labels.instance);
-    Ok(Leftover {
-        name: name.0.into_owned(),
-        uid: Uid::new(&uid.0),
-        instance: instance.map(|text| text.0.into_owned()).filter(|text| !text.is_empty()),
-        owner: owner_pod(meta.owner_references.unwrap_or_default()),
-    })
-}
-
-fn owner_pod(owners: Vec<RawOwner<'_>>) -> Option<OwnerPod> {
-    let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
-    owner.kind.filter(|kind| kind.0 == "Pod")?;
-    Some(OwnerPod { name: owner.name?.0.into_owned(), uid: Uid::new(&owner.uid?.0) })
+    let mut json = Json::new(bytes)?;
+    let pod = object::<RawPod<'_>>(&mut json)?.unwrap_or_default();
+    json.end()?;
+    pod.uid_and_phase()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::leftover::OwnerPod;
 
     #[test]
     fn reads_what_matters() {

@@ -1,12 +1,13 @@
 //! Owns reading one page of a LIST of pods. Following pages, and when to begin again, are `kube/`'s.
 
-use serde::Deserialize;
+use std::borrow::Cow;
 
 use crate::core::ids::Version;
 use crate::core::input::Seen;
 use crate::core::pod::Pod;
+use crate::wire::json::Json;
 use crate::wire::labels::Selection;
-use crate::wire::pod::{RawPod, Text, WireError};
+use crate::wire::pod::{RawPod, WireError, object};
 
 /// One page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,47 +24,51 @@ pub struct Page {
     pub n_foreign: usize,
 }
 
-#[derive(Deserialize)]
-struct RawPage<'a> {
-    #[serde(borrow)]
-    metadata: Option<RawListMeta<'a>>,
-    #[serde(borrow)]
-    items: Option<Vec<RawPod<'a>>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawListMeta<'a> {
-    #[serde(borrow)]
-    resource_version: Option<Text<'a>>,
-    #[serde(borrow, rename = "continue")]
-    next: Option<Text<'a>>,
-}
-
 /// Reads a page.
 ///
 /// # Errors
 /// When the bytes are not a list of pods: one unreadable pod makes the whole page unreadable, for a
 /// list with a hole in it would end an executor that is alive.
 pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError> {
-    let raw: RawPage<'_> = serde_json::from_slice(bytes)?;
-    let Some(meta) = raw.metadata else { return Err(WireError::Missing("metadata")) };
-    let version_text = meta.resource_version.unwrap_or_default().0.into_owned();
-    let items = raw.items.unwrap_or_default();
-    let mut page = Page {
-        pods: Vec::with_capacity(items.len()),
-        version: Version::parse(&version_text),
-        version_text,
-        next: meta.next.map(|token| token.0.into_owned()).filter(|token| !token.is_empty()),
-        n_foreign: 0,
-    };
-    for item in items {
-        match item.seen(selection)? {
-            Seen::Foreign(_) => page.n_foreign += 1,
-            Seen::Ours(pod) => page.pods.push(pod),
+    let mut page = Page::default();
+    let (mut has_meta, mut unread) = (false, None);
+    let mut json = Json::new(bytes)?;
+    json.object(&mut |key, json| {
+        match key {
+            "metadata" => {
+                has_meta = json.object(&mut |key, json| {
+                    match key {
+                        "resourceVersion" => {
+                            page.version_text = json.text()?.unwrap_or_default().into_owned();
+                        }
+                        "continue" => page.next = json.text()?.map(Cow::into_owned),
+                        _ => {}
+                    }
+                    Ok(())
+                })?;
+            }
+            "items" => {
+                json.list(&mut |json| {
+                    let pod = object::<RawPod<'_>>(json)?.unwrap_or_default();
+                    match pod.seen(selection) {
+                        Ok(Seen::Foreign(_)) => page.n_foreign += 1,
+                        Ok(Seen::Ours(pod)) => page.pods.push(pod),
+                        Err(error) => unread = Some(error),
+                    }
+                    Ok(())
+                })?;
+            }
+            _ => {}
         }
+        Ok(())
+    })?;
+    json.end()?;
+    if !has_meta {
+        return Err(WireError::Missing("metadata"));
     }
-    Ok(page)
+    page.version = Version::parse(&page.version_text);
+    page.next = page.next.filter(|token| !token.is_empty());
+    unread.map_or(Ok(page), Err)
 }
 
 #[cfg(test)]

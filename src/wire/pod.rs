@@ -3,15 +3,15 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::marker::PhantomData;
 
-use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::input::{Foreign, Seen};
+use crate::core::leftover::{Leftover, OwnerPod};
 use crate::core::pod::{ContainerState, End, InitEnd, Phase, Pod, Stuck, StuckKind};
 use crate::wire::draining;
+use crate::wire::json::{Bad, Json};
 use crate::wire::labels::{
     APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SIDECAR_FAILURE,
     SLOT, Selection,
@@ -46,6 +46,12 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
+impl From<Bad> for WireError {
+    fn from(bad: Bad) -> Self {
+        Self::Json(format!("expected {} after {} bytes", bad.expected, bad.at))
+    }
+}
+
 impl From<serde_json::Error> for WireError {
     fn from(e: serde_json::Error) -> Self {
         Self::Json(e.to_string())
@@ -57,7 +63,38 @@ impl From<serde_json::Error> for WireError {
 /// # Errors
 /// When the bytes are not a pod with a name and a uid.
 pub fn parse(bytes: &[u8], selection: &Selection) -> Result<Seen, WireError> {
-    serde_json::from_slice::<RawPod<'_>>(bytes)?.seen(selection)
+    let mut json = Json::new(bytes)?;
+    let pod: RawPod<'_> = object(&mut json)?.ok_or(WireError::Missing("metadata.uid"))?;
+    json.end()?;
+    pod.seen(selection)
+}
+
+/// What is read key by key.
+pub(super) trait Fields<'a>: Default {
+    /// Takes the value of `key`, or leaves it.
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad>;
+}
+
+/// An object; none for null.
+pub(super) fn object<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Option<T>, Bad> {
+    let mut whole = T::default();
+    let is_given = json.object(&mut |key, json| whole.field(key, json))?;
+    Ok(is_given.then_some(whole))
+}
+
+/// The objects of a list.
+fn objects<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Vec<T>, Bad> {
+    let mut all = Vec::new();
+    json.list(&mut |json| {
+        all.extend(object(json)?);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// A code as the kubelet writes it; none where it is no 32 bits.
+fn code(json: &mut Json<'_>) -> Result<Option<i32>, Bad> {
+    Ok(json.number()?.and_then(|number| i32::try_from(number).ok()))
 }
 
 /// A string of the input: borrowed from it where it holds no escape.
@@ -65,127 +102,226 @@ pub fn parse(bytes: &[u8], selection: &Selection) -> Result<Seen, WireError> {
 #[serde(transparent)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
-impl Text<'_> {
+impl<'a> Text<'a> {
+    /// A string; none for null.
+    pub(super) fn read(json: &mut Json<'a>) -> Result<Option<Self>, Bad> {
+        Ok(json.text()?.map(Self))
+    }
+
     fn boxed(&self) -> Box<str> {
         Box::from(&*self.0)
     }
 }
 
 /// The pod as it is on the wire; every field may be absent or null.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default)]
 pub(super) struct RawPod<'a> {
-    #[serde(borrow)]
     metadata: Option<RawMeta<'a>>,
-    #[serde(borrow)]
     spec: Option<RawSpec<'a>>,
-    #[serde(borrow)]
     status: Option<RawStatus<'a>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+impl<'a> Fields<'a> for RawPod<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "metadata" => self.metadata = object(json)?,
+            "spec" => self.spec = object(json)?,
+            "status" => self.status = object(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
 struct RawMeta<'a> {
-    #[serde(borrow)]
     name: Option<Text<'a>>,
-    #[serde(borrow)]
     uid: Option<Text<'a>>,
-    #[serde(borrow)]
     resource_version: Option<Text<'a>>,
-    deletion_timestamp: Option<IgnoredAny>,
-    #[serde(borrow)]
+    is_deleting: bool,
     labels: Option<Labels<'a>>,
-    #[serde(borrow)]
     annotations: Option<Annotations<'a>>,
-    #[serde(borrow)]
-    owner_references: Option<Vec<RawOwner<'a>>>,
+    owner_references: Vec<RawOwner<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
+impl<'a> Fields<'a> for RawMeta<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "name" => self.name = Text::read(json)?,
+            "uid" => self.uid = Text::read(json)?,
+            "resourceVersion" => self.resource_version = Text::read(json)?,
+            "deletionTimestamp" => self.is_deleting = json.is_given()?,
+            "labels" => self.labels = object(json)?,
+            "annotations" => self.annotations = object(json)?,
+            "ownerReferences" => self.owner_references = objects(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
 struct RawOwner<'a> {
-    #[serde(borrow)]
-    uid: Option<Text<'a>>,
-    controller: Option<bool>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawSpec<'a> {
-    #[serde(borrow)]
-    node_name: Option<Text<'a>>,
-    #[serde(borrow)]
-    containers: Option<First<'a>>,
-    #[serde(borrow)]
-    scheduling_gates: Option<First<'a>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawStatus<'a> {
-    #[serde(borrow)]
-    phase: Option<Text<'a>>,
-    #[serde(borrow)]
-    reason: Option<Text<'a>>,
-    #[serde(borrow)]
-    message: Option<Text<'a>>,
-    #[serde(borrow, rename = "podIP")]
-    pod_ip: Option<Text<'a>>,
-    #[serde(borrow)]
-    conditions: Option<Vec<RawCondition<'a>>>,
-    #[serde(borrow)]
-    container_statuses: Option<Vec<RawContainerStatus<'a>>>,
-    #[serde(borrow)]
-    init_container_statuses: Option<Vec<RawContainerStatus<'a>>>,
-}
-
-#[derive(Debug, Deserialize)]
-struct RawCondition<'a> {
-    #[serde(borrow, rename = "type")]
     kind: Option<Text<'a>>,
-    #[serde(borrow)]
-    status: Option<Text<'a>>,
-    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    uid: Option<Text<'a>>,
+    is_controller: bool,
+}
+
+impl<'a> Fields<'a> for RawOwner<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "kind" => self.kind = Text::read(json)?,
+            "name" => self.name = Text::read(json)?,
+            "uid" => self.uid = Text::read(json)?,
+            "controller" => self.is_controller = json.is_true()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct RawSpec<'a> {
+    node_name: Option<Text<'a>>,
+    containers: First<'a>,
+    scheduling_gates: First<'a>,
+}
+
+impl<'a> Fields<'a> for RawSpec<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "nodeName" => self.node_name = Text::read(json)?,
+            "containers" => self.containers = First::read(json)?,
+            "schedulingGates" => self.scheduling_gates = First::read(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct RawStatus<'a> {
+    phase: Option<Text<'a>>,
     reason: Option<Text<'a>>,
-    #[serde(borrow)]
+    message: Option<Text<'a>>,
+    pod_ip: Option<Text<'a>>,
+    conditions: Vec<RawCondition<'a>>,
+    container_statuses: Vec<RawContainerStatus<'a>>,
+    init_container_statuses: Vec<RawContainerStatus<'a>>,
+}
+
+impl<'a> Fields<'a> for RawStatus<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "phase" => self.phase = Text::read(json)?,
+            "reason" => self.reason = Text::read(json)?,
+            "message" => self.message = Text::read(json)?,
+            "podIP" => self.pod_ip = Text::read(json)?,
+            "conditions" => self.conditions = objects(json)?,
+            "containerStatuses" => self.container_statuses = objects(json)?,
+            "initContainerStatuses" => self.init_container_statuses = objects(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct RawCondition<'a> {
+    kind: Option<Text<'a>>,
+    status: Option<Text<'a>>,
+    reason: Option<Text<'a>>,
     message: Option<Text<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
+impl<'a> Fields<'a> for RawCondition<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "type" => self.kind = Text::read(json)?,
+            "status" => self.status = Text::read(json)?,
+            "reason" => self.reason = Text::read(json)?,
+            "message" => self.message = Text::read(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
 struct RawContainerStatus<'a> {
-    #[serde(borrow)]
     name: Option<Text<'a>>,
-    #[serde(borrow)]
     state: Option<RawState<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
+impl<'a> Fields<'a> for RawContainerStatus<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "name" => self.name = Text::read(json)?,
+            "state" => self.state = object(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
 struct RawState<'a> {
-    running: Option<IgnoredAny>,
-    #[serde(borrow)]
+    is_running: bool,
     terminated: Option<RawTerminated<'a>>,
-    #[serde(borrow)]
     waiting: Option<RawWaiting<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
+impl<'a> Fields<'a> for RawState<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "running" => self.is_running = json.is_given()?,
+            "terminated" => self.terminated = object(json)?,
+            "waiting" => self.waiting = object(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
 struct RawWaiting<'a> {
-    #[serde(borrow)]
     reason: Option<Text<'a>>,
-    #[serde(borrow)]
     message: Option<Text<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+impl<'a> Fields<'a> for RawWaiting<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "reason" => self.reason = Text::read(json)?,
+            "message" => self.message = Text::read(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
 struct RawTerminated<'a> {
     exit_code: Option<i32>,
     signal: Option<i32>,
-    #[serde(borrow)]
     reason: Option<Text<'a>>,
-    #[serde(borrow)]
     message: Option<Text<'a>>,
-    #[serde(borrow)]
     finished_at: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for RawTerminated<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "exitCode" => self.exit_code = code(json)?,
+            "signal" => self.signal = code(json)?,
+            "reason" => self.reason = Text::read(json)?,
+            "message" => self.message = Text::read(json)?,
+            "finishedAt" => self.finished_at = Text::read(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// The labels that we read; the others are passed over, whatever they are.
@@ -193,11 +329,27 @@ struct RawTerminated<'a> {
 struct Labels<'a> {
     app: Option<Text<'a>>,
     instance: Option<Text<'a>>,
-    component: Option<Text<'a>>,
     group: Option<Text<'a>>,
     id: Option<Text<'a>>,
     slot: Option<Text<'a>>,
+    component: Option<Text<'a>>,
     counted: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for Labels<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            APP => self.app = Text::read(json)?,
+            INSTANCE => self.instance = Text::read(json)?,
+            GROUP => self.group = Text::read(json)?,
+            EXECUTOR_ID => self.id = Text::read(json)?,
+            SLOT => self.slot = Text::read(json)?,
+            key if key == COMPONENT.0 => self.component = Text::read(json)?,
+            COUNTED => self.counted = Text::read(json)?,
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// The annotations that we read.
@@ -209,70 +361,16 @@ struct Annotations<'a> {
     draining: Option<Text<'a>>,
 }
 
-/// A map of strings of which a few keys are wanted.
-trait Picked<'de>: Default {
-    /// Takes the value of `key` from `map`, or passes over it.
-    fn pick<M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<(), M::Error>;
-}
-
-impl<'de: 'a, 'a> Picked<'de> for Labels<'a> {
-    fn pick<M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<(), M::Error> {
-        let place = match key {
-            APP => &mut self.app,
-            INSTANCE => &mut self.instance,
-            GROUP => &mut self.group,
-            EXECUTOR_ID => &mut self.id,
-            SLOT => &mut self.slot,
-            key if key == COMPONENT.0 => &mut self.component,
-            COUNTED => &mut self.counted,
-            _ => return map.next_value::<IgnoredAny>().map(drop),
-        };
-        *place = map.next_value()?;
-        Ok(())
-    }
-}
-
-impl<'de: 'a, 'a> Picked<'de> for Annotations<'a> {
-    fn pick<M: MapAccess<'de>>(&mut self, key: &str, map: &mut M) -> Result<(), M::Error> {
-        let place = match key {
-            CONTAINER => &mut self.container,
-            DELETION_COST => &mut self.deletion_cost,
-            SIDECAR_FAILURE => &mut self.sidecar_failure,
-            DRAINING => &mut self.draining,
-            _ => return map.next_value::<IgnoredAny>().map(drop),
-        };
-        *place = map.next_value()?;
-        Ok(())
-    }
-}
-
-struct PickedVisitor<T>(PhantomData<T>);
-
-impl<'de, T: Picked<'de>> Visitor<'de> for PickedVisitor<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map of strings")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<T, M::Error> {
-        let mut picked = T::default();
-        while let Some(key) = map.next_key::<Text<'de>>()? {
-            picked.pick(&key.0, &mut map)?;
+impl<'a> Fields<'a> for Annotations<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            CONTAINER => self.container = Text::read(json)?,
+            DELETION_COST => self.deletion_cost = Text::read(json)?,
+            SIDECAR_FAILURE => self.sidecar_failure = Text::read(json)?,
+            DRAINING => self.draining = Text::read(json)?,
+            _ => {}
         }
-        Ok(picked)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Labels<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PickedVisitor(PhantomData))
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Annotations<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PickedVisitor(PhantomData))
+        Ok(())
     }
 }
 
@@ -283,32 +381,24 @@ struct First<'a> {
     has_others: bool,
 }
 
-#[derive(Deserialize)]
-struct Named<'a> {
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FirstVisitor;
-        impl<'de> Visitor<'de> for FirstVisitor {
-            type Value = First<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of containers")
+impl<'a> First<'a> {
+    fn read(json: &mut Json<'a>) -> Result<Self, Bad> {
+        let (mut first, mut n_items) = (Self::default(), 0_usize);
+        json.list(&mut |json| {
+            n_items += 1;
+            first.has_others = n_items > 1;
+            if n_items > 1 {
+                return Ok(());
             }
-
-            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<First<'de>, S::Error> {
-                let first = seq.next_element::<Named<'de>>()?.and_then(|named| named.name);
-                let mut has_others = false;
-                while seq.next_element::<IgnoredAny>()?.is_some() {
-                    has_others = true;
+            json.object(&mut |key, json| {
+                if key == "name" {
+                    first.name = Text::read(json)?;
                 }
-                Ok(First { name: first, has_others })
-            }
-        }
-        deserializer.deserialize_seq(FirstVisitor)
+                Ok(())
+            })
+            .map(drop)
+        })?;
+        Ok(first)
     }
 }
 
@@ -316,6 +406,32 @@ impl RawPod<'_> {
     /// `metadata.resourceVersion` as it is written.
     pub(super) fn version_text(&self) -> Option<&str> {
         self.metadata.as_ref()?.resource_version.as_ref().map(|text| &*text.0)
+    }
+
+    /// What it is to a cleanup.
+    pub(super) fn leftover(self) -> Result<Leftover, WireError> {
+        let meta = self.metadata.ok_or(WireError::Missing("items[].metadata"))?;
+        let name = meta.name.ok_or(WireError::Missing("items[].metadata.name"))?;
+        let uid = meta.uid.ok_or(WireError::Missing("items[].metadata.uid"))?;
+        let instance = meta.labels.and_then(|labels| labels.instance);
+        let owner = meta.owner_references.into_iter().find(|owner| owner.is_controller);
+        let owner = owner.filter(|owner| text_of(owner.kind.as_ref()) == "Pod");
+        Ok(Leftover {
+            name: name.0.into_owned(),
+            uid: Uid::new(&uid.0),
+            instance: instance.map(|text| text.0.into_owned()).filter(|text| !text.is_empty()),
+            owner: owner.and_then(|owner| {
+                Some(OwnerPod { name: owner.name?.0.into_owned(), uid: Uid::new(&owner.uid?.0) })
+            }),
+        })
+    }
+
+    /// What it is as an owner.
+    pub(super) fn uid_and_phase(&self) -> Result<(Uid, Phase), WireError> {
+        let uid = self.metadata.as_ref().and_then(|meta| meta.uid.as_ref());
+        let uid = uid.ok_or(WireError::Missing("metadata.uid"))?;
+        let text = self.status.as_ref().and_then(|status| status.phase.as_ref());
+        Ok((Uid::new(&uid.0), phase(text)))
     }
 
     /// What it is to us.
@@ -336,7 +452,7 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let containers = spec.containers.unwrap_or_default();
+        let containers = spec.containers;
         let deciding = annotations.container.or(containers.name);
         let mut state = status.state_of(deciding.as_ref());
         let phase = phase(status.phase.as_ref());
@@ -347,9 +463,9 @@ impl RawPod<'_> {
             (state, sidecar) = (Some(failed), Some(Box::from(name)));
         }
         let container = container_state(state);
-        let deleting = meta.deletion_timestamp.is_some();
+        let deleting = meta.is_deleting;
         let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
-        let gate = spec.scheduling_gates.as_ref().and_then(|first| first.name.as_ref());
+        let gate = spec.scheduling_gates.name.as_ref();
         Ok(Seen::Ours(Pod {
             uid,
             name,
@@ -357,7 +473,7 @@ impl RawPod<'_> {
             id,
             group,
             slot: number(labels.slot.as_ref()),
-            owner: controller(meta.owner_references.as_deref().unwrap_or_default()),
+            owner: controller(&meta.owner_references),
             phase,
             deleting,
             container,
@@ -387,15 +503,15 @@ impl Labels<'_> {
 
 impl<'a> RawStatus<'a> {
     fn condition(&self, kind: &str, status: &str) -> Option<&RawCondition<'a>> {
-        self.conditions.as_deref().unwrap_or_default().iter().find(|condition| {
+        self.conditions.iter().find(|condition| {
             text_of(condition.kind.as_ref()) == kind && text_of(condition.status.as_ref()) == status
         })
     }
 
     fn state_of(&self, container: Option<&Text<'_>>) -> Option<&RawState<'a>> {
         let name = &*container?.0;
-        let statuses = self.container_statuses.as_deref().unwrap_or_default();
-        statuses.iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
+        let statuses = self.container_statuses.iter();
+        statuses.into_iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
     }
 
     /// The first other container that ended badly, where that was not for the deciding one's end
@@ -420,8 +536,8 @@ impl<'a> RawStatus<'a> {
             let state = status.state.as_ref();
             time(state.and_then(|state| state.terminated.as_ref())) < time(decided)
         };
-        let others = self.container_statuses.iter().flatten();
-        let natives = self.init_container_statuses.iter().flatten();
+        let others = self.container_statuses.iter();
+        let natives = self.init_container_statuses.iter();
         others
             .filter(|status| Some(text_of(status.name.as_ref())) != deciding.map(|name| &*name.0))
             .chain(natives.filter(is_first))
@@ -450,7 +566,7 @@ impl<'a> RawStatus<'a> {
             };
         }
         let mut creating = None;
-        for status in self.init_container_statuses.iter().flatten() {
+        for status in self.init_container_statuses.iter() {
             let Some(state) = &status.state else { continue };
             let words = state.trouble();
             let kind = stuck_kind(words.0);
@@ -458,7 +574,7 @@ impl<'a> RawStatus<'a> {
             if kind != StuckKind::Creating {
                 return stuck(kind, format!("init container {name}: {}", joined(words.0, words.1)));
             }
-            if state.running.is_some() && creating.is_none() {
+            if state.is_running && creating.is_none() {
                 creating = Some(format!("init container {name} runs"));
             }
         }
@@ -506,7 +622,7 @@ fn joined(reason: &str, message: &str) -> String {
 fn container_state(state: Option<&RawState<'_>>) -> ContainerState {
     match state {
         Some(state) if state.terminated.is_some() => ContainerState::Ended,
-        Some(state) if state.running.is_some() => ContainerState::Running,
+        Some(state) if state.is_running => ContainerState::Running,
         Some(_) | None => ContainerState::Waiting,
     }
 }
@@ -550,7 +666,7 @@ fn end(
 
 /// The first init container that failed.
 fn init_end(status: &RawStatus<'_>) -> Option<Box<InitEnd>> {
-    let statuses = status.init_container_statuses.as_deref().unwrap_or_default();
+    let statuses = &status.init_container_statuses;
     let failed = |status: &RawContainerStatus<'_>| {
         let terminated = status.state.as_ref()?.terminated.as_ref()?;
         let exit_code = terminated.exit_code.filter(|&code| code != 0)?;
@@ -565,7 +681,7 @@ fn init_end(status: &RawStatus<'_>) -> Option<Box<InitEnd>> {
     statuses.iter().find_map(failed).map(Box::new)
 }
 
-pub(super) fn phase(text: Option<&Text<'_>>) -> Phase {
+fn phase(text: Option<&Text<'_>>) -> Phase {
     match text_of(text) {
         "Running" => Phase::Running,
         "Succeeded" => Phase::Succeeded,
@@ -576,7 +692,7 @@ pub(super) fn phase(text: Option<&Text<'_>>) -> Phase {
 }
 
 fn controller(owners: &[RawOwner<'_>]) -> Option<Uid> {
-    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    let owner = owners.iter().find(|owner| owner.is_controller)?;
     owner.uid.as_ref().map(|uid| Uid::new(&uid.0))
 }
 

@@ -1,16 +1,12 @@
 //! Owns reading one line of a watch. What a line means for the next request is `core::watch`'s.
 
-use std::fmt;
-
-use serde::Deserializer;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
-
 use crate::core::ids::Version;
 use crate::core::input::Seen;
 use crate::core::pod::Pod;
 use crate::core::refusal::Refusal;
+use crate::wire::json::Json;
 use crate::wire::labels::Selection;
-use crate::wire::pod::{RawPod, Text, WireError};
+use crate::wire::pod::{RawPod, WireError, object};
 use crate::wire::status::RawApiStatus;
 
 /// One line.
@@ -42,13 +38,9 @@ pub enum LineEvent {
 /// # Errors
 /// When it is not a watch event, or its object is not what its type says.
 pub fn parse_line(line: &[u8], selection: &Selection) -> Result<WatchLine, WireError> {
-    let mut raw = read(line, None)?;
-    if raw.type_came_late {
-        // Servers write the type first. Where one does not, the line is read again, knowing it.
-        raw = read(line, raw.kind)?;
-    }
+    let raw = read(line)?;
     if let Some(status) = raw.error {
-        let event = LineEvent::Error(status.of_event());
+        let event = LineEvent::Error(serde_json::from_str::<RawApiStatus<'_>>(status)?.of_event());
         return Ok(WatchLine { event, version_text: None });
     }
     let (Some(Kind::Pod(kind)), Some(pod)) = (raw.kind, raw.pod) else {
@@ -74,10 +66,26 @@ fn ours(pod: RawPod<'_>, selection: &Selection) -> Result<Option<Pod>, WireError
     })
 }
 
-fn read(line: &[u8], kind: Option<Kind>) -> Result<RawLine<'_>, WireError> {
-    let mut parser = serde_json::Deserializer::from_slice(line);
-    let raw = LineSeed { kind }.deserialize(&mut parser)?;
-    parser.end()?;
+fn read(line: &[u8]) -> Result<RawLine<'_>, WireError> {
+    let mut json = Json::new(line)?;
+    let (mut raw, mut early) = (RawLine::default(), None);
+    json.object(&mut |key, json| {
+        match (key, raw.kind) {
+            ("type", _) => raw.kind = json.text()?.map(|text| Kind::of(&text)),
+            ("object", Some(Kind::Pod(_))) => raw.pod = object(json)?,
+            ("object", Some(Kind::Error)) => raw.error = Some(json.raw()?),
+            // Servers write the type first. Where one does not, it is read when that is known.
+            ("object", None) => early = Some(json.raw()?),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    json.end()?;
+    match (early, raw.kind) {
+        (Some(text), Some(Kind::Pod(_))) => raw.pod = object(&mut Json::new(text.as_bytes())?)?,
+        (text, Some(Kind::Error)) => raw.error = raw.error.or(text),
+        _ => {}
+    }
     Ok(raw)
 }
 
@@ -111,45 +119,8 @@ impl Kind {
 struct RawLine<'a> {
     kind: Option<Kind>,
     pod: Option<RawPod<'a>>,
-    error: Option<RawApiStatus<'a>>,
-    type_came_late: bool,
-}
-
-/// Reads a line whose type may be known beforehand.
-struct LineSeed {
-    kind: Option<Kind>,
-}
-
-impl<'de> DeserializeSeed<'de> for LineSeed {
-    type Value = RawLine<'de>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for LineSeed {
-    type Value = RawLine<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a watch event")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<RawLine<'de>, M::Error> {
-        let mut raw = RawLine { kind: self.kind, ..RawLine::default() };
-        while let Some(key) = map.next_key::<Text<'de>>()? {
-            match (&*key.0, raw.kind) {
-                ("type", _) => raw.kind = Some(Kind::of(&map.next_value::<Text<'de>>()?.0)),
-                ("object", Some(Kind::Pod(_))) => raw.pod = Some(map.next_value()?),
-                ("object", Some(Kind::Error)) => raw.error = Some(map.next_value()?),
-                (key, kind) => {
-                    raw.type_came_late |= key == "object" && kind.is_none();
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(raw)
-    }
+    /// A Status as it is written.
+    error: Option<&'a str>,
 }
 
 #[cfg(test)]

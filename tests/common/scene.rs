@@ -155,6 +155,18 @@ impl<'s> Scene<'s> {
         })
     }
 
+    /// Waits until exactly these run, by their ids: one that is lost may run on for a moment.
+    #[track_caller]
+    pub fn wait_running_ids(&self, ids: &[u64]) {
+        wait_value(PATIENCE, &format!("executors {ids:?} to run, and no others"), || {
+            let mut ours = self.ours();
+            ours.retain(|pod| !is_over(pod));
+            let mut got: Vec<u64> = ours.iter().map(executor_id).collect();
+            got.sort_unstable();
+            if got == ids && ours.iter().all(is_running) { Ok(()) } else { Err(describe(&ours)) }
+        });
+    }
+
     /// True once the pod's container is deaf where it should be: one that has only just begun
     /// dies of any signal. Where nothing is executed there is nothing to wait for.
     fn listens(&self, pod: &str) -> bool {

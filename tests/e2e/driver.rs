@@ -87,7 +87,7 @@ pub fn disconnected_and_found(server: &dyn Server) {
     scene.end(&pods[0], End::Exit(7));
     let found = posse.wait_event("executor_lost", |event| event["executor"] == 1);
     assert_eq!((&found["reason"], &found["exit_code"]), (&json!("app_error"), &json!(7)));
-    assert_eq!(scene.wait_running(2).iter().map(executor_id).collect::<Vec<_>>(), [2, 3]);
+    scene.wait_running_ids(&[2, 3]);
     posse.stop();
     scene.finish();
 }
@@ -104,8 +104,7 @@ pub fn disconnected_and_not_found(server: &dyn Server) {
     assert_eq!((call("77"), call("x"), call("0")), (404, 400, 400));
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
     assert_eq!((&lost["reason"], &lost["budget"]), (&json!("disconnected"), &Value::Null));
-    let after = scene.wait_running(2);
-    assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [1, 3]);
+    scene.wait_running_ids(&[1, 3]);
     assert_eq!(call("2"), 200, "it is known to be gone");
     assert_eq!(posse.events_of("executor_lost").len(), 1);
     posse.stop();
@@ -135,7 +134,7 @@ pub fn busy_and_idle(server: &dyn Server) {
     let again = kill(&["1", "5", "--no-replace"]);
     assert_eq!((&again["killed"], &again["target"]), (&json!([]), &json!(4)), "{again}");
     assert_eq!(kill(&["5", "--force", "--target", "3"]), answer(&[5], &[], &[], 3));
-    assert_eq!(scene.wait_running(3).iter().map(executor_id).collect::<Vec<_>>(), [2, 3, 4]);
+    scene.wait_running_ids(&[2, 3, 4]);
     posse.call("POST", "/v1/executors/idle", &json!({"executors": [2]}));
     posse.scale("default", 2);
     let left = scene.wait_running(2);

@@ -44,7 +44,7 @@ pub fn replaced_after_a_clean_end(server: &dyn Server) {
     posse.wait_event("executor_running", |event| event["executor"] == 1);
     scene.end(&before[0], End::Exit(0));
     check_loss(&posse, &before[0], "completed", &Value::Null, &json!(0));
-    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    scene.wait_running_ids(&[2]);
     posse.stop();
     scene.finish();
 }
@@ -95,7 +95,7 @@ pub fn replaced_when_gone(server: &dyn Server) {
     posse.wait_event("waiting", |event| event["for"] == "replace_gone");
     stays_true(Duration::from_secs(1), "one pod at a time", || scene.ours().len() == 1);
     scene.hold_deletes(false);
-    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    scene.wait_running_ids(&[2]);
     posse.stop();
     scene.finish();
 }

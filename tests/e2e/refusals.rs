@@ -164,7 +164,7 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
     posse.wait_event("executor_requested", |event| event["executor"] == 2);
     proxy.silence_watches(false);
     scene.hold_deletes(false);
-    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    scene.wait_running_ids(&[2]);
     let lost = posse.events_of("executor_lost");
     assert_eq!(lost.iter().map(|event| &event["executor"]).collect::<Vec<_>>(), [&json!(1)]);
     posse.stop();

@@ -122,7 +122,7 @@ pub fn secret_that_is_missing(server: &dyn Server) {
         "stringData": {"t": "x"}});
     scene.admin.post(&format!("/api/v1/namespaces/{}/secrets", scene.namespace), &secret).ok();
     hold_starts(&scene, false);
-    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    scene.wait_running_ids(&[2]);
     wait_value(PATIENCE, "nothing to be waited for", || {
         let group = posse.status()["groups"][0].clone();
         if group["waiting"].is_null() && group["message"].is_null() { Ok(()) } else { Err(group) }
@@ -197,7 +197,7 @@ pub fn side_car_that_fails(server: &dyn Server) {
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
     assert_eq!((&lost["reason"], &lost["exit_code"]), (&json!("app_error"), &json!(3)), "{lost}");
     assert!(lost["message"].as_str().unwrap_or_default().contains("container sidecar"), "{lost}");
-    assert_eq!(executor_id(&scene.wait_running(1)[0]), 2);
+    scene.wait_running_ids(&[2]);
     posse.stop();
     scene.finish();
 }
