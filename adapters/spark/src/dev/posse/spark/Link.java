@@ -146,7 +146,7 @@ final class Link {
       wanted.replaceAll((profile, target) -> 0);
       wanted.putAll(targets);
     }
-    bell.wakeup();
+    ring();
   }
 
   /** The engine let go of an executor. Where posse has not ended it, it should now. */
@@ -159,7 +159,13 @@ final class Link {
       removed.add(Long.valueOf(executor));
     }
     LOG.info("Executor {} was let go ({}): posse ends it", executor, why);
-    bell.wakeup();
+    ring();
+  }
+
+  private synchronized void ring() {
+    if (bell.isOpen()) {
+      bell.wakeup();
+    }
   }
 
   synchronized boolean hasEnded(String executor) {
@@ -174,10 +180,12 @@ final class Link {
         return false;
       }
       isOver = true;
-      bell.wakeup();
-      for (Integer profile : sent.keySet()) {
-        delete(profile);
+      ring();
+      Set<Integer> profiles = new TreeSet<>(sent.keySet());
+      synchronized (this) {
+        profiles.addAll(wanted.keySet());
       }
+      profiles.forEach(this::delete);
       return true;
     } finally {
       sending.unlock();
@@ -226,18 +234,28 @@ final class Link {
         pause(AWAY_MILLIS);
       }
     }
+    synchronized (this) {
+      try {
+        bell.close();
+      } catch (IOException e) {
+        LOG.debug("A selector could not be closed", e);
+      }
+    }
   }
 
   /** Follows until posse goes. */
   private void session() throws IOException {
+    // Before its first LIST it knows of no executor.
+    Control.Answer ready = control.call("GET", "/readyz", null);
+    if (!ready.isOk()) {
+      throw new IOException("not ready: " + ready.error());
+    }
     List<String> known = List.copyOf(engine.executors());
     JsonNode status = status();
     boolean isNew = !status.path("run").asText().equals(run);
     if (isNew) {
       LOG.info("posse at {} was started anew (run {})", control.address, status.path("run").asText());
-      run = status.path("run").asText();
-      after = 0;
-      sent.clear();
+      begin(status.path("run").asText());
     } else if (isAway) {
       LOG.info("posse at {} is back", control.address);
     }
@@ -254,8 +272,20 @@ final class Link {
     }
   }
 
+  /** This one knows nothing of us. */
+  private void begin(String run) {
+    sending.lock();
+    try {
+      this.run = run;
+      after = 0;
+      sent.clear();
+    } finally {
+      sending.unlock();
+    }
+  }
+
   private void read(Exchange events) throws IOException {
-    ByteArrayOutputStream line = new ByteArrayOutputStream();
+    Lines lines = new Lines();
     long heard = System.nanoTime();
     while (!isOver) {
       send();
@@ -270,17 +300,7 @@ final class Link {
         continue;
       }
       heard = System.nanoTime();
-      for (byte b : bytes) {
-        if (b != '\n') {
-          line.write(b);
-        } else if (line.size() > 0) {
-          event(Control.JSON.readTree(line.toString(StandardCharsets.UTF_8)));
-          line.reset();
-        }
-        if (line.size() > LINE_BYTES_MAX) {
-          throw new IOException("an event has more than " + LINE_BYTES_MAX + " bytes");
-        }
-      }
+      lines.read(bytes, this::event);
     }
   }
 
@@ -417,26 +437,42 @@ final class Link {
 
   /** The events of those who used this posse before are not ours. */
   private long newestEvent() throws IOException {
-    long newest = 0;
+    long[] newest = {0};
+    Lines lines = new Lines();
     try (Selector selector = Selector.open();
         Exchange events = control.open(selector, "GET", "/v1/events", new byte[0])) {
-      ByteArrayOutputStream line = new ByteArrayOutputStream();
       byte[] bytes;
       while ((bytes = events.body(SILENCE_MILLIS_MAX)) != null) {
         if (bytes.length == 0) {
           throw new IOException("silent");
         }
-        for (byte b : bytes) {
-          if (b != '\n') {
-            line.write(b);
-          } else if (line.size() > 0) {
-            newest = Control.JSON.readTree(line.toString(StandardCharsets.UTF_8)).path("seq").asLong(newest);
-            line.reset();
-          }
+        lines.read(bytes, event -> newest[0] = event.path("seq").asLong(newest[0]));
+      }
+    }
+    return newest[0];
+  }
+
+  private interface OnLine {
+    void take(JsonNode line) throws IOException;
+  }
+
+  /** NDJSON that comes in pieces. */
+  private static final class Lines {
+    private final ByteArrayOutputStream begun = new ByteArrayOutputStream();
+
+    void read(byte[] bytes, OnLine to) throws IOException {
+      for (byte b : bytes) {
+        if (b != '\n') {
+          begun.write(b);
+        } else if (begun.size() > 0) {
+          JsonNode line = Control.JSON.readTree(begun.toString(StandardCharsets.UTF_8));
+          begun.reset();
+          to.take(line);
+        }
+        if (begun.size() > LINE_BYTES_MAX) {
+          throw new IOException("an event has more than " + LINE_BYTES_MAX + " bytes");
         }
       }
     }
-    return newest;
   }
-
 }

@@ -138,7 +138,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
 
   /** Once, whoever calls first. */
   private void end() {
-    if (link.end()) {
+    if (link != null && link.end()) {
       deleteConfigMap();
     }
   }
