@@ -12,9 +12,6 @@ mod figures;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 
-use std::fs;
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -22,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use common::access::Access;
 use common::control::Control;
-use common::posse::{Posse, Run, command};
+use common::embedded::simulated;
+use common::posse::{Posse, Run};
 use common::proxy::{Proxy, Verdict};
-use common::reaper::Guarded;
 use common::scene::TempDir;
 use common::wait::{wait_for, wait_value};
 use figures::quantile;
@@ -51,18 +48,7 @@ fn main() {
         return;
     }
     let dir = TempDir::new("control");
-    let kubeconfig = dir.path().join("kubeconfig");
-    let mut dev = command(dir.path());
-    dev.args(["dev", "--simulate", "--listen", "127.0.0.1:0"])
-        .args([Path::new("--kubeconfig"), &kubeconfig])
-        .env("POSSE_LOG", "warn")
-        .stdout(Stdio::null());
-    let _dev = Guarded::spawn(&mut dev).unwrap();
-    wait_for(LIMIT, "posse dev to answer", || kubeconfig.exists());
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [
-        {"name": "worker", "image": "example.com/worker:1"}]}});
-    fs::write(dir.path().join("pod.json"), pod.to_string()).unwrap();
-    let access = Access::from_kubeconfig(&kubeconfig);
+    let (_dev, access) = simulated(&dir);
     targets(&dir, &access);
     calls(&dir, &access);
 }

@@ -8,37 +8,21 @@
 mod common;
 mod figures;
 
-use std::fs;
-use std::path::Path;
-use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::access::Access;
-use common::posse::{Posse, Run, command};
-use common::reaper::Guarded;
+use common::embedded::simulated;
+use common::posse::{Posse, Run};
 use common::scene::TempDir;
-use common::wait::{wait_for, wait_value};
+use common::wait::wait_value;
 use figures::{cpu, memory};
-use serde_json::json;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const IDLE: Duration = Duration::from_secs(30);
 
 fn main() {
     let dir = TempDir::new("scale");
-    let kubeconfig = dir.path().join("kubeconfig");
-    let mut dev = command(dir.path());
-    dev.args(["dev", "--simulate", "--listen", "127.0.0.1:0"])
-        .args([Path::new("--kubeconfig"), &kubeconfig])
-        .env("POSSE_LOG", "warn")
-        .stdout(Stdio::null());
-    let _dev = Guarded::spawn(&mut dev).unwrap();
-    wait_for(LIMIT, "posse dev to answer", || kubeconfig.exists());
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [
-        {"name": "worker", "image": "example.com/worker:1"}]}});
-    fs::write(dir.path().join("pod.json"), pod.to_string()).unwrap();
-    let access = Access::from_kubeconfig(&kubeconfig);
+    let (_dev, access) = simulated(&dir);
     let posse = Run::new(dir.path(), "default", &access).env("POSSE_LOG", "info").start();
     posse.wait_ready();
     for (from, to) in [(0, 100), (100, 1_000), (1_000, 10_000), (10_000, 10_100)] {

@@ -12,7 +12,7 @@ use parts::check::Verdict;
 use parts::faults::Profile;
 use parts::world::World;
 use posse::core::ids::GroupName;
-use posse::core::policy::{GroupSpec, Policy, Replace, ScaleDown};
+use posse::core::policy::{GroupSpec, Policy};
 use posse::core::rng::Rng;
 use posse::core::time::Millis;
 
@@ -100,16 +100,10 @@ fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> Wor
     let mut profile = Profile { batch_ms: 1, stuck: 0, ..Profile::draw(&mut rng).calm() };
     change(&mut profile);
     let group = GroupSpec {
-        name: GroupName::from("g"),
         target,
-        min: 0,
-        max: None,
-        scale_down: ScaleDown::Any,
-        replace: Replace::Terminating,
-        memory_steps: Vec::new(),
-        decommission: None,
         from_file: true,
         pod: Some(std::sync::Arc::default()),
+        ..GroupSpec::bare(GroupName::from("g"))
     };
     let policy = Policy { log_lines: 3, ..Policy::default() };
     let mut world = World::with(rng, profile, policy, vec![group]);

@@ -171,6 +171,12 @@ impl Reconciler {
         if has_time || (!executor.is_lost && executor.ending.is_none()) {
             return;
         }
+        self.delete_evidence(id);
+    }
+
+    /// Deletes what is left of an executor, whether it was to be kept or not.
+    pub(in crate::core) fn delete_evidence(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
         executor.is_kept = false;
         self.kept.retain(|kept| *kept != id);
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));

@@ -6,7 +6,6 @@ use crate::core::event::{DeleteCause, Event};
 use crate::core::executors::Group;
 use crate::core::growth::Growth;
 use crate::core::ids::{ExecutorId, GroupName};
-use crate::core::ledger::ChoreKind;
 use crate::core::policy::GroupSpec;
 use crate::core::reconciler::Reconciler;
 use crate::core::time::Millis;
@@ -102,19 +101,14 @@ impl Reconciler {
 
     /// Ends an executor of a group that goes; evidence goes with it.
     fn end_for_good(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         if !executor.is_kept {
             if !executor.is_lost {
                 self.end(id, DeleteCause::ScaledDown, now);
             }
             return;
         }
-        executor.is_kept = false;
-        self.kept.retain(|kept| *kept != id);
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| !pod.deleting) {
-            self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
-        }
+        self.delete_evidence(id);
         self.settle(id, now);
     }
 

@@ -4,13 +4,20 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
-
 /// What is wrong, and after how many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wire) struct Bad {
     pub(super) expected: &'static str,
     pub(super) at: usize,
+}
+
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const QUOTES: u64 = u64::from_ne_bytes([b'"'; 8]);
+const BACKSLASHES: u64 = u64::from_ne_bytes([b'\\'; 8]);
+
+/// The highest bit of each byte that is zero; above the lowest of them others may be set as well.
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & (ONES << 7)
 }
 
 /// A place in a text.
@@ -107,33 +114,35 @@ impl<'a> Json<'a> {
 
     /// Passes over one value.
     pub(super) fn skip(&mut self) -> Done {
-        let mut depth = 0_usize;
+        self.at = match self.next_byte() {
+            Some(b'"') => self.string_end(self.at + 1)?.0 + 1,
+            Some(b'[' | b'{') => self.nested_end()?,
+            _ => match self.word().len() {
+                0 => return self.bad("a value"),
+                n_bytes => self.at + n_bytes,
+            },
+        };
+        Ok(())
+    }
+
+    /// Behind the list or object that begins here: most of what comes is passed over in this loop.
+    fn nested_end(&self) -> Result<usize, Bad> {
+        let bytes = self.text.as_bytes();
+        let (mut at, mut depth) = (self.at, 0_usize);
         loop {
-            match self.next_byte() {
-                Some(b'"') => self.at = self.string_end(self.at + 1)? + 1,
-                Some(b'[' | b'{') => {
-                    depth += 1;
-                    self.at += 1;
-                }
-                Some(b']' | b'}') if depth > 0 => {
+            match bytes.get(at) {
+                Some(b'"') => at = self.string_end(at + 1)?.0,
+                Some(b'[' | b'{') => depth += 1,
+                Some(b']' | b'}') => {
                     depth -= 1;
-                    self.at += 1;
-                }
-                Some(b',' | b':') if depth > 0 => {
-                    self.at += 1;
-                    continue;
-                }
-                _ => {
-                    let n_bytes = self.word().len();
-                    if n_bytes == 0 {
-                        return self.bad("a value");
+                    if depth == 0 {
+                        return Ok(at + 1);
                     }
-                    self.at += n_bytes;
                 }
+                Some(_) => {}
+                None => return Err(Bad { expected: "the end of a value", at }),
             }
-            if depth == 0 {
-                return Ok(());
-            }
+            at += 1;
         }
     }
 
@@ -177,11 +186,10 @@ impl<'a> Json<'a> {
     fn string(&mut self) -> Result<Cow<'a, str>, Bad> {
         self.expect(b'"', "a string")?;
         let begin = self.at;
-        let end = self.string_end(begin)?;
+        let (end, is_escaped) = self.string_end(begin)?;
         self.at = end + 1;
-        let inside = self.text.get(begin..end).unwrap_or_default();
-        if !inside.contains('\\') {
-            return Ok(Cow::Borrowed(inside));
+        if !is_escaped {
+            return Ok(Cow::Borrowed(self.text.get(begin..end).unwrap_or_default()));
         }
         // Rare enough for the parser that knows every escape.
         let whole = self.text.get(begin - 1..=end).unwrap_or_default();
@@ -189,19 +197,26 @@ impl<'a> Json<'a> {
         text.map(Cow::Owned).or(Err(Bad { expected: "a string's escapes", at: begin }))
     }
 
-    /// Where the closing quote is of the string whose first byte is at `at`.
-    fn string_end(&self, mut at: usize) -> Result<usize, Bad> {
+    /// Where the closing quote is of the string whose first byte is at `at`, and whether anything
+    /// in it is escaped. Eight bytes at a time: most strings are short, and there are hundreds.
+    fn string_end(&self, mut at: usize) -> Result<(usize, bool), Bad> {
         let bytes = self.text.as_bytes();
+        let mut is_escaped = false;
         loop {
-            let rest = bytes.get(at..).unwrap_or_default();
-            let Some(n_bytes) = memchr2(b'"', b'\\', rest) else {
-                return Err(Bad { expected: "the end of a string", at: bytes.len() });
-            };
-            at += n_bytes;
-            if bytes.get(at) == Some(&b'"') {
-                return Ok(at);
+            if let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+                let word = u64::from_le_bytes(*eight);
+                let found = zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
+                at += found.trailing_zeros() as usize / 8;
+                if found == 0 {
+                    continue;
+                }
             }
-            at += 2;
+            match bytes.get(at) {
+                Some(b'"') => return Ok((at, is_escaped)),
+                Some(b'\\') => (at, is_escaped) = (at + 2, true),
+                Some(_) => at += 1,
+                None => return Err(Bad { expected: "the end of a string", at: bytes.len() }),
+            }
         }
     }
 
@@ -353,7 +368,10 @@ mod tests {
         }
         assert_eq!(read(b"\"\xff\""), Err(Bad { expected: "UTF-8", at: 1 }));
         let deep = "[".repeat(1_000_000);
-        assert_eq!(skipped(deep.as_bytes()), Err(Bad { expected: "a value", at: 1_000_000 }));
+        assert_eq!(
+            skipped(deep.as_bytes()),
+            Err(Bad { expected: "the end of a value", at: 1_000_000 })
+        );
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Owns reading what `posse cleanup` looks at: pods of any instance, and the pods that own them.
 
-use std::borrow::Cow;
-
 use crate::core::ids::Uid;
 use crate::core::leftover::Leftover;
 use crate::core::pod::Phase;
 use crate::wire::json::Json;
+use crate::wire::list::read_pods;
 use crate::wire::pod::{RawPod, WireError, object};
 
 /// One page of a LIST.
@@ -21,38 +20,12 @@ pub struct Page {
 /// # Errors
 /// When the bytes are not a list of pods, each with a name and a uid.
 pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
-    let mut page = Page::default();
-    let (mut has_meta, mut unread) = (false, None);
-    let mut json = Json::new(bytes)?;
-    json.object(&mut |key, json| {
-        match key {
-            "metadata" => {
-                has_meta = json.object(&mut |key, json| {
-                    if key == "continue" {
-                        page.next = json.text()?.map(Cow::into_owned);
-                    }
-                    Ok(())
-                })?;
-            }
-            "items" => {
-                json.list(&mut |json| {
-                    match object::<RawPod<'_>>(json)?.unwrap_or_default().leftover() {
-                        Ok(pod) => page.pods.push(pod),
-                        Err(error) => unread = Some(error),
-                    }
-                    Ok(())
-                })?;
-            }
-            _ => {}
-        }
+    let mut pods = Vec::new();
+    let ends = read_pods(bytes, &mut |pod| {
+        pods.push(pod.leftover()?);
         Ok(())
     })?;
-    json.end()?;
-    if !has_meta {
-        return Err(WireError::Missing("metadata"));
-    }
-    page.next = page.next.filter(|token| !token.is_empty());
-    unread.map_or(Ok(page), Err)
+    Ok(Page { pods, next: ends.next })
 }
 
 /// Reads the uid and the phase of a pod.

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use crate::core::ids::Version;
 use crate::core::input::Seen;
 use crate::core::pod::Pod;
-use crate::wire::json::Json;
+use crate::wire::json::{Bad, Json};
 use crate::wire::labels::Selection;
-use crate::wire::pod::{RawPod, WireError, object};
+use crate::wire::pod::{Fields, RawPod, WireError, object};
 
 /// One page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,29 +31,40 @@ pub struct Page {
 /// list with a hole in it would end an executor that is alive.
 pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError> {
     let mut page = Page::default();
-    let (mut has_meta, mut unread) = (false, None);
+    let ends = read_pods(bytes, &mut |pod| {
+        match pod.seen(selection)? {
+            Seen::Foreign(_) => page.n_foreign += 1,
+            Seen::Ours(pod) => page.pods.push(pod),
+        }
+        Ok(())
+    })?;
+    page.version = Version::parse(&ends.version_text);
+    Ok(Page { version_text: ends.version_text, next: ends.next, ..page })
+}
+
+/// What a page says besides its pods.
+pub(super) struct Ends {
+    /// The list's resourceVersion; empty where absent.
+    version_text: String,
+    /// The token of the next page; none on the last one.
+    pub(super) next: Option<String>,
+}
+
+/// Hands over each pod of a page.
+pub(super) fn read_pods(
+    bytes: &[u8],
+    each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
+) -> Result<Ends, WireError> {
+    let (mut meta, mut all) = (None, Ok(()));
     let mut json = Json::new(bytes)?;
     json.object(&mut |key, json| {
         match key {
-            "metadata" => {
-                has_meta = json.object(&mut |key, json| {
-                    match key {
-                        "resourceVersion" => {
-                            page.version_text = json.text()?.unwrap_or_default().into_owned();
-                        }
-                        "continue" => page.next = json.text()?.map(Cow::into_owned),
-                        _ => {}
-                    }
-                    Ok(())
-                })?;
-            }
+            "metadata" => meta = object::<RawListMeta<'_>>(json)?,
             "items" => {
                 json.list(&mut |json| {
                     let pod = object::<RawPod<'_>>(json)?.unwrap_or_default();
-                    match pod.seen(selection) {
-                        Ok(Seen::Foreign(_)) => page.n_foreign += 1,
-                        Ok(Seen::Ours(pod)) => page.pods.push(pod),
-                        Err(error) => unread = Some(error),
+                    if all.is_ok() {
+                        all = each(pod);
                     }
                     Ok(())
                 })?;
@@ -63,12 +74,29 @@ pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError
         Ok(())
     })?;
     json.end()?;
-    if !has_meta {
-        return Err(WireError::Missing("metadata"));
+    let meta = meta.ok_or(WireError::Missing("metadata"))?;
+    all?;
+    Ok(Ends {
+        version_text: meta.version.unwrap_or_default().into_owned(),
+        next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
+    })
+}
+
+#[derive(Default)]
+struct RawListMeta<'a> {
+    version: Option<Cow<'a, str>>,
+    next: Option<Cow<'a, str>>,
+}
+
+impl<'a> Fields<'a> for RawListMeta<'a> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+        match key {
+            "resourceVersion" => self.version = json.text()?,
+            "continue" => self.next = json.text()?,
+            _ => {}
+        }
+        Ok(())
     }
-    page.version = Version::parse(&page.version_text);
-    page.next = page.next.filter(|token| !token.is_empty());
-    unread.map_or(Ok(page), Err)
 }
 
 #[cfg(test)]

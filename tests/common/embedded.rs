@@ -18,7 +18,7 @@ use super::real::Real;
 use super::reaper::Guarded;
 use super::scene::TempDir;
 use super::server::{End, Node, Server, Who, create_namespace};
-use super::wait::{PATIENCE, wait_value};
+use super::wait::{PATIENCE, wait_for, wait_value};
 
 /// What it gets to end its pods' processes.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -115,6 +115,22 @@ impl Embedded {
     fn front(&self) -> &Proxy {
         self.front.as_ref().expect("only a server of its own is stopped")
     }
+}
+
+/// A cluster that runs nothing, and beside it the `pod.json` of a plain worker: for benchmarks.
+pub fn simulated(dir: &TempDir) -> (Guarded, Access) {
+    let kubeconfig = dir.path().join("kubeconfig");
+    let mut dev = command(dir.path());
+    dev.args(["dev", "--simulate", "--listen", "127.0.0.1:0"])
+        .args([Path::new("--kubeconfig"), &kubeconfig])
+        .env("POSSE_LOG", "warn")
+        .stdout(Stdio::null());
+    let process = Guarded::spawn(&mut dev).expect("the binary can be started");
+    wait_for(PATIENCE, "posse dev to answer", || kubeconfig.exists());
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [
+        {"name": "worker", "image": "example.com/worker:1"}]}});
+    fs::write(dir.path().join("pod.json"), pod.to_string()).expect("the folder can be written");
+    (process, Access::from_kubeconfig(&kubeconfig))
 }
 
 impl Drop for Embedded {

@@ -11,7 +11,7 @@ use posse::core::event::{Event, LossReason};
 use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::input::{Input, List, ListSource, PodEvent, Seen};
 use posse::core::pod::{ContainerState, End, Phase, Pod};
-use posse::core::policy::{FailureLimit, GroupSpec, Policy, Replace, ScaleDown};
+use posse::core::policy::{FailureLimit, GroupSpec, Policy};
 use posse::core::reconciler::{Identity, Reconciler};
 use posse::core::refusal::{Class, Refusal};
 use posse::core::status::GroupStatus;
@@ -21,18 +21,7 @@ use posse::core::waiting::Waiting;
 pub const PREFIX: &str = "app-x-exec-";
 
 pub fn spec(name: &str, target: u32) -> GroupSpec {
-    GroupSpec {
-        name: GroupName::from(name),
-        target,
-        min: 0,
-        max: None,
-        scale_down: ScaleDown::Any,
-        replace: Replace::Terminating,
-        memory_steps: Vec::new(),
-        decommission: None,
-        from_file: false,
-        pod: Some(Arc::default()),
-    }
+    GroupSpec { target, pod: Some(Arc::default()), ..GroupSpec::bare(GroupName::from(name)) }
 }
 
 /// The default policy with a window wide open, which most rules have nothing to do with.

@@ -8,7 +8,7 @@ use super::*;
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::testing::Folder;
 use crate::core::pod_text::Shape;
-use crate::core::policy::{FailureLimit, Replace, ScaleDown};
+use crate::core::policy::FailureLimit;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
 const EXECUTOR: &str = include_str!("../../../fixtures/config/executor.yaml");
@@ -57,18 +57,8 @@ fn the_contracts_example_becomes_settings() {
     assert_eq!(got.server, Server::Kube { kubeconfig: None, context: None });
     assert_eq!((got.instance.clone(), got.events.clone(), got.keep), (None, None, false));
     let [group] = got.groups.as_slice() else { panic!("one group") };
-    let want = GroupSpec {
-        name: GroupName::from("default"),
-        target: 10,
-        min: 0,
-        max: None,
-        scale_down: ScaleDown::Any,
-        replace: Replace::Terminating,
-        memory_steps: Vec::new(),
-        decommission: None,
-        from_file: true,
-        pod: None,
-    };
+    let want =
+        GroupSpec { target: 10, from_file: true, ..GroupSpec::bare(GroupName::from("default")) };
     assert_eq!(group.spec, want);
     let pod = pod(&got, 0);
     assert_eq!(pod["spec"]["containers"][0]["image"], "proxy:1");
