@@ -1,0 +1,149 @@
+"""What the examples' run.py have in common: a `posse` of one's own, its events, what was checked."""
+
+import contextlib
+import datetime
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import string
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+POLL_SECONDS = 0.02
+SECONDS_MAX = 120
+SECONDS_TO_END = 30
+CHARS_MAX = 100
+
+
+class Late(Exception):
+    """What had to come did not."""
+
+
+def posse_binary():
+    """$POSSE, else the one built last."""
+    if "POSSE" in os.environ:
+        return os.environ["POSSE"]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    built = [path for path in target.glob("*/posse") if path.parent.name in ("release", "debug")]
+    if not built:
+        sys.exit(f"no posse in {target}: run `cargo build --release`, or name one by $POSSE")
+    return str(max(built, key=lambda path: path.stat().st_mtime))
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def json_lines(path):
+    """The whole lines of a file that is still written to; none where there is no file yet."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+class Checks:
+    """One scenario: what it starts ends with it, and its files stay where a check failed."""
+
+    def __init__(self, name):
+        self.name, self.failed = name, 0
+        self.instance = "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
+        self.folder = ROOT / "target" / "examples" / f"{name}-{self.instance}"
+        self.folder.mkdir(parents=True)
+        self.started = []
+        self.at = time.monotonic()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        for process in reversed(self.started):
+            process.terminate()
+            try:
+                process.wait(SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        seconds = f"{time.monotonic() - self.at:.1f} s"
+        if error or self.failed:
+            sys.exit(f"{self.name}: FAILED after {seconds}: {error or self.failed}; see {self.folder}")
+        shutil.rmtree(self.folder)
+        self.say(seconds)
+
+    def say(self, text):
+        print(f"{self.name}: {text}", flush=True)
+
+    def same(self, what, got, want):
+        """A check."""
+        if got != want:
+            self.failed += 1
+            self.say(f"FAILED: {what}:\n  got  {got}\n  want {want}")
+        else:
+            text = str(want)
+            self.say(f"ok: {what}: {text if len(text) < CHARS_MAX else text[:CHARS_MAX] + '…'}")
+
+    def start(self, log, *command, **environment):
+        """Starts a process from the project's folder; its output goes to files."""
+        with open(self.folder / f"{log}.out", "w") as out, open(self.folder / f"{log}.err", "w") as err:
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                env={**os.environ, "NO_COLOR": "1", **environment},
+            )
+        self.started.append(process)
+        return process
+
+    def output(self, log):
+        return (self.folder / log).read_text()
+
+    def until(self, what, condition):
+        """Waits for what has to come; what the condition answers then."""
+        end = time.monotonic() + SECONDS_MAX
+        while not (got := condition()):
+            codes = [process.poll() for process in self.started]
+            if any(code not in (None, 0, -signal.SIGKILL) for code in codes):
+                raise Late(f"{what}: a process ended before: {codes}")
+            if time.monotonic() > end:
+                raise Late(f"{what}: not within {SECONDS_MAX} s")
+            time.sleep(POLL_SECONDS)
+        return got
+
+    def configuration(self, *replaced):
+        """The example's posse.yaml with words of it replaced."""
+        text = (ROOT / "examples" / self.name / "posse.yaml").read_text()
+        for word, other in replaced:
+            assert word in text, word
+            text = text.replace(word, str(other))
+        path = self.folder / "posse.yaml"
+        path.write_text(text)
+        return str(path)
+
+    def events(self, *names):
+        events = json_lines(self.folder / "events")
+        return [event for event in events if event["event"] in names]
+
+    def processes(self):
+        """Executors of this run that live."""
+        wanted = f"POSSE_INSTANCE={self.instance}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                is_ours = wanted in (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if is_ours and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+        return found
+
+
+def at(event):
+    """When it was, in seconds since 1970."""
+    return datetime.datetime.fromisoformat(event["time"].replace("Z", "+00:00")).timestamp()

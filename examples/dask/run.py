@@ -1,0 +1,188 @@
+"""Runs the example under a `posse run --dev` of its own and checks what came of it.
+
+    run.py [SEED]       SEED (default 1): which worker is killed, and which ones hold results
+
+run.sh installs what this needs, and starts it.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+from distributed import Client
+
+sys.path.append(str(Path(__file__).parents[1]))
+from checks import ROOT, Checks, at, free_port, posse_binary
+
+N, BLOCK = 1_500, 250
+DASK = str(Path(sys.executable).parent / "dask")
+HELD_BYTES = {"most": 16 << 20, "some": 8 << 20}
+
+
+def matrix(xp, prime, **chunks):
+    """Whole numbers below 1,009, so that float64 adds up their products exactly, too."""
+    i = xp.arange(N * N, **chunks).reshape(N, N)
+    return (i * prime + i // 13) % 1_009
+
+
+def with_dask(prime):
+    x = matrix(da, prime, chunks=N * BLOCK).rechunk(BLOCK)
+    product = x @ x.T
+    return (product % 9_973).sum(axis=1), product.max(axis=0), product[::7, ::11]
+
+
+def with_numpy(prime):
+    x = matrix(np, prime).astype(np.float64)
+    product = (x @ x.T).astype(np.int64)
+    return (product % 9_973).sum(axis=1), product.max(axis=0), product[::7, ::11]
+
+
+def hold(name, n_bytes, path):
+    """A result of so many bytes; each time that it is made, a line in the file."""
+    with open(path, "a") as file:
+        print(name, file=file)
+    return np.full(n_bytes // 8, n_bytes)
+
+
+class Play:
+    def __init__(self, checks, seed):
+        self.checks, self.seeded = checks, random.Random(seed)
+        port = free_port()
+        configuration = checks.configuration(
+            ("8786", port), ("target/dask/bin/dask", DASK), ("timeout: 60s", "timeout: 20s"))
+        self.posse = checks.start(
+            "posse", posse_binary(), "run", "--dev", "-f", configuration,
+            "--instance", checks.instance, "--events", str(checks.folder / "events"),
+            OMP_NUM_THREADS="1", DASK_DISTRIBUTED__ADAPTIVE__TARGET_DURATION="200ms",
+        )
+        self.client = Client(f"tcp://127.0.0.1:{port}", timeout=60)
+        self.until = checks.until
+        self.work = []
+
+    def workers(self):
+        """Executor id -> address of each worker that the scheduler has."""
+        found = self.client.scheduler_info(n_workers=-1)["workers"]
+        return {int(worker["name"]): address for address, worker in found.items()}
+
+    def registered(self):
+        """When workers came, by address, seconds since 1970."""
+        events = self.client.get_events("all")
+        return {e["worker"]: when for when, e in events if e["action"] == "add-worker"}
+
+    def is_busy(self):
+        """Gives them another computation where the last one is done."""
+        if not self.work or all(future.done() for future in self.work[-1][1]):
+            prime = 7_919 + 2 * len(self.work)
+            self.work.append((prime, self.client.compute(with_dask(prime))))
+        return True
+
+    def to_six(self):
+        six = self.until("six workers", lambda: self.is_busy() and len(w := self.workers()) == 6 and w)
+        target = next(e for e in self.checks.events("target_changed") if e["target"] == 6)
+        seconds = max(self.registered()[address] for address in six.values()) - at(target)
+        self.checks.say(f"target 6 -> the sixth worker registered: {seconds:.2f} s")
+        return six
+
+    def kill_one(self, six):
+        pids = self.client.run(os.getpid)
+        victim = self.seeded.choice(sorted(six))
+        self.until("the victim works",
+                   lambda: self.is_busy() and len(self.client.processing()[six[victim]]) > 0)
+        os.kill(pids[six[victim]], signal.SIGKILL)
+        loss = self.until("its loss", lambda: self.is_busy() and self.checks.events("executor_lost"))[0]
+        now = self.until("a successor",
+                         lambda: self.is_busy() and len(w := self.workers()) == 6 and victim not in w and w)
+        seconds = self.registered()[now[max(now)]] - at(loss)
+        self.checks.say(f"worker lost -> its successor registered: {seconds:.2f} s")
+        same = self.checks.same
+        same("the loss", (loss["executor"], loss["reason"], loss["exit_code"]), (victim, "app_error", 137))
+        same("the workers then", sorted(now), sorted({*six, max(six) + 1} - {victim}))
+        same("it was in the middle of something", self.removed(six[victim])["processing-tasks"] != set(), True)
+        return now
+
+    def removed(self, address):
+        events = [event for _, event in self.client.get_events("all")]
+        return next(e for e in events if e["action"] == "remove-worker" and e["worker"] == address)
+
+    def check_work(self):
+        """All that was computed, in whatever state the cluster was."""
+        for prime, futures in self.work:
+            self.until("all that was computed", lambda: all(future.done() for future in futures))
+            got = self.client.gather(list(futures))
+            are_same = [np.array_equal(one, other) for one, other in zip(got, with_numpy(prime))]
+            self.checks.same(f"product of {N} x {N}, as NumPy has it, bit by bit", are_same, [True] * 3)
+
+    def to_one(self, now):
+        """Two workers hold the only copy of a result; the one that holds more has to stay."""
+        most, some = self.seeded.sample(sorted(now), 2)
+        path = str(self.checks.folder / "made")
+        held = [
+            self.client.submit(hold, name, HELD_BYTES[name], path, workers=[now[worker]], key=name)
+            for name, worker in [("most", most), ("some", some)]
+        ]
+        self.until("both results", lambda: all(future.status == "finished" for future in held))
+        self.until("one worker", lambda: len(self.workers()) == 1)
+        same, events = self.checks.same, self.checks.events
+        killed = [event for event in events("executor_lost") if event["reason"] == "killed"]
+        same("retired, then killed", sorted(e["executor"] for e in killed), sorted({*now} - {most}))
+        same("the worker that stays", sorted(self.workers()), [most])
+        same("the target", events("target_changed")[-1]["target"], 1)
+        sizes = {future.key: future.result(timeout=60).nbytes for future in held}
+        same("results held by one worker each", sizes, HELD_BYTES)
+        same("how often they were made", sorted(Path(path).read_text().split()), ["most", "some"])
+        retired = [self.removed(now[worker]) for worker in now if worker != most]
+        same("results lost with them", [e["lost-computed-tasks"] for e in retired], [set()] * 5)
+        return most
+
+    def silence(self, worker):
+        """The last worker hangs: only its heartbeats tell."""
+        [pid] = self.client.run(os.getpid).values()
+        os.kill(pid, signal.SIGSTOP)
+        loss = self.until("its loss", lambda: [
+            e for e in self.checks.events("executor_lost") if e["reason"] == "heartbeat_timeout"])[0]
+        os.kill(pid, signal.SIGKILL)
+        self.until("another one", lambda: len(w := self.workers()) == 1 and worker not in w)
+        self.checks.same("lost for its silence", loss["executor"], worker)
+
+    def end(self):
+        self.posse.terminate()
+        self.client.close(timeout=1)
+        self.until("the end", lambda: self.posse.poll() is not None)
+        self.checks.same("exit code", self.posse.returncode, 0)
+        losses = [event["executor"] for event in self.checks.events("executor_lost")]
+        self.checks.same("losses told once", len(losses), len(set(losses)))
+        self.checks.same("workers left behind", self.checks.processes(), [])
+
+
+def without_posse(what, words, address):
+    """The scheduler says what is wrong and what to do, and ends."""
+    with Checks("dask") as checks:
+        scheduler = subprocess.run(
+            [DASK, "scheduler", "--port", str(free_port()), "--no-dashboard",
+             "--preload", "examples/dask/posse_preload.py"],
+            cwd=ROOT, capture_output=True, text=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": "examples/queue", "POSSE_CONTROL": address})
+        said = {word: word in scheduler.stderr for word in words}
+        checks.same(f"{what}: exit code, words", (scheduler.returncode, said), (1, dict.fromkeys(words, True)))
+
+
+def main():
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    with Checks("dask") as checks, dask.config.set({"array.slicing.split-large-chunks": False}):
+        play = Play(checks, seed)
+        six = play.kill_one(play.to_six())
+        last = play.to_one(six)
+        play.check_work()
+        play.silence(last)
+        play.end()
+    without_posse("no posse is named", ["POSSE_CONTROL", "posse run"], "")
+    without_posse("nobody answers", ["/nowhere", "is `posse run` there"], "unix:/nowhere")
+
+
+main()
