@@ -73,8 +73,17 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
     let embedded = Embedded::start(&settings, &world.env)?;
     let server = connect(&settings, embedded.kubeconfig(), world)?;
     let ground = Ground::find(&settings, world, &server)?;
-    let run =
-        Run { settings: &settings, world, clock, signals: &signals, progress, server, ground };
+    let kubeconfig = embedded.kubeconfig();
+    let run = Run {
+        settings: &settings,
+        world,
+        clock,
+        signals: &signals,
+        progress,
+        server,
+        ground,
+        kubeconfig,
+    };
     let code = run.run();
     embedded.stop();
     code
@@ -190,6 +199,8 @@ struct Run<'a> {
     progress: Option<Progress>,
     server: Connection,
     ground: Ground,
+    /// The embedded cluster's.
+    kubeconfig: Option<&'a Path>,
 }
 
 /// Who the run is, once the Lease has been asked for.
@@ -560,6 +571,7 @@ impl Run<'_> {
                 }),
                 // The driver may go to another folder before it reads it.
                 control_token_file: self.settings.control_token_file.as_deref().map(absolute),
+                kubeconfig: self.kubeconfig.map(Path::to_path_buf),
             },
             probe: match driver.ready {
                 Ready::Tcp(port) => Some(format!("{host}:{port}")),

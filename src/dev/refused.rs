@@ -269,6 +269,12 @@ impl Refused {
         Self::not_acceptable("406: Not Acceptable").about("", "", "")
     }
 
+    /// Clients that ask for a web socket first (fabric8's) watch by HTTP after a 503.
+    pub(crate) fn no_web_socket() -> Self {
+        let message = "watches are served by HTTP here, not by web sockets".to_owned();
+        Self::new(503, "ServiceUnavailable", message)
+    }
+
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
         let message = format!("{} {} not found", kind.resource(), go_quoted(name));
         Self::new(404, "NotFound", message).about_resource(kind, name)

@@ -60,6 +60,9 @@ impl Handler for Endpoint {
         }
         match self.api.answer(&request, &self.address) {
             Answer::Log(log) => log.serve(&self.api, responder),
+            Answer::Watch(_) if wants_web_socket(&request) => {
+                self.send(&Answer::refused(&Refused::no_web_socket()), responder)
+            }
             Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
                 let asked = request.query("resourceVersion").unwrap_or_default();
                 let message = format!("too old resource version: {asked}");
@@ -73,6 +76,10 @@ impl Handler for Endpoint {
             },
         }
     }
+}
+
+fn wants_web_socket(request: &Request) -> bool {
+    request.header("upgrade").is_some_and(|to| to.eq_ignore_ascii_case("websocket"))
 }
 
 impl Endpoint {

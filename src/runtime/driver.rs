@@ -24,6 +24,8 @@ pub struct DriverEnv {
     /// As clients name it; none with the control API off.
     pub control: Option<String>,
     pub control_token_file: Option<PathBuf>,
+    /// The embedded cluster's; none leaves the driver the one that it would have anyhow.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 impl DriverEnv {
@@ -99,6 +101,9 @@ impl Driver {
                 Some(value) => process.env(name, value),
                 None => process.env_remove(name),
             };
+        }
+        if let Some(kubeconfig) = &env.kubeconfig {
+            process.env("KUBECONFIG", kubeconfig);
         }
         let failed = |error| DriverError::Start { program: program.clone(), error };
         let child = process.spawn().map_err(failed)?;
@@ -298,6 +303,7 @@ mod tests {
             namespace: "ns".into(),
             control: Some("unix:/s".into()),
             control_token_file: None,
+            kubeconfig: Some("/kubeconfig".into()),
         };
         Driver::start(&command, &env).unwrap()
     }
@@ -347,7 +353,7 @@ mod tests {
         let file = folder.path().join("env");
         let script = format!(
             "echo \"$POSSE_APP $POSSE_INSTANCE $POSSE_NAMESPACE $POSSE_CONTROL \
-             ${{POSSE_CONTROL_TOKEN_FILE-unset}} $POSSE_EXE $(cut -d' ' -f5 /proc/$$/stat) $$\" \
+             ${{POSSE_CONTROL_TOKEN_FILE-unset}} $KUBECONFIG $POSSE_EXE $(cut -d' ' -f5 /proc/$$/stat) $$\" \
              > {}",
             file.display()
         );
@@ -355,7 +361,7 @@ mod tests {
         assert_eq!(end(&mut driver).code, 0);
         let exe = std::env::current_exe().unwrap();
         let pid = driver.pid().as_raw_nonzero();
-        let want = format!("w a1b2c ns unix:/s unset {} {pid} {pid}\n", exe.display());
+        let want = format!("w a1b2c ns unix:/s unset /kubeconfig {} {pid} {pid}\n", exe.display());
         assert_eq!(fs::read_to_string(file).unwrap(), want);
     }
 

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Compiles the adapter against the jars of a Spark: build.sh SPARK_HOME [posse-spark.jar]
+# Needs a JDK 17 or later, and nothing else.
+set -eu
+[ $# -ge 1 ] || { echo "usage: $0 SPARK_HOME [JAR]" >&2; exit 2; }
+jars=$1/jars
+jar=${2:-posse-spark.jar}
+src=$(dirname "$0")/src/dev/posse/spark
+command -v javac >/dev/null || { echo "javac is missing: install a JDK, 17 or later" >&2; exit 2; }
+path=''
+# Not all of them: some name jars in their manifests that are not there, and -Xlint says so.
+for name in spark-core spark-kubernetes spark-common-utils scala-library kubernetes- jackson- slf4j-api jsr305; do
+  for file in "$jars/$name"*.jar; do
+    if [ -e "$file" ]; then path=$path:$file; fi
+  done
+done
+case $path in
+*/spark-kubernetes_2.13-*) ;;
+*)
+  echo "$jars has no spark-kubernetes_2.13-*.jar: is this a Spark 4 with Kubernetes?" >&2
+  exit 2
+  ;;
+esac
+classes=$(mktemp -d)
+trap 'rm -rf "$classes"' EXIT
+javac -Xlint:all -Werror --release 17 -cp "${path#:}" -d "$classes" "$src"/*.java
+# Whole or not at all: a driver may be reading it.
+jar cf "$classes.jar" -C "$classes" .
+mv "$classes.jar" "$jar"

@@ -1,0 +1,478 @@
+package dev.posse.spark;
+
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.nio.channels.Selector;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.concurrent.locks.ReentrantLock;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The one thread between an engine and posse: sends the latest targets, and tells the engine of its
+ * executors' ends. posse may go and come back meanwhile.
+ */
+final class Link {
+  private static final Logger LOG = LoggerFactory.getLogger(Link.class);
+
+  /** An event stream sends an empty line every 15 s. */
+  private static final long SILENCE_MILLIS_MAX = 45_000;
+  private static final long AWAY_MILLIS = 1_000;
+  /** After a refusal of what may be taken later. */
+  private static final long REFUSED_MILLIS = 10_000;
+  private static final int LINE_BYTES_MAX = 1 << 20;
+  /** Ids that ended: a pod's last words may come a minute later, not ten thousand executors later. */
+  private static final int ENDED_MAX = 20_000;
+  private static final int START_TRIES_MAX = 30;
+  private static final int END_TRIES_MAX = 3;
+
+  /** What the link asks of the engine whose executors these are. */
+  interface Engine {
+    /** The body of a PUT that makes this profile's group, without the target. */
+    ObjectNode group(int profile);
+
+    /** The executors that it knows at this moment. */
+    List<String> executors();
+
+    void lost(String executor, int exitCode, boolean causedByApp, String why);
+  }
+
+  private final Control control;
+  private final String namespace;
+  private final Engine engine;
+  private final Selector bell;
+
+  /** Held while something is sent that the end must not overtake. */
+  private final ReentrantLock sending = new ReentrantLock();
+  private volatile boolean isOver;
+
+  // Given by the engine's threads, under `this`.
+  private Map<Integer, Integer> wanted = new TreeMap<>();
+  private final Set<Long> removed = new TreeSet<>();
+  private final Map<String, Boolean> ended = new LinkedHashMap<>() {
+    private static final long serialVersionUID = 1L;
+
+    @Override
+    protected boolean removeEldestEntry(Map.Entry<String, Boolean> eldest) {
+      return size() > ENDED_MAX;
+    }
+  };
+
+  // The link's thread's own, or under `sending`.
+  private String run = "";
+  private long after;
+  private boolean isAway;
+  private long retryAt;
+  /** Profile to the target that posse has of us in this run. */
+  private final Map<Integer, Integer> sent = new HashMap<>();
+  private final Set<Integer> refused = new HashSet<>();
+
+  Link(Control control, String namespace, Engine engine) {
+    this.control = control;
+    this.namespace = namespace;
+    this.engine = engine;
+    try {
+      this.bell = Selector.open();
+    } catch (IOException e) {
+      throw new IllegalArgumentException("no selector is to be had: " + e, e);
+    }
+  }
+
+  /**
+   * Makes the first group, without executors yet, and begins to follow.
+   *
+   * @throws IllegalArgumentException with what is wrong and what to do
+   */
+  void start(int profile) {
+    try {
+      JsonNode status = status();
+      if (!status.path("namespace").asText().equals(namespace)) {
+        throw new IllegalArgumentException("posse's namespace is " + status.path("namespace").asText()
+            + " and spark.kubernetes.namespace is " + namespace + ": they must be one");
+      }
+      run = status.path("run").asText();
+      after = newestEvent();
+      Control.Answer answer = put(profile, 0);
+      for (int tries = 1; isLater(answer) && tries < START_TRIES_MAX; tries++) {
+        LOG.info("posse cannot take the executors' group now, and is asked again: {}", answer.error());
+        pause(AWAY_MILLIS);
+        answer = put(profile, 0);
+      }
+      if (!answer.isOk()) {
+        throw new IllegalArgumentException(refusal(answer));
+      }
+      sent.put(profile, 0);
+    } catch (IOException e) {
+      throw new IllegalArgumentException("posse at " + control.address + " does not answer (" + e.getMessage()
+          + "): is `posse run` running, and is this its control address?", e);
+    }
+    LOG.info("posse at {} keeps the executors (run {})", control.address, run);
+    Thread thread = new Thread(this::follow, "posse-link");
+    thread.setDaemon(true);
+    thread.start();
+  }
+
+  /** Nothing is wrong with what was asked. */
+  private static boolean isLater(Control.Answer answer) {
+    return answer.status() == 429 || answer.status() == 503;
+  }
+
+  private static String refusal(Control.Answer answer) {
+    boolean isOld = answer.status() == 404 || answer.status() == 405
+        || answer.body().path("error").asText().startsWith("unknown field");
+    return isOld
+        ? "this posse is too old, it makes no groups by its control API (" + answer.error() + "): use a newer one"
+        : answer.status() == 400
+            ? "the executors' pod is refused: " + answer.error()
+            : "posse does not take the executors' group: " + answer.error();
+  }
+
+  /** The latest word on how many there should be; those not named should have none. */
+  void want(Map<Integer, Integer> targets) {
+    synchronized (this) {
+      wanted.replaceAll((profile, target) -> 0);
+      wanted.putAll(targets);
+    }
+    ring();
+  }
+
+  /** The engine let go of an executor. Where posse has not ended it, it should now. */
+  void removed(String executor, String why) {
+    synchronized (this) {
+      if (ended.containsKey(executor) || !executor.matches("[1-9][0-9]{0,17}")) {
+        return;
+      }
+      ended.put(executor, true);
+      removed.add(Long.valueOf(executor));
+    }
+    LOG.info("Executor {} was let go ({}): posse ends it", executor, why);
+    ring();
+  }
+
+  private synchronized void ring() {
+    if (bell.isOpen()) {
+      bell.wakeup();
+    }
+  }
+
+  synchronized boolean hasEnded(String executor) {
+    return ended.containsKey(executor);
+  }
+
+  /** Ends all groups. True where this call did so, false where one did before. */
+  boolean end() {
+    sending.lock();
+    try {
+      if (isOver) {
+        return false;
+      }
+      isOver = true;
+      ring();
+      Set<Integer> profiles = new TreeSet<>(sent.keySet());
+      synchronized (this) {
+        profiles.addAll(wanted.keySet());
+      }
+      profiles.forEach(this::delete);
+      return true;
+    } finally {
+      sending.unlock();
+    }
+  }
+
+  private void delete(int profile) {
+    String why = "";
+    for (int tries = 0; tries < END_TRIES_MAX; tries++) {
+      try {
+        Control.Answer answer = control.call("DELETE", "/v1/groups/" + profile, null);
+        if (answer.isOk() || answer.status() == 404) {
+          return;
+        }
+        why = answer.error();
+      } catch (IOException e) {
+        why = e.toString();
+      }
+      pause(AWAY_MILLIS);
+    }
+    LOG.warn("The executors of profile {} stay, posse at {} did not end them: {}. `posse cleanup` does",
+        profile, control.address, why);
+  }
+
+  private static void pause(long millis) {
+    try {
+      Thread.sleep(millis);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+    }
+  }
+
+  private void follow() {
+    while (!isOver) {
+      try {
+        session();
+      } catch (Exception e) {
+        // Of any kind: this thread is the executors' only word to posse.
+        if (!isAway && !isOver) {
+          LOG.warn("posse at {} is away ({}); the executors go on, and the targets are sent when it is back",
+              control.address, e.getMessage() == null ? e.toString() : e.getMessage());
+        }
+        isAway = true;
+      }
+      if (!isOver) {
+        pause(AWAY_MILLIS);
+      }
+    }
+    synchronized (this) {
+      try {
+        bell.close();
+      } catch (IOException e) {
+        LOG.debug("A selector could not be closed", e);
+      }
+    }
+  }
+
+  /** Follows until posse goes. */
+  private void session() throws IOException {
+    // Before its first LIST it knows of no executor.
+    Control.Answer ready = control.call("GET", "/readyz", null);
+    if (!ready.isOk()) {
+      throw new IOException("not ready: " + ready.error());
+    }
+    List<String> known = List.copyOf(engine.executors());
+    JsonNode status = status();
+    boolean isNew = !status.path("run").asText().equals(run);
+    if (isNew) {
+      LOG.info("posse at {} was started anew (run {})", control.address, status.path("run").asText());
+      begin(status.path("run").asText());
+    } else if (isAway) {
+      LOG.info("posse at {} is back", control.address);
+    }
+    isAway = false;
+    String path = "/v1/events?follow=true&run=" + run + "&after=" + after;
+    try (Exchange events = control.open(bell, "GET", path, new byte[0])) {
+      if (events.status() != 200) {
+        throw new IOException("no events, status " + events.status());
+      }
+      if (isNew) {
+        missing(known, status);
+      }
+      read(events);
+    }
+  }
+
+  /** This one knows nothing of us. */
+  private void begin(String run) {
+    sending.lock();
+    try {
+      this.run = run;
+      after = 0;
+      sent.clear();
+    } finally {
+      sending.unlock();
+    }
+  }
+
+  private void read(Exchange events) throws IOException {
+    Lines lines = new Lines();
+    long heard = System.nanoTime();
+    while (!isOver) {
+      send();
+      byte[] bytes = events.body(AWAY_MILLIS);
+      if (bytes == null) {
+        throw new IOException("it ends");
+      }
+      if (bytes.length == 0) {
+        if (System.nanoTime() - heard > SILENCE_MILLIS_MAX * 1_000_000) {
+          throw new IOException("silent");
+        }
+        continue;
+      }
+      heard = System.nanoTime();
+      lines.read(bytes, this::event);
+    }
+  }
+
+  private void event(JsonNode event) throws IOException {
+    String id = event.path("executor").asText();
+    switch (event.path("event").asText()) {
+      case "executor_lost" -> {
+        String why = event.path("reason").asText() + ": " + event.path("message").asText();
+        gone(id, event.path("exit_code").asInt(-1), event.path("caused_by_app").asBoolean(), why);
+      }
+      case "executor_deleted" -> gone(id, -1, false, "posse ended it: " + event.path("cause").asText());
+      case "create_refused" -> LOG.warn("No executors for profile {} now ({}): {}",
+          event.path("group").asText(), event.path("cause").asText(), event.path("message").asText());
+      case "missed" -> missing(List.copyOf(engine.executors()), status());
+      default -> { }
+    }
+    after = event.path("seq").asLong(after);
+  }
+
+  /** Once for each executor: the first word is the one with the reason. */
+  private void gone(String id, int exitCode, boolean causedByApp, String why) {
+    synchronized (this) {
+      if (ended.put(id, true) != null) {
+        return;
+      }
+    }
+    // Also where the engine does not know it: it may be registering at this moment.
+    engine.lost(id, exitCode, causedByApp, why);
+  }
+
+  /** Tells of those that ended while nobody could. */
+  private void missing(List<String> known, JsonNode status) {
+    Set<String> there = new HashSet<>();
+    for (JsonNode executor : status.path("executors")) {
+      if (!executor.path("state").asText().equals("failed")) {
+        there.add(executor.path("id").asText());
+      }
+    }
+    for (String id : known) {
+      if (!there.contains(id)) {
+        gone(id, -1, false, "it ended while posse was away");
+      }
+    }
+  }
+
+  /** Sends what has changed: targets first, so that who is let go is not replaced. */
+  private void send() throws IOException {
+    sending.lock();
+    try {
+      Map<Integer, Integer> targets;
+      List<Long> ends;
+      synchronized (this) {
+        targets = new TreeMap<>(wanted);
+        ends = List.copyOf(removed);
+      }
+      if (isOver || System.nanoTime() < retryAt && retryAt != 0) {
+        return;
+      }
+      retryAt = 0;
+      for (Map.Entry<Integer, Integer> target : targets.entrySet()) {
+        if (!target.getValue().equals(sent.get(target.getKey()))) {
+          sendTarget(target.getKey(), target.getValue());
+        }
+      }
+      if (!ends.isEmpty()) {
+        kill(ends);
+      }
+    } finally {
+      sending.unlock();
+    }
+  }
+
+  private void sendTarget(int profile, int target) throws IOException {
+    String error;
+    try {
+      Control.Answer answer = put(profile, target);
+      if (answer.status() == 404) {
+        sent.remove(profile);
+        answer = put(profile, target);
+      }
+      if (answer.isOk()) {
+        sent.put(profile, target);
+        if (refused.remove(profile)) {
+          LOG.info("posse takes profile {} now", profile);
+        }
+        return;
+      }
+      error = answer.error();
+    } catch (IllegalArgumentException e) {
+      error = e.getMessage();
+    }
+    retryAt = System.nanoTime() + REFUSED_MILLIS * 1_000_000;
+    if (refused.add(profile)) {
+      LOG.error("posse does not take profile {} with {} executors, and is asked again: {}", profile, target, error);
+    }
+  }
+
+  private void kill(List<Long> executors) throws IOException {
+    ObjectNode body = Control.JSON.createObjectNode();
+    ArrayNode list = body.putArray("executors");
+    executors.forEach(list::add);
+    // The target says whether it is to be replaced.
+    body.put("replace", true).put("force", true).put("reason", "Spark let it go");
+    Control.Answer answer = control.call("POST", "/v1/executors/kill", body);
+    if (answer.isOk() || answer.status() == 400) {
+      synchronized (this) {
+        removed.removeAll(executors);
+      }
+    }
+    if (!answer.isOk()) {
+      LOG.warn("posse does not end {}: {}", executors, answer.error());
+      retryAt = System.nanoTime() + AWAY_MILLIS * 1_000_000;
+    }
+  }
+
+  /** With the whole group where posse does not know it yet. */
+  private Control.Answer put(int profile, int target) throws IOException {
+    ObjectNode body = sent.containsKey(profile) ? Control.JSON.createObjectNode() : engine.group(profile);
+    return control.call("PUT", "/v1/groups/" + profile, body.put("target", target));
+  }
+
+  private JsonNode status() throws IOException {
+    Control.Answer answer = control.call("GET", "/v1/status", null);
+    if (answer.status() == 401) {
+      throw new IllegalArgumentException(
+          "posse at " + control.address + " does not know this token: look at spark.posse.control.tokenFile"
+              + " or POSSE_CONTROL_TOKEN_FILE");
+    }
+    if (!answer.isOk() || !answer.body().has("run")) {
+      throw new IOException("its status cannot be had: " + answer.error());
+    }
+    return answer.body();
+  }
+
+  /** The events of those who used this posse before are not ours. */
+  private long newestEvent() throws IOException {
+    long[] newest = {0};
+    Lines lines = new Lines();
+    try (Selector selector = Selector.open();
+        Exchange events = control.open(selector, "GET", "/v1/events", new byte[0])) {
+      byte[] bytes;
+      while ((bytes = events.body(SILENCE_MILLIS_MAX)) != null) {
+        if (bytes.length == 0) {
+          throw new IOException("silent");
+        }
+        lines.read(bytes, event -> newest[0] = event.path("seq").asLong(newest[0]));
+      }
+    }
+    return newest[0];
+  }
+
+  private interface OnLine {
+    void take(JsonNode line) throws IOException;
+  }
+
+  /** NDJSON that comes in pieces. */
+  private static final class Lines {
+    private final ByteArrayOutputStream begun = new ByteArrayOutputStream();
+
+    void read(byte[] bytes, OnLine to) throws IOException {
+      for (byte b : bytes) {
+        if (b != '\n') {
+          begun.write(b);
+        } else if (begun.size() > 0) {
+          JsonNode line = Control.JSON.readTree(begun.toString(StandardCharsets.UTF_8));
+          begun.reset();
+          to.take(line);
+        }
+        if (begun.size() > LINE_BYTES_MAX) {
+          throw new IOException("an event has more than " + LINE_BYTES_MAX + " bytes");
+        }
+      }
+    }
+  }
+}

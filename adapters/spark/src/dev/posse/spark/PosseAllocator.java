@@ -1,0 +1,218 @@
+package dev.posse.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
+
+import io.fabric8.kubernetes.api.model.Container;
+import io.fabric8.kubernetes.api.model.HasMetadata;
+import io.fabric8.kubernetes.api.model.Pod;
+import io.fabric8.kubernetes.api.model.PodBuilder;
+import io.fabric8.kubernetes.client.Config;
+import io.fabric8.kubernetes.client.KubernetesClient;
+import io.fabric8.kubernetes.client.KubernetesClientBuilder;
+
+import org.apache.spark.SecurityManager;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.SparkException;
+import org.apache.spark.deploy.k8s.KubernetesConf$;
+import org.apache.spark.deploy.k8s.KubernetesExecutorConf;
+import org.apache.spark.deploy.k8s.KubernetesExecutorSpec;
+import org.apache.spark.deploy.k8s.submit.KubernetesClientUtils;
+import org.apache.spark.resource.ResourceProfile;
+import org.apache.spark.scheduler.ExecutorExited;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationEnd;
+import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
+import org.apache.spark.scheduler.cluster.k8s.AbstractPodsAllocator;
+import org.apache.spark.scheduler.cluster.k8s.ExecutorPodsSnapshotsStore;
+import org.apache.spark.scheduler.cluster.k8s.KubernetesClusterSchedulerBackend;
+import org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBuilder;
+import org.apache.spark.util.Clock;
+
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+import scala.Option;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Spark's pods allocator that leaves the executors to posse: a resource profile is a group there.
+ * Spark's own calls touch memory alone; a {@link Link} talks to posse.
+ *
+ * <p>Set by {@code spark.kubernetes.allocation.pods.allocator=dev.posse.spark.PosseAllocator}.
+ */
+public final class PosseAllocator extends AbstractPodsAllocator {
+  private static final Logger LOG = LoggerFactory.getLogger(PosseAllocator.class);
+
+  private final SparkConf conf;
+  private final SecurityManager security;
+  private final KubernetesExecutorBuilder builder;
+  private final KubernetesClient client;
+  private final String namespace;
+  private final Option<Pod> driverPod;
+  private Link link;
+
+  /** As Spark calls it. */
+  public PosseAllocator(SparkConf conf, SecurityManager security, KubernetesExecutorBuilder builder,
+      KubernetesClient client, ExecutorPodsSnapshotsStore snapshots, Clock clock) {
+    this.conf = conf;
+    this.security = security;
+    this.builder = builder;
+    this.client = client;
+    this.namespace = conf.get("spark.kubernetes.namespace", "default");
+    this.driverPod = findDriverPod(conf.get("spark.kubernetes.driver.pod.name", ""));
+  }
+
+  private Option<Pod> findDriverPod(String name) {
+    if (name.isEmpty()) {
+      return Option.empty();
+    }
+    Pod pod = client.pods().inNamespace(namespace).withName(name).get();
+    if (pod == null) {
+      throw new IllegalArgumentException(
+          "there is no pod " + name + " in " + namespace + ", which spark.kubernetes.driver.pod.name names");
+    }
+    return Option.apply(pod);
+  }
+
+  @Override
+  public Option<Pod> driverPod() {
+    return driverPod;
+  }
+
+  /** Fails, and with it the application, where posse cannot be reached or does not take the executors' pod. */
+  @Override
+  public void start(String appId, KubernetesClusterSchedulerBackend backend) {
+    // Where Spark keeps its context from others: there is no other way to it this early.
+    SparkContext context =
+        backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler.sc();
+    try {
+      Settings.check(conf);
+      Settings.without(conf).forEach(LOG::warn);
+      Link.Engine engine = new Engine(appId, backend);
+      link = new Link(Settings.control(conf), namespace, engine);
+      ResourceProfile profile = context.resourceProfileManager().defaultResourceProfile();
+      link.start(profile.id());
+    } catch (IllegalArgumentException e) {
+      throw sparkException(e.getMessage(), e);
+    } catch (LinkageError e) {
+      throw sparkException("the adapter was compiled for another Spark than " + context.version()
+          + ": build it anew against its jars (" + e + ")", e);
+    }
+    context.addSparkListener(new End());
+    Runtime.getRuntime().addShutdownHook(new Thread(this::end, "posse-end"));
+  }
+
+  /** Checked, as all of Spark's own; it stops the context's start. */
+  private static RuntimeException sparkException(String what, Throwable cause) {
+    return PosseAllocator.<RuntimeException>sneak(new SparkException("posse: " + what, cause));
+  }
+
+  @SuppressWarnings("unchecked")
+  private static <T extends Throwable> T sneak(Throwable e) throws T {
+    throw (T) e;
+  }
+
+  @Override
+  public void setTotalExpectedExecutors(scala.collection.immutable.Map<ResourceProfile, Object> total) {
+    Map<Integer, Integer> targets = new TreeMap<>();
+    CollectionConverters.asJava(total).forEach((profile, count) -> targets.put(profile.id(), (Integer) count));
+    link.want(targets);
+  }
+
+  @Override
+  public boolean isDeleted(String executorId) {
+    return link.hasEnded(executorId);
+  }
+
+  /** Spark calls this only where it deletes the executors itself; the listener's word came before. */
+  @Override
+  public void stop(String appId) {
+    end();
+  }
+
+  /** Once, whoever calls first. */
+  private void end() {
+    if (link != null && link.end()) {
+      deleteConfigMap();
+    }
+  }
+
+  /** Spark leaves it where it does not delete the executors. Its own client may be closed by now. */
+  private void deleteConfigMap() {
+    if (conf.getBoolean("spark.kubernetes.executor.disableConfigMap", false)) {
+      return;
+    }
+    String name = KubernetesClientUtils.configMapNameExecutor();
+    Config config = client.getConfiguration();
+    try (KubernetesClient own = new KubernetesClientBuilder().withConfig(config).build()) {
+      own.configMaps().inNamespace(namespace).withName(name).delete();
+    } catch (RuntimeException e) {
+      LOG.warn("The ConfigMap {} in {} could not be deleted and stays: {}", name, namespace, e.toString());
+    }
+  }
+
+  /** What Spark does without saying so to its allocator. */
+  private final class End extends SparkListener {
+    @Override
+    public void onApplicationEnd(SparkListenerApplicationEnd event) {
+      end();
+    }
+
+    /** Stopped by dynamic allocation, silent for too long, or decommissioned. */
+    @Override
+    public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
+      link.removed(event.executorId(), event.reason());
+    }
+  }
+
+  /** Spark, as the link sees it. */
+  private final class Engine implements Link.Engine {
+    private final String appId;
+    private final KubernetesClusterSchedulerBackend backend;
+
+    private Engine(String appId, KubernetesClusterSchedulerBackend backend) {
+      this.appId = appId;
+      this.backend = backend;
+    }
+
+    @Override
+    public ObjectNode group(int profileId) {
+      KubernetesExecutorConf executor =
+          KubernetesConf$.MODULE$.createExecutorConf(conf, Template.ID, appId, driverPod, profileId);
+      ResourceProfile profile = backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler
+          .sc().resourceProfileManager().resourceProfileFromId(profileId);
+      KubernetesExecutorSpec spec;
+      try {
+        spec = builder.buildFromFeatures(executor, security, client, profile);
+      } catch (Exception e) {
+        throw new IllegalArgumentException("Spark cannot build the executors' pod: " + e.getMessage(), e);
+      }
+      Container container = spec.pod().container();
+      Pod pod = new PodBuilder(spec.pod().pod()).editOrNewSpec().addToContainers(container).endSpec().build();
+      List<HasMetadata> resources =
+          new ArrayList<>(CollectionConverters.asJava(spec.executorKubernetesResources()));
+      ObjectNode group = Control.JSON.createObjectNode();
+      group.set("template", Template.of(pod, resources));
+      group.put("container", container.getName());
+      // Whom a lower target ends is Spark's choice, and comes later.
+      group.put("scale_down", "pending");
+      return group;
+    }
+
+    @Override
+    public List<String> executors() {
+      return CollectionConverters.asJava(backend.getExecutorIds());
+    }
+
+    @Override
+    public void lost(String executor, int exitCode, boolean causedByApp, String why) {
+      backend.doRemoveExecutor(executor, new ExecutorExited(exitCode, causedByApp, why));
+    }
+  }
+}

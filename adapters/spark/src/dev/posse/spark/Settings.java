@@ -1,0 +1,80 @@
+package dev.posse.spark;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+import org.apache.spark.SparkConf;
+
+/** What the adapter asks of Spark's configuration, and what of it means something else with posse. */
+final class Settings {
+  /** Without these Spark and posse would both do the same work. */
+  private static final Map<String, String> NEEDED = new LinkedHashMap<>();
+  /** Keys that mean nothing to posse, and what does. */
+  private static final Map<String, String> INSTEAD = new LinkedHashMap<>();
+
+  static {
+    NEEDED.put("spark.kubernetes.executor.deleteOnTermination", "false");
+    NEEDED.put("spark.executor.maxNumFailures", "2147483647");
+    NEEDED.put("spark.kubernetes.executor.enableApiWatcher", "false");
+
+    String none = "posse has nothing like it";
+    INSTEAD.put("spark.kubernetes.allocation.batch.delay", "posse does not wait between creates");
+    INSTEAD.put("spark.kubernetes.allocation.batch.size", "allocation.in_flight_max in posse.yaml");
+    INSTEAD.put("spark.kubernetes.allocation.driver.readinessTimeout", "driver.ready in posse.yaml");
+    INSTEAD.put("spark.kubernetes.allocation.executor.timeout", "allocation.start_timeout in posse.yaml");
+    INSTEAD.put("spark.kubernetes.allocation.maxPendingPods", "allocation.pending_max in posse.yaml");
+    INSTEAD.put("spark.kubernetes.allocation.maxPendingPodsPerRp", "allocation.pending_max in posse.yaml");
+    INSTEAD.put("spark.kubernetes.allocation.maximum", "failures.app in posse.yaml ends what fails for ever");
+    INSTEAD.put("spark.kubernetes.allocation.recoveryMode.enabled", none);
+    INSTEAD.put("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides");
+    INSTEAD.put("spark.executor.failuresValidityInterval", "failures.window in posse.yaml");
+  }
+
+  private Settings() {}
+
+  /** @throws IllegalArgumentException with every line that is missing */
+  static void check(SparkConf conf) {
+    List<String> missing = new ArrayList<>();
+    NEEDED.forEach((key, value) -> {
+      if (!conf.get(key, "").strip().equalsIgnoreCase(value)) {
+        missing.add(key + "=" + value + (conf.contains(key) ? " (it is " + conf.get(key) + ")" : ""));
+      }
+    });
+    if (!missing.isEmpty()) {
+      throw new IllegalArgumentException("posse keeps the executors, so Spark must not: set " + String.join(", ", missing));
+    }
+    for (String key : List.of("spark.kubernetes.driver.reusePersistentVolumeClaim",
+        "spark.kubernetes.driver.waitToReusePersistentVolumeClaim")) {
+      if (conf.getBoolean(key, false)) {
+        throw new IllegalArgumentException(
+            key + "=true cannot be had with posse: a claim made OnDemand goes with its executor; set it to false");
+      }
+    }
+  }
+
+  /** One line for each key that is set and has no effect. */
+  static List<String> without(SparkConf conf) {
+    List<String> lines = new ArrayList<>();
+    INSTEAD.forEach((key, instead) -> {
+      if (conf.contains(key)) {
+        lines.add(key + " has no effect with posse: " + instead);
+      }
+    });
+    return lines;
+  }
+
+  /** Where posse is. */
+  static Control control(SparkConf conf) {
+    String address = conf.get("spark.posse.control", System.getenv().getOrDefault("POSSE_CONTROL", ""));
+    if (address.isEmpty()) {
+      throw new IllegalArgumentException(
+          "where is posse? Start the driver by `posse run -- spark-submit ...`, or set spark.posse.control"
+              + " or POSSE_CONTROL to unix:PATH or HOST:PORT");
+    }
+    String token = conf.get("spark.posse.control.tokenFile",
+        System.getenv().getOrDefault("POSSE_CONTROL_TOKEN_FILE", ""));
+    return new Control(address, token.isEmpty() ? null : token);
+  }
+}

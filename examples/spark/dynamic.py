@@ -1,0 +1,36 @@
+"""Dynamic allocation with shuffle tracking, 1 -> 6 -> 1: prints the executors' ids at each step."""
+
+import sys
+import threading
+import time
+
+from pyspark.sql import SparkSession
+
+import executors
+
+
+def wait_for(count):
+    executors.wait_until(spark, f"{count} executors", lambda: len(executors.registered(spark)) == count)
+    print(f"{count} executors: {executors.registered(spark)}", flush=True)
+
+
+def work():
+    # Twelve tasks that last, for executors of one core; and a shuffle behind them.
+    slow = spark.sparkContext.parallelize(range(12), 12).map(lambda n: (time.sleep(12), (n % 3, n))[1])
+    results.extend(slow.reduceByKey(lambda a, b: a + b, 6).collect())
+
+
+spark = SparkSession.builder.appName("dynamic").getOrCreate()
+wait_for(1)
+results = []
+job = threading.Thread(target=work)
+job.start()
+wait_for(6)
+job.join()
+# The shuffle's data keeps its executors until Spark forgets it.
+spark.sparkContext._jvm.System.gc()
+wait_for(1)
+if sorted(results) != [(0, 18), (1, 22), (2, 26)]:
+    sys.exit(f"the result is wrong: {results}")
+print("the result is right", flush=True)
+spark.stop()

@@ -1,0 +1,72 @@
+"""Evicts executors at work, COUNT times in all: no task attempt is spent, or the job would fail.
+
+Run with spark.task.maxFailures=1: the first attempt that counts fails the job.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import urllib.request
+
+from pyspark.sql import SparkSession
+
+import witness
+
+DEADLINE_SECONDS = 1500
+# posse slows a group down where five of its executors end within a minute of their start.
+YOUNG_MAX = 4
+YOUNG_SECONDS = 62
+
+
+def evict(name):
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    request = urllib.request.Request(
+        f"{witness.server()}/api/v1/namespaces/{witness.NAMESPACE}/pods/{name}/eviction",
+        json.dumps(body).encode(), {"content-type": "application/json"})
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def busy():
+    """The executors that have a task."""
+    infos = context._jsc.sc().statusStore().executorList(True)
+    infos = [infos.apply(i) for i in range(infos.size())]
+    return {info.id() for info in infos if info.activeTasks() > 0}
+
+
+count = int(sys.argv[1])
+spark = SparkSession.builder.appName("evictions").getOrCreate()
+context = spark.sparkContext
+flag = sys.argv[2]
+open(flag, "w", encoding="utf-8").close()
+
+
+def task(n):
+    """Lasts until the evictions are over."""
+    while os.path.exists(flag):
+        time.sleep(0.2)
+    return n
+
+
+results = []
+job = threading.Thread(target=lambda: results.append(context.parallelize(range(8), 8).map(task).sum()))
+job.start()
+evicted, times = set(), []
+until = time.monotonic() + DEADLINE_SECONDS
+while len(evicted) < count and job.is_alive() and time.monotonic() < until:
+    at_work = busy()
+    for pod in witness.executors(witness.get("pods")["items"]):
+        labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
+        recent = [at for at in times if time.monotonic() - at < YOUNG_SECONDS]
+        if labels["spark-exec-id"] in at_work and name not in evicted and len(evicted) < count and len(recent) < YOUNG_MAX:
+            evict(name)
+            evicted.add(name)
+            times.append(time.monotonic())
+    time.sleep(0.2)
+os.unlink(flag)
+job.join(120)
+if len(evicted) != count or results != [28]:
+    sys.exit(f"{len(evicted)} evictions, then {results}")
+print(f"{count} evictions, no task attempt spent, the result is right", flush=True)
+spark.stop()

@@ -1,0 +1,190 @@
+#!/bin/sh
+# Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
+# cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions]
+# [away] [timing] [prepare]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
+# POSSE: the binary (default: target/release/posse, else target/debug/posse).
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+cd "$top"
+PYSPARK=pyspark==4.3.0
+home=$top/target/spark
+EVICTIONS=${EVICTIONS:-50}
+EXECUTORS=${EXECUTORS:-20}
+
+fail() {
+    echo "spark: FAILED: $*" >&2
+    exit 1
+}
+
+command -v javac >/dev/null || fail "javac is missing: install a JDK, 17 or later"
+posse=${POSSE:-$top/target/release/posse}
+[ -x "$posse" ] || posse=$top/target/debug/posse
+[ -x "$posse" ] || fail "there is no posse at $posse: cargo build --release"
+
+# Once; a half-made environment has no mark.
+if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
+    python3 -m venv "$home/venv"
+    "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK"
+    echo "$PYSPARK" > "$home/version"
+fi
+PATH=$home/venv/bin:$PATH
+SPARK_HOME=$(python3 -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')
+POSSE_SPARK_JAR=$home/posse-spark.jar
+PYTHONPATH=$here
+PYTHONDONTWRITEBYTECODE=1
+export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
+"$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
+
+# name, configuration, command...
+posse() {
+    work=$home/work/$1
+    config=$2
+    shift 2
+    rm -rf "$work"
+    mkdir -p "$work"
+    SPARK_EXAMPLE_WORK=$work "$posse" run --dev -f "$here/$config" --events "$work/events" -- "$@" > "$work/log" 2>&1 || {
+        tail -n 60 "$work/log" >&2
+        fail "the whole log is $work/log"
+    }
+    # What the recipe says of itself, without Spark's and posse's own lines.
+    grep -E '^(all [0-9]+ executors|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
+}
+
+# name, options of the witness, --, arguments of spark-submit...
+watched() {
+    name=$1
+    shift
+    options=''
+    while [ "$1" != -- ]; do
+        options="$options $1"
+        shift
+    done
+    shift
+    # shellcheck disable=SC2086
+    posse "$name" posse.yaml python3 "$here/witness.py" $options sh "$here/submit.sh" "$@"
+}
+
+same_words() {
+    . "$top/examples/wordcount/words.sh"
+    cat "$top"/fixtures/text/*.txt | count | sort > "$work/want"
+    sort "$work/out" > "$work/got"
+    cmp "$work/want" "$work/got" || fail "the words differ: $work/want, $work/got"
+    echo "same as sort | uniq -c: $(wc -l < "$work/got") words"
+}
+
+wordcount() {
+    watched wordcount -- --conf spark.executor.instances=2 \
+        "$here/wordcount.py" "$top/fixtures/text" "$home/work/wordcount/out"
+    same_words
+}
+
+dynamic() {
+    watched dynamic -- --conf spark.dynamicAllocation.enabled=true \
+        --conf spark.dynamicAllocation.minExecutors=1 --conf spark.dynamicAllocation.maxExecutors=6 \
+        --conf spark.dynamicAllocation.executorIdleTimeout=3s \
+        --conf spark.dynamicAllocation.shuffleTracking.enabled=true \
+        --conf spark.dynamicAllocation.shuffleTracking.timeout=5s \
+        "$here/dynamic.py"
+}
+
+killed() {
+    watched killed -- --conf spark.executor.instances=2 "$here/killed.py"
+}
+
+profiles() {
+    watched profiles --memory 0=896Mi --memory 1=984Mi -- \
+        --conf spark.dynamicAllocation.enabled=true --conf spark.dynamicAllocation.maxExecutors=2 \
+        "$here/profiles.py"
+}
+
+standalone() {
+    posse standalone standalone.yaml sh "$here/standalone.sh" \
+        "$here/wordcount.py" "$top/fixtures/text" "$home/work/standalone/out"
+    same_words
+}
+
+stopped() {
+    watched stopped -- --conf spark.executor.instances=2 "$here/stopped.py"
+}
+
+evictions() {
+    watched evictions -- --conf spark.executor.instances=4 --conf spark.task.maxFailures=1 \
+        "$here/evictions.py" "$EVICTIONS" "$home/work/evictions/flag"
+}
+
+# posse is killed with -9 while the application works, then an executor, and posse begins anew.
+away() {
+    work=$home/work/away
+    rm -rf "$work"
+    mkdir -p "$work"
+    export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" POSSE_CONTROL="unix:$work/socket"
+    "$posse" dev --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
+    cluster=$! keeper='' driver=''
+    trap 'kill -9 $keeper $driver; kill $cluster' EXIT
+    await "$KUBECONFIG" $cluster
+    keep
+    python3 "$here/witness.py" sh "$here/submit.sh" --conf spark.executor.instances=2 \
+        "$here/away.py" "$work" > "$work/log" 2>&1 &
+    driver=$!
+    await "$work/working" $driver
+    kill -9 "$keeper"
+    rm -f "$work/socket"
+    touch "$work/away"
+    await "$work/killed" $driver
+    keep
+    touch "$work/back"
+    wait "$driver" || fail "the whole log is $work/log"
+    grep -E "^the result|^all " "$work/log"
+    kill "$keeper" "$cluster"
+    trap - EXIT
+}
+
+# A posse without a driver of its own, always the same one.
+keep() {
+    "$posse" run -f "$here/posse.yaml" --instance again --control "$POSSE_CONTROL" >> "$work/posse.log" 2>&1 &
+    keeper=$!
+    await "$work/socket" $keeper
+}
+
+# A file of the process that makes it.
+await() {
+    while ! [ -e "$1" ]; do
+        kill -0 "$2" 2>/dev/null || fail "$1 never came: look at the logs in $work"
+        sleep 0.2
+    done
+}
+
+# Under posse and under Spark's own allocator, in turn. The last --conf of a key wins.
+timing() {
+    for allocator in posse spark posse spark; do
+        set --
+        if [ $allocator = spark ]; then
+            set -- --conf spark.kubernetes.allocation.pods.allocator=direct \
+                --conf spark.kubernetes.executor.deleteOnTermination=true \
+                --conf spark.kubernetes.executor.enableApiWatcher=true
+        fi
+        echo "allocator: $allocator"
+        # shellcheck disable=SC2016
+        posse timing posse.yaml sh -c 'exec sh "$0" "$@" "$(date +%s%3N)"' "$here/submit.sh" "$@" \
+            --conf spark.executor.instances="$EXECUTORS" "$here/timing.py" "$EXECUTORS"
+    done
+}
+
+# All that is needed is there by now.
+prepare() { :; }
+
+[ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
+for recipe; do
+    case $recipe in
+    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | prepare) ;;
+    *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
+    esac
+done
+for recipe; do
+    from=$(date +%s)
+    echo "== $recipe"
+    "$recipe"
+    echo "-- $recipe: $(($(date +%s) - from)) s"
+done

@@ -1,0 +1,39 @@
+#!/bin/sh
+# The driver's command: spark-submit against the cluster of $KUBECONFIG, with posse's five lines.
+# Needs SPARK_HOME, POSSE_SPARK_JAR and POSSE_CONTROL; arguments go to spark-submit.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+server=$(sed -n 's/.*server: *"\{0,1\}\([^",}]*\).*/\1/p' "$KUBECONFIG" | head -n 1)
+
+work=${SPARK_EXAMPLE_WORK:?a folder of its own}
+# The embedded node pulls no image: the command stands in the template. In a real image it is the
+# entry point, and there is no template.
+cat > "$work/executor.yaml" <<YAML
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+    - name: spark
+      command: [sh, "$here/executor.sh"]
+      env:
+        - {name: SPARK_HOME, value: "$SPARK_HOME"}
+YAML
+
+exec "$SPARK_HOME/bin/spark-submit" \
+    --master "k8s://$server" \
+    --conf spark.kubernetes.allocation.pods.allocator=dev.posse.spark.PosseAllocator \
+    --conf "spark.driver.extraClassPath=$POSSE_SPARK_JAR" \
+    --conf spark.kubernetes.executor.deleteOnTermination=false \
+    --conf spark.executor.maxNumFailures=2147483647 \
+    --conf spark.kubernetes.executor.enableApiWatcher=false \
+    --conf spark.kubernetes.namespace=default \
+    --conf spark.kubernetes.container.image=none \
+    --conf spark.kubernetes.executor.podTemplateFile="$work/executor.yaml" \
+    --conf spark.kubernetes.executor.podTemplateContainerName=spark \
+    --conf spark.kubernetes.executor.request.cores=100m \
+    --conf spark.executor.memory=512m \
+    --conf spark.driver.host=127.0.0.1 \
+    --conf spark.driver.bindAddress=127.0.0.1 \
+    --conf spark.ui.enabled=false \
+    --conf spark.pyspark.python="$(command -v python3)" \
+    "$@"
