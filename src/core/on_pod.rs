@@ -101,6 +101,9 @@ impl Reconciler {
         let mut executor = Executor::new(pod.group.clone(), now);
         executor.uid = Some(uid.clone());
         executor.is_adopted = true;
+        // Which nodes it keeps away from is not known any more: it may have to for as long as that.
+        let bad_nodes = &self.policy.bad_nodes;
+        executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));
         executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
         // Its loss was told, and counted, before posse was started again.
         executor.is_lost = pod.counted.is_some();
