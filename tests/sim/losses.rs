@@ -14,7 +14,7 @@ use super::check::{Check, Verdict, fail};
 use super::cluster::{Cause, Cluster};
 
 /// The last word from the server may be so old: a backlog of the watch, a LIST on its way.
-const STALE_MS: u64 = 45_000;
+const STALE_MS: u64 = 6_000;
 /// A loss is charged when it is heard of and told some milliseconds later.
 const BATCH_MS: u64 = 20;
 
