@@ -39,7 +39,7 @@ export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 # name, configuration, command...
 posse() {
-    work=$home/work/$1
+    work=$home/runs/$1
     config=$2
     shift 2
     rm -rf "$work"
@@ -76,7 +76,7 @@ same_words() {
 
 wordcount() {
     watched wordcount -- --conf spark.executor.instances=2 \
-        "$here/wordcount.py" "$top/fixtures/text" "$home/work/wordcount/out"
+        "$here/wordcount.py" "$top/fixtures/text" "$home/runs/wordcount/out"
     same_words
 }
 
@@ -101,7 +101,7 @@ profiles() {
 
 standalone() {
     posse standalone standalone.yaml sh "$here/standalone.sh" \
-        "$here/wordcount.py" "$top/fixtures/text" "$home/work/standalone/out"
+        "$here/wordcount.py" "$top/fixtures/text" "$home/runs/standalone/out"
     same_words
 }
 
@@ -111,12 +111,12 @@ stopped() {
 
 evictions() {
     watched evictions -- --conf spark.executor.instances=4 --conf spark.task.maxFailures=1 \
-        "$here/evictions.py" "$EVICTIONS" "$home/work/evictions/flag"
+        "$here/evictions.py" "$EVICTIONS" "$home/runs/evictions/flag"
 }
 
 # posse is killed with -9 while the application works, then an executor, and posse begins anew.
 away() {
-    work=$home/work/away
+    work=$home/runs/away
     rm -rf "$work"
     mkdir -p "$work"
     export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" POSSE_CONTROL="unix:$work/socket"
