@@ -1,6 +1,7 @@
 //! Arguments to checked settings, to a run, to an exit code.
 
 pub mod args;
+pub mod check;
 pub mod cleanup;
 pub mod client;
 #[cfg(feature = "dev")]
@@ -93,6 +94,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         #[cfg(feature = "dev")]
         Command::DevContainer => dev::container(),
         Command::Run(args) => run::run(&args, world),
+        Command::Check(args) => check::check(&args, world, out),
         Command::Cleanup(args) => cleanup::cleanup(&args, world, out),
         Command::Status(args) => client::status(&args, world, out),
         Command::Scale(args) => client::scale(&args, world, out),

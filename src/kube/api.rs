@@ -441,7 +441,9 @@ pub fn version(http: &Http) -> Result<String, Refusal> {
 pub fn lost(error: TransportError) -> Refusal {
     let (class, message) = match error {
         TransportError::Credentials(message) => (Class::Unauthorized, message),
-        TransportError::NotSent(message) => (Class::Transient, message),
+        TransportError::NotSent(message) | TransportError::Tls(message) => {
+            (Class::Transient, message)
+        }
         TransportError::Unknown(message) => (Class::Unknown, message),
     };
     Refusal { class, code: 0, reason: String::new(), message, retry_after_ms: None }
@@ -474,7 +476,7 @@ fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
         Ok(_) if body.len() as u64 > bytes_max => format!("it is longer than {bytes_max} bytes"),
         Ok(_) => {
             let Stream { status, retry_after, json, .. } = *stream;
-            return Ok(Response { status, retry_after, json, body });
+            return Ok(Response { status, retry_after, json, date: None, body });
         }
         Err(e) => e.to_string(),
     };
@@ -489,7 +491,7 @@ pub(super) fn get(path: String, timeout: Duration, body_bytes_max: u64) -> Reque
     Request { method: Method::Get, path, content_type: JSON, body: None, timeout, body_bytes_max }
 }
 
-fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Request<'_> {
+pub(super) fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Request<'_> {
     Request {
         method,
         path,
@@ -501,7 +503,7 @@ fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Requ
 }
 
 /// The path of a write: it says who writes.
-fn written(path: &str) -> String {
+pub(super) fn written(path: &str) -> String {
     format!("{path}?fieldManager={FIELD_MANAGER}")
 }
 

@@ -10,6 +10,7 @@ mod incluster;
 mod kubeconfig;
 pub mod leftovers;
 pub mod owner;
+pub mod preflight;
 mod proxy;
 pub mod story;
 mod stream;
