@@ -74,7 +74,12 @@ pub fn check_before_a_run(server: &dyn Server) {
     let (report, code) = check(&scene, &admin, 1, &["--template", "big.yaml"]);
     assert_eq!(code, 4, "{report:#}");
     assert_eq!(report["ok"], false);
-    expect(&report, "limits", "note", "small: Container max memory=64Mi, defaultRequest memory=32Mi");
+    expect(
+        &report,
+        "limits",
+        "note",
+        "small: Container max memory=64Mi, defaultRequest memory=32Mi",
+    );
     expect(&report, "template default", "failed", "maximum memory usage per Container is 64Mi");
 
     let (report, code) = check(&scene, &admin, 1, &["--namespace", "nowhere"]);
