@@ -1,8 +1,12 @@
 //! What posse.yaml may say, and what is said about each mistake in it.
 
+use serde_json::json;
+
 use super::*;
-use crate::core::policy::BadNodes;
+use crate::core::policy::{BadNodes, Decommission, Replace, ScaleDown};
 use crate::core::rng::Rng;
+use crate::wire::memory::Growth;
+use crate::wire::template::Shorthands;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
 const FULL_JSON: &str = include_str!("../../../fixtures/config/full.json");
