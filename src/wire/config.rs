@@ -9,7 +9,7 @@ use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::yaml::{Kind, Node};
 
-pub use driver::{Driver, Ready, host_mistake};
+pub use driver::{Driver, DriverKind, DriverPod, Ready, host_mistake};
 pub use group::{Group, PodSource};
 
 /// The most creates under way at a time; each has a connection and a thread of its own.
@@ -54,7 +54,35 @@ pub const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bad_nodes", &["avoid_for", "losses", "share", "window"]),
-    ("driver", &["command", "host", "ready", "silence"]),
+    (
+        "driver",
+        &[
+            "annotations",
+            "args",
+            "command",
+            "config_maps",
+            "container",
+            "cpu",
+            "deadline",
+            "env",
+            "host",
+            "image",
+            "image_pull_secrets",
+            "kind",
+            "labels",
+            "memory",
+            "node_selector",
+            "pod",
+            "posse_image",
+            "ready",
+            "resources",
+            "retries",
+            "secrets",
+            "service_account",
+            "silence",
+            "template",
+        ],
+    ),
     (
         "executors",
         &[
@@ -74,6 +102,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "oom_growth",
             "pod",
             "replace",
+            "resources",
             "scale_down",
             "sidecar_failure",
             "template",

@@ -8,6 +8,7 @@ use crate::core::policy::{Decommission, Replace, ScaleDown};
 use crate::wire::config::{checked, only, trouble};
 use crate::wire::memory::Growth;
 use crate::wire::names;
+use crate::wire::quantity::Quantity;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::template::Shorthands;
 use crate::wire::yaml::{Entry, Kind, Node};
@@ -103,18 +104,12 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
     if let Some(max) = max.filter(|max| count > *max) {
         return Err(section.error("count", format_args!("{count} is above max, which is {max}")));
     }
-    let source = match (section.text("template")?, section.json_map("pod")?) {
-        (Some(_), Some(_)) => return Err(section.error("pod", "give either pod or template")),
-        (Some(path), None) => PodSource::File(path),
-        (None, Some(pod)) => PodSource::Inline(pod),
-        (None, None) => PodSource::Shorthands,
-    };
     Ok(Group {
         name,
         count,
         min,
         max,
-        source,
+        source: source(section)?,
         container: section.text("container")?,
         shorthands: shorthands(section)?,
         scale_down: section.word(
@@ -134,6 +129,16 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
         )?,
         growth: trouble::growth(section)?,
         decommission: decommission(section)?,
+    })
+}
+
+/// `template`, a file, or `pod`, the same inline.
+pub(super) fn source(section: &Section<'_>) -> Result<PodSource, ConfigError> {
+    Ok(match (section.text("template")?, section.json_map("pod")?) {
+        (Some(_), Some(_)) => return Err(section.error("pod", "give either pod or template")),
+        (Some(path), None) => PodSource::File(path),
+        (None, Some(pod)) => PodSource::Inline(pod),
+        (None, None) => PodSource::Shorthands,
     })
 }
 
@@ -164,7 +169,29 @@ pub(super) fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigErro
         env: env(section)?,
         cpu: checked(section, "cpu", cpu_mistake)?,
         memory: checked(section, "memory", memory_mistake)?,
+        resources: resources(section)?,
     })
+}
+
+/// Requests and limits by resource: amounts as texts or numbers.
+fn resources(section: &Section<'_>) -> Result<Option<Value>, ConfigError> {
+    let Some(all) = section.json_map("resources")? else { return Ok(None) };
+    let inner = section.section("resources")?;
+    inner.only(&["limits", "requests"])?;
+    for part in ["limits", "requests"] {
+        for entry in inner.section(part)?.entries() {
+            if entry.value.scalar().is_none_or(|text| Quantity::parse(&text).is_none()) {
+                let path = inner.path_of(part);
+                let found = entry.value.describe();
+                let message = format!(
+                    "{path}.{}: expected an amount like 1 or 4Gi, found {found}",
+                    entry.key
+                );
+                return Err(ConfigError { file: section.file.to_owned(), at: entry.at, message });
+            }
+        }
+    }
+    Ok(Some(all))
 }
 
 /// `env` is a map of NAME: value, or a list as Kubernetes has it.
