@@ -134,6 +134,9 @@ pub struct RunArgs {
     /// Leave the executors behind at the end
     #[arg(long)]
     pub keep: bool,
+    /// End with 143 instead of 0 where a signal asked for the end: to a Job 0 would be its work done
+    #[arg(long)]
+    pub as_job: bool,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,

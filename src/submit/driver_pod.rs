@@ -74,8 +74,10 @@ impl Build<'_> {
         container.insert("command".to_owned(), json!([program]));
         let config = self.plan.files.config_path();
         let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
+        let as_job = (self.plan.pod.kind == DriverKind::Job).then_some("--as-job");
         let given = self.plan.args.iter().map(String::as_str);
-        let mut args: Vec<Value> = first.into_iter().chain(given).map(|arg| json!(arg)).collect();
+        let words = first.into_iter().chain(as_job).chain(given);
+        let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // What the template has its container run is the driver, where nothing else says so.
         if !theirs.is_empty() && !self.has_command() {
             args.push(json!("--"));
