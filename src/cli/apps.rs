@@ -1,6 +1,7 @@
 //! Owns `posse apps`, `posse logs` and `posse stop`: what they are asked for, and what they print.
 
 use std::io::Write;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use jiff::Timestamp;
@@ -164,7 +165,8 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         let signals = signals()?;
         let tail = args.tail;
         let read = move |say: crate::submit::follow::Say<'_>| {
-            LogFollower { objects, say, tail }.follow(&pod_name);
+            let is_ended = &AtomicBool::new(false);
+            LogFollower { objects, say, tail, is_ended }.follow(&pod_name);
         };
         let done = wait::pump(read, &signals, out)?;
         return Ok(done.map_or(wait::DETACHED, |()| Code::Clean));
