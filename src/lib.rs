@@ -7,8 +7,8 @@
 //! writers' answers, signals, child exit --/       ledger, plan
 //! ```
 //!
-//! Rooms import to the right only: `cli -> { submit, dev, runtime } -> control -> serve -> kube -> wire ->
-//! core`. The crate is a library for its own tests; its outside contract is the binary.
+//! Rooms import to the right only: `cli -> { submit, dev, runtime } -> control -> serve -> kube ->
+//! wire -> core`. The crate is a library for its own tests; its outside contract is the binary.
 
 pub mod cli;
 pub mod control;

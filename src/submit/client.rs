@@ -48,7 +48,7 @@ pub enum NotSubmitted {
     /// We were told to stop in time; nothing is left.
     Interrupted,
     /// What is left could not be removed.
-    Remains { objects: Vec<String>, because: Box<NotSubmitted> },
+    Remains { objects: Vec<String>, because: Box<Self> },
 }
 
 impl fmt::Display for NotSubmitted {

@@ -105,13 +105,18 @@ impl Follower {
             if self.logs {
                 let (tail, is_ended) = (self.tail, &is_ended);
                 let mut reader = LogFollower { objects: log_objects, say, tail, is_ended };
-                scope.spawn(move || {
+                let read = move || {
                     for pod in &pods {
                         reader.follow(&pod);
                         reader.tail = None;
                     }
                     drop(done_sender);
-                });
+                };
+                if let Err(error) =
+                    thread::Builder::new().name("log".to_owned()).spawn_scoped(scope, read)
+                {
+                    log::warn!("the driver's log is not read: {error}");
+                }
             } else {
                 drop((pods, done_sender));
             }

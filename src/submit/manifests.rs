@@ -127,3 +127,6 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;
