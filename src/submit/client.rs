@@ -231,7 +231,11 @@ impl Submission<'_> {
                 Ok(())
             }
             Err(refusal) => {
-                let what = format!("the driver's pod would be refused ({})", self.plan.name());
+                let remedy = match refusal.message.contains("error looking up service account") {
+                    true => "; --create-rbac makes one, deploy/rbac.yaml makes posse-driver",
+                    false => "",
+                };
+                let what = format!("the driver's pod would be refused{remedy}");
                 Err(NotSubmitted::Refused { what, refusal })
             }
         }
