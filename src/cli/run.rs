@@ -13,7 +13,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::rights;
 use crate::cli::run::embedded::Embedded;
 use crate::cli::run::ground::Ground;
-use crate::cli::run::instance::Who;
+use crate::cli::run::instance::{Ears, Who};
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
 use crate::cli::{World, logger};
@@ -28,18 +28,21 @@ use crate::core::lease::Release;
 use crate::core::policy::GroupSpec;
 use crate::core::reconciler::{Identity, Reconciler};
 use crate::core::rng::Rng;
+use crate::core::sweep::Orphans;
 use crate::core::time::Millis;
 use crate::kube::api::Pods;
+use crate::kube::leftovers::Leftovers;
 use crate::kube::owner::DriverPod;
 use crate::runtime::clock::Clock;
 use crate::runtime::drafts::Drafter;
 use crate::runtime::driver::DriverEnv;
 use crate::runtime::engine::{DriverPlan, Engine, SharedMark};
 use crate::runtime::events::{EventLog, EventTarget, EventWriter};
+use crate::runtime::hold::IdKeeper;
 use crate::runtime::inbox::{Line, Message, Pulse, inbox};
 use crate::runtime::progress::Progress;
 use crate::runtime::signals::Signals;
-use crate::runtime::upstream::{IdKeeper, LookSettings, Threads};
+use crate::runtime::upstream::{LookSettings, SweepSettings, Threads};
 use crate::runtime::worker::Worker;
 use crate::runtime::writers::Writers;
 use crate::wire::config::{Control, Ready};
@@ -120,7 +123,8 @@ impl Run<'_> {
         // The seed only spreads retries: two runs should not have the same.
         let mut rng = Rng::new(settings::random_bits());
         self.look_at_driver_pod();
-        let who = self.take_instance(&sender, &receiver, &mut rng)?;
+        let ears = Ears { sender: &sender, receiver: &receiver };
+        let who = self.take_instance(&ears, &mut rng)?;
         let selection = who.selection.clone();
         info!(
             "application {} instance {} namespace {} at {}",
@@ -132,7 +136,7 @@ impl Run<'_> {
         let outside = match self.open(&selection, &sender) {
             Ok(outside) => outside,
             Err(failure) => {
-                who.ids.release(Release::Delete);
+                who.hold.release(Release::Delete);
                 return Err(failure);
             }
         };
@@ -230,15 +234,15 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Result<Outcome, Failure> {
         let settings = self.settings;
-        let Who { selection, ids, id_high_water, is_new: is_new_instance } = who;
+        let Who { selection, hold, id_high_water, is_new: is_new_instance } = who;
         let groups = match self.groups(&selection) {
             Ok(groups) => groups,
             Err(failure) => {
-                ids.release(Release::Delete);
+                hold.release(Release::Delete);
                 return Err(failure);
             }
         };
-        let core = self.core(&selection, groups, &ids, id_high_water, rng);
+        let core = self.core(&selection, groups, &hold.ids, id_high_water, rng);
         let pods = self.pods(&selection);
         let mark = Arc::new(SharedMark::default());
         let look = LookSettings {
@@ -247,7 +251,7 @@ impl Run<'_> {
             watch: settings.watch,
             poll_interval_ms: settings.poll_interval_ms,
         };
-        let threads = Threads::start(&pods, look, &sender, &mark, ids)
+        let threads = Threads::start(&pods, look, &sender, &mark, hold, self.sweep())
             .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
         let in_flight_max = settings.policy.in_flight_max as usize;
         let engine = Engine {
@@ -269,7 +273,8 @@ impl Run<'_> {
         };
         let outcome = engine.run();
         let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.evidence.is_empty();
-        let is_over = is_clear && !settings.keep && self.ground.owner.is_none();
+        let leaves = settings.keep || matches!(outcome.verdict, Some(Verdict::TakenOver { .. }));
+        let is_over = is_clear && !leaves && self.ground.owner.is_none();
         let left = threads.stop(if is_over { Release::Delete } else { Release::Keep });
         if !left.is_empty() {
             debug!("threads left behind: {}", left.join(" "));
@@ -328,6 +333,16 @@ impl Run<'_> {
 
     fn pods(&self, selection: &Selection) -> Pods {
         Pods::new(self.server.http.clone(), self.ground.namespace.as_str(), selection.clone())
+    }
+
+    fn sweep(&self) -> Option<SweepSettings> {
+        let (http, app) = (self.server.http.clone(), self.settings.app.as_str());
+        let leftovers = Leftovers::new(http, &self.ground.namespace, Some(app));
+        let is_exclusive = self.settings.exclusive;
+        match self.settings.orphans {
+            Orphans::Delete => Some(SweepSettings { leftovers, is_exclusive }),
+            Orphans::Keep => None,
+        }
     }
 
     fn driver_plan(&self, selection: &Selection, outside: &Outside) -> DriverPlan {
@@ -398,6 +413,7 @@ fn tell(outcome: &Outcome) -> Code {
         Some(Verdict::DriverNotStarted { .. }) => Code::Usage,
         Some(Verdict::NotAllowed { .. } | Verdict::NotReachable { .. }) => Code::Server,
         Some(Verdict::TemplateRefused { .. }) => Code::TemplateRefused,
+        Some(Verdict::TakenOver { .. }) => Code::TakenOver,
         None if outcome.is_taken_over => Code::TakenOver,
         // The driver was killed for the hurry's sake: its code tells nothing of its own.
         None if outcome.is_hurried => return Code::Remain,

@@ -1,4 +1,4 @@
-//! Owns the thread that keeps the instance's Lease, and what it knows of this host's processes.
+//! Owns the thread that keeps a Lease, and what it knows of this host's processes and of pods.
 //! When to do what is `core::lease`'s.
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -7,10 +7,11 @@ use std::{fs, io, process};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 
 use crate::core::ids::ExecutorId;
-use crate::core::lease::{Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Step};
+use crate::core::lease::{Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Scope, Step};
 use crate::core::refusal::Refusal;
 use crate::core::rng::Rng;
 use crate::kube::api::Leases;
+use crate::kube::leftovers::Leftovers;
 use crate::runtime::clock::Clock;
 use crate::wire::build::Owner;
 use crate::wire::labels::Selection;
@@ -34,6 +35,11 @@ pub enum LeaseCommand {
 #[derive(Debug)]
 pub struct LeaseKeeper<M> {
     pub leases: Leases,
+    /// Where a holder's pod is looked up.
+    pub pods: Leftovers,
+    pub scope: Scope,
+    /// One that is renewed is waited for at the start.
+    pub is_patient: bool,
     pub namespace: String,
     pub selection: Selection,
     /// What the Lease goes with.
@@ -48,8 +54,8 @@ pub struct LeaseKeeper<M> {
 }
 
 /// The body of the keeper's thread; returns when the Lease was given back, or cannot be had.
-pub fn keep<M: From<LeaseUpdate>>(keeper: &LeaseKeeper<M>) {
-    let mut machine = LeaseMachine::new(&keeper.identity, keeper.rng.clone());
+pub fn keep<M: From<(Scope, LeaseUpdate)>>(keeper: &LeaseKeeper<M>) {
+    let mut machine = keeper.machine();
     loop {
         let all_told = keeper.tell(&mut machine);
         let wait = match machine.next(keeper.clock.now(), wall_ms(keeper.clock)) {
@@ -69,9 +75,18 @@ pub fn keep<M: From<LeaseUpdate>>(keeper: &LeaseKeeper<M>) {
     log::debug!("the lease's keeper ends");
 }
 
-impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
+impl<M: From<(Scope, LeaseUpdate)>> LeaseKeeper<M> {
+    fn machine(&self) -> LeaseMachine {
+        let machine = LeaseMachine::new(&self.identity, self.rng.clone());
+        let machine = if self.is_patient { machine.patient() } else { machine };
+        match self.scope {
+            Scope::Application => machine.yielding(),
+            Scope::Instance => machine,
+        }
+    }
+
     fn act(&self, machine: &mut LeaseMachine, step: Step) {
-        let name = name_of(&self.selection);
+        let name = name_of(self.scope, &self.selection);
         let sent_at = self.clock.now();
         match step {
             Step::Read => {
@@ -79,7 +94,7 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
                 log::debug!("read the lease {name}: {}", words(&answer));
                 let answer = answer.map(|record| {
                     record.map(|record| {
-                        let fate = fate(&record.holder);
+                        let fate = self.fate(&record);
                         (record, fate)
                     })
                 });
@@ -99,8 +114,23 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
         }
     }
 
+    /// What is known of the holder: of a pod, where the Lease names its own, or of a process.
+    fn fate(&self, record: &Record) -> Fate {
+        let Some(pod) = record.owner.as_ref().filter(|pod| pod.uid.to_string() == record.holder)
+        else {
+            return fate(&record.holder);
+        };
+        if pod.uid.to_string() == self.identity.to_string() {
+            return Fate::Unknown;
+        }
+        let owner = self.pods.owner(pod);
+        log::debug!("the pod {} that holds the lease: {owner}", pod.name);
+        if owner.is_over() { Fate::Gone } else { Fate::Unknown }
+    }
+
     fn write(&self, name: &str, record: &Record) -> Result<Record, Refusal> {
         let object = LeaseObject {
+            scope: self.scope,
             name,
             namespace: &self.namespace,
             selection: &self.selection,
@@ -117,7 +147,7 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
     /// Delivers what is to be told; false where there is no room for all of it now.
     fn tell(&self, machine: &mut LeaseMachine) -> bool {
         while let Some(update) = machine.update() {
-            match self.inbox.try_send(M::from(update.clone())) {
+            match self.inbox.try_send(M::from((self.scope, update.clone()))) {
                 // Nobody listens: it is as good as told.
                 Ok(()) | Err(TrySendError::Disconnected(_)) => machine.told(),
                 Err(TrySendError::Full(_)) => return false,
@@ -299,16 +329,27 @@ mod tests {
         })
     }
 
+    struct Told(LeaseUpdate);
+
+    impl From<(Scope, LeaseUpdate)> for Told {
+        fn from((_, update): (Scope, LeaseUpdate)) -> Self {
+            Self(update)
+        }
+    }
+
     /// Runs a keeper beside a test that gets its updates and commands.
     fn check(
         server: &TestServer,
         identity: Identity,
-        test: impl FnOnce(&Receiver<LeaseUpdate>, &Sender<LeaseCommand>),
+        test: impl FnOnce(&Receiver<Told>, &Sender<LeaseCommand>),
     ) {
         let (inbox, updates) = bounded(8);
         let (send, commands) = bounded(8);
         let keeper = LeaseKeeper {
             leases: Leases::new(plain_client(server.address), "n"),
+            pods: Leftovers::new(plain_client(server.address), "n", Some("a")),
+            scope: Scope::Instance,
+            is_patient: false,
             namespace: "n".to_owned(),
             selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
             owner: None,
@@ -329,7 +370,7 @@ mod tests {
     #[test]
     fn taken_refused_given_back_and_taken_again() {
         let server = server();
-        let next = |updates: &Receiver<LeaseUpdate>| updates.recv_timeout(PATIENCE).unwrap();
+        let next = |updates: &Receiver<Told>| updates.recv_timeout(PATIENCE).unwrap().0;
         let pod = |uid: &str, init| Identity::Pod { uid: uid.to_owned(), init };
         check(&server, pod("one", true), |updates, commands| {
             assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None });

@@ -2,10 +2,13 @@
 
 use std::net::IpAddr;
 
+use log::warn;
+
 use crate::cli::World;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
-use crate::cli::settings::RunSettings;
+use crate::cli::settings::{RunSettings, Server};
+use crate::core::reach::doubt;
 use crate::kube::http::Http;
 use crate::kube::owner::{self, Hints};
 use crate::wire::build::Owner;
@@ -33,6 +36,16 @@ impl Ground {
             Some(host) => host.clone(),
             None => our_address(&server.http)?.to_string(),
         };
+        let is_local = settings.server == Server::Dev
+            || server.http.local_address().is_ok_and(|ours| ours.is_loopback());
+        // Where the server is on this machine, so may the executors be.
+        if !is_local && let Some(doubt) = doubt(&driver_host, server.is_in_cluster) {
+            warn!(
+                "executors are told to dial the driver at {driver_host}, {doubt}: from other \
+                 machines that does not lead here; set driver.host to a name or an address of this \
+                 machine that the cluster's nodes can reach"
+            );
+        }
         Ok(Self { namespace, owner, driver_host })
     }
 }

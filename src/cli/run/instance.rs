@@ -1,5 +1,5 @@
-//! Owns which instance a run is, and how it takes it: by its Lease, or without one where that is
-//! safe. Opens nothing and runs nothing.
+//! Owns which instance a run is, and how it takes it and the application: by their Leases, or
+//! without one where that is safe. Opens nothing and runs nothing.
 
 use std::time::Duration;
 
@@ -7,46 +7,55 @@ use crossbeam_channel::{Receiver, Sender};
 use log::{debug, warn};
 
 use crate::cli::exit::{Code, Failure};
+use crate::cli::rights;
 use crate::cli::run::Run;
 use crate::core::ids::ExecutorId;
-use crate::core::lease::Release;
+use crate::core::lease::{Release, Scope};
 use crate::core::refusal::Class;
 use crate::core::rng::Rng;
-use crate::kube::api::Leases;
 use crate::kube::owner::DriverPod;
 use crate::runtime::engine::START_TIMEOUT_MS;
+use crate::runtime::hold::{
+    ABANDON_TIMEOUT, Acquired, Hold, IdKeeper, LeaseHandle, LeaseSettings, await_lease,
+};
 use crate::runtime::inbox::Message;
 use crate::runtime::lease;
-use crate::runtime::upstream::{
-    ABANDON_TIMEOUT, Acquired, IdKeeper, LeaseHandle, LeaseSettings, await_lease,
-};
 use crate::wire::labels::Selection;
 use crate::wire::names;
 
-/// Who the run is, once the Lease has been asked for.
+/// Who the run is, once the Leases have been asked for.
 pub(super) struct Who {
     pub selection: Selection,
-    pub ids: IdKeeper,
+    pub hold: Hold,
     pub id_high_water: u64,
     /// Its name was made up for this run.
     pub is_new: bool,
 }
 
-impl Who {
+/// The instance, once it was asked for.
+struct Instance {
+    selection: Selection,
+    ids: IdKeeper,
+    id_high_water: u64,
+    is_new: bool,
+}
+
+impl Instance {
     /// An instance that may have been there before, and whose ids nobody keeps.
     fn unkept(selection: Selection) -> Self {
         Self { selection, ids: IdKeeper::Nobody, id_high_water: 0, is_new: false }
     }
 }
 
+/// Where the keepers of Leases speak, and what listens to them.
+pub(super) struct Ears<'a> {
+    pub sender: &'a Sender<Message>,
+    pub receiver: &'a Receiver<Message>,
+}
+
 impl Run<'_> {
-    /// Takes the Lease, or goes on without one where that is safe.
-    pub(super) fn take_instance(
-        &self,
-        sender: &Sender<Message>,
-        receiver: &Receiver<Message>,
-        rng: &mut Rng,
-    ) -> Result<Who, Failure> {
+    /// Takes the application, where it is to be this run's alone, and then the instance.
+    pub(super) fn take_instance(&self, ears: &Ears<'_>, rng: &mut Rng) -> Result<Who, Failure> {
         let owner = self.ground.owner.as_ref();
         let instance = match (&self.settings.instance, owner) {
             (Some(instance), _) => instance.clone(),
@@ -54,56 +63,95 @@ impl Run<'_> {
             (None, None) => names::instance_from_bits(rng.next_u64()),
         };
         let selection = Selection { app: self.settings.app.clone(), instance };
-        if self.settings.lease {
-            match self.take_lease(&selection, sender, receiver, rng)? {
-                Some((lease, id_high_water)) => {
-                    let is_new = self.settings.instance.is_none() && owner.is_none();
-                    let ids = IdKeeper::Lease(lease);
-                    return Ok(Who { selection, ids, id_high_water, is_new });
+        let application = match self.settings.exclusive {
+            true => Some(self.take_application(&selection, ears, rng)?),
+            false => None,
+        };
+        match self.take_one(selection, ears, rng) {
+            Ok(Instance { selection, ids, id_high_water, is_new }) => {
+                let hold = Hold { application, ids };
+                Ok(Who { selection, hold, id_high_water, is_new })
+            }
+            Err(failure) => {
+                if let Some(application) = application {
+                    application.stop(Release::Delete, ABANDON_TIMEOUT);
                 }
-                None => warn!("nothing guards this instance against a second posse of the same"),
+                Err(failure)
+            }
+        }
+    }
+
+    /// Without the application's Lease an exclusive run does not begin.
+    fn take_application(
+        &self,
+        selection: &Selection,
+        ears: &Ears<'_>,
+        rng: &mut Rng,
+    ) -> Result<LeaseHandle, Failure> {
+        match self.take_lease(Scope::Application, selection, ears, rng)? {
+            Ok((lease, _)) => Ok(lease),
+            Err(message) => {
+                rights::advise(&self.server.http, &self.ground.namespace);
+                let message =
+                    format!("exclusive: true needs a lease, and there is no right: {message}");
+                Err(Failure::new(Code::Server, message))
+            }
+        }
+    }
+
+    /// Takes the instance's Lease, or goes on without one where that is safe.
+    fn take_one(
+        &self,
+        selection: Selection,
+        ears: &Ears<'_>,
+        rng: &mut Rng,
+    ) -> Result<Instance, Failure> {
+        if self.settings.lease {
+            match self.take_lease(Scope::Instance, &selection, ears, rng)? {
+                Ok((lease, id_high_water)) => {
+                    let is_named = self.settings.instance.is_some();
+                    let is_new = !is_named && self.ground.owner.is_none();
+                    let ids = IdKeeper::Lease(lease);
+                    return Ok(Instance { selection, ids, id_high_water, is_new });
+                }
+                Err(message) => {
+                    warn!("no right on leases, going on without one: {message}");
+                    warn!("nothing guards this instance against a second posse of the same");
+                }
             }
         }
         self.go_without_lease(selection, rng)
     }
 
+    /// The Lease and its id high water, or what the server says where we have no right to it.
     fn take_lease(
         &self,
+        scope: Scope,
         selection: &Selection,
-        sender: &Sender<Message>,
-        receiver: &Receiver<Message>,
+        ears: &Ears<'_>,
         rng: &mut Rng,
-    ) -> Result<Option<(LeaseHandle, u64)>, Failure> {
+    ) -> Result<Result<(LeaseHandle, u64), String>, Failure> {
         let owner = self.ground.owner.clone();
         let failed = |error| Failure::new(Code::Failed, format!("the lease: {error}"));
         let uid = owner.as_ref().map(|owner| owner.uid.as_str());
         let identity = lease::identity(uid, rng.next_u64());
         let lease = LeaseSettings {
-            leases: Leases::new(self.server.http.clone(), self.ground.namespace.as_str()),
+            http: self.server.http.clone(),
+            scope,
+            is_patient: self.settings.exclusive,
             namespace: self.ground.namespace.clone(),
             selection: selection.clone(),
             owner,
             identity,
         };
         let rng = Rng::new(rng.next_u64());
-        let handle = LeaseHandle::start(lease, sender.clone(), self.clock, rng).map_err(failed)?;
+        let handle =
+            LeaseHandle::start(lease, ears.sender.clone(), self.clock, rng).map_err(failed)?;
         let timeout = Duration::from_millis(START_TIMEOUT_MS);
-        let refused = match await_lease(receiver, self.signals, self.clock, timeout) {
-            Acquired::Held { id_high_water } => return Ok(Some((handle, id_high_water))),
-            Acquired::NoRights { message } => {
-                warn!("no right on leases, going on without one: {message}");
-                Ok(None)
-            }
-            Acquired::HeldBy { holder } => {
-                let Selection { app, instance } = selection;
-                Err(Failure::new(
-                    Code::Server,
-                    format!(
-                        "instance {instance} of application {app} is held by {holder}, which is \
-                         alive or may be: end it, or take another --instance"
-                    ),
-                ))
-            }
+        let refused = match await_lease(ears.receiver, self.signals, self.clock, timeout, scope) {
+            Acquired::Held { id_high_water } => return Ok(Ok((handle, id_high_water))),
+            Acquired::NoRights { message } => Ok(Err(message)),
+            Acquired::HeldBy { holder } => Err(held_by(scope, selection, &holder)),
             Acquired::Interrupted => Err(Failure::new(Code::Clean, "interrupted before the start")),
             Acquired::Refused { message } => {
                 let message = format!("{}: {message}", self.server.http.server());
@@ -122,7 +170,7 @@ impl Run<'_> {
     }
 
     /// Without a Lease only that is adopted which nobody else can be keeping.
-    fn go_without_lease(&self, selection: Selection, rng: &mut Rng) -> Result<Who, Failure> {
+    fn go_without_lease(&self, selection: Selection, rng: &mut Rng) -> Result<Instance, Failure> {
         let owner = self.ground.owner.as_ref();
         let is_init = std::process::id() == 1;
         let adopts = self.settings.instance.is_some() || (owner.is_some() && is_init);
@@ -135,10 +183,10 @@ impl Run<'_> {
                        of this pod may be keeping them"
                 );
             }
-            return Ok(Who { is_new: true, ..Who::unkept(selection) });
+            return Ok(Instance { is_new: true, ..Instance::unkept(selection) });
         }
         let Some(owner) = owner else {
-            return Ok(Who::unkept(selection));
+            return Ok(Instance::unkept(selection));
         };
         let pod = DriverPod::new(self.server.http.clone(), &self.ground.namespace, owner);
         // Written back at once: a right that is missing must not turn up with the first executor.
@@ -148,7 +196,7 @@ impl Run<'_> {
         match kept {
             Ok(id_high_water) => {
                 let ids = IdKeeper::DriverPod(pod);
-                Ok(Who { selection, ids, id_high_water, is_new: false })
+                Ok(Instance { selection, ids, id_high_water, is_new: false })
             }
             Err(refusal) if refusal.class == Class::Unknown => {
                 let message = format!("the driver pod {}: {refusal}", owner.name);
@@ -156,8 +204,24 @@ impl Run<'_> {
             }
             Err(refusal) => {
                 warn!("the driver pod {} cannot keep the ids: {refusal}", owner.name);
-                Ok(Who::unkept(selection))
+                Ok(Instance::unkept(selection))
             }
         }
     }
+}
+
+/// Somebody else has it, and lives.
+fn held_by(scope: Scope, selection: &Selection, holder: &str) -> Failure {
+    let Selection { app, instance } = selection;
+    let message = match scope {
+        Scope::Application => format!(
+            "application {app} is held by {holder}, which is alive: end it, or run without \
+             exclusive: true beside it"
+        ),
+        Scope::Instance => format!(
+            "instance {instance} of application {app} is held by {holder}, which is alive or may \
+             be: end it, or take another --instance"
+        ),
+    };
+    Failure::new(Code::Server, message)
 }

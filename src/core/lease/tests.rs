@@ -29,6 +29,7 @@ fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
         renewed_ms: Some(WALL_MS + renewed_ms),
         transitions: 4,
         id_high_water: Some(ExecutorId(3_000)),
+        owner: None,
     }
 }
 
@@ -402,3 +403,5 @@ fn identities_keep_their_text() {
         assert_eq!(Identity::process(other), None, "{other:?}");
     }
 }
+
+mod patience;
