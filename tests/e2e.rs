@@ -13,6 +13,7 @@ mod e2e {
     pub mod groups;
     pub mod harness;
     pub mod history;
+    pub mod kills;
     pub mod losses;
     pub mod openapi;
     pub mod outages;
@@ -35,6 +36,8 @@ macro_rules! scenarios {
 
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
+    Embedded kills::{kill_9_at_every_call};
+    Real kills::{kill_9_at_calls};
     Both driver::{decommission_over_a_restart, heartbeats_that_stop, silent_driver};
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};

@@ -6,7 +6,8 @@
 //! those that have not ended themselves: a pod that has holds nothing any more, may be the evidence
 //! of a failure, and goes with its driver pod. Those whose driver pod lives are somebody's. It may
 //! be ending just now, so they are looked at again for a while; where the application is this
-//! driver's alone, for as long as they are there: whoever lost it to us leaves them behind.
+//! driver's alone, for as long as they are there: whoever lost it to us leaves them behind. And what
+//! a driver that is gone had sent may still arrive (`LATE_MS`): there is a look after that, too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,6 +21,9 @@ use crate::core::time::Millis;
 
 /// How long after a look at executors that somebody may still own the next one comes.
 pub const LOOK_AGAIN_MS: u64 = 30_000;
+/// So long after the first look a create that was under way then may still have come; a server
+/// gives a request no longer.
+pub const LATE_MS: u64 = 60_000;
 /// Looks at such executors, where others may rightfully run beside us.
 pub const LOOKS_MAX: u32 = 10;
 const BACKOFF_MS: u64 = 1_000;
@@ -85,6 +89,8 @@ pub struct Sweep {
     is_done: bool,
     due_at: Millis,
     n_looks: u32,
+    /// When the first LIST was answered.
+    began: Option<Millis>,
     n_failures: u32,
     news: VecDeque<News>,
     rng: Rng,
@@ -109,6 +115,7 @@ impl Sweep {
             is_done: false,
             due_at: Millis::ZERO,
             n_looks: 0,
+            began: None,
             n_failures: 0,
             news: VecDeque::new(),
             rng,
@@ -151,6 +158,7 @@ impl Sweep {
             }
         };
         self.must_list = false;
+        self.began.get_or_insert(now);
         self.found.clear();
         for pod in pods {
             let (Some(instance), Some(owner)) = (&pod.instance, &pod.owner) else { continue };
@@ -237,7 +245,8 @@ impl Sweep {
             self.n_failures = 0;
             self.n_looks = self.n_looks.saturating_add(1);
             let is_worth = self.is_exclusive || self.n_looks < LOOKS_MAX;
-            self.is_done |= !(self.is_undecided && is_worth);
+            let is_early = self.began.is_some_and(|began| now.since(began) < LATE_MS);
+            self.is_done |= !(is_early || self.is_undecided && is_worth);
             self.due_at = now.after(LOOK_AGAIN_MS);
         }
         self.is_undecided = false;
@@ -372,6 +381,10 @@ mod tests {
         // One goes by itself meanwhile, and under its name another.
         let other = |_: &Leftover| Err(refusal(Class::Conflict));
         assert_eq!(round(&mut sweep, until, &pods, gone, other).len(), 2);
-        assert_eq!(sweep.next(until), Step::Done);
+        // What was on its way when its driver ended has come by now.
+        assert!(matches!(sweep.next(until), Step::Wait { .. }));
+        let then = until.after(LATE_MS);
+        assert_eq!(round(&mut sweep, then, &pods[1..], gone, all_go), ["a-old-exec-2"]);
+        assert_eq!(sweep.next(then), Step::Done);
     }
 }
