@@ -78,42 +78,49 @@ pub struct Record {
 /// Who we are to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// A pod; `init` where we are its PID 1, and so the successor of whoever was before a restart.
-    Pod { uid: String, init: bool },
-    /// A process of a host: the boot, the number, and when it began, for numbers come again.
-    Process { boot_id: String, pid: u32, start_time: u64 },
+    /// PID 1 of a pod, and so the successor of whoever was that before a restart.
+    Pod { uid: String },
+    /// A process of a host: the boot, the number, and when it began, for numbers come again; and the
+    /// uid of the pod that it is in, where it is in one.
+    Process { pod: Option<String>, boot_id: String, pid: u32, start_time: u64 },
 }
 
 impl Identity {
     /// Reads the identity of a process; none where the text is something else.
     #[must_use]
     pub fn process(text: &str) -> Option<Self> {
-        let mut parts = text.split('/');
-        let (boot_id, pid, start_time) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() || boot_id.is_empty() {
+        let parts: Vec<&str> = text.split('/').collect();
+        let (pod, boot_id, pid, start_time) = match parts.as_slice() {
+            [boot_id, pid, start_time] => (None, *boot_id, pid, start_time),
+            [pod, boot_id, pid, start_time] => (Some((*pod).to_owned()), *boot_id, pid, start_time),
+            _ => return None,
+        };
+        if boot_id.is_empty() {
             return None;
         }
         Some(Self::Process {
+            pod,
             boot_id: boot_id.to_owned(),
             pid: pid.parse().ok()?,
             start_time: start_time.parse().ok()?,
         })
     }
 
-    /// True where nobody else can bear the same name and be alive.
-    fn is_exclusive(&self) -> bool {
-        match self {
-            Self::Pod { init, .. } => *init,
-            Self::Process { .. } => true,
-        }
+    /// The uid of the pod that a holder of this name is in, where it is in one.
+    #[must_use]
+    pub fn pod_uid(text: &str) -> &str {
+        text.split('/').next().unwrap_or_default()
     }
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pod { uid, .. } => f.write_str(uid),
-            Self::Process { boot_id, pid, start_time } => write!(f, "{boot_id}/{pid}/{start_time}"),
+            Self::Pod { uid } => f.write_str(uid),
+            Self::Process { pod, boot_id, pid, start_time } => {
+                let pod = pod.iter().map(|uid| format!("{uid}/")).collect::<String>();
+                write!(f, "{pod}{boot_id}/{pid}/{start_time}")
+            }
         }
     }
 }
@@ -175,8 +182,6 @@ pub enum Release {
 #[derive(Clone, Debug)]
 pub struct LeaseMachine {
     me: String,
-    /// A record with our name in it is ours, whoever wrote it.
-    exclusive: bool,
     /// A fresh one is waited for at start, too.
     is_patient: bool,
     /// Who loses it to another wants it no more.
@@ -215,7 +220,6 @@ impl LeaseMachine {
     pub fn new(identity: &Identity, rng: Rng) -> Self {
         Self {
             me: identity.to_string(),
-            exclusive: identity.is_exclusive(),
             is_patient: false,
             yields: false,
             record: None,
@@ -336,7 +340,8 @@ impl LeaseMachine {
                 self.may_write();
             }
             Some((record, fate)) => {
-                let named_us = record.holder == self.me && (self.exclusive || self.ever_held);
+                // Nobody else can bear our name and be alive.
+                let named_us = record.holder == self.me;
                 if self.stop.is_some() {
                     // All that is left to do is to give it back.
                     (self.held, self.renewed_at) = (named_us, now);
