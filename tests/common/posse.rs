@@ -100,7 +100,7 @@ impl Run {
     }
 
     /// As the first process of a container, which goes with it; `Posse::pid` is not its own then.
-    pub fn as_init(mut self) -> Self {
+    pub fn into_init(mut self) -> Self {
         self.is_first = true;
         self
     }

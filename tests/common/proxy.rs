@@ -54,7 +54,7 @@ pub enum Verdict {
     /// The proxy answers itself, in one line.
     Reply(u16, Value),
     /// That, and then this, once the answer has left; of a watch, its beginning.
-    Then(Box<Verdict>, Hook),
+    Then(Box<Self>, Hook),
 }
 
 /// What a test does at a moment of a request.

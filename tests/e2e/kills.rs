@@ -21,7 +21,7 @@ use crate::common::server::{End, Server, Who};
 use crate::common::wait::{PATIENCE, wait_for, wait_value};
 
 /// How many there are to be; one of them fails, and later there is one less.
-const N: usize = 2;
+const N: u32 = 2;
 /// Runs at a time: they wait most of the time.
 const THREADS: usize = 6;
 /// How often a run's state is looked at.
@@ -153,7 +153,7 @@ fn lead(scene: &Scene<'_>, posse: &Posse, turn: u32, met: impl Fn(&[Value])) {
         ours.retain(|pod| !is_over(pod));
         let all_run = ours.iter().all(is_running);
         match n_done {
-            0 if all_run && ours.len() == N => {
+            0 if all_run && ours.len() == N as usize => {
                 met(&ours);
                 ours.sort_by_key(executor_id);
                 scene.end(&ours[0], End::Exit(3));
@@ -168,7 +168,7 @@ fn lead(scene: &Scene<'_>, posse: &Posse, turn: u32, met: impl Fn(&[Value])) {
                 });
                 n_done = 1;
             }
-            1 if all_run && ours.len() == N => {
+            1 if all_run && ours.len() == N as usize => {
                 word("less");
                 n_done = 2;
             }
@@ -194,7 +194,7 @@ fn play(server: &dyn Server, job: &Job) -> (Vec<String>, bool) {
     };
     let run = |turn: u32, pod: Option<&Value>| -> Run {
         let script = driver(turn);
-        let run = scene.run_with(&proxy.access()).executors(N as u32).arg("--exclusive");
+        let run = scene.run_with(&proxy.access()).executors(N).arg("--exclusive");
         let run = run.driver(&["sh", "-c", &script]);
         match pod {
             Some(pod) => run.in_pod(name_of(pod), uid_of(pod)),
@@ -295,7 +295,7 @@ fn summary(calls: &[String]) -> String {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for call in calls {
         let (method, path) = call.split_once(' ').unwrap_or((call, ""));
-        let kind = path.split('/').filter(|part| matches!(*part, "pods" | "leases")).last();
+        let kind = path.split('/').rfind(|part| matches!(*part, "pods" | "leases"));
         *kinds.entry(format!("{method} {}", kind.unwrap_or(path))).or_insert(0) += 1;
     }
     kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect::<Vec<_>>().join(", ")

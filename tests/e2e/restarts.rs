@@ -73,7 +73,7 @@ pub fn container_restarted(server: &dyn Server) {
         let run = || {
             let settings = json!({"app": name});
             let run = in_pod(scene.run().executors(2).settings(settings).arg("--exclusive"), &pod);
-            if is_init { run.as_init() } else { run }
+            if is_init { run.into_init() } else { run }
         };
         let first = run().start();
         let before = scene.wait_running(2);
@@ -368,7 +368,7 @@ pub fn driver_node_lost(_server: &dyn Server) {
     scene.admin.post(&jobs_path(&scene), &job(&scene, &["posse"])).ok();
     let start = |pod: &Value| -> Posse {
         let run = scene.run().executors(4).settings(json!({"exclusive": true}));
-        in_pod(run, pod).as_init().start()
+        in_pod(run, pod).into_init().start()
     };
     let first_driver = wait_driver_pod(&scene, "");
     let posse = start(&first_driver);
