@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use posse::wire::yaml::Node;
+
+use crate::common::access::Access;
 use crate::common::embedded::Embedded;
 use crate::common::posse::{Posse, Run, command, said};
 use crate::common::proxy::{Proxy, Verdict, status};
@@ -232,19 +235,19 @@ pub fn stale_leases_are_cleaned_up(server: &dyn Server) {
     idle.wait_ready();
     idle.kill();
     let kubeconfig = scene.file("cleanup.kubeconfig");
-    let access = server.access(Who::Admin);
+    let (access, args) = cleaner(&scene);
     fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
-    let clean = |stale: &str| {
+    let clean = || {
         let output = command(scene.dir.path())
-            .args(["cleanup", "--all-apps", "--stale", stale, "--yes", "--kubeconfig"])
+            .args(&args)
+            .arg("--kubeconfig")
             .arg(&kubeconfig)
-            .args(["--namespace", &scene.namespace])
             .output()
             .expect("the binary can be started");
         assert!(output.status.success(), "{}", said(&output));
         said(&output)
     };
-    let first = clean("10m");
+    let first = clean();
     assert!(first.contains("kept: they have no owner, and their lease was renewed"), "{first}");
     assert_eq!(scene.wait_running(2).len(), 2);
     // As if they had been silent for an hour.
@@ -253,10 +256,43 @@ pub fn stale_leases_are_cleaned_up(server: &dyn Server) {
         let old = json!({"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}});
         scene.admin.merge_patch(&format!("{path}/{name}"), &old).ok();
     }
-    let second = clean("10m");
+    let second = clean();
     assert!(second.contains("removed 2 executors and 2 leases"), "{second}");
     assert_eq!(items(&scene.admin.get(&path).ok()), [] as [Value; 0], "no Lease is left");
     scene.finish();
+}
+
+/// Who the CronJob of deploy/cleanup.yaml is, with the rights of that file and no others, and what
+/// it runs.
+fn cleaner(scene: &Scene<'_>) -> (Access, Vec<String>) {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/cleanup.yaml"));
+    let text = text.expect("it is there");
+    let rbac = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{}", scene.namespace);
+    let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", scene.namespace);
+    let mut args = Vec::new();
+    for document in text.split("\n---\n") {
+        let object = Node::read(document).expect("it is YAML").to_json();
+        let path = match object["kind"].as_str() {
+            Some("ServiceAccount") => accounts.clone(),
+            Some("Role") => format!("{rbac}/roles"),
+            Some("RoleBinding") => format!("{rbac}/rolebindings"),
+            _ => {
+                let container =
+                    &object["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
+                let words = container["args"].as_array().expect("it has arguments");
+                args = words.iter().map(|word| word.as_str().expect("a word").to_owned()).collect();
+                continue;
+            }
+        };
+        scene.admin.post(&path, &object).ok();
+    }
+    let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 600}});
+    let path = format!("{accounts}/posse-cleanup/token");
+    let token = scene.admin.post(&path, &asked).ok()["status"]["token"].clone();
+    let token = token.as_str().map(str::to_owned);
+    let access = scene.server.access(Who::Posse);
+    (Access { client: None, token, ..access }, args)
 }
 
 /// A Job whose pod runs posse as its entry point.
