@@ -109,7 +109,7 @@ fn the_reference_of_posse_yaml_is_read_and_shows_the_defaults() {
         (&default.policy, default.poll_interval_ms, default.node_loss_after_ms, default.watch);
     assert_eq!(shown, meant);
     let shown = (config.lease, config.exclusive, config.orphans);
-    assert_eq!(shown, (default.lease, default.exclusive, default.orphans));
+    assert_eq!(shown, (default.lease, Some(false), default.orphans));
     assert_eq!((config.grace_ms, config.driver.ready), (default.grace_ms, default.driver.ready));
     let (group, usual) = (&config.executors[0], Group::default());
     let shown = (group.name.as_str(), group.min, group.scale_down, group.replace);

@@ -128,7 +128,7 @@ impl RunSettings {
                 return Err(Failure::usage(message));
             }
         }
-        let exclusive = args.exclusive || config.exclusive;
+        let exclusive = args.exclusive || config.exclusive.unwrap_or(false);
         if exclusive && !config.lease {
             let message = format!("{file}: exclusive needs the lease, and lease is false");
             return Err(Failure::usage(message));

@@ -105,8 +105,8 @@ pub struct Config {
     pub node_loss_after_ms: u64,
     pub watch: bool,
     pub lease: bool,
-    /// No two drivers of the application at once.
-    pub exclusive: bool,
+    /// No two drivers of the application at once; none: as whoever starts it thinks best.
+    pub exclusive: Option<bool>,
     /// What becomes of executors whose driver is gone.
     pub orphans: Orphans,
     /// What the driver gets to end in.
@@ -138,7 +138,7 @@ impl Default for Config {
             node_loss_after_ms: 60_000,
             watch: true,
             lease: true,
-            exclusive: false,
+            exclusive: None,
             orphans: Orphans::Delete,
             grace_ms: 15_000,
             control: Control::Default,
@@ -162,7 +162,10 @@ impl Config {
             executors: group::groups(&top)?,
             watch: top.flag("watch", true)?,
             lease: top.flag("lease", true)?,
-            exclusive: top.flag("exclusive", false)?,
+            exclusive: match top.get("exclusive") {
+                Some(_) => Some(top.flag("exclusive", false)?),
+                None => None,
+            },
             control: control(&top)?,
             ..Self::default()
         };
