@@ -85,7 +85,8 @@ impl Build<'_> {
         let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
         let as_job = (self.plan.pod.kind == DriverKind::Job).then_some("--as-job");
         let given = self.plan.args.iter().map(String::as_str);
-        let words = first.into_iter().chain(as_job).chain(given);
+        let exclusive = self.plan.exclusive.then_some("--exclusive");
+        let words = first.into_iter().chain(as_job).chain(exclusive).chain(given);
         let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // What the template has its container run is the driver, where nothing else says so.
         if !theirs.is_empty() && !self.has_command() {
