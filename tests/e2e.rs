@@ -39,7 +39,7 @@ macro_rules! scenarios {
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Embedded submit::{submit_logs_over_cuts, submit_wordcount};
-    Both submit::{submit_with_a_lost_pod};
+    Both submit::{submit_with_a_lost_pod, submit_without_room};
     Embedded kills::{kill_9_at_every_call};
     Real kills::{kill_9_at_calls};
     Real restarts::{driver_node_lost};
