@@ -14,13 +14,16 @@ mod e2e {
     pub mod groups;
     pub mod harness;
     pub mod history;
+    pub mod kills;
     pub mod losses;
     pub mod openapi;
     pub mod outages;
     pub mod reasons;
     pub mod refusals;
+    pub mod restarts;
     pub mod scaling;
     pub mod starts;
+    pub mod submit;
 }
 
 use std::process::ExitCode;
@@ -36,6 +39,16 @@ macro_rules! scenarios {
 
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
+    Embedded submit::{submit_logs_over_cuts, submit_wordcount};
+    Both submit::{submit_with_a_lost_pod, submit_without_room};
+    Embedded kills::{kill_9_at_every_call};
+    Real kills::{kill_9_at_calls};
+    Real restarts::{driver_node_lost};
+    Embedded restarts::{driver_node_shut_down};
+    Both restarts::{
+        container_restarted, exclusive_lost_to_another, exclusive_waits_its_turn,
+        executors_of_a_certain_age, orphans_of_older_instances, stale_leases_are_cleaned_up,
+    };
     Both driver::{decommission_over_a_restart, heartbeats_that_stop, silent_driver};
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};
@@ -83,6 +96,12 @@ const SCENARIOS: &[Scenario] = scenarios! {
         second_signal_ends_it_at_once, two_posse_of_one_instance,
     };
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
+    Both submit::{
+        submit_and_exit_codes, submit_cut_short, submit_detached, submit_made_of_nothing_new,
+        submit_interrupted, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way, submit_stopped, submit_twice_at_once,
+    };
+    Embedded submit::{submit_drained, submit_out_of_memory};
+    Real submit::{submit_without_rights};
     Embedded starts::{no_node_is_waited_for};
     Real starts::{memory_that_grows, node_where_nothing_starts};
     Embedded scaling::{run_with_a_cluster_of_its_own};

@@ -11,6 +11,10 @@ use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 
+pub mod submit;
+
+use submit::{AppsArgs, CopyArgs, LogsArgs, StopArgs, SubmitArgs};
+
 /// Keeps a driver's executors alive on Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "posse", version, about, subcommand_required = true, after_help = AFTER_HELP)]
@@ -39,6 +43,17 @@ pub enum Command {
     Check(CheckArgs),
     /// Remove what ended applications left behind
     Cleanup(CleanupArgs),
+    /// Put a driver into the cluster, and follow it to its end
+    Submit(SubmitArgs),
+    /// List the applications in the cluster
+    Apps(AppsArgs),
+    /// Print the log of an application's driver, or of one of its executors
+    Logs(LogsArgs),
+    /// End applications in the cluster
+    Stop(StopArgs),
+    /// Copy this program into a folder: how it gets into a driver's pod
+    #[command(hide = true)]
+    Copy(CopyArgs),
     /// Write a commented posse.yaml
     Init(InitArgs),
     /// Serve the embedded cluster until a signal
@@ -121,6 +136,12 @@ pub struct RunArgs {
     /// Leave the executors behind at the end
     #[arg(long)]
     pub keep: bool,
+    /// End with 143 instead of 0 where a signal asked for the end: to a Job 0 would be its work done
+    #[arg(long)]
+    pub as_job: bool,
+    /// No two drivers of the application at once
+    #[arg(long)]
+    pub exclusive: bool,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,
@@ -133,6 +154,12 @@ pub struct RenderArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub server: ServerArgs,
+    /// The driver's objects instead, as `posse submit` makes them
+    #[arg(long, conflicts_with_all = ["group", "id"])]
+    pub driver: bool,
+    /// With --driver, also a service account with the rights that posse needs
+    #[arg(long, requires = "driver")]
+    pub create_rbac: bool,
     /// Only this group
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
@@ -171,17 +198,22 @@ pub struct CheckArgs {
 
 /// `posse cleanup`.
 #[derive(Args, Clone, Debug)]
+#[command(group = clap::ArgGroup::new("whose").required(true).args(["app", "all_apps"]))]
 pub struct CleanupArgs {
     /// Whose leftovers: the application's name
     #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
-    pub app: String,
+    pub app: Option<String>,
+    /// Those of every application in the namespace
+    #[arg(long, conflicts_with = "instance")]
+    pub all_apps: bool,
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
     pub namespace: Option<String>,
     /// Also executors of this instance that have no owner
     #[arg(long, value_name = "ID", value_parser = named(names::instance_mistake))]
     pub instance: Option<String>,
-    /// Also executors without an owner whose Lease was not renewed for so long
+    /// Also executors without an owner whose Lease was not renewed for so long, and such Leases
+    /// themselves
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub stale: Option<u64>,
     /// Remove them; without it they are only listed

@@ -2,7 +2,7 @@
 //! hard way, and says what to do about it. Changes nothing: pods are put to it as dry runs.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::ToSocketAddrs as _;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use crate::cli::check::report::{Report, Status};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::render::shown_identity;
 use crate::cli::rights::{self, Right};
+use crate::cli::run::ground::doubt_about;
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, GroupSettings, RunSettings};
 use crate::cli::{World, print};
@@ -362,14 +363,16 @@ impl Checks {
     }
 
     fn routable(&mut self, host: &str) {
-        let is_loopback = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        match is_loopback {
-            true => {
-                let message = format!("executors dial {host}, which is each pod's own");
+        if let Some(doubt) = doubt_about(host, &self.connection) {
+            let message = format!("executors dial {host}, {doubt}");
+            return self.report.advise("driver host", Status::Warning, message, HOST_REMEDY);
+        }
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        match (bare, 0_u16).to_socket_addrs() {
+            Ok(_) => self.report.add("driver host", Status::Ok, format!("executors dial {host}")),
+            Err(error) => {
+                let message = format!("executors dial {host}, which has no address here: {error}");
                 self.report.advise("driver host", Status::Warning, message, HOST_REMEDY);
-            }
-            false => {
-                self.report.add("driver host", Status::Ok, format!("executors dial {host}"));
             }
         }
     }
@@ -379,7 +382,8 @@ const REACH_REMEDY: &str = "is the server up, its address right, the way to it o
                             cluster-info` asks the same server; HTTPS_PROXY and NO_PROXY count";
 const TLS_REMEDY: &str = "give the authority that signed the server's certificate: \
                           certificate-authority-data in the kubeconfig, or SSL_CERT_FILE";
-const HOST_REMEDY: &str = "set driver.host to an address of this machine that pods can reach";
+const HOST_REMEDY: &str = "set driver.host to a name or an address of this machine that the cluster's \
+                           nodes can reach";
 
 /// What the refusal of a dry run says about a template.
 fn dry_run_status(class: Class) -> Status {

@@ -10,6 +10,7 @@ use crate::cli::exit::Failure;
 use crate::cli::{Env, World};
 use crate::core::ids::GroupName;
 use crate::core::policy::{GroupSpec, Policy};
+use crate::core::sweep::Orphans;
 use crate::wire::build::{Identity, Owner};
 use crate::wire::config::{self, Config, Control, Driver, Group, PodSource, Ready};
 use crate::wire::control_addr::ControlAddr;
@@ -40,6 +41,10 @@ pub struct RunSettings {
     /// None: no tolerations are added.
     pub node_loss_after_s: Option<u64>,
     pub lease: bool,
+    /// No two drivers of the application at once, of whatever instances.
+    pub exclusive: bool,
+    /// Whether executors of instances whose driver is gone are removed.
+    pub orphans: Orphans,
     /// What the driver gets to end in.
     pub grace_ms: u64,
     pub control: Control,
@@ -48,6 +53,8 @@ pub struct RunSettings {
     pub events: Option<EventsTo>,
     /// Leave the executors behind at the end.
     pub keep: bool,
+    /// A signal's end is a failure to whoever started us.
+    pub as_job: bool,
 }
 
 /// Which API server.
@@ -77,6 +84,8 @@ pub struct GroupSettings {
     pub fails_with_sidecars: bool,
     /// How memory grows after an executor ran out of it.
     pub growth: Option<Growth>,
+    /// `activeDeadlineSeconds` of its pods.
+    pub max_age_s: Option<u64>,
 }
 
 /// What is only known once the API server has answered.
@@ -121,6 +130,11 @@ impl RunSettings {
                 return Err(Failure::usage(message));
             }
         }
+        let exclusive = args.exclusive || config.exclusive.unwrap_or(false);
+        if exclusive && !config.lease {
+            let message = format!("{file}: exclusive needs the lease, and lease is false");
+            return Err(Failure::usage(message));
+        }
         let events = events(args, &driver)?;
         Ok(Self {
             app,
@@ -135,11 +149,14 @@ impl RunSettings {
             // Whole seconds, never shorter than what was asked for.
             node_loss_after_s: Some(config.node_loss_after_ms.div_ceil(1_000)).filter(|s| *s > 0),
             lease: config.lease,
+            exclusive,
+            orphans: config.orphans,
             grace_ms: config.grace_ms,
             control,
             control_token_file: args.control_token_file.clone(),
             events,
             keep: args.keep,
+            as_job: args.as_job,
         })
     }
 
@@ -157,6 +174,7 @@ impl RunSettings {
             container: group.and_then(|group| group.container.clone()),
             fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
             growth: group.and_then(|group| group.growth.clone()),
+            max_age_s: group.and_then(|group| group.max_age_s),
         }
     }
 }
@@ -179,7 +197,7 @@ pub fn random_bits() -> u64 {
 }
 
 /// Reads the configuration, and says under which name.
-fn read_config(args: &FileArgs, world: &World<'_>) -> Result<(String, Config), Failure> {
+pub(super) fn read_config(args: &FileArgs, world: &World<'_>) -> Result<(String, Config), Failure> {
     let (shown, path) = match &args.file {
         Some(path) => (path.display().to_string(), world.dir.join(path)),
         None => (DEFAULT_FILE.to_owned(), world.dir.join(DEFAULT_FILE)),
@@ -199,7 +217,7 @@ fn read_config(args: &FileArgs, world: &World<'_>) -> Result<(String, Config), F
 }
 
 /// Reads a text file of a bounded size.
-fn read_text(shown: &str, path: &Path) -> Result<String, Failure> {
+pub(super) fn read_text(shown: &str, path: &Path) -> Result<String, Failure> {
     let read = || {
         let mut text = String::new();
         std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
@@ -286,10 +304,11 @@ fn group_settings(
         container: group.container,
         fails_with_sidecars: group.fails_with_sidecars,
         growth: group.growth,
+        max_age_s: group.max_age_s,
     })
 }
 
-fn read_template(path: &Path) -> Result<Template, Failure> {
+pub(super) fn read_template(path: &Path) -> Result<Template, Failure> {
     let shown = path.display().to_string();
     Ok(Template::parse(&shown, &read_text(&shown, path)?)?)
 }

@@ -30,6 +30,8 @@ pub struct Outcome {
     pub is_taken_over: bool,
     /// There was no time to see the executors go.
     pub is_hurried: bool,
+    /// A signal was the first reason to end.
+    pub is_signalled: bool,
     pub stop: StopResult,
 }
 
@@ -61,6 +63,7 @@ pub struct Finish {
     is_driver_ended_by_us: bool,
     verdict: Option<Verdict>,
     signalled_at: Option<Millis>,
+    is_signalled: bool,
     outcome: Option<Outcome>,
 }
 
@@ -81,6 +84,7 @@ impl Finish {
             is_driver_ended_by_us: false,
             verdict: None,
             signalled_at: None,
+            is_signalled: false,
             outcome: None,
         }
     }
@@ -100,6 +104,7 @@ impl Finish {
     pub fn on_signal(&mut self, now: Millis) -> Vec<Order> {
         let first = *self.signalled_at.get_or_insert(now);
         let is_same = self.phase != Phase::Running && now.since(first) < SAME_SIGNAL_MS;
+        self.is_signalled |= self.phase == Phase::Running;
         match self.phase {
             _ if is_same => Vec::new(),
             Phase::Running if self.has_driver => {
@@ -146,7 +151,9 @@ impl Finish {
         let driver = self.driver_code.filter(|_| !self.is_driver_ended_by_us);
         let verdict = self.verdict.clone();
         let is_hurried = self.is_hurrying();
-        self.outcome = Some(Outcome { driver, verdict, is_taken_over, is_hurried, stop });
+        let is_signalled = self.is_signalled;
+        self.outcome =
+            Some(Outcome { driver, verdict, is_taken_over, is_hurried, is_signalled, stop });
         self.phase = Phase::Over;
     }
 
@@ -188,7 +195,7 @@ impl Finish {
     /// True where the executors are left at the end.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        self.keep
+        self.keep || matches!(self.verdict, Some(Verdict::TakenOver { .. }))
     }
 
     /// How the run ended; none while it goes on.
@@ -203,7 +210,7 @@ impl Finish {
         let is_unasked = self.signalled_at.is_none();
         let has_failed = self.driver_code.is_some_and(|code| code != 0 && is_unasked)
             || matches!(self.verdict, Some(Verdict::BudgetSpent(_) | Verdict::DriverSilent { .. }));
-        vec![Order::Stop(StopOrder { keep: self.keep, spare_evidence: has_failed })]
+        vec![Order::Stop(StopOrder { keep: self.keeps(), spare_evidence: has_failed })]
     }
 }
 
@@ -254,9 +261,29 @@ mod tests {
         assert_eq!(finish.on_time(Millis(15_999)), []);
         assert_eq!(finish.on_time(Millis(16_000)), [Order::KillDriver]);
         assert_eq!(finish.on_time(Millis(99_000)), []);
-        assert_eq!(finish.on_driver_ended(137), [STOP], "the signal's doing, not the application's");
+        assert_eq!(
+            finish.on_driver_ended(137),
+            [STOP],
+            "the signal's doing, not the application's"
+        );
         finish.on_stopped(nothing_left(), false);
         assert_eq!(finish.outcome().expect("it is over").driver, Some(137));
+    }
+
+    #[test]
+    fn a_signal_counts_where_it_is_the_reason() {
+        let mut told = finish(true);
+        told.on_signal(Millis(0));
+        told.on_driver_ended(0);
+        let mut late = finish(true);
+        late.on_driver_ended(0);
+        late.on_signal(Millis(1));
+        let mut alone = finish(false);
+        alone.on_signal(Millis(0));
+        for (mut finish, want) in [(told, true), (late, false), (alone, true)] {
+            finish.on_stopped(nothing_left(), false);
+            assert_eq!(finish.outcome().map(|outcome| outcome.is_signalled), Some(want));
+        }
     }
 
     #[test]
@@ -270,6 +297,25 @@ mod tests {
         finish.on_stopped(nothing_left(), false);
         let outcome = finish.outcome().expect("it is over");
         assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict)));
+    }
+
+    #[test]
+    fn who_is_taken_over_ends_the_driver_and_leaves_the_executors() {
+        let keep = Order::Stop(StopOrder { keep: true, spare_evidence: true });
+        let mut finish = finish(true);
+        let verdict = Verdict::TakenOver { holder: "b".to_owned() };
+        let orders = finish.on_verdict(verdict.clone(), Millis(0));
+        assert_eq!(orders, [Order::HoldCreates, Order::TermDriver]);
+        assert_eq!(finish.on_driver_ended(143), [keep]);
+        finish.on_stopped(nothing_left(), true);
+        let outcome = finish.outcome().expect("it is over");
+        assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict.clone())));
+        // Also in a hurry nothing of theirs is deleted.
+        let mut finish = self::finish(true);
+        finish.on_verdict(verdict, Millis(0));
+        finish.on_signal(Millis(100));
+        assert_eq!(finish.on_signal(Millis(900)), [Order::KillDriver, Order::LastDelete]);
+        assert!(finish.keeps());
     }
 
     #[test]

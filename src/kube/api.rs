@@ -35,7 +35,7 @@ pub(super) const OBJECT_BYTES_MAX: u64 = 8 << 20;
 /// The largest page, or whole LIST where paging fails, in bytes.
 pub(super) const LIST_BYTES_MAX: u64 = 256 << 20;
 /// How much of a refused watch's body is read, in bytes.
-const REFUSAL_BYTES_MAX: u64 = 64 << 10;
+pub(super) const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
 /// Pods asked for in one page.
 pub(super) const PAGE_ITEMS: u32 = 500;
@@ -48,7 +48,7 @@ pub(super) const LIST_RESTARTS_MAX: usize = 3;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const JSON: &str = "application/json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
 
 /// A whole LIST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,11 +93,11 @@ struct DeleteOptions {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Preconditions {
+pub(super) struct Preconditions {
     #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<String>,
+    pub(super) uid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    resource_version: Option<String>,
+    pub(super) resource_version: Option<String>,
 }
 
 impl Pods {
@@ -240,9 +240,7 @@ impl Pods {
         uid: Option<&Uid>,
         grace_s: Option<u32>,
     ) -> Result<Option<Pod>, Refusal> {
-        let uid = uid.map(Uid::to_string);
-        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
-        let body = delete_options(grace_s, preconditions);
+        let body = delete_options(grace_s, uid.map(only_this));
         let request =
             write(Method::Delete, written(&self.path(Some(name))), &body, OBJECT_BYTES_MAX);
         let (_, answer) = call(&self.http, &request, Verb::Delete)?;
@@ -409,9 +407,26 @@ impl Leases {
         record(status, &answer)
     }
 
+    /// Where all of them are.
+    pub(super) fn collection(&self) -> (&Http, String) {
+        (&self.http, self.path(None))
+    }
+
     fn path(&self, name: Option<&str>) -> String {
         object_path("/apis/coordination.k8s.io/v1", &self.namespace, "leases", name)
     }
+}
+
+/// Deletes the pod of this name and uid, of whatever instance.
+pub(super) fn delete_pod(
+    http: &Http,
+    namespace: &str,
+    name: &str,
+    uid: &Uid,
+) -> Result<(), Refusal> {
+    let body = delete_options(None, Some(only_this(uid)));
+    let path = written(&object_path("/api/v1", namespace, "pods", Some(name)));
+    call(http, &write(Method::Delete, path, &body, OBJECT_BYTES_MAX), Verb::Delete).map(drop)
 }
 
 /// Asks whether we may do `access`.
@@ -464,12 +479,12 @@ fn succeeded(answer: Response, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
     Err(refused(&answer, verb))
 }
 
-fn refused(answer: &Response, verb: Verb) -> Refusal {
+pub(super) fn refused(answer: &Response, verb: Verb) -> Refusal {
     refusal(answer.status, answer.retry_after, answer.json, &answer.body, verb)
 }
 
 /// Reads a stream that ends to its end.
-fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
+pub(super) fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
     let mut body = Vec::new();
     let read = stream.reader().take(bytes_max + 1).read_to_end(&mut body);
     let problem = match read {
@@ -520,7 +535,14 @@ pub(super) fn object_path(
     }
 }
 
-fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) -> Vec<u8> {
+fn only_this(uid: &Uid) -> Preconditions {
+    Preconditions { uid: Some(uid.to_string()), resource_version: None }
+}
+
+pub(super) fn delete_options(
+    grace_s: Option<u32>,
+    preconditions: Option<Preconditions>,
+) -> Vec<u8> {
     let options = DeleteOptions {
         api_version: "v1",
         kind: "DeleteOptions",

@@ -9,6 +9,7 @@ pub mod http;
 mod incluster;
 mod kubeconfig;
 pub mod leftovers;
+pub mod objects;
 pub mod owner;
 pub mod preflight;
 mod proxy;

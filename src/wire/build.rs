@@ -13,13 +13,15 @@ use crate::wire::labels::{self, Selection};
 use crate::wire::memory::{Growth, Steps};
 use crate::wire::names::host_in_url;
 use crate::wire::placeholders::{self, Piece, Word};
-use crate::wire::template::{Shorthands, Template, TemplateError, describe};
+use crate::wire::template::{Template, TemplateError, describe};
 
 /// What the cluster keeps pods on a dead node for, when nobody says otherwise, are these taints.
 const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 /// Fields of `metadata` that only a server writes; a pod that was fetched has them.
 const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
+/// The field by which a pod's kubelet ends it.
+const DEADLINE: &str = "activeDeadlineSeconds";
 /// The prefix of labels and annotations that mean something to posse.
 const OUR_PREFIX: &str = "posse.dev/";
 /// Where a container's memory stands in its resources.
@@ -45,6 +47,8 @@ pub struct Identity {
     pub fails_with_sidecars: bool,
     /// How memory grows after the deciding container ran out of it; none: it does not.
     pub growth: Option<Growth>,
+    /// How old a pod gets, in seconds; none: as old as its template lets it.
+    pub max_age_s: Option<u64>,
 }
 
 /// The object that executors belong to and go with.
@@ -145,6 +149,7 @@ impl Build<'_> {
         let mut spec = self.template.spec.clone();
         self.add_containers(&mut spec, &mut metadata)?;
         self.add_restart_policy(&mut spec);
+        self.add_max_age(&mut spec);
         self.add_tolerations(&mut spec)?;
         self.add_metadata(&mut metadata)?;
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
@@ -164,40 +169,6 @@ impl Build<'_> {
         self.warnings.push(self.template.fail(field, message).to_string());
     }
 
-    /// The map under `key`, made where it is absent.
-    fn map<'m>(
-        &self,
-        parent: &'m mut Map<String, Value>,
-        key: &str,
-        field: &str,
-    ) -> Result<&'m mut Map<String, Value>, TemplateError> {
-        let value = parent.entry(key).or_insert(Value::Null);
-        if value.is_null() {
-            *value = Value::Object(Map::new());
-        }
-        let what = describe(value);
-        value
-            .as_object_mut()
-            .ok_or_else(|| self.fail(field, format!("expected a map, found {what}")))
-    }
-
-    /// The list under `key`, made where it is absent.
-    fn list<'m>(
-        &self,
-        parent: &'m mut Map<String, Value>,
-        key: &str,
-        field: &str,
-    ) -> Result<&'m mut Vec<Value>, TemplateError> {
-        let value = parent.entry(key).or_insert(Value::Null);
-        if value.is_null() {
-            *value = Value::Array(Vec::new());
-        }
-        let what = describe(value);
-        value
-            .as_array_mut()
-            .ok_or_else(|| self.fail(field, format!("expected a list, found {what}")))
-    }
-
     fn add_containers(
         &mut self,
         spec: &mut Map<String, Value>,
@@ -212,13 +183,13 @@ impl Build<'_> {
                     return Err(self.fail(&field, "expected a map".to_owned()));
                 };
                 if (list, i) == ("containers", deciding) {
-                    self.lay_over(container, &field)?;
+                    self.template.lay_over(container, &field)?;
                     self.add_growth(container, &field)?;
                 }
                 self.add_env(container, &field)?;
             }
         }
-        let annotations = self.map(metadata, "annotations", "metadata.annotations")?;
+        let annotations = self.template.map(metadata, "annotations", "metadata.annotations")?;
         let theirs = keys_of_ours(annotations);
         for key in theirs {
             annotations.remove(&key);
@@ -228,6 +199,9 @@ impl Build<'_> {
         if deciding > 0 {
             let name = self.identity.container.clone().expect("only a named one is not the first");
             annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
+        }
+        if let Some(seconds) = self.identity.max_age_s {
+            annotations.insert(labels::MAX_AGE.to_owned(), json!(format!("{seconds}s")));
         }
         if self.identity.fails_with_sidecars {
             annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
@@ -251,38 +225,6 @@ impl Build<'_> {
             let there = names.join(", ");
             self.fail("spec.containers", format!("none is named `{wanted}`; there are: {there}"))
         })
-    }
-
-    /// Lays the shorthands over the deciding container.
-    fn lay_over(
-        &self,
-        container: &mut Map<String, Value>,
-        field: &str,
-    ) -> Result<(), TemplateError> {
-        let Shorthands { image, command, args, env, cpu, memory } = &self.template.shorthands;
-        let mut set = |key: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                container.insert(key.to_owned(), value);
-            }
-        };
-        set("image", image.as_ref().map(|image| json!(image)));
-        set("command", command.as_ref().map(|command| json!(command)));
-        set("args", args.as_ref().map(|args| json!(args)));
-        if !env.is_empty() {
-            let list = self.list(container, "env", &format!("{field}.env"))?;
-            list.retain(|old| !env.iter().any(|new| new.get("name") == old.get("name")));
-            list.extend(env.iter().cloned());
-        }
-        for (resource, amount) in [("cpu", cpu), ("memory", memory)] {
-            let Some(amount) = amount else { continue };
-            let field = format!("{field}.resources");
-            let resources = self.map(container, "resources", &field)?;
-            for kind in ["requests", "limits"] {
-                let amounts = self.map(resources, kind, &format!("{field}.{kind}"))?;
-                amounts.insert(resource.to_owned(), json!(amount));
-            }
-        }
-        Ok(())
     }
 
     /// Makes gaps of the deciding container's memory, where it grows.
@@ -309,7 +251,7 @@ impl Build<'_> {
     ) -> Result<(), TemplateError> {
         let field = format!("{field}.env");
         let ours = our_env();
-        let list = self.list(container, "env", &field)?;
+        let list = self.template.list(container, "env", &field)?;
         let mut theirs = std::mem::take(list);
         let taken = |entry: &Value| ours.iter().any(|our| our.get("name") == entry.get("name"));
         for entry in theirs.iter().filter(|entry| taken(entry)) {
@@ -332,10 +274,21 @@ impl Build<'_> {
         }
     }
 
+    /// Ends pods that have outlived their time, whether or not anybody is left to do it.
+    fn add_max_age(&mut self, spec: &mut Map<String, Value>) {
+        let Some(seconds) = self.identity.max_age_s else { return };
+        let theirs = spec.insert(DEADLINE.to_owned(), json!(seconds));
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && *theirs != seconds) {
+            let what = describe(&theirs);
+            let message = format!("{what} is replaced by {seconds}, the group's max_age");
+            self.warn("spec.activeDeadlineSeconds", message);
+        }
+    }
+
     /// Shortens the stay of pods on lost nodes, as the server's own admission would lengthen it.
     fn add_tolerations(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let Some(seconds) = self.identity.node_loss_after_s else { return Ok(()) };
-        let list = self.list(spec, "tolerations", "spec.tolerations")?;
+        let list = self.template.list(spec, "tolerations", "spec.tolerations")?;
         for taint in NODE_TAINTS {
             let covers = |toleration: &Value| {
                 let text = |key| toleration.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -380,7 +333,7 @@ impl Build<'_> {
     }
 
     fn add_labels(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        let list = self.map(metadata, "labels", "metadata.labels")?;
+        let list = self.template.map(metadata, "labels", "metadata.labels")?;
         let ours = [
             (labels::APP, json!(self.identity.app)),
             (labels::INSTANCE, json!(self.identity.instance)),
@@ -407,7 +360,7 @@ impl Build<'_> {
 
     fn add_owner(&self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let field = "metadata.ownerReferences";
-        let list = self.list(metadata, "ownerReferences", field)?;
+        let list = self.template.list(metadata, "ownerReferences", field)?;
         let uid = self.identity.owner.as_ref().map(|owner| owner.uid.as_str());
         let other =
             |theirs: &Value| uid.is_none() || theirs.get("uid").and_then(Value::as_str) != uid;

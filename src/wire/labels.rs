@@ -18,12 +18,20 @@ pub const DRAINING: &str = "posse.dev/draining";
 pub const CONTAINER: &str = "posse.dev/container";
 /// Annotation, with the value `fail`: any other container's failure is the executor's end, too.
 pub const SIDECAR_FAILURE: &str = "posse.dev/sidecar-failure";
+/// Annotation: the deadline in its spec is posse's own, and how long that is.
+pub const MAX_AGE: &str = "posse.dev/max-age";
 /// Annotation on the Lease or the driver pod: ids up to here may have been given.
 pub const ID_HIGH_WATER: &str = "posse.dev/id-high-water";
 /// The standard label for who manages an object, and our value of it.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "posse");
 /// The standard label for an object's part in the application, and our value of it.
 pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "executor");
+/// The same of all that a driver in the cluster consists of.
+pub const DRIVER: (&str, &str) = ("app.kubernetes.io/component", "driver");
+/// Annotation on what `posse submit` makes: which call made it.
+pub const SUBMISSION: &str = "posse.dev/submission";
+/// Annotation on a driver's Job or pod: how many executors its configuration asks for at start.
+pub const EXECUTORS: &str = "posse.dev/executors";
 /// The field manager on every write.
 pub const FIELD_MANAGER: &str = "posse";
 

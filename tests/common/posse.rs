@@ -43,6 +43,7 @@ pub struct Run {
     args: Vec<String>,
     driver: Vec<String>,
     env: Vec<(String, String)>,
+    is_first: bool,
 }
 
 impl Run {
@@ -58,7 +59,8 @@ impl Run {
             "shutdown": {"grace": "2s", "timeout": "2s"},
         });
         let (args, driver, env) = (Vec::new(), Vec::new(), Vec::new());
-        Self { dir: dir.to_owned(), number, settings, kubeconfig, args, driver, env }
+        let dir = dir.to_owned();
+        Self { dir, number, settings, kubeconfig, args, driver, env, is_first: false }
     }
 
     pub fn executors(mut self, n: u32) -> Self {
@@ -92,6 +94,17 @@ impl Run {
         self
     }
 
+    /// In the pod of this name and uid.
+    pub fn in_pod(self, name: &str, uid: &str) -> Self {
+        self.env("POD_NAME", name).env("POD_UID", uid)
+    }
+
+    /// As the first process of a container, which goes with it; `Posse::pid` is not its own then.
+    pub fn into_init(mut self) -> Self {
+        self.is_first = true;
+        self
+    }
+
     /// Another command of posse with these settings and this way to the server; waits for its end.
     pub fn once(self, words: &[&str]) -> Output {
         let config = self.write_settings();
@@ -110,18 +123,44 @@ impl Run {
 
     #[track_caller]
     pub fn start(self) -> Posse {
-        let config = self.write_settings();
-        let file = |kind: &str| self.dir.join(format!("{}.{kind}", self.number));
-        let (events, control) = (file("events"), file("sock"));
-        let (stdout, stderr) = (file("stdout"), file("stderr"));
-        runner::show_on_failure(&stderr);
-        runner::show_on_failure(&events);
         let mut command = command(&self.dir);
+        if self.is_first {
+            let mut outside = Command::new("unshare");
+            outside.args(["--pid", "--fork", "--kill-child"]).arg(command.get_program());
+            outside.current_dir(&self.dir).env_clear();
+            outside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            command = outside;
+        }
         command
             .arg("run")
+            .args([Path::new("--events"), &self.file("events")])
+            .arg(format!("--control=unix:{}", self.file("sock").display()));
+        self.spawn(command)
+    }
+
+    /// Another command of posse with these settings, which may end whenever it likes.
+    #[track_caller]
+    pub fn begin(self, words: &[&str]) -> Posse {
+        let mut command = command(&self.dir);
+        command.args(words);
+        let posse = self.spawn(command);
+        posse.may_end();
+        posse
+    }
+
+    fn file(&self, kind: &str) -> PathBuf {
+        self.dir.join(format!("{}.{kind}", self.number))
+    }
+
+    #[track_caller]
+    fn spawn(self, mut command: Command) -> Posse {
+        let config = self.write_settings();
+        let (events, control) = (self.file("events"), self.file("sock"));
+        let (stdout, stderr) = (self.file("stdout"), self.file("stderr"));
+        runner::show_on_failure(&stderr);
+        runner::show_on_failure(&events);
+        command
             .args([Path::new("-f"), &config, Path::new("--kubeconfig"), &self.kubeconfig])
-            .args([Path::new("--events"), &events])
-            .arg(format!("--control=unix:{}", control.display()))
             .args(&self.args)
             .envs(self.env)
             .stdout(File::create(&stdout).expect("the folder can be written"))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::wire::config::tests::mangled;
+use crate::wire::template::Shorthands;
 
 const EVERYTHING: &str = include_str!("../../../fixtures/template/everything.yaml");
 
@@ -21,6 +22,7 @@ fn identity() -> Identity {
         container: None,
         fails_with_sidecars: false,
         growth: None,
+        max_age_s: None,
     }
 }
 
@@ -64,6 +66,7 @@ fn all_shorthands() -> Shorthands {
         ],
         cpu: Some("500m".to_owned()),
         memory: Some("256Mi".to_owned()),
+        resources: None,
     }
 }
 
@@ -279,6 +282,28 @@ fn no_template_makes_it_panic() {
     assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
 }
 
+/// What is given for one resource wins over the shorthand for all kinds of it, and leaves the rest.
+#[test]
+fn resources_are_laid_over_amount_by_amount() {
+    let shorthands = Shorthands {
+        memory: Some("2Gi".to_owned()),
+        resources: Some(json!({
+            "limits": { "nvidia.com/gpu": 2, "memory": "1Gi" },
+            "requests": { "cpu": "100m" },
+        })),
+        ..Shorthands::default()
+    };
+    let text = "spec: {containers: [{name: c, resources: {limits: {cpu: 4, a.b/c: 1}}}]}";
+    let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands);
+    let pod = template.compile(&identity()).unwrap().render(1, 0, &Shape::default());
+    let pod: Value = serde_json::from_slice(&pod).unwrap();
+    let want = json!({
+        "limits": { "cpu": 4, "a.b/c": 1, "nvidia.com/gpu": 2, "memory": "2Gi" },
+        "requests": { "cpu": "100m", "memory": "2Gi" },
+    });
+    assert_eq!(pod["spec"]["containers"][0]["resources"], want);
+}
+
 #[test]
 fn debug_prints_no_environment() {
     let shorthands = Shorthands {
@@ -339,6 +364,21 @@ fn pods_keep_away_from_nodes_in_every_term() {
     );
     // Who binds pods himself has the last word.
     affinity("nodeName: n1", &Value::Null);
+}
+
+#[test]
+fn an_age_becomes_the_pods_deadline() {
+    let identity = Identity { max_age_s: Some(90), ..identity() };
+    for (theirs, n_warnings) in
+        [("", 0), ("activeDeadlineSeconds: 90, ", 0), ("activeDeadlineSeconds: 7, ", 1)]
+    {
+        let text = format!("spec: {{{theirs}containers: [{{name: a, image: x}}]}}");
+        let compiled = Template::parse("t.yaml", &text).unwrap().compile(&identity).unwrap();
+        assert_eq!(compiled.warnings().len(), n_warnings, "{:?}", compiled.warnings());
+        let pod: Value = serde_json::from_slice(&compiled.render(1, 0, &Shape::default())).unwrap();
+        assert_eq!(pod["spec"]["activeDeadlineSeconds"], 90);
+        assert_eq!(pod["metadata"]["annotations"]["posse.dev/max-age"], "90s");
+    }
 }
 
 #[test]
