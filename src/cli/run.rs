@@ -17,7 +17,6 @@ use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
 use crate::cli::{World, logger};
 use crate::control::address::{self, Bound};
 use crate::control::api::{ControlServer, Subject};
-use crate::control::token::Token;
 use crate::control::{Core, Drafts};
 use crate::core::action::Verdict;
 use crate::core::finish::{Finish, Outcome};
@@ -46,6 +45,7 @@ use crate::runtime::upstream::{
 };
 use crate::runtime::worker::Worker;
 use crate::runtime::writers::Writers;
+use crate::serve::token::Token;
 use crate::wire::build::Owner;
 use crate::wire::config::{Control, Ready};
 use crate::wire::control_addr::ControlAddr;

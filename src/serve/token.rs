@@ -1,11 +1,10 @@
-//! Owns the shared secret of a control address on TCP: reads it, compares it, never shows it.
+//! Owns a bearer's secret: reads it from a file, compares it with a header, never shows it. Knows
+//! nothing of what it opens.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
-
-use crate::control::address::ControlError;
+use std::path::{Path, PathBuf};
 
 /// The secret. Its Debug says only that there is one.
 #[derive(Clone)]
@@ -22,8 +21,8 @@ impl Token {
     ///
     /// # Errors
     /// The file cannot be read, or does not hold one word.
-    pub fn read(path: &Path) -> Result<Self, ControlError> {
-        let problem = |what: String| ControlError::TokenFile { path: path.to_owned(), what };
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let problem = |what: String| TokenError { path: path.to_owned(), what };
         let file = File::open(path).map_err(|error| problem(error.to_string()))?;
         let mut text = String::new();
         file.take(TOKEN_BYTES_MAX + 1)
@@ -58,6 +57,21 @@ impl Token {
         scheme.eq_ignore_ascii_case("bearer") && std::hint::black_box(difference) == 0
     }
 }
+
+/// Why a file gives no token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenError {
+    path: PathBuf,
+    what: String,
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token file {}: {}", self.path.display(), self.what)
+    }
+}
+
+impl std::error::Error for TokenError {}
 
 /// Longer than any token in use.
 const TOKEN_BYTES_MAX: u64 = 4096;
