@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room may use those to its right, and itself.
-const ROOMS: [&str; 8] = ["cli", "dev", "runtime", "control", "serve", "kube", "wire", "core"];
+const ROOMS: [&str; 9] =
+    ["cli", "stage", "dev", "runtime", "control", "serve", "kube", "wire", "core"];
 
 const CORE_LINES_MAX: usize = 400;
 const FILE_LINES_MAX: usize = 600;

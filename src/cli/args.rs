@@ -11,6 +11,10 @@ use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 
+pub mod stage;
+
+use crate::cli::args::stage::StageArgs;
+
 /// Keeps a driver's executors alive on Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "posse", version, about, subcommand_required = true, after_help = AFTER_HELP)]
@@ -56,6 +60,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Say what a run waits for, or where one of its executors is
     Explain(ExplainArgs),
+    /// Bring files from this machine to the pods: serve, put, get
+    Stage(StageArgs),
 }
 
 /// What is to be run: the file, and what is laid over it.

@@ -489,7 +489,7 @@ pub(super) fn get(path: String, timeout: Duration, body_bytes_max: u64) -> Reque
     Request { method: Method::Get, path, content_type: JSON, body: None, timeout, body_bytes_max }
 }
 
-fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Request<'_> {
+pub(super) fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Request<'_> {
     Request {
         method,
         path,
@@ -501,7 +501,7 @@ fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Requ
 }
 
 /// The path of a write: it says who writes.
-fn written(path: &str) -> String {
+pub(super) fn written(path: &str) -> String {
     format!("{path}?fieldManager={FIELD_MANAGER}")
 }
 

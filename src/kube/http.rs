@@ -45,7 +45,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a stream may take to begin.
-const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the files of the certificates are looked at.
 const MATERIAL_AGE_MAX: Duration = Duration::from_secs(60);
@@ -305,10 +305,7 @@ impl Http {
             limit: Limit::Idle(idle_timeout),
         };
         let agent = |link: &Linked| self.streams.agent(&self.shared.cluster, link);
-        let response = self.shared.exchange(&outgoing, &agent)?;
-        let (head, body) = response.into_parts();
-        let (retry_after, json) = (retry_after(&head.headers), is_json(&head.headers));
-        Ok(Stream::new(head.status.as_u16(), retry_after, json, body, idle_timeout))
+        Ok(opened(self.shared.exchange(&outgoing, &agent)?, idle_timeout))
     }
 
     /// Ends the streams of this client and its clones, from any thread.
@@ -512,6 +509,13 @@ fn discard(response: http::Response<Body>) {
     let _ = io::copy(&mut rest, &mut io::sink());
 }
 
+/// An answer whose body is read as it comes.
+pub(super) fn opened(response: http::Response<Body>, idle_timeout: Duration) -> Stream {
+    let (head, body) = response.into_parts();
+    let (retry_after, json) = (retry_after(&head.headers), is_json(&head.headers));
+    Stream::new(head.status.as_u16(), retry_after, json, body, idle_timeout)
+}
+
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?;
     seconds.trim().parse().ok().map(Duration::from_secs)
@@ -538,6 +542,16 @@ pub(super) fn stream_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>
         .max_idle_connections(0)
         .input_buffer_size(STREAM_INPUT_BYTES)
         .output_buffer_size(OUTPUT_BYTES)
+        .build();
+    agent(cluster, config, settings)
+}
+
+/// An agent for bodies that are large in both directions.
+pub(super) fn transfer_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
+    let config = agent_config(cluster)
+        .max_idle_connections(0)
+        .input_buffer_size(STREAM_INPUT_BYTES)
+        .output_buffer_size(STREAM_INPUT_BYTES)
         .build();
     agent(cluster, config, settings)
 }

@@ -2,6 +2,7 @@
 
 pub mod api;
 mod auth;
+pub mod callers;
 pub mod config;
 mod connector;
 mod exec;
@@ -10,10 +11,12 @@ mod incluster;
 mod kubeconfig;
 pub mod leftovers;
 pub mod owner;
+mod pages;
 mod proxy;
 pub mod story;
 mod stream;
-mod tls;
+pub mod tls;
+pub mod transfer;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,6 +1,8 @@
 //! Bytes to core values and back: serde lives here and nowhere below. No sockets, no clock.
 
 pub mod build;
+pub mod bundle;
+pub mod caller;
 pub mod config;
 pub mod control;
 pub mod control_addr;
@@ -19,6 +21,7 @@ pub mod names;
 pub mod placeholders;
 pub mod pod;
 pub mod quantity;
+pub mod range;
 pub mod review;
 pub mod section;
 pub mod status;

@@ -1,0 +1,202 @@
+//! Owns `posse stage`: from what was typed to a server, an upload or a download.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli::args::stage::{GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, TrustArgs};
+use crate::cli::exit::{Code, Failure};
+use crate::cli::server::{Connection, sources};
+use crate::cli::{World, print};
+use crate::control::table::table;
+use crate::core::bundle::Patience;
+use crate::kube::config::read_file;
+use crate::kube::http::Http;
+use crate::kube::transfer::{Authorities, Peer, Transfer};
+use crate::runtime::signals::Signals;
+use crate::serve::token::Token;
+use crate::stage::fetch::fetch;
+use crate::stage::send::{self, Upload};
+use crate::stage::server::{Admission, Options, Quotas, Stage, StageError};
+use crate::wire::bundle::Ticket;
+
+/// `posse stage`.
+///
+/// # Errors
+/// A mistake in what was typed (exit code 2), or it cannot be done (1).
+pub fn stage(args: &StageArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    match &args.command {
+        StageCommand::Serve(args) => serve(args, world, out),
+        StageCommand::Put(args) => put(args, world, out),
+        StageCommand::Get(args) => get(args, world, out),
+    }
+}
+
+fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    // First: a signal that comes while it starts must find somebody who stops it.
+    let signals = Signals::start()
+        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let pods = pods(args, world)?;
+    let admission = match (&args.token_file, pods.clone()) {
+        (Some(path), _) => {
+            let path = world.dir.join(path);
+            // A mistake in it is to be seen now, not with the first client.
+            Token::read(&path).map_err(|error| Failure::usage(error.to_string()))?;
+            Admission::Shared(path)
+        }
+        (None, Some(http)) => Admission::Review(http),
+        (None, None) => {
+            return Err(Failure::usage(
+                "--token-review asks the API server: run it in a pod, or name --kubeconfig",
+            ));
+        }
+    };
+    if pods.is_none() {
+        log::warn!(
+            "no API server is named: bundles are dropped {} s after their last use",
+            args.idle / 1000
+        );
+    }
+    let join = |path: &PathBuf| world.dir.join(path);
+    let stage = Stage::start(Options {
+        listen: args.listen,
+        dir: world.dir.join(&args.dir),
+        tls: args.cert.as_ref().map(join).zip(args.key.as_ref().map(join)),
+        admission,
+        quotas: Quotas {
+            bundle_bytes_max: args.bundle_bytes_max,
+            namespace_bytes_max: args.namespace_bytes_max,
+        },
+        patience: Patience { idle_ms: args.idle, gone_ms: args.gone },
+        pods,
+    })?;
+    let scheme = if args.insecure { "http" } else { "https" };
+    let address = stage.local_addr().unwrap_or(args.listen);
+    let printed = print(out, &format!("{scheme}://{address}\n"));
+    if printed.is_ok() {
+        signals.until_stopped();
+    }
+    stage.stop();
+    printed.map(|()| Code::Clean)
+}
+
+/// The API server that knows of pods: the one of the pod that we run in, or the one that is named.
+/// Whatever else a machine is configured for is not meant.
+fn pods(args: &ServeArgs, world: &World<'_>) -> Result<Option<Http>, Failure> {
+    let is_named = args.server.kubeconfig.is_some() || args.server.context.is_some();
+    let env = |name: &str| (world.env)(name).map(OsString::from);
+    if !is_named && !sources(None, None, &env).is_in_cluster() {
+        return Ok(None);
+    }
+    Ok(Some(Connection::new(&args.server, world)?.http))
+}
+
+fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let failed = |why: String| Failure::new(Code::Failed, why);
+    let namespace = match &args.namespace {
+        Some(namespace) => namespace.clone(),
+        None => Connection::new(&args.server, world)?.namespace,
+    };
+    let authorities = authorities(&args.trust, world);
+    let transfer = transfer(&args.url, &args.trust, authorities.clone(), world)?;
+    let token = Token::read(&world.dir.join(&args.token_file))
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let files: Vec<_> = args.files.iter().map(|file| world.dir.join(file)).collect();
+    let files = send::read(&files).map_err(Failure::usage)?;
+    let upload = Upload {
+        transfer: &transfer,
+        token: &token,
+        namespace: &namespace,
+        app: &args.app,
+        timeout: Duration::from_millis(args.trust.timeout),
+    };
+    let bundles = upload.send(&files).map_err(failed)?;
+    let url = args.pod_url.as_ref().unwrap_or(&args.url).clone();
+    let ticket = Ticket { url, ca: pem(&authorities)?, bundles };
+    let Some(secret_file) = &args.secret_file else {
+        return print(out, &ticket.to_json()).map(|()| Code::Clean);
+    };
+    let path = world.dir.join(secret_file);
+    write_private(&path, ticket.to_json().as_bytes())
+        .map_err(|error| failed(format!("{}: {error}", path.display())))?;
+    let rows =
+        ticket.bundles.iter().map(|one| [one.id.clone(), one.bytes.to_string(), one.file.clone()]);
+    let heads = ["ID", "BYTES", "FILE"].map(str::to_owned);
+    print(out, &table(&heads, rows.collect())).map(|()| Code::Clean)
+}
+
+fn get(args: &GetArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let path = world.dir.join(&args.secret_file);
+    let mistake = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+    let bytes = read_file(&path).map_err(|error| mistake(error.to_string()))?;
+    let ticket = Ticket::parse(&bytes).map_err(mistake)?;
+    let authorities = match (authorities(&args.trust, world), &ticket.ca) {
+        (Authorities::Public, Some(pem)) => Authorities::Given(pem.clone()),
+        (authorities, _) => authorities,
+    };
+    let url = args.url.as_ref().unwrap_or(&ticket.url);
+    let transfer = transfer(url, &args.trust, authorities, world)?;
+    let dir = world.dir.join(&args.dir);
+    fs::create_dir_all(&dir)
+        .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", dir.display())))?;
+    let timeout = Duration::from_millis(args.trust.timeout);
+    for entry in &ticket.bundles {
+        let file = fetch(&transfer, entry, &dir, timeout)
+            .map_err(|why| Failure::new(Code::Failed, why))?;
+        print(out, &format!("{}\n", file.display()))?;
+    }
+    Ok(Code::Clean)
+}
+
+fn authorities(trust: &TrustArgs, world: &World<'_>) -> Authorities {
+    trust.ca.as_ref().map_or(Authorities::Public, |file| Authorities::File(world.dir.join(file)))
+}
+
+/// What a pod has to be told so that it believes the server as we did.
+fn pem(authorities: &Authorities) -> Result<Option<String>, Failure> {
+    match authorities {
+        Authorities::File(path) => fs::read_to_string(path)
+            .map(Some)
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display()))),
+        Authorities::Given(pem) => Ok(Some(pem.clone())),
+        Authorities::Public => Ok(None),
+    }
+}
+
+fn transfer(
+    url: &str,
+    trust: &TrustArgs,
+    authorities: Authorities,
+    world: &World<'_>,
+) -> Result<Transfer, Failure> {
+    let env = |name: &str| (world.env)(name).map(OsString::from);
+    let peer = Peer { url: url.to_owned(), authorities, insecure: trust.insecure };
+    Transfer::new(&sources(None, None, &env), &peer)
+        .map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Writes a file that nobody else can read, whole or not at all.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+impl From<StageError> for Failure {
+    fn from(error: StageError) -> Self {
+        let code = match &error {
+            StageError::Certificate(_) | StageError::Listen(..) | StageError::Store(_) => {
+                Code::Usage
+            }
+            StageError::Thread(_) | StageError::Tls(_) => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}
