@@ -19,6 +19,7 @@ mod e2e {
     pub mod reasons;
     pub mod refusals;
     pub mod scaling;
+    pub mod stage;
     pub mod starts;
 }
 
@@ -81,6 +82,12 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
     Embedded starts::{no_node_is_waited_for};
+    Embedded stage::{
+        stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
+        stage_kill_9_in_uploads, stage_over_tls,
+    };
+    Both stage::{stage_follows_the_pods};
+    Real stage::{stage_token_review};
     Real starts::{memory_that_grows, node_where_nothing_starts};
     Embedded scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};

@@ -151,3 +151,103 @@ impl Sweep {
         Owner::Absent { for_ms, was_seen: absence.was_seen }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::kube::testing::{Answer, TestServer, plain_client};
+    use crate::stage::store::Quotas;
+    use crate::stage::tests::{Folder, label};
+
+    /// What the API server answers, one after the other; the last one goes on.
+    fn server(answers: &'static [(u16, &'static str)]) -> TestServer {
+        let next = AtomicUsize::new(0);
+        TestServer::start(None, move |_| {
+            let n = next.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
+            let (status, body) = answers[n];
+            Answer::Reply(status, "Content-Type: application/json\r\n", body.into())
+        })
+    }
+
+    const PODS: &str = r#"{"metadata":{},"items":[
+        {"metadata":{"labels":{"posse.dev/app":"wordcount"}}}]}"#;
+    const NO_PODS: &str = r#"{"metadata":{},"items":[]}"#;
+    const FORBIDDEN: &str = r#"{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,
+        "message":"pods is forbidden: User cannot list resource pods"}"#;
+    const AWAY: &str = r#"{"kind":"Status","status":"Failure","code":503,"message":"later"}"#;
+
+    fn sweep(folder: &Folder, server: &TestServer, patience: Patience) -> Sweep {
+        let quotas = Quotas { bundle_bytes_max: 1_000, namespace_bytes_max: 1_000 };
+        let store = Arc::new(Store::open(folder.path(), quotas).unwrap());
+        let http = Some(plain_client(server.address));
+        Sweep { store, http, patience, apps: BTreeMap::new() }
+    }
+
+    fn add(sweep: &Sweep, namespace: &str) {
+        let reserved = sweep.store.reserve(label(namespace, b"hello", "s")).unwrap();
+        reserved.fill(&mut Cursor::new(b"hello")).unwrap();
+    }
+
+    const AT_ONCE: Patience = Patience { idle_ms: 0, gone_ms: 0 };
+
+    #[test]
+    fn the_server_is_asked_once_for_each_namespace_and_round() {
+        let (folder, server) = (Folder::new(), server(&[(200, PODS)]));
+        let mut sweep = sweep(&folder, &server, AT_ONCE);
+        (0..5).for_each(|_| ["one", "two"].iter().for_each(|namespace| add(&sweep, namespace)));
+        for _ in 0..3 {
+            sweep.round();
+            let seen = server.seen();
+            let lines: Vec<&str> = seen.iter().map(|seen| seen.line()).collect();
+            let line = |namespace| {
+                format!(
+                    "GET /api/v1/namespaces/{namespace}/pods?labelSelector=posse.dev%2Fapp&limit=500 HTTP/1.1"
+                )
+            };
+            assert_eq!(lines, [line("one"), line("two")]);
+        }
+        assert_eq!(sweep.store.bundles().len(), 10);
+    }
+
+    #[test]
+    fn bundles_go_with_the_last_pod_and_not_with_the_servers_silence() {
+        for (answers, n_left) in [
+            (&[(200, PODS), (200, NO_PODS)][..], [1, 0]),
+            (&[(200, PODS), (200, PODS)], [1, 1]),
+            // Never seen and never fetched: too old at once, as patience is here.
+            (&[(200, NO_PODS)], [0, 0]),
+            (&[(503, AWAY)], [1, 1]),
+            (&[(200, PODS), (503, AWAY)], [1, 1]),
+            // Who may not look goes by the bundles' use.
+            (&[(200, PODS), (403, FORBIDDEN)], [1, 0]),
+            (&[(200, "{}")], [1, 1]),
+        ] {
+            let (folder, server) = (Folder::new(), server(answers));
+            let mut sweep = sweep(&folder, &server, AT_ONCE);
+            add(&sweep, "ns");
+            let left = [(); 2].map(|()| {
+                sweep.round();
+                sweep.store.bundles().len()
+            });
+            assert_eq!(left, n_left, "{answers:?}");
+            sweep.round();
+            assert!(left[1] == 1 || sweep.apps.is_empty(), "what is gone is forgotten");
+        }
+    }
+
+    #[test]
+    fn a_driver_that_is_tried_again_finds_its_files() {
+        let answers = &[(200, PODS), (200, NO_PODS), (200, PODS), (200, NO_PODS)];
+        let (folder, server) = (Folder::new(), server(answers));
+        let patience = Patience { idle_ms: 0, gone_ms: 60_000 };
+        let mut sweep = sweep(&folder, &server, patience);
+        add(&sweep, "ns");
+        for _ in 0..6 {
+            sweep.round();
+            assert_eq!(sweep.store.bundles().len(), 1);
+        }
+    }
+}
