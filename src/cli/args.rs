@@ -12,8 +12,10 @@ use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 
 pub mod stage;
+pub mod submit;
 
-use crate::cli::args::stage::StageArgs;
+use stage::StageArgs;
+use submit::{AppsArgs, CopyArgs, LogsArgs, StopArgs, SubmitArgs};
 
 /// Keeps a driver's executors alive on Kubernetes.
 #[derive(Debug, Parser)]
@@ -41,6 +43,17 @@ pub enum Command {
     Render(RenderArgs),
     /// Remove what ended applications left behind
     Cleanup(CleanupArgs),
+    /// Put a driver into the cluster, and follow it to its end
+    Submit(SubmitArgs),
+    /// List the applications in the cluster
+    Apps(AppsArgs),
+    /// Print the log of an application's driver, or of one of its executors
+    Logs(LogsArgs),
+    /// End applications in the cluster
+    Stop(StopArgs),
+    /// Copy this program into a folder: how it gets into a driver's pod
+    #[command(hide = true)]
+    Copy(CopyArgs),
     /// Write a commented posse.yaml
     Init(InitArgs),
     /// Serve the embedded cluster until a signal
@@ -137,6 +150,12 @@ pub struct RenderArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub server: ServerArgs,
+    /// The driver's objects instead, as `posse submit` makes them
+    #[arg(long, conflicts_with_all = ["group", "id"])]
+    pub driver: bool,
+    /// With --driver, also a service account with the rights that posse needs
+    #[arg(long, requires = "driver")]
+    pub create_rbac: bool,
     /// Only this group
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,

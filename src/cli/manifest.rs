@@ -1,11 +1,36 @@
 //! Owns how JSON is printed as YAML: block style, every text quoted unless it cannot be mistaken.
 //! The YAML crate can write too, but its writer would bring crates for these few lines.
 
-use serde_json::Value;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::cli::args::Output;
+use crate::cli::exit::{Code, Failure};
 
 /// Words that YAML of one version or another reads as something else than a text.
 const TAKEN_WORDS: [&str; 10] =
     ["null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"];
+
+/// Prints manifests: as documents, or as one list.
+///
+/// # Errors
+/// stdout cannot be written.
+pub fn print<'a>(
+    manifests: impl Iterator<Item = &'a Value>,
+    output: Output,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let text = match output {
+        Output::Yaml => manifests.map(document).collect(),
+        Output::Json => {
+            let items: Value = manifests.cloned().collect();
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+            format!("{list:#}\n")
+        }
+    };
+    super::print(out, &text).map(|()| Code::Clean)
+}
 
 /// One YAML document, with its separator.
 #[must_use]

@@ -1,8 +1,10 @@
 //! Arguments to checked settings, to a run, to an exit code.
 
+pub mod apps;
 pub mod args;
 pub mod cleanup;
 pub mod client;
+pub mod copy;
 #[cfg(feature = "dev")]
 pub mod dev;
 pub mod exit;
@@ -18,6 +20,7 @@ pub mod server;
 pub mod settings;
 pub mod stage;
 pub mod story;
+pub mod submit;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -94,6 +97,11 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         #[cfg(feature = "dev")]
         Command::DevContainer => dev::container(),
         Command::Run(args) => run::run(&args, world),
+        Command::Submit(args) => submit::submit(&args, world, out),
+        Command::Apps(args) => apps::apps(&args, world, out),
+        Command::Logs(args) => apps::logs(&args, world, out),
+        Command::Stop(args) => apps::stop(&args, world, out),
+        Command::Copy(args) => copy::copy(&args),
         Command::Cleanup(args) => cleanup::cleanup(&args, world, out),
         Command::Status(args) => client::status(&args, world, out),
         Command::Scale(args) => client::scale(&args, world, out),

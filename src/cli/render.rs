@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::cli::args::{Output, RenderArgs, RunArgs};
+use crate::cli::args::{RenderArgs, RunArgs};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
-use crate::cli::{World, manifest, print};
+use crate::cli::{World, manifest, submit};
 use crate::core::pod_text::Shape;
 use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
@@ -17,7 +17,7 @@ use crate::wire::labels::Selection;
 /// The instance that is shown where the real one is not known before the run.
 const INSTANCE_SHOWN: &str = "xxxxx";
 /// The namespace that is shown where it is the service account's or the context's.
-const NAMESPACE_SHOWN: &str = "default";
+pub(super) const NAMESPACE_SHOWN: &str = "default";
 /// The driver host that is shown where it depends on the way to the API server.
 const DRIVER_HOST_SHOWN: &str = "127.0.0.1";
 
@@ -29,6 +29,9 @@ pub type ServerCheck<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), Refusal>
 /// # Errors
 /// As `render`, and mistakes in the settings.
 pub fn command(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    if args.driver {
+        return submit::render(args, world, out);
+    }
     let run =
         RunArgs { file: args.file.clone(), server: args.server.clone(), ..RunArgs::default() };
     let mut settings = RunSettings::new(&run, world)?;
@@ -74,18 +77,13 @@ pub fn render(
             check(&run.namespace, body).or_else(|refusal| refused(group, &refusal))?;
         }
     }
-    let pods = bodies.iter().map(|body| {
-        serde_json::from_slice::<Value>(body).expect("a rendered pod is JSON; build.rs tests it")
-    });
-    let text = match args.output {
-        Output::Yaml => pods.map(|pod| manifest::document(&pod)).collect(),
-        Output::Json => {
-            let items: Value = pods.collect();
-            let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
-            format!("{list:#}\n")
-        }
-    };
-    print(out, &text).map(|()| Code::Clean)
+    let pods: Vec<Value> = bodies
+        .iter()
+        .map(|body| {
+            serde_json::from_slice(body).expect("a rendered pod is JSON; build.rs tests it")
+        })
+        .collect();
+    manifest::print(pods.iter(), args.output, out)
 }
 
 /// What the server's refusal of a group's pod comes to.

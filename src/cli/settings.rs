@@ -168,7 +168,7 @@ pub fn random_bits() -> u64 {
 }
 
 /// Reads the configuration, and says under which name.
-fn read_config(args: &FileArgs, world: &World<'_>) -> Result<(String, Config), Failure> {
+pub(super) fn read_config(args: &FileArgs, world: &World<'_>) -> Result<(String, Config), Failure> {
     let (shown, path) = match &args.file {
         Some(path) => (path.display().to_string(), world.dir.join(path)),
         None => (DEFAULT_FILE.to_owned(), world.dir.join(DEFAULT_FILE)),
@@ -188,7 +188,7 @@ fn read_config(args: &FileArgs, world: &World<'_>) -> Result<(String, Config), F
 }
 
 /// Reads a text file of a bounded size.
-fn read_text(shown: &str, path: &Path) -> Result<String, Failure> {
+pub(super) fn read_text(shown: &str, path: &Path) -> Result<String, Failure> {
     let read = || {
         let mut text = String::new();
         std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
@@ -278,7 +278,7 @@ fn group_settings(
     })
 }
 
-fn read_template(path: &Path) -> Result<Template, Failure> {
+pub(super) fn read_template(path: &Path) -> Result<Template, Failure> {
     let shown = path.display().to_string();
     Ok(Template::parse(&shown, &read_text(&shown, path)?)?)
 }

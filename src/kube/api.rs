@@ -35,7 +35,7 @@ pub(super) const OBJECT_BYTES_MAX: u64 = 8 << 20;
 /// The largest page, or whole LIST where paging fails, in bytes.
 pub(super) const LIST_BYTES_MAX: u64 = 256 << 20;
 /// How much of a refused watch's body is read, in bytes.
-const REFUSAL_BYTES_MAX: u64 = 64 << 10;
+pub(super) const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
 /// Pods asked for in one page.
 pub(super) const PAGE_ITEMS: u32 = 500;
@@ -48,7 +48,7 @@ pub(super) const LIST_RESTARTS_MAX: usize = 3;
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const JSON: &str = "application/json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
+pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
 
 /// A whole LIST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,11 +93,11 @@ struct DeleteOptions {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Preconditions {
+pub(super) struct Preconditions {
     #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<String>,
+    pub(super) uid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    resource_version: Option<String>,
+    pub(super) resource_version: Option<String>,
 }
 
 impl Pods {
@@ -462,12 +462,12 @@ fn succeeded(answer: Response, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
     Err(refused(&answer, verb))
 }
 
-fn refused(answer: &Response, verb: Verb) -> Refusal {
+pub(super) fn refused(answer: &Response, verb: Verb) -> Refusal {
     refusal(answer.status, answer.retry_after, answer.json, &answer.body, verb)
 }
 
 /// Reads a stream that ends to its end.
-fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
+pub(super) fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
     let mut body = Vec::new();
     let read = stream.reader().take(bytes_max + 1).read_to_end(&mut body);
     let problem = match read {
@@ -518,7 +518,10 @@ pub(super) fn object_path(
     }
 }
 
-fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) -> Vec<u8> {
+pub(super) fn delete_options(
+    grace_s: Option<u32>,
+    preconditions: Option<Preconditions>,
+) -> Vec<u8> {
     let options = DeleteOptions {
         api_version: "v1",
         kind: "DeleteOptions",

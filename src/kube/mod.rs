@@ -10,6 +10,7 @@ pub mod http;
 mod incluster;
 mod kubeconfig;
 pub mod leftovers;
+pub mod objects;
 pub mod owner;
 mod pages;
 mod proxy;

@@ -13,7 +13,7 @@ use crate::wire::labels::{self, Selection};
 use crate::wire::memory::{Growth, Steps};
 use crate::wire::names::host_in_url;
 use crate::wire::placeholders::{self, Piece, Word};
-use crate::wire::template::{Shorthands, Template, TemplateError, describe};
+use crate::wire::template::{Template, TemplateError, describe};
 
 /// What the cluster keeps pods on a dead node for, when nobody says otherwise, are these taints.
 const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -164,40 +164,6 @@ impl Build<'_> {
         self.warnings.push(self.template.fail(field, message).to_string());
     }
 
-    /// The map under `key`, made where it is absent.
-    fn map<'m>(
-        &self,
-        parent: &'m mut Map<String, Value>,
-        key: &str,
-        field: &str,
-    ) -> Result<&'m mut Map<String, Value>, TemplateError> {
-        let value = parent.entry(key).or_insert(Value::Null);
-        if value.is_null() {
-            *value = Value::Object(Map::new());
-        }
-        let what = describe(value);
-        value
-            .as_object_mut()
-            .ok_or_else(|| self.fail(field, format!("expected a map, found {what}")))
-    }
-
-    /// The list under `key`, made where it is absent.
-    fn list<'m>(
-        &self,
-        parent: &'m mut Map<String, Value>,
-        key: &str,
-        field: &str,
-    ) -> Result<&'m mut Vec<Value>, TemplateError> {
-        let value = parent.entry(key).or_insert(Value::Null);
-        if value.is_null() {
-            *value = Value::Array(Vec::new());
-        }
-        let what = describe(value);
-        value
-            .as_array_mut()
-            .ok_or_else(|| self.fail(field, format!("expected a list, found {what}")))
-    }
-
     fn add_containers(
         &mut self,
         spec: &mut Map<String, Value>,
@@ -212,13 +178,13 @@ impl Build<'_> {
                     return Err(self.fail(&field, "expected a map".to_owned()));
                 };
                 if (list, i) == ("containers", deciding) {
-                    self.lay_over(container, &field)?;
+                    self.template.lay_over(container, &field)?;
                     self.add_growth(container, &field)?;
                 }
                 self.add_env(container, &field)?;
             }
         }
-        let annotations = self.map(metadata, "annotations", "metadata.annotations")?;
+        let annotations = self.template.map(metadata, "annotations", "metadata.annotations")?;
         let theirs = keys_of_ours(annotations);
         for key in theirs {
             annotations.remove(&key);
@@ -253,38 +219,6 @@ impl Build<'_> {
         })
     }
 
-    /// Lays the shorthands over the deciding container.
-    fn lay_over(
-        &self,
-        container: &mut Map<String, Value>,
-        field: &str,
-    ) -> Result<(), TemplateError> {
-        let Shorthands { image, command, args, env, cpu, memory } = &self.template.shorthands;
-        let mut set = |key: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                container.insert(key.to_owned(), value);
-            }
-        };
-        set("image", image.as_ref().map(|image| json!(image)));
-        set("command", command.as_ref().map(|command| json!(command)));
-        set("args", args.as_ref().map(|args| json!(args)));
-        if !env.is_empty() {
-            let list = self.list(container, "env", &format!("{field}.env"))?;
-            list.retain(|old| !env.iter().any(|new| new.get("name") == old.get("name")));
-            list.extend(env.iter().cloned());
-        }
-        for (resource, amount) in [("cpu", cpu), ("memory", memory)] {
-            let Some(amount) = amount else { continue };
-            let field = format!("{field}.resources");
-            let resources = self.map(container, "resources", &field)?;
-            for kind in ["requests", "limits"] {
-                let amounts = self.map(resources, kind, &format!("{field}.{kind}"))?;
-                amounts.insert(resource.to_owned(), json!(amount));
-            }
-        }
-        Ok(())
-    }
-
     /// Makes gaps of the deciding container's memory, where it grows.
     fn add_growth(
         &mut self,
@@ -309,7 +243,7 @@ impl Build<'_> {
     ) -> Result<(), TemplateError> {
         let field = format!("{field}.env");
         let ours = our_env();
-        let list = self.list(container, "env", &field)?;
+        let list = self.template.list(container, "env", &field)?;
         let mut theirs = std::mem::take(list);
         let taken = |entry: &Value| ours.iter().any(|our| our.get("name") == entry.get("name"));
         for entry in theirs.iter().filter(|entry| taken(entry)) {
@@ -335,7 +269,7 @@ impl Build<'_> {
     /// Shortens the stay of pods on lost nodes, as the server's own admission would lengthen it.
     fn add_tolerations(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let Some(seconds) = self.identity.node_loss_after_s else { return Ok(()) };
-        let list = self.list(spec, "tolerations", "spec.tolerations")?;
+        let list = self.template.list(spec, "tolerations", "spec.tolerations")?;
         for taint in NODE_TAINTS {
             let covers = |toleration: &Value| {
                 let text = |key| toleration.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -380,7 +314,7 @@ impl Build<'_> {
     }
 
     fn add_labels(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        let list = self.map(metadata, "labels", "metadata.labels")?;
+        let list = self.template.map(metadata, "labels", "metadata.labels")?;
         let ours = [
             (labels::APP, json!(self.identity.app)),
             (labels::INSTANCE, json!(self.identity.instance)),
@@ -407,7 +341,7 @@ impl Build<'_> {
 
     fn add_owner(&self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let field = "metadata.ownerReferences";
-        let list = self.list(metadata, "ownerReferences", field)?;
+        let list = self.template.list(metadata, "ownerReferences", field)?;
         let uid = self.identity.owner.as_ref().map(|owner| owner.uid.as_str());
         let other =
             |theirs: &Value| uid.is_none() || theirs.get("uid").and_then(Value::as_str) != uid;

@@ -1,19 +1,16 @@
 //! Owns the format of posse.yaml: its keys, their defaults and what is wrong with a value. Reads
 //! no file itself, and knows no flags: `cli/` lays those over what comes from here.
 
-use std::fmt;
-
-use serde_json::{Value, json};
-
-use crate::core::policy::{Decommission, FailureLimit, Policy, Replace, ScaleDown};
+use crate::core::policy::{FailureLimit, Policy};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;
-use crate::wire::memory::Growth;
 use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
-use crate::wire::template::Shorthands;
-use crate::wire::yaml::{Entry, Kind, Node};
+use crate::wire::yaml::{Kind, Node};
+
+pub use driver::{Driver, DriverKind, DriverPod, Ready, host_mistake};
+pub use group::{Group, PodSource};
 
 /// The most creates under way at a time; each has a connection and a thread of its own.
 pub const IN_FLIGHT_LIMIT: u32 = 256;
@@ -57,7 +54,35 @@ pub const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("bad_nodes", &["avoid_for", "losses", "share", "window"]),
-    ("driver", &["command", "host", "ready", "silence"]),
+    (
+        "driver",
+        &[
+            "annotations",
+            "args",
+            "command",
+            "config_maps",
+            "container",
+            "cpu",
+            "deadline",
+            "env",
+            "host",
+            "image",
+            "image_pull_secrets",
+            "kind",
+            "labels",
+            "memory",
+            "node_selector",
+            "pod",
+            "posse_image",
+            "ready",
+            "resources",
+            "retries",
+            "secrets",
+            "service_account",
+            "silence",
+            "template",
+        ],
+    ),
     (
         "executors",
         &[
@@ -77,6 +102,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "oom_growth",
             "pod",
             "replace",
+            "resources",
             "scale_down",
             "sidecar_failure",
             "template",
@@ -110,28 +136,6 @@ pub struct Config {
     pub control: Control,
 }
 
-/// The driver's part of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Driver {
-    /// Empty: posse runs without a driver of its own.
-    pub command: Vec<String>,
-    /// What executors dial; none: `$POD_IP`, or our address towards the API server.
-    pub host: Option<String>,
-    pub ready: Ready,
-}
-
-/// What holds the creates back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ready {
-    /// Until the driver says so by the control API.
-    Control,
-    /// Nothing.
-    #[default]
-    None,
-    /// Until this port of the driver host accepts.
-    Tcp(u16),
-}
-
 /// Where the control API listens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Control {
@@ -142,48 +146,6 @@ pub enum Control {
     Default,
     /// Nowhere.
     Off,
-}
-
-/// One group of executors.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Group {
-    pub name: String,
-    pub count: u32,
-    pub min: u32,
-    pub max: Option<u32>,
-    pub source: PodSource,
-    /// Whose end decides; none: the first.
-    pub container: Option<String>,
-    pub shorthands: Shorthands,
-    pub scale_down: ScaleDown,
-    pub replace: Replace,
-    /// Any other container's failure is the executor's end, too.
-    pub fails_with_sidecars: bool,
-    /// How memory grows after an executor ran out of it.
-    pub growth: Option<Growth>,
-    pub decommission: Option<Decommission>,
-}
-
-/// Where a group's pod comes from.
-#[derive(Clone, PartialEq)]
-pub enum PodSource {
-    /// A file, relative to the configuration's folder.
-    File(String),
-    /// `pod:` in the configuration.
-    Inline(Value),
-    /// Made from the shorthands alone.
-    Shorthands,
-}
-
-impl fmt::Debug for PodSource {
-    /// Without the pod: its environment may hold what is nobody's business.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => f.debug_tuple("File").field(path).finish(),
-            Self::Inline(_) => f.write_str("Inline(..)"),
-            Self::Shorthands => f.write_str("Shorthands"),
-        }
-    }
 }
 
 impl Default for Config {
@@ -204,25 +166,6 @@ impl Default for Config {
     }
 }
 
-impl Default for Group {
-    fn default() -> Self {
-        Self {
-            name: "default".to_owned(),
-            count: 1,
-            min: 0,
-            max: None,
-            source: PodSource::Shorthands,
-            container: None,
-            shorthands: Shorthands::default(),
-            scale_down: ScaleDown::Any,
-            replace: Replace::Terminating,
-            fails_with_sidecars: false,
-            growth: None,
-            decommission: None,
-        }
-    }
-}
-
 impl Config {
     /// Reads a configuration. `file` is only named in errors.
     ///
@@ -235,8 +178,8 @@ impl Config {
         let mut config = Self {
             app: checked(&top, "app", names::app_mistake)?,
             namespace: checked(&top, "namespace", names::namespace_mistake)?,
-            driver: driver(&top.section("driver")?)?,
-            executors: groups(&top)?,
+            driver: driver::driver(&top.section("driver")?)?,
+            executors: group::groups(&top)?,
             watch: top.flag("watch", true)?,
             lease: top.flag("lease", true)?,
             control: control(&top)?,
@@ -325,202 +268,6 @@ impl Config {
 pub const WATCH_AND_POLL_OFF: &str =
     "is off, and so is allocation.poll_interval: leave one of the two on";
 
-fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
-    only(section, "driver")?;
-    let ready = match section.text("ready")? {
-        None => Ready::None,
-        Some(text) => match (text.as_str(), text.strip_prefix("tcp:")) {
-            ("none", _) => Ready::None,
-            ("control", _) => Ready::Control,
-            (_, Some(port)) if port.parse::<u16>().is_ok_and(|port| port > 0) => {
-                Ready::Tcp(port.parse().expect("it was parsed a line above"))
-            }
-            _ => {
-                let message = format!("expected none, tcp:PORT or control, found `{text}`");
-                return Err(section.error("ready", message));
-            }
-        },
-    };
-    let host = checked(section, "host", host_mistake)?;
-    Ok(Driver { command: section.texts("command")?.unwrap_or_default(), host, ready })
-}
-
-/// What is wrong with a host that executors are to dial.
-#[must_use]
-pub fn host_mistake(host: &str) -> Option<String> {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._:[]%".contains(c);
-    let sound = !host.is_empty() && host.len() <= 255 && host.chars().all(is_allowed);
-    (!sound).then(|| format!("`{host}` is not a host name or an address"))
-}
-
-fn groups(top: &Section<'_>) -> Result<Vec<Group>, ConfigError> {
-    let mut groups: Vec<Group> = Vec::new();
-    for (i, node) in top.list("executors")?.unwrap_or_default().iter().enumerate() {
-        let section = Section::new(top.file, format!("executors[{i}]"), node)?;
-        let group = group(&section)?;
-        if let Some(other) = groups.iter().position(|other| other.name == group.name) {
-            let message = format!(
-                "`{}` is already the name of executors[{other}]; each group needs its own",
-                group.name
-            );
-            return Err(section.error("group", message));
-        }
-        groups.push(group);
-    }
-    Ok(groups)
-}
-
-fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
-    only(section, "executors")?;
-    let default = Group::default();
-    let name = checked(section, "group", names::group_mistake)?.unwrap_or(default.name);
-    let min = section.number("min")?.unwrap_or(default.min);
-    let max = section.number("max")?;
-    let count = section.number("count")?.unwrap_or_else(|| default.count.max(min));
-    if count < min {
-        return Err(section.error("count", format_args!("{count} is below min, which is {min}")));
-    }
-    if let Some(max) = max.filter(|max| count > *max) {
-        return Err(section.error("count", format_args!("{count} is above max, which is {max}")));
-    }
-    let source = match (section.text("template")?, section.json_map("pod")?) {
-        (Some(_), Some(_)) => return Err(section.error("pod", "give either pod or template")),
-        (Some(path), None) => PodSource::File(path),
-        (None, Some(pod)) => PodSource::Inline(pod),
-        (None, None) => PodSource::Shorthands,
-    };
-    Ok(Group {
-        name,
-        count,
-        min,
-        max,
-        source,
-        container: section.text("container")?,
-        shorthands: shorthands(section)?,
-        scale_down: section.word(
-            "scale_down",
-            &[("any", ScaleDown::Any), ("pending", ScaleDown::Pending)],
-            default.scale_down,
-        )?,
-        replace: section.word(
-            "replace",
-            &[("terminating", Replace::Terminating), ("gone", Replace::Gone)],
-            default.replace,
-        )?,
-        fails_with_sidecars: section.word(
-            "sidecar_failure",
-            &[("ignore", false), ("fail", true)],
-            default.fails_with_sidecars,
-        )?,
-        growth: trouble::growth(section)?,
-        decommission: decommission(section)?,
-    })
-}
-
-fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError> {
-    if group.get("decommission").is_none() {
-        return Ok(None);
-    }
-    let section = group.section("decommission")?;
-    only(&section, "decommission")?;
-    let after_ms = section.duration_ms("after", 0)?;
-    if after_ms == 0 {
-        let message = "has to be longer than 0s: the time that a running executor gets to end";
-        return Err(section.error("after", message));
-    }
-    let label = checked(&section, "label", names::label_mistake)?;
-    let label = label.map(|text| {
-        let (key, value) = text.split_once('=').unwrap_or((&text, ""));
-        (key.to_owned(), value.to_owned())
-    });
-    Ok(Some(Decommission { after_ms, label }))
-}
-
-fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigError> {
-    Ok(Shorthands {
-        image: section.text("image")?,
-        command: section.texts("command")?,
-        args: section.texts("args")?,
-        env: env(section)?,
-        cpu: checked(section, "cpu", cpu_mistake)?,
-        memory: checked(section, "memory", memory_mistake)?,
-    })
-}
-
-/// `env` is a map of NAME: value, or a list as Kubernetes has it.
-fn env(section: &Section<'_>) -> Result<Vec<Value>, ConfigError> {
-    let Some(node) = section.get("env") else { return Ok(Vec::new()) };
-    match &node.kind {
-        Kind::Map(entries) => entries.iter().map(|entry| env_pair(section, entry)).collect(),
-        Kind::List(items) => {
-            items.iter().enumerate().map(|(i, item)| env_item(section, i, item)).collect()
-        }
-        Kind::Bool(_) | Kind::Null | Kind::Number(_) | Kind::Text(_) => Err(section.expected(
-            "env",
-            node,
-            "a map of NAME: value, or a list of {name, value} or {name, valueFrom}",
-        )),
-    }
-}
-
-fn env_pair(section: &Section<'_>, entry: &Entry) -> Result<Value, ConfigError> {
-    let Entry { at, key, value } = entry;
-    let value = value.scalar().ok_or_else(|| {
-        let path = section.path_of("env");
-        let message =
-            format!("{path}.{key}: expected a text (\"\" for none), found {}", value.describe());
-        ConfigError { file: section.file.to_owned(), at: *at, message }
-    })?;
-    Ok(json!({ "name": key, "value": value }))
-}
-
-fn env_item(section: &Section<'_>, i: usize, item: &Node) -> Result<Value, ConfigError> {
-    let item = Section::new(section.file, format!("{}[{i}]", section.path_of("env")), item)?;
-    item.only(&["name", "value", "valueFrom"])?;
-    let Some(name) = item.text("name")? else { return Err(item.error("name", "is missing")) };
-    if let Some(from) = item.json_map("valueFrom")? {
-        if item.get("value").is_some() {
-            return Err(item.error("value", "give either value or valueFrom"));
-        }
-        return Ok(json!({ "name": name, "valueFrom": from }));
-    }
-    let value = match item.get("value") {
-        None => String::new(),
-        Some(node) => node.scalar().ok_or_else(|| item.expected("value", node, "a text"))?,
-    };
-    Ok(json!({ "name": name, "value": value }))
-}
-
-fn cpu_mistake(text: &str) -> Option<String> {
-    let number = text.strip_suffix('m').unwrap_or(text);
-    (!is_decimal(number))
-        .then(|| format!("expected a number of CPUs like 2, 0.5 or 500m, found `{text}`"))
-}
-
-fn memory_mistake(text: &str) -> Option<String> {
-    const UNITS: [&str; 12] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E"];
-    let number = UNITS.iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(text);
-    (!is_decimal(number)).then(|| {
-        // Kubernetes reads `512m` as half a byte.
-        let hint = match text.strip_suffix(['m', 'g']) {
-            Some(number) if is_decimal(number) => {
-                let unit = if text.ends_with('m') { "Mi" } else { "Gi" };
-                format!("; did you mean {number}{unit}")
-            }
-            Some(_) | None => String::new(),
-        };
-        format!("expected an amount of memory like 512Mi or 2Gi, found `{text}`{hint}")
-    })
-}
-
-/// True for digits with at most one point among them.
-fn is_decimal(text: &str) -> bool {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    [whole, fraction]
-        .iter()
-        .all(|part| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit()))
-}
-
 fn failure_limit(
     section: &Section<'_>,
     key: &str,
@@ -595,6 +342,8 @@ fn canonical(text: &str) -> String {
     }
 }
 
+mod driver;
+mod group;
 mod trouble;
 
 #[cfg(test)]

@@ -24,6 +24,12 @@ pub const ID_HIGH_WATER: &str = "posse.dev/id-high-water";
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "posse");
 /// The standard label for an object's part in the application, and our value of it.
 pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "executor");
+/// The same of all that a driver in the cluster consists of.
+pub const DRIVER: (&str, &str) = ("app.kubernetes.io/component", "driver");
+/// Annotation on what `posse submit` makes: which call made it.
+pub const SUBMISSION: &str = "posse.dev/submission";
+/// Annotation on a driver's Job or pod: how many executors its configuration asks for at start.
+pub const EXECUTORS: &str = "posse.dev/executors";
 /// The field manager on every write.
 pub const FIELD_MANAGER: &str = "posse";
 

@@ -9,6 +9,8 @@ use crate::wire::build::{Compiled, Identity, Owner};
 use crate::wire::memory::Growth;
 use crate::wire::yaml::Node;
 
+mod overlay;
+
 /// The container of a pod that is made from an image alone.
 const CONTAINER_NAME: &str = "executor";
 
@@ -19,9 +21,9 @@ pub struct Template {
     pub(super) source: String,
     /// The way to the pod within the source: empty, or `template.` in a PodTemplate.
     pub(super) prefix: &'static str,
-    pub(super) metadata: Map<String, Value>,
-    pub(super) spec: Map<String, Value>,
-    pub(super) shorthands: Shorthands,
+    pub(crate) metadata: Map<String, Value>,
+    pub(crate) spec: Map<String, Value>,
+    pub(crate) shorthands: Shorthands,
 }
 
 /// What is laid over the deciding container.
@@ -36,6 +38,8 @@ pub struct Shorthands {
     pub cpu: Option<String>,
     /// Request and limit alike: memory cannot be taken back from a process.
     pub memory: Option<String>,
+    /// Requests and limits of any resource, as a container has them: a map of maps.
+    pub resources: Option<Value>,
 }
 
 /// What is wrong with a template.
@@ -58,13 +62,14 @@ impl fmt::Debug for Template {
 impl fmt::Debug for Shorthands {
     /// Without the environment, as above.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { image, command, args, env: _, cpu, memory } = self;
+        let Self { image, command, args, env: _, cpu, memory, resources } = self;
         f.debug_struct("Shorthands")
             .field("image", image)
             .field("command", command)
             .field("args", args)
             .field("cpu", cpu)
             .field("memory", memory)
+            .field("resources", resources)
             .finish_non_exhaustive()
     }
 }
@@ -246,7 +251,7 @@ impl Template {
     }
 
     /// An error about a field of the pod.
-    pub(super) fn fail(&self, field: &str, message: String) -> TemplateError {
+    pub(crate) fn fail(&self, field: &str, message: String) -> TemplateError {
         let field = format!("{}{field}", self.prefix);
         TemplateError { source: self.source.clone(), field, message }
     }
@@ -260,7 +265,7 @@ fn expected_map(found: Option<&Value>) -> String {
 }
 
 /// What a value is, for "expected ..., found ...".
-pub(super) fn describe(value: &Value) -> String {
+pub(crate) fn describe(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Null => "nothing".to_owned(),

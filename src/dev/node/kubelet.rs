@@ -85,18 +85,29 @@ pub(super) enum Due {
     Start,
 }
 
+/// Images of drivers have posse on their PATH; here it is ours, where no other comes first.
+fn with_ourselves(path: String) -> String {
+    let folder =
+        std::env::current_exe().ok().and_then(|exe| exe.parent()?.to_str().map(str::to_owned));
+    match folder {
+        Some(folder) => format!("{path}:{folder}"),
+        None => path,
+    }
+}
+
 impl Kubelet {
     pub(super) fn new(api: Arc<Api>, settings: Settings, inbox: Sender<Input>) -> io::Result<Self> {
         let variable = |name: &str, default: &str| {
             let value = std::env::var(name).unwrap_or_else(|_| default.to_owned());
             (name.to_owned(), value)
         };
+        let (name, path) = variable("PATH", PATH_DEFAULT);
         let mut kubelet = Self {
             nodes: Nodes::new(settings.nodes, settings.simulate),
             scheduler: Scheduler::default(),
             addresses: Addresses::new(settings.port),
             rng: Rng::new(settings.seed),
-            base_env: [variable("PATH", PATH_DEFAULT), variable("HOME", "/")].into(),
+            base_env: [(name, with_ourselves(path)), variable("HOME", "/")].into(),
             runs: BTreeMap::new(),
             processes: BTreeMap::new(),
             processes_started: 0,

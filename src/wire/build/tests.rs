@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::wire::config::tests::mangled;
+use crate::wire::template::Shorthands;
 
 const EVERYTHING: &str = include_str!("../../../fixtures/template/everything.yaml");
 
@@ -64,6 +65,7 @@ fn all_shorthands() -> Shorthands {
         ],
         cpu: Some("500m".to_owned()),
         memory: Some("256Mi".to_owned()),
+        resources: None,
     }
 }
 
@@ -277,6 +279,28 @@ fn no_template_makes_it_panic() {
         assert!(pod.is_ok(), "seed {seed} renders no JSON of a pod that avoids nodes");
     }
     assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
+}
+
+/// What is given for one resource wins over the shorthand for all kinds of it, and leaves the rest.
+#[test]
+fn resources_are_laid_over_amount_by_amount() {
+    let shorthands = Shorthands {
+        memory: Some("2Gi".to_owned()),
+        resources: Some(json!({
+            "limits": { "nvidia.com/gpu": 2, "memory": "1Gi" },
+            "requests": { "cpu": "100m" },
+        })),
+        ..Shorthands::default()
+    };
+    let text = "spec: {containers: [{name: c, resources: {limits: {cpu: 4, a.b/c: 1}}}]}";
+    let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands);
+    let pod = template.compile(&identity()).unwrap().render(1, 0, &Shape::default());
+    let pod: Value = serde_json::from_slice(&pod).unwrap();
+    let want = json!({
+        "limits": { "cpu": 4, "a.b/c": 1, "nvidia.com/gpu": 2, "memory": "2Gi" },
+        "requests": { "cpu": "100m", "memory": "2Gi" },
+    });
+    assert_eq!(pod["spec"]["containers"][0]["resources"], want);
 }
 
 #[test]

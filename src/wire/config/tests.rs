@@ -1,8 +1,12 @@
 //! What posse.yaml may say, and what is said about each mistake in it.
 
+use serde_json::json;
+
 use super::*;
-use crate::core::policy::BadNodes;
+use crate::core::policy::{BadNodes, Decommission, Replace, ScaleDown};
 use crate::core::rng::Rng;
+use crate::wire::memory::Growth;
+use crate::wire::template::Shorthands;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
 const FULL_JSON: &str = include_str!("../../../fixtures/config/full.json");
@@ -17,6 +21,7 @@ fn the_contracts_example_is_read_and_says_the_defaults() {
             command: vec!["python".to_owned(), "driver.py".to_owned()],
             host: Some("10.1.2.3".to_owned()),
             ready: Ready::None,
+            pod: DriverPod::default(),
         },
         executors: vec![Group {
             count: 10,
@@ -57,6 +62,7 @@ executors:
     env: {A: 1.10, B: '', C: off}
     cpu: 1.50
     memory: 512Mi
+    resources: {limits: {nvidia.com/gpu: 1}}
   - group: c
     image: x
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
@@ -83,6 +89,7 @@ control: off";
         ],
         cpu: Some("1.50".to_owned()),
         memory: Some("512Mi".to_owned()),
+        resources: Some(json!({ "limits": { "nvidia.com/gpu": 1 } })),
     };
     assert_eq!(b.shorthands, want);
     assert_eq!(
@@ -100,6 +107,61 @@ control: off";
 }
 
 /// What decisions depend on, as `every_value_arrives` has it.
+#[test]
+fn the_drivers_pod_arrives() {
+    let text = "
+driver:
+  command: [python, driver.py]
+  args: [--fast]
+  kind: job
+  image: my/driver:1
+  env: {A: b}
+  cpu: 1
+  memory: 2Gi
+  resources: {requests: {cpu: 100m}}
+  node_selector: {disk: ssd}
+  labels: {team: a}
+  annotations: {a/b: c}
+  service_account: sa
+  image_pull_secrets: [pull]
+  template: driver.yaml
+  container: main
+  posse_image: posse:1
+  secrets: {token: /etc/token}
+  config_maps: {more: /etc/more}
+  retries: 7
+  deadline: 2h";
+    let driver = Config::parse("posse.yaml", text).unwrap().driver;
+    assert_eq!(driver.command, ["python", "driver.py", "--fast"]);
+    let pair = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
+    let want = DriverPod {
+        kind: DriverKind::Job,
+        source: PodSource::File("driver.yaml".to_owned()),
+        container: Some("main".to_owned()),
+        shorthands: Shorthands {
+            image: Some("my/driver:1".to_owned()),
+            env: vec![json!({ "name": "A", "value": "b" })],
+            cpu: Some("1".to_owned()),
+            memory: Some("2Gi".to_owned()),
+            resources: Some(json!({ "requests": { "cpu": "100m" } })),
+            ..Shorthands::default()
+        },
+        posse_image: Some("posse:1".to_owned()),
+        node_selector: pair("disk", "ssd"),
+        labels: pair("team", "a"),
+        annotations: pair("a/b", "c"),
+        service_account: Some("sa".to_owned()),
+        image_pull_secrets: vec!["pull".to_owned()],
+        secrets: pair("token", "/etc/token"),
+        config_maps: pair("more", "/etc/more"),
+        retries: 7,
+        deadline_ms: 7_200_000,
+    };
+    assert_eq!(driver.pod, want);
+    let bare = Config::parse("posse.yaml", "driver: {kind: pod}").unwrap().driver.pod;
+    assert_eq!(bare.kind, DriverKind::Pod);
+}
+
 fn every_policy() -> Policy {
     Policy {
         in_flight_max: IN_FLIGHT_LIMIT,
@@ -168,7 +230,7 @@ fn unknown_keys_name_their_place_and_the_known_ones() {
     mistake("app: a\nexecuters: []", "2:1: executers: unknown key; known here: allocation, app, ");
     mistake(
         "driver:\n  cmd: x",
-        "2:3: driver.cmd: unknown key; known here: command, host, ready, silence",
+        "2:3: driver.cmd: unknown key; known here: annotations, args, command, ",
     );
     mistake(
         "executors:\n- group: a\n  cuont: 1",
@@ -267,6 +329,24 @@ fn wrong_values_say_what_is_right() {
         "executors: [{template: x, pod: {}}]",
         "1:32: executors[0].pod: give either pod or template",
     );
+}
+
+#[test]
+fn wrong_words_about_the_driver_say_what_is_right() {
+    for (driver, want) in [
+        ("{kind: cronjob}", "driver.kind: expected job or pod"),
+        ("{kind: pod, retries: 1}", "driver.retries: a bare pod is not tried again"),
+        ("{args: [a]}", "driver.args: needs driver.command"),
+        ("{template: a, pod: {}}", "driver.pod: give either pod or template"),
+        ("{labels: {posse.dev/app: x}}", "`posse.dev/app` is a label of posse's own"),
+        ("{node_selector: [a]}", "driver.node_selector: expected a map of NAME: text"),
+        ("{secrets: {a: etc/a}}", "driver.secrets: `a` is to be mounted at `etc/a`"),
+        ("{resources: {limit: {}}}", "driver.resources.limit: unknown key"),
+        ("{resources: {limits: {cpu: two}}}", "limits.cpu: expected an amount like 1 or 4Gi"),
+    ] {
+        let said = Config::parse("posse.yaml", &format!("driver: {driver}")).unwrap_err();
+        assert!(said.at.line == 1 && said.to_string().contains(want), "{driver}: {said}");
+    }
 }
 
 #[test]

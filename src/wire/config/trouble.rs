@@ -1,7 +1,8 @@
 //! Owns the keys about executors that run out of memory and nodes that are bad.
 
 use crate::core::policy::BadNodes;
-use crate::wire::config::{is_decimal, memory_mistake, only};
+use crate::wire::config::group::{is_decimal, memory_mistake};
+use crate::wire::config::only;
 use crate::wire::memory::Growth;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::yaml::Kind;

@@ -1,0 +1,288 @@
+//! Owns `posse submit`: files and flags to a plan, the plan into the cluster, and what comes of it to
+//! an exit code.
+
+use std::io::Write;
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cli::args::submit::SubmitArgs;
+use crate::cli::args::{FileArgs, Output, RenderArgs, RunArgs};
+use crate::cli::exit::{Code, Failure};
+use crate::cli::render::NAMESPACE_SHOWN;
+use crate::cli::server::Connection;
+use crate::cli::settings::{self, RunSettings};
+use crate::cli::{World, manifest, print};
+use crate::core::refusal::Class;
+use crate::kube::objects::{Kind, Objects};
+use crate::runtime::signals::Signals;
+use crate::submit::client::{NotSubmitted, Submission, Submitted};
+use crate::submit::files::Files;
+use crate::submit::follow::Follower;
+use crate::submit::manifests::manifests;
+use crate::submit::plan::Plan;
+use crate::submit::state::{kind_and_name, name_of, uid_of};
+use crate::wire::config::{DriverPod, PodSource};
+use crate::wire::names;
+use crate::wire::template::Template;
+
+pub mod wait;
+
+/// The driver's container where its pod is made from an image alone.
+const CONTAINER_NAME: &str = "driver";
+
+/// `posse submit`.
+///
+/// # Errors
+/// Mistakes in the settings (exit code 2), a template that the server refuses (4), a server that
+/// cannot be asked or does not allow it, an application that runs already (3), objects that could
+/// not be removed again (12).
+pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let asked = Asked { file: &args.file, driver: &args.driver, create_rbac: args.create_rbac };
+    // Mistakes in the file are told before the server is looked for.
+    let mut plan = plan(&asked, world)?;
+    let connection = Connection::new(&args.server, world)?;
+    plan.or_namespace(&connection.namespace);
+    let made = manifests(&plan)?;
+    made.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
+    let now_s = Timestamp::now().as_second();
+    let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
+    let failed = |why: NotSubmitted| failure(&plan.app, &connection, &why);
+    if args.dry_run {
+        let unknown = submission.check().map_err(failed)?;
+        tell_unknown(&unknown, &plan);
+        return manifest::print(made.all(), Output::Yaml, out);
+    }
+    let signals = Signals::start()
+        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let is_interrupted = || signals.take().any(crate::runtime::signals::Signal::is_stop);
+    let Submitted { keeper, unknown_fields } =
+        submission.submit(&is_interrupted).map_err(failed)?;
+    tell_unknown(&unknown_fields, &plan);
+    let line = format!(
+        "application {} submitted: {} in namespace {}",
+        plan.app,
+        kind_and_name(&keeper),
+        plan.namespace
+    );
+    if args.no_wait {
+        return print(out, &format!("{line}\n")).map(|()| Code::Clean);
+    }
+    log::info!("{line}");
+    let follower = Follower {
+        objects,
+        app: plan.app.clone(),
+        kind: Kind::of(&keeper).unwrap_or(Kind::Job),
+        name: name_of(&keeper).to_owned(),
+        uid: uid_of(&keeper).to_owned(),
+        logs: args.logs,
+    };
+    let code = wait::wait(follower, &connection, &signals, out)?;
+    if code != wait::DETACHED {
+        wait::remove_executors(&plan.app, &plan.namespace, &args.server, world);
+    }
+    Ok(code)
+}
+
+/// `posse render --driver`: the same objects, printed; the server is asked only where told to.
+///
+/// # Errors
+/// As `submit`.
+pub fn render(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let asked = Asked { file: &args.file, driver: &[], create_rbac: args.create_rbac };
+    let mut plan = plan(&asked, world)?;
+    let connection = match args.server_check {
+        true => Some(Connection::new(&args.server, world)?),
+        false => None,
+    };
+    let namespace = connection.as_ref().map_or(NAMESPACE_SHOWN, |found| found.namespace.as_str());
+    plan.or_namespace(namespace);
+    let made = manifests(&plan)?;
+    made.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    if let Some(connection) = &connection {
+        let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
+        let now_s = Timestamp::now().as_second();
+        let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
+        let failed = |why: NotSubmitted| failure(&plan.app, connection, &why);
+        tell_unknown(&submission.check().map_err(failed)?, &plan);
+    }
+    manifest::print(made.all(), args.output, out)
+}
+
+/// What the plan is made from, besides the file.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    file: &'a FileArgs,
+    driver: &'a [String],
+    create_rbac: bool,
+}
+
+/// Reads the file and all that it names, checks it, and makes a plan of it, whose namespace is empty
+/// where nothing names one.
+fn plan(asked: &Asked<'_>, world: &World<'_>) -> Result<Plan, Failure> {
+    let file = asked.file;
+    if file.instance.is_some() {
+        let message = "--instance is not for drivers in the cluster: each of their pods is one";
+        return Err(Failure::usage(message));
+    }
+    let run = RunArgs { file: file.clone(), driver: asked.driver.to_vec(), ..RunArgs::default() };
+    let settings = RunSettings::new(&run, world)?;
+    let (shown, config) = settings::read_config(file, world)?;
+    let driver = &settings.driver;
+    let mut pod = driver.pod.clone();
+    if asked.create_rbac && pod.service_account.is_some() {
+        let message = format!(
+            "{shown}: driver.service_account names one, --create-rbac makes another: leave one out"
+        );
+        return Err(Failure::usage(message));
+    }
+    let template = driver_template(&mut pod, &shown, folder(file), world)?;
+    let text = config_text(file, &shown, &settings.app, world)?;
+    // With --template no other is read.
+    let groups = if file.template.is_none() { config.executors.as_slice() } else { &[] };
+    let templates = groups.iter().filter_map(|group| match &group.source {
+        PodSource::File(path) => Some(path),
+        PodSource::Inline(_) | PodSource::Shorthands => None,
+    });
+    let read = |path: &String| {
+        let at = world.dir.join(folder(file)).join(path);
+        Ok((path.clone(), settings::read_text(&at.display().to_string(), &at)?))
+    };
+    let mut files = Files::new(text, templates.map(read).collect::<Result<_, Failure>>()?);
+    let args = run_args(asked, &mut files, world)?;
+    Ok(Plan {
+        app: settings.app.clone(),
+        namespace: settings.namespace.clone().unwrap_or_default(),
+        submission: names::instance_from_bits(settings::random_bits()),
+        pod,
+        template,
+        files,
+        args,
+        has_driver_command: !driver.command.is_empty(),
+        n_executors: settings.groups.iter().map(|group| u64::from(group.spec.target)).sum(),
+        grace_ms: settings.grace_ms,
+        stop_timeout_ms: settings.policy.stop_timeout_ms,
+        create_rbac: asked.create_rbac,
+    })
+}
+
+/// The flags that mean the same in the pod, and the driver's command.
+fn run_args(
+    asked: &Asked<'_>,
+    files: &mut Files,
+    world: &World<'_>,
+) -> Result<Vec<String>, Failure> {
+    let FileArgs { app, executors, image, template, file: _, namespace: _, instance: _ } =
+        asked.file;
+    let template = template.as_ref().map(|path| {
+        let at = world.dir.join(path);
+        let text = settings::read_text(&at.display().to_string(), &at)?;
+        Ok::<_, Failure>(files.add_flag("template", text))
+    });
+    let flags = [
+        ("--app", app.clone()),
+        ("--executors", executors.map(|n| n.to_string())),
+        ("--image", image.clone()),
+        ("--template", template.transpose()?),
+    ];
+    let mut args = Vec::new();
+    for (flag, value) in flags {
+        args.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+    }
+    if !asked.driver.is_empty() {
+        args.push("--".to_owned());
+        args.extend_from_slice(asked.driver);
+    }
+    Ok(args)
+}
+
+/// The configuration as it is written; without a file, one that says the name.
+fn config_text(
+    file: &FileArgs,
+    shown: &str,
+    app: &str,
+    world: &World<'_>,
+) -> Result<String, Failure> {
+    let path = world.dir.join(shown);
+    match file.file.is_none() && !path.exists() {
+        true => Ok(format!("app: {app}\n")),
+        false => settings::read_text(shown, &path),
+    }
+}
+
+fn folder(file: &FileArgs) -> &Path {
+    file.file.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new(""))
+}
+
+fn driver_template(
+    pod: &mut DriverPod,
+    shown: &str,
+    folder: &Path,
+    world: &World<'_>,
+) -> Result<Template, Failure> {
+    let source = std::mem::replace(&mut pod.source, PodSource::Shorthands);
+    let template = match &source {
+        PodSource::File(path) => settings::read_template(&world.dir.join(folder).join(path))?,
+        PodSource::Inline(value) => {
+            Template::from_json(&format!("{shown}: driver.pod"), value.clone())?
+        }
+        PodSource::Shorthands => {
+            // Without an image of its own the driver runs in posse's.
+            let image = pod.shorthands.image.clone().or_else(|| pod.posse_image.clone());
+            let Some(image) = image else {
+                return Err(Failure::usage(format!(
+                    "{shown}: driver: there is no pod to put it into: give image, template or pod, \
+                     or posse_image for posse alone"
+                )));
+            };
+            let containers = json!([{ "name": CONTAINER_NAME, "image": image }]);
+            pod.shorthands.image = Some(image);
+            let value: Value = json!({ "spec": { "containers": containers } });
+            Template::from_json(&format!("{shown}: driver"), value)?
+        }
+    };
+    pod.source = source;
+    Ok(template)
+}
+
+fn tell_unknown(fields: &[&str], plan: &Plan) {
+    if !fields.is_empty() {
+        log::warn!(
+            "this server does not know {}: a driver whose node is drained or lost counts as one \
+             that failed (driver.retries: {})",
+            fields.join(" and "),
+            plan.pod.retries
+        );
+    }
+}
+
+/// What a submission that failed comes to.
+fn failure(app: &str, connection: &Connection, why: &NotSubmitted) -> Failure {
+    let message = format!("application {app} is not submitted: {why}");
+    let code = match why {
+        NotSubmitted::Remains { .. } => Code::Remain,
+        NotSubmitted::Interrupted => wait::DETACHED,
+        NotSubmitted::Running(_) => Code::Server,
+        NotSubmitted::InTheWay { .. } => Code::Failed,
+        NotSubmitted::Refused { refusal, what } => match refusal.class {
+            Class::Template => Code::TemplateRefused,
+            Class::Capacity
+            | Class::Conflict
+            | Class::Exists
+            | Class::Expired
+            | Class::NamespaceGone
+            | Class::NotFound => Code::Failed,
+            Class::Rights
+            | Class::Throttled
+            | Class::Transient
+            | Class::Unauthorized
+            | Class::Unknown => {
+                let what = format!("application {app} is not submitted: {what}");
+                return connection.failure(&what, refusal);
+            }
+        },
+    };
+    Failure::new(code, message)
+}

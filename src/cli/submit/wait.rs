@@ -1,0 +1,109 @@
+//! Owns waiting for a driver in the cluster: prints what is told of it until it is over, or until we
+//! are told to leave it alone.
+
+use std::io::Write;
+use std::thread;
+
+use crossbeam_channel::{bounded, select};
+
+use crate::cli::args::{CleanupArgs, ServerArgs};
+use crate::cli::exit::{Code, Failure};
+use crate::cli::server::Connection;
+use crate::cli::{World, cleanup};
+use crate::runtime::signals::{Signal, Signals};
+use crate::submit::follow::{Follower, Told};
+
+/// Lines and pieces of a log that may wait to be printed; then the reading waits.
+const TOLD_MAX: usize = 1_000;
+/// What a command ends with that an interrupt ended: 128 + SIGINT.
+pub const DETACHED: Code = Code::Driver(130);
+
+/// Follows a driver to its end, whose code is the answer; an interrupt leaves it running.
+///
+/// # Errors
+/// The server does not let us look at it.
+pub fn wait(
+    follower: Follower,
+    connection: &Connection,
+    signals: &Signals,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let app = follower.app.clone();
+    let (sender, told) = bounded(TOLD_MAX);
+    let (end_sender, end) = bounded(1);
+    let work = move || {
+        let say = |what: Told| sender.send(what).is_ok();
+        let ending = follower.follow(&say);
+        // Nobody waits for it where we were told to leave the driver alone.
+        let _ = end_sender.send(ending);
+    };
+    thread::Builder::new()
+        .name("follow".to_owned())
+        .spawn(work)
+        .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
+    loop {
+        select! {
+            recv(told) -> what => match what {
+                Ok(what) => show(what, out)?,
+                Err(_) => break,
+            },
+            recv(signals.wake()) -> _ => {
+                if signals.take().any(Signal::is_stop) {
+                    log::info!(
+                        "application {app} runs on: `posse logs {app} -f` follows it, `posse stop \
+                         {app}` ends it"
+                    );
+                    return Ok(DETACHED);
+                }
+            }
+        }
+    }
+    let gone = || Failure::new(Code::Failed, "the thread that followed the driver is gone");
+    let ending = end.recv().map_err(|_| gone())?;
+    let ending = ending.map_err(|refusal| {
+        let what = format!("application {app} runs on, but cannot be looked at");
+        connection.failure(&what, &refusal)
+    })?;
+    let ending = ending.ok_or_else(gone)?;
+    let why = match ending.why.as_str() {
+        "" => String::new(),
+        why => format!(" ({why})"),
+    };
+    match ending.code {
+        0 => log::info!("application {app} has ended well"),
+        code => log::error!("application {app} has ended with exit code {code}{why}"),
+    }
+    Ok(if ending.code == 0 { Code::Clean } else { Code::Driver(ending.code) })
+}
+
+fn show(what: Told, out: &mut dyn Write) -> Result<(), Failure> {
+    match what {
+        Told::Line(line) => log::info!("{line}"),
+        Told::Log(bytes) => out
+            .write_all(&bytes)
+            .and_then(|()| out.flush())
+            .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))?,
+    }
+    Ok(())
+}
+
+/// Removes the executors whose driver's pod is over: a driver that was killed took posse with it.
+pub fn remove_executors(app: &str, namespace: &str, server: &ServerArgs, world: &World<'_>) {
+    let args = CleanupArgs {
+        app: app.to_owned(),
+        namespace: Some(namespace.to_owned()),
+        instance: None,
+        stale: None,
+        yes: true,
+        server: server.clone(),
+    };
+    let mut said = Vec::new();
+    let done = cleanup::cleanup(&args, world, &mut said);
+    let said = String::from_utf8_lossy(&said);
+    if let Some(line) = said.lines().find(|line| line.starts_with("removed ")) {
+        log::info!("executors of ended drivers: {line}");
+    }
+    if let Err(failure) = done {
+        log::warn!("executors of ended drivers may remain: {failure}");
+    }
+}

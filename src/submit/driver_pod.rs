@@ -1,0 +1,315 @@
+//! Owns the driver's pod: what is laid over its author's template so that posse runs in it as the
+//! driver's parent. Whatever else comes into a driver's pod is added here.
+
+use serde_json::{Map, Value, json};
+
+use crate::submit::files::CONFIG_DIR;
+use crate::submit::plan::Plan;
+use crate::wire::config::DriverKind;
+use crate::wire::template::{Template, TemplateError, describe};
+
+/// Where the control API's socket lies: the first of the folders that posse looks at.
+const RUN_DIR: &str = "/run/posse";
+/// Where the init container puts posse.
+const BIN_DIR: &str = "/opt/posse";
+/// posse by name: its own image and a driver's have it on their PATH.
+const PROGRAM: &str = "posse";
+/// The service account that `deploy/rbac.yaml` makes.
+const SERVICE_ACCOUNT: &str = "posse-driver";
+/// As in posse's own image.
+const USER: u32 = 65532;
+
+/// The driver's pod without a name, and what of the template was replaced, one sentence each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DriverPodParts {
+    pub metadata: Map<String, Value>,
+    pub spec: Map<String, Value>,
+    /// The name of the driver's container.
+    pub container: String,
+    pub warnings: Vec<String>,
+}
+
+/// Makes the driver's pod.
+///
+/// # Errors
+/// A field of the template that has to be changed and is not what it should be.
+pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
+    let template = plan.template.clone().with_shorthands(plan.pod.shorthands.clone());
+    let build = Build { plan, template: &template };
+    let mut warnings = Vec::new();
+    let mut spec = template.spec.clone();
+    let container = build.add_driver(&mut spec)?;
+    build.add_posse(&mut spec)?;
+    build.add_volumes(&mut spec)?;
+    build.add_place(&mut spec)?;
+    build.add_ends(&mut spec, &mut warnings);
+    let metadata = build.metadata()?;
+    Ok(DriverPodParts { metadata, spec, container, warnings })
+}
+
+struct Build<'a> {
+    plan: &'a Plan,
+    template: &'a Template,
+}
+
+impl Build<'_> {
+    /// Has posse be the driver container's program; gives the container's name.
+    fn add_driver(&self, spec: &mut Map<String, Value>) -> Result<String, TemplateError> {
+        let i = self.index(spec)?;
+        let field = format!("spec.containers[{i}]");
+        let own_image = self.is_own_image();
+        let container = self.container(spec, i, &field)?;
+        let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let theirs: Vec<Value> = ["command", "args"]
+            .iter()
+            .filter_map(|key| container.remove(*key))
+            .flat_map(|words| words.as_array().cloned().unwrap_or_default())
+            .collect();
+        self.template.lay_over(container, &field)?;
+        let program = match self.is_brought() {
+            true => format!("{BIN_DIR}/{PROGRAM}"),
+            false => PROGRAM.to_owned(),
+        };
+        container.insert("command".to_owned(), json!([program]));
+        let config = self.plan.files.config_path();
+        let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
+        let given = self.plan.args.iter().map(String::as_str);
+        let mut args: Vec<Value> = first.into_iter().chain(given).map(|arg| json!(arg)).collect();
+        // What the template has its container run is the driver, where nothing else says so.
+        if !theirs.is_empty() && !self.has_command() {
+            args.push(json!("--"));
+            args.extend(theirs);
+        }
+        container.insert("args".to_owned(), Value::Array(args));
+        self.add_identity(container, &field)?;
+        if own_image {
+            container.entry("resources").or_insert_with(
+                || json!({ "requests": { "cpu": "50m", "memory": "32Mi" }, "limits": { "memory": "128Mi" } }),
+            );
+        }
+        add_security(container, own_image);
+        let mounts =
+            self.template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
+        self.add_mounts(mounts);
+        Ok(name)
+    }
+
+    /// By these posse knows its own pod, which becomes the executors' owner, and its address.
+    fn add_identity(
+        &self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let env = self.template.list(container, "env", &format!("{field}.env"))?;
+        let fields = [
+            ("POD_NAME", "metadata.name"),
+            ("POD_UID", "metadata.uid"),
+            ("POD_IP", "status.podIP"),
+        ];
+        env.retain(|entry| !fields.iter().any(|(name, _)| entry["name"] == *name));
+        for (i, (name, path)) in fields.into_iter().enumerate() {
+            let from = json!({ "fieldRef": { "fieldPath": path } });
+            env.insert(i, json!({ "name": name, "valueFrom": from }));
+        }
+        Ok(())
+    }
+
+    /// The mounts of the driver's container; those of its template win.
+    fn add_mounts(&self, mounts: &mut Vec<Value>) {
+        let mut add = |mount: Value| {
+            if !mounts.iter().any(|theirs| theirs["mountPath"] == mount["mountPath"]) {
+                mounts.push(mount);
+            }
+        };
+        add(json!({ "name": "posse-config", "mountPath": CONFIG_DIR, "readOnly": true }));
+        for (key, path) in self.plan.files.absolute() {
+            let config = "posse-config-files";
+            add(json!({ "name": config, "mountPath": path, "subPath": key, "readOnly": true }));
+        }
+        add(json!({ "name": "posse-run", "mountPath": RUN_DIR }));
+        if self.is_brought() {
+            add(json!({ "name": "posse-bin", "mountPath": BIN_DIR, "readOnly": true }));
+        }
+        for (i, (_, path)) in self.plan.pod.secrets.iter().enumerate() {
+            add(
+                json!({ "name": format!("posse-secret-{i}"), "mountPath": path, "readOnly": true }),
+            );
+        }
+        for (i, (_, path)) in self.plan.pod.config_maps.iter().enumerate() {
+            add(
+                json!({ "name": format!("posse-configmap-{i}"), "mountPath": path, "readOnly": true }),
+            );
+        }
+    }
+
+    fn add_volumes(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let files = &self.plan.files;
+        let name = self.plan.name();
+        let volumes = self.template.list(spec, "volumes", "spec.volumes")?;
+        let mut add = |name: &str, mut volume: Value| {
+            volume["name"] = json!(name);
+            volumes.push(volume);
+        };
+        add("posse-config", json!({ "configMap": { "name": name, "items": files.items() } }));
+        if files.absolute().next().is_some() {
+            add("posse-config-files", json!({ "configMap": { "name": name } }));
+        }
+        add("posse-run", json!({ "emptyDir": {} }));
+        if self.is_brought() {
+            add("posse-bin", json!({ "emptyDir": {} }));
+        }
+        for (i, (name, _)) in self.plan.pod.secrets.iter().enumerate() {
+            add(&format!("posse-secret-{i}"), json!({ "secret": { "secretName": name } }));
+        }
+        for (i, (name, _)) in self.plan.pod.config_maps.iter().enumerate() {
+            add(&format!("posse-configmap-{i}"), json!({ "configMap": { "name": name } }));
+        }
+        Ok(())
+    }
+
+    /// The init container that brings posse into a driver's image that lacks it.
+    fn add_posse(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let Some(image) = self.plan.pod.posse_image.as_ref().filter(|_| self.is_brought()) else {
+            return Ok(());
+        };
+        let mut container = Map::new();
+        for (key, value) in [
+            ("name", json!("posse")),
+            ("image", json!(image)),
+            ("command", json!([PROGRAM, "copy", BIN_DIR])),
+            ("volumeMounts", json!([{ "name": "posse-bin", "mountPath": BIN_DIR }])),
+            // Limits too: a quota may ask for them.
+            (
+                "resources",
+                json!({ "requests": { "cpu": "50m", "memory": "32Mi" },
+                        "limits": { "cpu": "500m", "memory": "64Mi" } }),
+            ),
+        ] {
+            container.insert(key.to_owned(), value);
+        }
+        add_security(&mut container, true);
+        let list = self.template.list(spec, "initContainers", "spec.initContainers")?;
+        list.insert(0, Value::Object(container));
+        Ok(())
+    }
+
+    /// Where it may run, and as whom.
+    fn add_place(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let pod = &self.plan.pod;
+        if !pod.node_selector.is_empty() {
+            let selector = self.template.map(spec, "nodeSelector", "spec.nodeSelector")?;
+            selector.extend(texts(&pod.node_selector));
+        }
+        if !pod.image_pull_secrets.is_empty() {
+            let list = self.template.list(spec, "imagePullSecrets", "spec.imagePullSecrets")?;
+            list.extend(pod.image_pull_secrets.iter().map(|name| json!({ "name": name })));
+        }
+        if let Some(account) = self.plan.service_account() {
+            spec.insert("serviceAccountName".to_owned(), json!(account));
+        }
+        spec.entry("serviceAccountName").or_insert_with(|| json!(SERVICE_ACCOUNT));
+        spec.entry("securityContext").or_insert_with(|| {
+            json!({ "runAsNonRoot": true, "runAsUser": USER,
+                    "seccompProfile": { "type": "RuntimeDefault" } })
+        });
+        Ok(())
+    }
+
+    /// How it ends.
+    fn add_ends(&self, spec: &mut Map<String, Value>, warnings: &mut Vec<String>) {
+        let mut replaced = |field: &str, theirs: &Value, why: &str| {
+            let message = format!("{} is replaced: {why}", describe(theirs));
+            warnings.push(self.template.fail(field, message).to_string());
+        };
+        let policy = spec.entry("restartPolicy").or_insert_with(|| json!("Never"));
+        let is_job = self.plan.pod.kind == DriverKind::Job;
+        if is_job && *policy != "Never" {
+            replaced("spec.restartPolicy", policy, "the Job makes another pod of one that fails");
+            *policy = json!("Never");
+        }
+        let needed_s = self.plan.ends_in_s();
+        let field = "terminationGracePeriodSeconds";
+        let grace = spec.entry(field).or_insert_with(|| json!(needed_s));
+        if grace.as_u64().is_none_or(|s| s < needed_s) {
+            let why = format!("shutdown.grace and shutdown.timeout need {needed_s}");
+            replaced(&format!("spec.{field}"), grace, &why);
+            *grace = json!(needed_s);
+        }
+        if !is_job && self.plan.pod.deadline_ms > 0 {
+            let deadline_s = self.plan.pod.deadline_ms.div_ceil(1_000);
+            spec.insert("activeDeadlineSeconds".to_owned(), json!(deadline_s));
+        }
+    }
+
+    fn metadata(&self) -> Result<Map<String, Value>, TemplateError> {
+        let theirs = &self.template.metadata;
+        let mut metadata: Map<String, Value> = ["labels", "annotations"]
+            .iter()
+            .filter_map(|key| Some(((*key).to_owned(), theirs.get(*key)?.clone())))
+            .collect();
+        let labels = self.template.map(&mut metadata, "labels", "metadata.labels")?;
+        labels.extend(texts(&self.plan.pod.labels));
+        labels.extend(self.plan.labels());
+        let ours = texts(&self.plan.pod.annotations);
+        if !self.plan.pod.annotations.is_empty() {
+            self.template.map(&mut metadata, "annotations", "metadata.annotations")?.extend(ours);
+        }
+        Ok(metadata)
+    }
+
+    /// The index of the driver's container.
+    fn index(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
+        let Some(wanted) = &self.plan.pod.container else { return Ok(0) };
+        let containers = spec.get("containers").and_then(Value::as_array).into_iter().flatten();
+        let names: Vec<&str> = containers.filter_map(|one| one["name"].as_str()).collect();
+        names.iter().position(|name| name == wanted).ok_or_else(|| {
+            let there = names.join(", ");
+            let message = format!("none is named `{wanted}`; there are: {there}");
+            self.template.fail("spec.containers", message)
+        })
+    }
+
+    fn container<'m>(
+        &self,
+        spec: &'m mut Map<String, Value>,
+        i: usize,
+        field: &str,
+    ) -> Result<&'m mut Map<String, Value>, TemplateError> {
+        let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
+        let container = containers.and_then(|list| list.get_mut(i)).and_then(Value::as_object_mut);
+        container.ok_or_else(|| self.template.fail(field, "expected a map".to_owned()))
+    }
+
+    /// True where the driver's command is given by posse.yaml or after `--`.
+    fn has_command(&self) -> bool {
+        self.plan.has_driver_command
+    }
+
+    /// True where an init container brings posse.
+    fn is_brought(&self) -> bool {
+        self.plan.pod.posse_image.is_some() && !self.is_own_image()
+    }
+
+    /// True where the container's image is posse's own, which needs no file system.
+    fn is_own_image(&self) -> bool {
+        let image = self.plan.pod.shorthands.image.as_ref();
+        image.is_some() && image == self.plan.pod.posse_image.as_ref()
+    }
+}
+
+/// What the level `restricted` of pod security asks for, where the template does not say otherwise.
+/// A driver's image may need a file system to write to; posse's own does not.
+fn add_security(container: &mut Map<String, Value>, is_own_image: bool) {
+    container.entry("securityContext").or_insert_with(|| {
+        let mut context =
+            json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
+        if is_own_image {
+            context["readOnlyRootFilesystem"] = json!(true);
+        }
+        context
+    });
+}
+
+fn texts(pairs: &[(String, String)]) -> Map<String, Value> {
+    pairs.iter().map(|(key, value)| (key.clone(), json!(value))).collect()
+}

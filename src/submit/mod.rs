@@ -1,0 +1,13 @@
+//! Putting a driver into the cluster, following it, ending it. What its objects look like is decided
+//! by pure functions; requests and streams are a thin shell around those.
+
+pub mod apps;
+pub mod client;
+pub mod driver_pod;
+pub mod files;
+pub mod follow;
+pub mod logs;
+pub mod manifests;
+pub mod plan;
+pub mod state;
+pub mod stop;

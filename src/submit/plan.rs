@@ -1,0 +1,105 @@
+//! Owns what is known of a submission before anything is made: names, labels, and all that the
+//! builders of manifests read. Reads no file and asks nobody.
+
+use serde_json::{Map, Value, json};
+
+use crate::submit::files::Files;
+use crate::wire::config::DriverPod;
+use crate::wire::labels::{APP, DRIVER, EXECUTORS, MANAGED_BY, SUBMISSION};
+use crate::wire::template::Template;
+
+/// What a driver pod has beyond its driver's and its executors' time to end, seconds: for the last
+/// requests.
+const END_RESERVE_S: u64 = 5;
+
+/// All that a driver's objects are made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub app: String,
+    pub namespace: String,
+    /// Which call this is: written on all that it makes.
+    pub submission: String,
+    pub pod: DriverPod,
+    /// The driver's own template, with the shorthands to be laid over it.
+    pub template: Template,
+    /// The file, and the templates that it names.
+    pub files: Files,
+    /// What follows `posse run -f FILE --namespace NS`: flags, and the driver's command after `--`.
+    pub args: Vec<String>,
+    /// The driver's command is known without its template.
+    pub has_driver_command: bool,
+    /// How many executors there are at start, of all groups.
+    pub n_executors: u64,
+    /// What the driver gets to end in, and then its executors, milliseconds.
+    pub grace_ms: u64,
+    pub stop_timeout_ms: u64,
+    /// Make a service account with the rights that posse needs.
+    pub create_rbac: bool,
+}
+
+/// The name of all that belongs to an application's driver.
+#[must_use]
+pub fn driver_name(app: &str) -> String {
+    format!("{app}-driver")
+}
+
+/// The selector of all drivers, or of one application's.
+#[must_use]
+pub fn driver_selector(app: Option<&str>) -> String {
+    let all = format!("{}={},{}={}", MANAGED_BY.0, MANAGED_BY.1, DRIVER.0, DRIVER.1);
+    app.map_or_else(|| all.clone(), |app| format!("{APP}={app},{all}"))
+}
+
+impl Plan {
+    /// Goes to this namespace where nothing named one.
+    pub fn or_namespace(&mut self, default: &str) {
+        if self.namespace.is_empty() {
+            default.clone_into(&mut self.namespace);
+        }
+    }
+
+    /// The name of everything but the pods of a Job.
+    #[must_use]
+    pub fn name(&self) -> String {
+        driver_name(&self.app)
+    }
+
+    /// The labels that everything carries.
+    #[must_use]
+    pub fn labels(&self) -> Map<String, Value> {
+        let pairs = [(APP, self.app.as_str()), MANAGED_BY, DRIVER];
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect()
+    }
+
+    /// The metadata of everything but the pods of a Job.
+    #[must_use]
+    pub fn metadata(&self) -> Value {
+        json!({
+            "name": self.name(), "namespace": self.namespace, "labels": self.labels(),
+            "annotations": { SUBMISSION: self.submission },
+        })
+    }
+
+    /// The same of what keeps the pod: it tells the number of executors.
+    #[must_use]
+    pub fn keeper_metadata(&self) -> Value {
+        let mut metadata = self.metadata();
+        metadata["annotations"][EXECUTORS] = json!(self.n_executors.to_string());
+        metadata
+    }
+
+    /// What the driver's pod needs to end, in seconds.
+    #[must_use]
+    pub fn ends_in_s(&self) -> u64 {
+        self.grace_ms.saturating_add(self.stop_timeout_ms).div_ceil(1_000) + END_RESERVE_S
+    }
+
+    /// Whose rights the pod has.
+    #[must_use]
+    pub fn service_account(&self) -> Option<String> {
+        match self.create_rbac {
+            true => Some(self.name()),
+            false => self.pod.service_account.clone(),
+        }
+    }
+}

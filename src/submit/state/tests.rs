@@ -1,0 +1,111 @@
+//! What is read from Jobs and pods as servers write them.
+
+use serde_json::json;
+
+use super::*;
+
+fn pod(name: &str, made: &str, status: Value) -> Value {
+    json!({"kind": "Pod", "metadata": {"name": name, "uid": name, "creationTimestamp": made},
+        "spec": {"nodeName": "n1", "containers": [
+            {"name": "proxy"}, {"name": "driver", "volumeMounts": [{"name": "posse-run"}]}]},
+        "status": status})
+}
+
+fn ended(phase: &str, code: i64, reason: &str) -> Value {
+    json!({"phase": phase, "containerStatuses": [
+        {"name": "proxy", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "driver", "state": {"terminated": {"exitCode": code, "reason": reason}}}]})
+}
+
+#[test]
+fn a_pod_in_a_line() {
+    let waiting = |list: &str, reason: &str| {
+        json!({"phase": "Pending", list: [{"name": "driver",
+            "state": {"waiting": {"reason": reason, "message": "the words"}}}]})
+    };
+    let both = json!({"phase": "Pending",
+        "containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}],
+        "initContainerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]});
+    let unscheduled = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
+        "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}]});
+    let restarted = json!({"phase": "Running",
+        "containerStatuses": [{"name": "driver", "restartCount": 2}]});
+    let failed_init = json!({"phase": "Failed", "initContainerStatuses": [
+        {"name": "posse", "state": {"terminated": {"exitCode": 3}}}]});
+    let evicted =
+        json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
+    for (status, want) in [
+        (json!({"phase": "Pending"}), "is pending"),
+        (waiting("containerStatuses", "ErrImagePull"), "waits: ErrImagePull: the words"),
+        (
+            waiting("initContainerStatuses", "CreateContainerError"),
+            "waits: CreateContainerError: the words",
+        ),
+        (both, "waits: ErrImagePull"),
+        (unscheduled, "waits: Unschedulable: 0/1 nodes are available"),
+        (json!({"phase": "Running"}), "runs on n1"),
+        (restarted, "runs on n1, restarted 2 times"),
+        (ended("Succeeded", 0, "Completed"), "has ended well"),
+        (ended("Failed", 3, "Error"), "has failed: exit code 3"),
+        (ended("Failed", 137, "OOMKilled"), "has failed: exit code 137 (OOMKilled)"),
+        (failed_init, "has failed: init container posse ended with exit code 3"),
+        (evicted, "has failed: Evicted: The node was low on memory."),
+        (json!({"phase": "Failed"}), "has failed: it does not say why"),
+    ] {
+        assert_eq!(pod_line(&pod("p", "t", status.clone())), format!("pod p {want}"), "{status}");
+    }
+    let mut going = pod("p", "t", json!({"phase": "Running"}));
+    going["metadata"]["deletionTimestamp"] = json!("t");
+    assert_eq!(pod_line(&going), "pod p is ending");
+}
+
+#[test]
+fn a_state_in_a_word() {
+    let job = |status: Value| json!({"kind": "Job", "spec": {}, "status": status});
+    let over = |kind: &str, reason: &str| {
+        job(json!({"conditions": [{"type": kind, "status": "True", "reason": reason}]}))
+    };
+    let running = || pod("b", "2", json!({"phase": "Running"}));
+    let failed = || pod("a", "1", ended("Failed", 3, "Error"));
+    let mut suspended = job(json!({}));
+    suspended["spec"]["suspend"] = json!(true);
+    let mut stopping = job(json!({}));
+    stopping["metadata"]["deletionTimestamp"] = json!("t");
+    for (job, pods, want) in [
+        (Some(job(json!({}))), vec![], State::Pending),
+        (Some(job(json!({}))), vec![running()], State::Running),
+        (Some(job(json!({}))), vec![failed()], State::Retrying),
+        (Some(job(json!({}))), vec![running(), failed()], State::Running),
+        (Some(job(json!({"failed": 1}))), vec![], State::Retrying),
+        (Some(over("Complete", "")), vec![running()], State::Succeeded),
+        (Some(over("Failed", "BackoffLimitExceeded")), vec![failed()], State::Failed),
+        (Some(suspended), vec![], State::Suspended),
+        (Some(stopping), vec![running()], State::Stopping),
+        (None, vec![running()], State::Running),
+        (None, vec![failed()], State::Failed),
+        (None, vec![], State::Pending),
+    ] {
+        assert_eq!(state(job.as_ref(), &pods), want, "{job:?} {pods:?}");
+    }
+    assert_eq!(
+        job_end(&over("Failed", "DeadlineExceeded")),
+        Some((false, "DeadlineExceeded".to_owned()))
+    );
+    assert!(is_final(&failed()) && !is_final(&running()));
+    assert!(is_final(&over("Complete", "")) && !is_final(&job(json!({}))));
+}
+
+#[test]
+fn the_drivers_container_tells_the_code() {
+    let one = pod("p", "t", ended("Failed", 3, "Error"));
+    assert_eq!((driver_container(&one), exit_code(&one)), ("driver", Some(3)));
+    assert!(has_begun(&one));
+    let young = pod("p", "t", json!({"phase": "Pending"}));
+    assert_eq!((exit_code(&young), has_begun(&young)), (None, false));
+    let strange = json!({"spec": {"containers": "none"}, "status": {"containerStatuses": [1]}});
+    assert_eq!((driver_container(&strange), exit_code(&strange)), ("", None));
+    assert_eq!(
+        newest(&[pod("a", "2", json!({})), pod("b", "1", json!({}))]).map(name_of),
+        Some("a")
+    );
+}
