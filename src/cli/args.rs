@@ -138,6 +138,12 @@ pub struct RunArgs {
     /// Leave the executors behind at the end
     #[arg(long)]
     pub keep: bool,
+    /// A Secret with the ticket of staged files, which the executors find in /var/posse/files
+    #[arg(long, value_name = "NAME", requires = "files_image")]
+    pub files_secret: Option<String>,
+    /// The image with posse in it that fetches them
+    #[arg(long, value_name = "IMAGE", requires = "files_secret")]
+    pub files_image: Option<String>,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,

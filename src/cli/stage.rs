@@ -7,7 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::args::stage::{GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, TrustArgs};
+use crate::cli::args::stage::{
+    GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, StageFileArgs, TrustArgs,
+};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::server::{Connection, sources};
 use crate::cli::{World, print};
@@ -19,9 +21,12 @@ use crate::kube::transfer::{Authorities, Peer, Transfer};
 use crate::runtime::signals::Signals;
 use crate::serve::token::Token;
 use crate::stage::fetch::fetch;
-use crate::stage::send::{self, Upload};
+use crate::stage::send::{self, Source, Upload};
 use crate::stage::server::{Admission, Options, Quotas, Stage, StageError};
-use crate::wire::bundle::Ticket;
+use crate::wire::bundle::{Entry, Ticket};
+
+/// How long `posse submit` waits for a stage server without progress.
+const SUBMIT_TIMEOUT_MS: u64 = 300_000;
 
 /// `posse stage`.
 ///
@@ -95,37 +100,95 @@ fn pods(args: &ServeArgs, world: &World<'_>) -> Result<Option<Http>, Failure> {
 }
 
 fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let failed = |why: String| Failure::new(Code::Failed, why);
     let namespace = match &args.namespace {
         Some(namespace) => namespace.clone(),
         None => Connection::new(&args.server, world)?.namespace,
     };
-    let authorities = authorities(&args.trust, world);
-    let transfer = transfer(&args.url, &args.trust, authorities.clone(), world)?;
-    let token = Token::read(&world.dir.join(&args.token_file))
-        .map_err(|error| Failure::usage(error.to_string()))?;
-    let files: Vec<_> = args.files.iter().map(|file| world.dir.join(file)).collect();
-    let files = send::read(&files).map_err(Failure::usage)?;
-    let upload = Upload {
-        transfer: &transfer,
-        token: &token,
-        namespace: &namespace,
-        app: &args.app,
-        timeout: Duration::from_millis(args.trust.timeout),
-    };
-    let bundles = upload.send(&files).map_err(failed)?;
-    let url = args.pod_url.as_ref().unwrap_or(&args.url).clone();
-    let ticket = Ticket { url, ca: pem(&authorities)?, bundles };
+    let pod_url = args.pod_url.as_ref();
+    let outgoing =
+        Outgoing::new((&args.url, pod_url), &args.trust, &args.token_file, &args.files, world)?;
+    let ticket = outgoing.send(&namespace, &args.app)?;
     let Some(secret_file) = &args.secret_file else {
         return print(out, &ticket.to_json()).map(|()| Code::Clean);
     };
     let path = world.dir.join(secret_file);
     write_private(&path, ticket.to_json().as_bytes())
-        .map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", path.display())))?;
     let rows =
         ticket.bundles.iter().map(|one| [one.id.clone(), one.bytes.to_string(), one.file.clone()]);
     let heads = ["ID", "BYTES", "FILE"].map(str::to_owned);
     print(out, &table(&heads, rows.collect())).map(|()| Code::Clean)
+}
+
+/// Files that are to be sent, and all that is known before they are.
+pub(super) struct Outgoing {
+    transfer: Transfer,
+    token: Token,
+    sources: Vec<Source>,
+    timeout: Duration,
+    /// The ticket without a bundle.
+    ticket: Ticket,
+}
+
+impl Outgoing {
+    /// Reads the files, and what it takes to send them to `url`, where pods know the server by
+    /// another.
+    fn new(
+        (url, pod_url): (&str, Option<&String>),
+        trust: &TrustArgs,
+        token_file: &Path,
+        files: &[PathBuf],
+        world: &World<'_>,
+    ) -> Result<Self, Failure> {
+        let authorities = authorities(trust, world);
+        let transfer = transfer(url, trust, authorities.clone(), world)?;
+        let token = Token::read(&world.dir.join(token_file))
+            .map_err(|error| Failure::usage(error.to_string()))?;
+        let files: Vec<_> = files.iter().map(|file| world.dir.join(file)).collect();
+        let sources = send::read(&files).map_err(Failure::usage)?;
+        let ticket = Ticket {
+            url: pod_url.map_or(url, String::as_str).to_owned(),
+            ca: pem(&authorities)?,
+            insecure: trust.insecure,
+            bundles: Vec::new(),
+        };
+        let timeout = Duration::from_millis(trust.timeout);
+        Ok(Self { transfer, token, sources, timeout, ticket })
+    }
+
+    /// What `posse submit` takes along; none where that is nothing.
+    pub(super) fn of_submission(
+        args: &StageFileArgs,
+        world: &World<'_>,
+    ) -> Result<Option<Self>, Failure> {
+        let Some((url, token_file)) = args.stage_url.as_ref().zip(args.stage_token_file.as_ref())
+        else {
+            return Ok(None);
+        };
+        if args.files.is_empty() {
+            return Err(Failure::usage("--stage-url is given, and no --file to send there"));
+        }
+        let trust = TrustArgs {
+            ca: args.stage_ca.clone(),
+            insecure: args.stage_insecure,
+            timeout: SUBMIT_TIMEOUT_MS,
+        };
+        let pod_url = args.stage_pod_url.as_ref();
+        Self::new((url, pod_url), &trust, token_file, &args.files, world).map(Some)
+    }
+
+    /// The ticket for these bundles.
+    pub(super) fn ticket(&self, bundles: Vec<Entry>) -> Ticket {
+        Ticket { bundles, ..self.ticket.clone() }
+    }
+
+    /// Sends the files for the pods of an application.
+    pub(super) fn send(&self, namespace: &str, app: &str) -> Result<Ticket, Failure> {
+        let Self { transfer, token, sources, timeout, .. } = self;
+        let upload = Upload { transfer, token, namespace, app, timeout: *timeout };
+        let bundles = upload.send(sources).map_err(|why| Failure::new(Code::Failed, why))?;
+        Ok(self.ticket(bundles))
+    }
 }
 
 fn get(args: &GetArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
@@ -138,7 +201,9 @@ fn get(args: &GetArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, F
         (authorities, _) => authorities,
     };
     let url = args.url.as_ref().unwrap_or(&ticket.url);
-    let transfer = transfer(url, &args.trust, authorities, world)?;
+    let insecure = args.trust.insecure || ticket.insecure;
+    let trust = TrustArgs { insecure, ..args.trust.clone() };
+    let transfer = transfer(url, &trust, authorities, world)?;
     let dir = world.dir.join(&args.dir);
     fs::create_dir_all(&dir)
         .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", dir.display())))?;

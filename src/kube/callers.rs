@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use crate::core::refusal::Refusal;
-use crate::kube::api::{OBJECT_BYTES_MAX, call, object_path, write, written};
+use crate::kube::api::{OBJECT_BYTES_MAX, call, write, written};
 use crate::kube::http::{Http, Method};
-use crate::kube::pages;
+use crate::kube::objects::{Kind, Objects};
 use crate::wire::caller::{self, Caller};
 use crate::wire::labels::APP;
 use crate::wire::pod::WireError;
@@ -51,6 +51,12 @@ fn ask<T>(
 /// # Errors
 /// The server's refusal.
 pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
-    let pods = object_path("/api/v1", namespace, "pods", None);
-    pages::list(http, &pods, APP, caller::add_apps)
+    let objects = Objects::new(http.clone(), Some(namespace));
+    let (apps, version) =
+        objects.list(Kind::Pod, APP, &|mut pod| pod["metadata"]["labels"][APP].take())?;
+    if version.is_empty() {
+        // Whatever it is that answers so: it must not count as "there are none".
+        return Err(unreadable(200, "the list has no version"));
+    }
+    Ok(apps.iter().filter_map(|app| app.as_str().map(str::to_owned)).collect())
 }

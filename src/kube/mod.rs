@@ -12,7 +12,6 @@ mod kubeconfig;
 pub mod leftovers;
 pub mod objects;
 pub mod owner;
-mod pages;
 mod proxy;
 pub mod story;
 mod stream;

@@ -106,9 +106,7 @@ impl Signals {
 
     /// Waits for a signal that ends a server: a terminal that closes is one, too.
     pub fn until_stopped(&self) {
-        let ends =
-            |signal: Signal| signal.is_stop() || matches!(signal, Signal::Hup | Signal::Quit);
-        while !self.take().any(ends) {
+        while !self.take().any(Signal::is_stop_without_driver) {
             if self.wake().recv().is_err() {
                 return;
             }

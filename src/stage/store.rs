@@ -6,7 +6,6 @@
 //! none; what lies there under the other name at the start is removed. When a bundle was used last
 //! is its file's time of modification.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -66,12 +65,13 @@ pub(super) struct Store {
     index: Mutex<Index>,
 }
 
+/// At most `BUNDLES_MAX` in all: lists are quick enough.
 #[derive(Debug, Default)]
 struct Index {
-    bundles: BTreeMap<String, Arc<Bundle>>,
-    /// The bytes of each namespace, with those that are on their way in.
-    used: BTreeMap<String, u64>,
-    n_coming: usize,
+    bundles: Vec<Arc<Bundle>>,
+    /// Those that are on their way in, each with a number of its own.
+    coming: Vec<(u64, Label)>,
+    n_reserved: u64,
 }
 
 /// Why a bundle was not taken in. Nothing of it is left.
@@ -161,9 +161,7 @@ impl Store {
             match self.read_bundle(id, &path) {
                 Ok(bundle) => {
                     n_bytes += bundle.label.bytes;
-                    *index.used.entry(bundle.label.namespace.clone()).or_default() +=
-                        bundle.label.bytes;
-                    index.bundles.insert(id.to_owned(), Arc::new(bundle));
+                    index.bundles.push(Arc::new(bundle));
                 }
                 // No kill does that. What is not understood is not removed either.
                 Err(error) => log::warn!("{} is left out: {error}", path.display()),
@@ -213,24 +211,25 @@ impl Store {
             return Err(Refused::DiskFull);
         }
         let mut index = self.lock();
-        if index.bundles.len() + index.n_coming >= BUNDLES_MAX {
+        if index.bundles.len() + index.coming.len() >= BUNDLES_MAX {
             return Err(Refused::TooMany);
         }
         let max = self.quotas.namespace_bytes_max;
-        let used = index.used.get(&label.namespace).copied().unwrap_or(0);
+        let used = index.used(&label.namespace);
         if used.saturating_add(label.bytes) > max {
             return Err(Refused::Quota { used, max });
         }
-        index.used.insert(label.namespace.clone(), used + label.bytes);
-        index.n_coming += 1;
-        Ok(Reservation { store: self, label, is_filled: false })
+        index.n_reserved += 1;
+        let number = index.n_reserved;
+        index.coming.push((number, label.clone()));
+        Ok(Reservation { store: self, label, number })
     }
 
     /// The bundle of that id, where the secret opens it. Takes as long for an id that there is as
     /// for one that there is not.
     pub(super) fn find(&self, id: &str, secret: &str) -> Option<Arc<Bundle>> {
         let shown = hex(digest(&SHA256, secret.as_bytes()).as_ref());
-        let bundle = self.lock().bundles.get(id).cloned();
+        let bundle = self.lock().bundles.iter().find(|one| one.id == id).cloned();
         let nobodys = "-".repeat(shown.len());
         let ours = bundle.as_ref().map_or(nobodys.as_str(), |one| &one.label.secret_sha256);
         let difference = shown.bytes().zip(ours.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
@@ -258,7 +257,7 @@ impl Store {
 
     /// All bundles.
     pub(super) fn bundles(&self) -> Vec<Arc<Bundle>> {
-        self.lock().bundles.values().cloned().collect()
+        self.lock().bundles.clone()
     }
 
     /// Since a bundle was used last, in milliseconds, and whether that was a fetch.
@@ -273,11 +272,7 @@ impl Store {
     /// # Errors
     /// The disk would not; the bundle is gone for everybody all the same, until a restart.
     pub(super) fn remove(&self, bundle: &Bundle) -> io::Result<()> {
-        let mut index = self.lock();
-        if index.bundles.remove(&bundle.id).is_some() {
-            index.give_back(&bundle.label);
-        }
-        drop(index);
+        self.lock().bundles.retain(|one| one.id != bundle.id);
         fs::remove_file(self.path(&bundle.id, WHOLE))
     }
 
@@ -292,13 +287,11 @@ impl Store {
 }
 
 impl Index {
-    fn give_back(&mut self, label: &Label) {
-        if let Some(used) = self.used.get_mut(&label.namespace) {
-            *used = used.saturating_sub(label.bytes);
-            if *used == 0 {
-                self.used.remove(&label.namespace);
-            }
-        }
+    /// The bytes of a namespace, with those that are on their way in.
+    fn used(&self, namespace: &str) -> u64 {
+        let there = self.bundles.iter().map(|bundle| &bundle.label);
+        let all = there.chain(self.coming.iter().map(|(_, label)| label));
+        all.filter(|label| label.namespace == namespace).map(|label| label.bytes).sum()
     }
 }
 
@@ -307,7 +300,7 @@ impl Index {
 pub(super) struct Reservation<'s> {
     store: &'s Store,
     label: Label,
-    is_filled: bool,
+    number: u64,
 }
 
 impl Reservation<'_> {
@@ -315,7 +308,7 @@ impl Reservation<'_> {
     ///
     /// # Errors
     /// It did not come whole and as it was announced, or could not be written.
-    pub(super) fn fill(mut self, body: &mut dyn Read) -> Result<String, Refused> {
+    pub(super) fn fill(self, body: &mut dyn Read) -> Result<String, Refused> {
         let (store, label) = (self.store, &self.label);
         let id = random_hex(&store.random, ID_DIGITS / 2).map_err(Refused::Broken)?;
         let mut coming = Coming { path: store.path(&id, NEW), is_whole: false };
@@ -329,8 +322,6 @@ impl Reservation<'_> {
         fs::rename(&coming.path, store.path(&id, WHOLE)).map_err(on_disk)?;
         coming.path = store.path(&id, WHOLE);
         store.folder.sync_all().map_err(on_disk)?;
-        let mut index = store.lock();
-        index.n_coming -= 1;
         let bundle = Bundle {
             id: id.clone(),
             label: label.clone(),
@@ -338,20 +329,15 @@ impl Reservation<'_> {
             used_ms: AtomicI64::new(millis(store.opened.elapsed())),
             was_fetched: AtomicBool::new(false),
         };
-        index.bundles.insert(id.clone(), Arc::new(bundle));
+        store.lock().bundles.push(Arc::new(bundle));
         coming.is_whole = true;
-        self.is_filled = true;
         Ok(id)
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if !self.is_filled {
-            let mut index = self.store.lock();
-            index.n_coming -= 1;
-            index.give_back(&self.label);
-        }
+        self.store.lock().coming.retain(|(number, _)| *number != self.number);
     }
 }
 

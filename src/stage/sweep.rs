@@ -1,7 +1,7 @@
 //! Owns the thread that drops bundles that nobody needs any more: it asks the API server once for
 //! each namespace and round, and `core::bundle` says what follows from it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -44,7 +44,7 @@ impl Sweeper {
         identity: Option<Arc<Identity>>,
     ) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
-        let sweep = Sweep { store, http, patience, apps: BTreeMap::new() };
+        let sweep = Sweep { store, http, patience, apps: Vec::new() };
         let builder = thread::Builder::new().name("stage-sweep".to_owned());
         let thread = builder
             .stack_size(STACK_BYTES)
@@ -62,10 +62,13 @@ impl Drop for Sweeper {
     }
 }
 
-/// What is remembered of an application from round to round.
-#[derive(Clone, Copy, Debug)]
-struct Absence {
-    since: Instant,
+/// An application that has bundles, as it is remembered from round to round.
+#[derive(Debug)]
+struct App {
+    namespace: String,
+    name: String,
+    /// Since when there is no pod of it; none: there is one.
+    absent_since: Option<Instant>,
     was_seen: bool,
 }
 
@@ -73,8 +76,7 @@ struct Sweep {
     store: Arc<Store>,
     http: Option<Http>,
     patience: Patience,
-    /// By namespace and name: those without pods, and since when; none: it has some.
-    apps: BTreeMap<(String, String), Option<Absence>>,
+    apps: Vec<App>,
 }
 
 impl Sweep {
@@ -90,20 +92,13 @@ impl Sweep {
     }
 
     fn round(&mut self) {
-        let mut namespaces: BTreeMap<String, Vec<Arc<Bundle>>> = BTreeMap::new();
-        for bundle in self.store.bundles() {
-            namespaces.entry(bundle.label.namespace.clone()).or_default().push(bundle);
+        let mut bundles = self.store.bundles();
+        bundles.sort_by(|a, b| a.label.namespace.cmp(&b.label.namespace));
+        for of_one in bundles.chunk_by(|a, b| a.label.namespace == b.label.namespace) {
+            let seen = self.look(&of_one[0].label.namespace);
+            of_one.iter().for_each(|bundle| self.consider(bundle, seen.as_ref()));
         }
-        for (namespace, bundles) in &namespaces {
-            let seen = self.look(namespace);
-            for bundle in bundles {
-                self.consider(bundle, seen.as_ref());
-            }
-        }
-        let of =
-            |bundle: &Arc<Bundle>| (bundle.label.namespace.clone(), bundle.label.owner.clone());
-        let owners: BTreeSet<_> = namespaces.values().flatten().map(of).collect();
-        self.apps.retain(|app, _| owners.contains(app));
+        self.apps.retain(|app| bundles.iter().any(|bundle| app.owns(bundle)));
     }
 
     /// The applications with pods in a namespace; otherwise how it stands with all of them.
@@ -138,17 +133,31 @@ impl Sweep {
 
     /// What the lists up to now tell of a bundle's owner.
     fn owner(&mut self, bundle: &Bundle, has_pods: bool) -> Owner {
-        let Bundle { label, .. } = bundle;
-        let key = (label.namespace.clone(), label.owner.clone());
+        let found = self.apps.iter().position(|app| app.owns(bundle));
+        let i = found.unwrap_or(self.apps.len());
+        if found.is_none() {
+            self.apps.push(App {
+                namespace: bundle.label.namespace.clone(),
+                name: bundle.label.owner.clone(),
+                absent_since: None,
+                was_seen: false,
+            });
+        }
+        let app = &mut self.apps[i];
         if has_pods {
-            self.apps.insert(key, None);
+            app.was_seen = true;
+            app.absent_since = None;
             return Owner::Present;
         }
-        let now = Instant::now();
-        let state = self.apps.entry(key).or_insert(Some(Absence { since: now, was_seen: false }));
-        let absence = state.get_or_insert(Absence { since: now, was_seen: true });
-        let for_ms = u64::try_from((now - absence.since).as_millis()).unwrap_or(u64::MAX);
-        Owner::Absent { for_ms, was_seen: absence.was_seen }
+        let since = app.absent_since.get_or_insert_with(Instant::now).elapsed();
+        let for_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        Owner::Absent { for_ms, was_seen: app.was_seen }
+    }
+}
+
+impl App {
+    fn owns(&self, bundle: &Bundle) -> bool {
+        self.namespace == bundle.label.namespace && self.name == bundle.label.owner
     }
 }
 
@@ -172,9 +181,9 @@ mod tests {
         })
     }
 
-    const PODS: &str = r#"{"metadata":{},"items":[
+    const PODS: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[
         {"metadata":{"labels":{"posse.dev/app":"wordcount"}}}]}"#;
-    const NO_PODS: &str = r#"{"metadata":{},"items":[]}"#;
+    const NO_PODS: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
     const FORBIDDEN: &str = r#"{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,
         "message":"pods is forbidden: User cannot list resource pods"}"#;
     const AWAY: &str = r#"{"kind":"Status","status":"Failure","code":503,"message":"later"}"#;
@@ -183,7 +192,7 @@ mod tests {
         let quotas = Quotas { bundle_bytes_max: 1_000, namespace_bytes_max: 1_000 };
         let store = Arc::new(Store::open(folder.path(), quotas).unwrap());
         let http = Some(plain_client(server.address));
-        Sweep { store, http, patience, apps: BTreeMap::new() }
+        Sweep { store, http, patience, apps: Vec::new() }
     }
 
     fn add(sweep: &Sweep, namespace: &str) {

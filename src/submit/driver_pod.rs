@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::submit::files::CONFIG_DIR;
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
+use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
 
 /// Where the control API's socket lies: the first of the folders that posse looks at.
@@ -39,6 +40,9 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let mut warnings = Vec::new();
     let mut spec = template.spec.clone();
     let container = build.add_driver(&mut spec)?;
+    if let Some(staged) = plan.staged() {
+        staged.lay_over(&template, &mut spec)?;
+    }
     build.add_posse(&mut spec)?;
     build.add_volumes(&mut spec)?;
     build.add_place(&mut spec)?;
@@ -73,8 +77,13 @@ impl Build<'_> {
         container.insert("command".to_owned(), json!([program]));
         let config = self.plan.files.config_path();
         let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
+        let staged = self.plan.staged();
+        let files = staged.iter().flat_map(|Staged { secret, image }| {
+            ["--files-secret", secret, "--files-image", image]
+        });
         let given = self.plan.args.iter().map(String::as_str);
-        let mut args: Vec<Value> = first.into_iter().chain(given).map(|arg| json!(arg)).collect();
+        let words = first.into_iter().chain(files).chain(given);
+        let mut args: Vec<Value> = words.map(|arg| json!(arg)).collect();
         // What the template has its container run is the driver, where nothing else says so.
         if !theirs.is_empty() && !self.has_command() {
             args.push(json!("--"));

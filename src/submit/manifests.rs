@@ -1,12 +1,15 @@
 //! Owns what a driver consists of in the cluster: its objects, in the order in which they are made.
 //! The pod itself is `driver_pod.rs`'s.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::submit::driver_pod::{DriverPodParts, driver_pod};
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
 use crate::wire::labels::{APP, DRIVER};
+use crate::wire::staged::TICKET_KEY;
 use crate::wire::template::TemplateError;
 use crate::wire::yaml::Node;
 
@@ -51,6 +54,12 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": plan.metadata(),
         "data": plan.files.data(),
     }));
+    if let Some(ticket) = &plan.ticket {
+        parts.push(json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": plan.metadata(), "type": "Opaque",
+            "data": { TICKET_KEY: BASE64_STANDARD.encode(ticket.to_json()) },
+        }));
+    }
     parts.push(json!({
         "apiVersion": "v1", "kind": "Service", "metadata": plan.metadata(),
         // Executors may dial before the driver's container counts as ready.

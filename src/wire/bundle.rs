@@ -7,8 +7,6 @@ use serde_json::{Value, json};
 
 use crate::wire::names::{app_mistake, file_mistake, namespace_mistake};
 
-/// The environment variable that names the folder of staged files in a container.
-pub const FILES_DIR_VARIABLE: &str = "POSSE_FILES_DIR";
 /// Bundles of one ticket.
 pub const TICKET_BUNDLES_MAX: usize = 1_000;
 /// The hexadecimal digits of an id, and of a digest.
@@ -100,6 +98,8 @@ pub struct Ticket {
     pub url: String,
     /// The authorities that vouch for the server there, PEM; none: those of the machine.
     pub ca: Option<String>,
+    /// Plain HTTP is good enough, as whoever left the files has said.
+    pub insecure: bool,
     pub bundles: Vec<Entry>,
 }
 
@@ -116,6 +116,9 @@ impl Ticket {
             })
             .collect();
         let mut ticket = json!({"url": self.url, "bundles": bundles});
+        if self.insecure {
+            ticket["insecure"] = true.into();
+        }
         if let Some(ca) = &self.ca {
             ticket["ca"] = ca.as_str().into();
         }
@@ -142,7 +145,8 @@ impl Ticket {
                 return Err(format!("bundles[{i}].file: `{}` stands there twice", one.file));
             }
         }
-        Ok(Self { url, ca, bundles })
+        let insecure = value["insecure"] == true;
+        Ok(Self { url, ca, insecure, bundles })
     }
 }
 
@@ -249,6 +253,7 @@ mod tests {
         let ticket = Ticket {
             url: "https://stage:8443".to_owned(),
             ca: Some("PEM".to_owned()),
+            insecure: true,
             bundles: vec![entry("a.jar"), entry("data.csv")],
         };
         assert_eq!(Ticket::parse(ticket.to_json().as_bytes()), Ok(ticket.clone()));

@@ -1,13 +1,8 @@
 //! Owns the bytes of two questions about somebody else: whose token is this (TokenReview), and what
-//! may they do (SubjectAccessReview, whose answer `review` reads); and of a list that tells which
-//! applications have pods.
+//! may they do (SubjectAccessReview, whose answer `review` reads).
 
-use std::collections::BTreeSet;
-
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::wire::labels::APP;
 use crate::wire::pod::WireError;
 use crate::wire::review::Access;
 
@@ -61,33 +56,6 @@ pub fn access_question(caller: &Caller, access: Access<'_>) -> Vec<u8> {
     review.to_string().into_bytes()
 }
 
-/// Puts the applications of a page's pods into `apps`; the token of the next page, where there is one.
-///
-/// # Errors
-/// When the bytes are not a list of objects.
-pub fn add_apps(bytes: &[u8], apps: &mut BTreeSet<String>) -> Result<Option<String>, WireError> {
-    #[derive(Deserialize)]
-    struct RawList {
-        metadata: Value,
-        items: Option<Vec<RawItem>>,
-    }
-    #[derive(Deserialize)]
-    struct RawItem {
-        metadata: RawMeta,
-    }
-    #[derive(Deserialize)]
-    struct RawMeta {
-        labels: Option<Value>,
-    }
-    let list: RawList = serde_json::from_slice(bytes)?;
-    for item in list.items.unwrap_or_default() {
-        let labels = item.metadata.labels.unwrap_or_default();
-        apps.extend(labels[APP].as_str().map(str::to_owned));
-    }
-    let next = list.metadata["continue"].as_str().filter(|token| !token.is_empty());
-    Ok(next.map(str::to_owned))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,20 +86,5 @@ mod tests {
         }
         assert!(caller(br#"{"status":{"authenticated":true}}"#).is_err());
         assert!(caller(b"x").is_err());
-    }
-
-    #[test]
-    fn applications_that_have_pods() {
-        let mut apps = BTreeSet::new();
-        let page = br#"{"metadata":{"continue":"t","resourceVersion":"7"},"items":[
-            {"metadata":{"name":"a","labels":{"posse.dev/app":"one","x":"y"}},"spec":{}},
-            {"metadata":{"name":"b","labels":{"posse.dev/app":"one"}}},
-            {"metadata":{"name":"c"}},{"metadata":{"labels":{"posse.dev/app":"two"}}}]}"#;
-        assert_eq!(add_apps(page, &mut apps), Ok(Some("t".to_owned())));
-        assert_eq!(apps.iter().map(String::as_str).collect::<Vec<_>>(), ["one", "two"]);
-        for last in [&br#"{"metadata":{},"items":null}"#[..], br#"{"metadata":{"continue":""}}"#] {
-            assert_eq!(add_apps(last, &mut apps), Ok(None));
-        }
-        assert!(add_apps(b"{}", &mut apps).is_err());
     }
 }

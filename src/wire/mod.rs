@@ -24,6 +24,7 @@ pub mod quantity;
 pub mod range;
 pub mod review;
 pub mod section;
+pub mod staged;
 pub mod status;
 pub mod status_json;
 pub mod template;

@@ -114,6 +114,29 @@ pub struct GetArgs {
     pub trust: TrustArgs,
 }
 
+/// Files that a submission takes along.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StageFileArgs {
+    /// A file for the driver and its executors, who find it in $POSSE_FILES_DIR; once for each
+    #[arg(id = "staged", long = "file", value_name = "FILE", requires = "stage_url")]
+    pub files: Vec<PathBuf>,
+    /// The stage server that takes the files: https://HOST:PORT
+    #[arg(long, value_name = "URL", requires = "stage_token_file")]
+    pub stage_url: Option<String>,
+    /// Where the pods reach the same server [default: the same URL]
+    #[arg(long, value_name = "URL", requires = "stage_url")]
+    pub stage_pod_url: Option<String>,
+    /// The token by which the stage server lets us in
+    #[arg(long, value_name = "FILE")]
+    pub stage_token_file: Option<PathBuf>,
+    /// The authority that vouches for it, PEM [default: SSL_CERT_FILE, then the machine's]
+    #[arg(long, value_name = "FILE")]
+    pub stage_ca: Option<PathBuf>,
+    /// Take plain http:// for good
+    #[arg(long)]
+    pub stage_insecure: bool,
+}
+
 /// How a stage server is believed, and waited for.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TrustArgs {
