@@ -1,20 +1,267 @@
-//! Owns `posse apps`, `posse logs` and `posse stop`.
+//! Owns `posse apps`, `posse logs` and `posse stop`: what they are asked for, and what they print.
 
 use std::io::Write;
+use std::thread;
 
-use crate::cli::World;
-use crate::cli::args::submit::{AppsArgs, LogsArgs, StopArgs};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::cli::args::submit::{AppsArgs, AppsOutput, LogsArgs, PlaceArgs, StopArgs};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::server::Connection;
+use crate::cli::submit::wait;
+use crate::cli::{World, print};
+use crate::control::table::table;
+use crate::core::refusal::Refusal;
+use crate::kube::objects::{Kind, LogQuery, Objects};
+use crate::kube::story::Witness;
+use crate::runtime::signals::Signals;
+use crate::submit::apps::{App, age, find};
+use crate::submit::follow::{Follower, find_keeper};
+use crate::submit::logs::LogFollower;
+use crate::submit::state::{is_final, main_container, name_of, newest, uid_of};
+use crate::submit::stop;
+
+/// How much of a log is read at once, bytes.
+const COPY_BYTES: usize = 16 << 10;
+
+/// A namespace of a server.
+struct Place {
+    connection: Connection,
+    namespace: String,
+}
+
+impl Place {
+    fn new(args: &PlaceArgs, world: &World<'_>) -> Result<Self, Failure> {
+        let connection = Connection::new(&args.server, world)?;
+        let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
+        Ok(Self { connection, namespace })
+    }
+
+    fn objects(&self) -> Objects {
+        Objects::new(self.connection.http.clone(), Some(&self.namespace))
+    }
+
+    fn find(&self, objects: &Objects, names: &[String]) -> Result<Vec<App>, Failure> {
+        find(objects, names).map_err(|refusal| {
+            self.connection.failure("the applications cannot be listed", &refusal)
+        })
+    }
+
+    fn nothing(&self, name: &str) -> Failure {
+        let message = format!("there is no application {name} in namespace {}", self.namespace);
+        Failure::new(Code::Failed, message)
+    }
+
+    /// What a refusal about an application comes to.
+    fn failure(&self, what: &str, app: &str, refusal: &Refusal) -> Failure {
+        self.connection.failure(&format!("application {app}: {what}"), refusal)
+    }
+}
 
 /// `posse apps`.
-pub fn apps(_: &AppsArgs, _: &World<'_>, _: &mut dyn Write) -> Result<Code, Failure> {
-    Ok(Code::Clean)
+///
+/// # Errors
+/// The server cannot be asked, or does not allow it.
+pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let place = Place::new(&args.place, world)?;
+    let objects = match args.all_namespaces {
+        true => Objects::new(place.connection.http.clone(), None),
+        false => place.objects(),
+    };
+    let apps = place.find(&objects, &args.names)?;
+    let now_s = Timestamp::now().as_second();
+    let text = match (args.output, apps.is_empty()) {
+        (Some(AppsOutput::Json), _) => {
+            let all: Value = apps.iter().map(|app| app.to_json(now_s)).collect();
+            format!("{all:#}\n")
+        }
+        (Some(AppsOutput::Wide) | None, true) => match args.all_namespaces {
+            true => "there are no applications\n".to_owned(),
+            false => format!("there are no applications in namespace {}\n", place.namespace),
+        },
+        (Some(AppsOutput::Wide), false) => wide(&apps, now_s),
+        (None, false) => narrow(&apps, now_s, args.all_namespaces),
+    };
+    print(out, &text).map(|()| Code::Clean)
 }
+
+fn narrow(apps: &[App], now_s: i64, all_namespaces: bool) -> String {
+    let heads = ["NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
+    let rows = apps.iter().map(|app| {
+        let [namespace, rest @ ..] = cells(app, now_s);
+        let [name, state, executors, age, driver, ..] = rest;
+        let name = if all_namespaces { format!("{namespace}/{name}") } else { name };
+        [name, state, executors, age, driver]
+    });
+    table(&heads, rows.collect())
+}
+
+fn wide(apps: &[App], now_s: i64) -> String {
+    let heads = [
+        "NAMESPACE",
+        "NAME",
+        "STATE",
+        "EXECUTORS",
+        "AGE",
+        "DRIVER",
+        "NODE",
+        "INSTANCE",
+        "FAILED",
+        "EXIT",
+    ];
+    table(&heads.map(str::to_owned), apps.iter().map(|app| cells(app, now_s)).collect())
+}
+
+fn cells(app: &App, now_s: i64) -> [String; 10] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    [
+        app.namespace.clone(),
+        app.name.clone(),
+        or_dash(app.state.map(|state| state.as_str().to_owned())),
+        app.executors(),
+        or_dash(app.created_s.map(|created_s| age(now_s - created_s))),
+        or_dash(app.driver.clone()),
+        or_dash(app.node.clone()),
+        or_dash(app.instance.clone()),
+        app.n_failed.to_string(),
+        or_dash(app.exit_code.map(|code| code.to_string())),
+    ]
+}
+
 /// `posse logs`.
-pub fn logs(_: &LogsArgs, _: &World<'_>, _: &mut dyn Write) -> Result<Code, Failure> {
-    Ok(Code::Clean)
+///
+/// # Errors
+/// There is no such application or executor, or the server does not give its log.
+pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let place = Place::new(&args.place, world)?;
+    let objects = place.objects();
+    let refused = |refusal: Refusal| place.failure("it cannot be looked at", &args.app, &refusal);
+    if args.follow && args.executor.is_none() {
+        let keeper = find_keeper(&objects, &args.app).map_err(refused)?;
+        if let Some((kind, keeper)) = keeper.filter(|(_, keeper)| !is_final(keeper)) {
+            return follow_driver(args, &place, kind, &keeper, out);
+        }
+    }
+    let pods = match args.executor {
+        None => stop::drivers(&objects, &args.app).map_err(refused)?,
+        id @ Some(_) => {
+            let witness = Witness::new(place.connection.http.clone(), place.namespace.as_str());
+            witness.executors(&args.app, id).map_err(refused)?
+        }
+    };
+    let Some(pod) = newest(&pods) else {
+        return Err(match args.executor {
+            None => place.nothing(&args.app),
+            Some(id) => {
+                let message = format!("application {} has no executor {id} now", args.app);
+                Failure::new(Code::Failed, message)
+            }
+        });
+    };
+    let pod_name = name_of(pod).to_owned();
+    if args.follow {
+        let signals = signals()?;
+        let tail = args.tail;
+        let read = move |say: crate::submit::follow::Say<'_>| {
+            LogFollower { objects, say, tail }.follow(&pod_name);
+        };
+        let done = wait::pump(read, &signals, out)?;
+        return Ok(done.map_or(wait::DETACHED, |()| Code::Clean));
+    }
+    let query = LogQuery {
+        container: Some(main_container(pod).to_owned()),
+        tail: args.tail,
+        ..LogQuery::default()
+    };
+    let mut stream = objects.log(&pod_name, &query).map_err(|refusal| {
+        place.failure(&format!("no log of pod {pod_name}"), &args.app, &refusal)
+    })?;
+    let cut = |error: std::io::Error| Failure::new(Code::Failed, format!("the log: {error}"));
+    let mut piece = vec![0; COPY_BYTES];
+    loop {
+        let n = stream.reader().read(&mut piece).map_err(cut)?;
+        if n == 0 {
+            return out.flush().map(|()| Code::Clean).map_err(cut);
+        }
+        out.write_all(&piece[..n]).map_err(cut)?;
+    }
 }
+
+fn follow_driver(
+    args: &LogsArgs,
+    place: &Place,
+    kind: Kind,
+    keeper: &Value,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let follower = Follower {
+        objects: place.objects(),
+        app: args.app.clone(),
+        kind,
+        name: name_of(keeper).to_owned(),
+        uid: uid_of(keeper).to_owned(),
+        logs: true,
+        tail: args.tail,
+    };
+    let code = wait::wait(follower, &place.connection, &signals()?, out)?;
+    // Its code is not ours: what was asked for is its log.
+    Ok(if code == wait::DETACHED { code } else { Code::Clean })
+}
+
+fn signals() -> Result<Signals, Failure> {
+    Signals::start().map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))
+}
+
 /// `posse stop`.
-pub fn stop(_: &StopArgs, _: &World<'_>, _: &mut dyn Write) -> Result<Code, Failure> {
-    Ok(Code::Clean)
+///
+/// # Errors
+/// A name that fits no application, a server that does not allow it, pods that were not seen to go
+/// (exit code 12).
+pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let place = Place::new(&args.place, world)?;
+    let objects = place.objects();
+    let apps = place.find(&objects, &args.names)?;
+    let mut names: Vec<String> = apps.into_iter().map(|app| app.name).collect();
+    for name in &args.names {
+        let is_pattern = name.contains(['*', '?']);
+        if !is_pattern && !names.contains(name) {
+            // Parts without a Job are what a submit left that was killed.
+            names.push(name.clone());
+        } else if is_pattern && !names.iter().any(|app| crate::submit::apps::matches(name, app)) {
+            return Err(place.nothing(name));
+        }
+    }
+    let grace_s = args.grace.map(|ms| u32::try_from(ms.div_ceil(1_000)).unwrap_or(u32::MAX));
+    // All at once: each takes as long as its driver and its executors take to end.
+    let stopped: Vec<_> = thread::scope(|scope| {
+        let started: Vec<_> = names
+            .iter()
+            .map(|app| {
+                let objects = &objects;
+                (app, scope.spawn(move || stop::stop(objects, app, grace_s)))
+            })
+            .collect();
+        started.into_iter().map(|(app, thread)| (app, thread.join())).collect()
+    });
+    let mut worst: Option<Failure> = None;
+    for (app, result) in stopped {
+        let failure = match result {
+            Ok(Ok(stop::Stopped::Gone)) => {
+                print(out, &format!("application {app} stopped\n"))?;
+                continue;
+            }
+            Ok(Ok(stop::Stopped::Nothing)) => place.nothing(app),
+            Ok(Ok(stop::Stopped::Remain(pods))) => {
+                let message = format!("application {app}: may remain: {}", pods.join(", "));
+                Failure::new(Code::Remain, message)
+            }
+            Ok(Err(refusal)) => place.failure("it cannot be stopped", app, &refusal),
+            Err(_) => Failure::new(Code::Failed, format!("application {app}: the thread is gone")),
+        };
+        if let Some(earlier) = worst.replace(failure) {
+            log::error!("{earlier}");
+        }
+    }
+    worst.map_or(Ok(Code::Clean), Err)
 }

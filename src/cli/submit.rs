@@ -89,6 +89,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         name: name_of(&keeper).to_owned(),
         uid: uid_of(&keeper).to_owned(),
         logs: args.logs,
+        tail: None,
     };
     let code = wait::wait(follower, &connection, &signals, out)?;
     if code != wait::DETACHED {

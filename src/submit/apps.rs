@@ -1,1 +1,296 @@
-//! Owns nothing yet.
+//! Owns what there is of applications in a namespace, or in all: put together from the labels of
+//! Jobs and pods. Which of them are meant is decided by patterns.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::core::refusal::Refusal;
+use crate::kube::objects::{Kind, Objects};
+use crate::submit::plan::driver_selector;
+use crate::submit::state::{State, driver_status, exit_code, is_final, name_of, newest, state};
+use crate::wire::labels::{APP, COMPONENT, DRIVER, EXECUTORS, INSTANCE, MANAGED_BY};
+use crate::wire::names;
+
+/// One application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct App {
+    pub namespace: String,
+    pub name: String,
+    /// None: its driver is not in the cluster, or was not put there by `posse submit`.
+    pub state: Option<State>,
+    /// Executors that run and are not on their way out, and those that do not run yet.
+    pub n_running: u64,
+    pub n_pending: u64,
+    /// How many its configuration asks for at start, where that is known.
+    pub n_wanted: Option<u64>,
+    /// The driver's newest pod.
+    pub driver: Option<String>,
+    pub node: Option<String>,
+    pub instance: Option<String>,
+    pub exit_code: Option<u8>,
+    /// How many of the driver's pods failed.
+    pub n_failed: u64,
+    /// When it was made, seconds since 1970.
+    pub created_s: Option<i64>,
+}
+
+impl App {
+    /// As `-o json` prints it.
+    #[must_use]
+    pub fn to_json(&self, now_s: i64) -> Value {
+        json!({
+            "namespace": self.namespace,
+            "app": self.name,
+            "state": self.state.map(State::as_str),
+            "executors": { "running": self.n_running, "pending": self.n_pending,
+                           "wanted": self.n_wanted },
+            "driver": { "pod": self.driver, "node": self.node, "instance": self.instance,
+                        "exit_code": self.exit_code, "failed": self.n_failed },
+            "age_seconds": self.created_s.map(|created| (now_s - created).max(0)),
+        })
+    }
+
+    /// Executors that run, of those that are wanted.
+    #[must_use]
+    pub fn executors(&self) -> String {
+        match self.n_wanted {
+            Some(wanted) => format!("{}/{wanted}", self.n_running),
+            None => self.n_running.to_string(),
+        }
+    }
+}
+
+/// Looks for applications whose names match one of `patterns`; of all, where there are none.
+///
+/// # Errors
+/// The server's refusal.
+pub fn find(objects: &Objects, patterns: &[String]) -> Result<Vec<App>, Refusal> {
+    let (jobs, _) = objects.list(Kind::Job, &driver_selector(None), &|job| job)?;
+    let of_posse = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
+    let (pods, _) = objects.list(Kind::Pod, &of_posse, &slim)?;
+    let mut apps = gather(&jobs, &pods);
+    apps.retain(|app| patterns.is_empty() || patterns.iter().any(|one| matches(one, &app.name)));
+    Ok(apps)
+}
+
+/// Of an executor, of which there may be thousands, what is counted; drivers as they are.
+fn slim(pod: Value) -> Value {
+    if pod["metadata"]["labels"][COMPONENT.0] != COMPONENT.1 {
+        return pod;
+    }
+    let meta = &pod["metadata"];
+    json!({
+        "metadata": { "namespace": meta["namespace"], "labels": meta["labels"],
+            "creationTimestamp": meta["creationTimestamp"],
+            "deletionTimestamp": meta["deletionTimestamp"] },
+        "status": { "phase": pod["status"]["phase"] },
+    })
+}
+
+/// What one application has.
+#[derive(Default)]
+struct Parts<'a> {
+    job: Option<&'a Value>,
+    drivers: Vec<Value>,
+    executors: Vec<&'a Value>,
+}
+
+fn gather(jobs: &[Value], pods: &[Value]) -> Vec<App> {
+    let mut all: BTreeMap<(&str, &str), Parts<'_>> = BTreeMap::new();
+    for job in jobs {
+        let Some(key) = key_of(job) else { continue };
+        all.entry(key).or_default().job = Some(job);
+    }
+    for pod in pods {
+        let Some(key) = key_of(pod) else { continue };
+        let parts = all.entry(key).or_default();
+        match pod["metadata"]["labels"][DRIVER.0].as_str() {
+            Some(component) if component == DRIVER.1 => parts.drivers.push(pod.clone()),
+            Some(component) if component == COMPONENT.1 => parts.executors.push(pod),
+            Some(_) | None => {}
+        }
+    }
+    all.iter().map(|((namespace, name), parts)| app(namespace, name, parts)).collect()
+}
+
+fn key_of(object: &Value) -> Option<(&str, &str)> {
+    let meta = &object["metadata"];
+    Some((meta["namespace"].as_str()?, meta["labels"][APP].as_str()?))
+}
+
+fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
+    let Parts { job, drivers, executors } = parts;
+    let driver = newest(drivers);
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let live: Vec<&&Value> = executors
+        .iter()
+        .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null() && !is_final(pod))
+        .collect();
+    let n_running = live.iter().filter(|pod| pod["status"]["phase"] == "Running").count() as u64;
+    let keeper = job.or(driver);
+    let created = keeper.into_iter().chain(executors.iter().copied());
+    let created = created.filter_map(|object| {
+        let text = object["metadata"]["creationTimestamp"].as_str()?;
+        text.parse().ok().map(|time: Timestamp| time.as_second())
+    });
+    let wanted = keeper.and_then(|object| object["metadata"]["annotations"][EXECUTORS].as_str());
+    let by_executor = executors.iter().find_map(|pod| text(&pod["metadata"]["labels"][INSTANCE]));
+    App {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        state: keeper.map(|_| state(*job, drivers)),
+        n_running,
+        n_pending: live.len() as u64 - n_running,
+        n_wanted: wanted.and_then(|text| text.parse().ok()),
+        driver: driver.map(|pod| name_of(pod).to_owned()),
+        node: driver.and_then(|pod| text(&pod["spec"]["nodeName"])),
+        instance: driver
+            .and_then(|pod| pod["metadata"]["uid"].as_str())
+            .map(names::instance_from_uid)
+            .or(by_executor),
+        exit_code: driver.and_then(exit_code),
+        n_failed: job.and_then(|job| job["status"]["failed"].as_u64()).unwrap_or_else(|| {
+            driver.and_then(|pod| driver_status(pod)["restartCount"].as_u64()).unwrap_or(0)
+        }),
+        created_s: match keeper {
+            Some(_) => created.take(1).next(),
+            None => created.min(),
+        },
+    }
+}
+
+/// True where the name fits the pattern, in which `*` stands for any letters and `?` for one.
+#[must_use]
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut p, mut n) = (0, 0);
+    // Where the last star stands, and how far of the name it may have to swallow.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match (pattern.get(p), star) {
+            (Some(b'*'), _) => {
+                star = Some((p, n));
+                p += 1;
+            }
+            (Some(c), _) if *c == b'?' || *c == name[n] => (p, n) = (p + 1, n + 1),
+            (_, Some((at, from))) => {
+                star = Some((at, from + 1));
+                (p, n) = (at + 1, from + 1);
+            }
+            (_, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+/// An age as kubectl shows it: two units at most.
+#[must_use]
+pub fn age(seconds: i64) -> String {
+    let s = seconds.max(0);
+    let (m, h, d) = (s / 60, s / 3_600, s / 86_400);
+    match () {
+        () if s < 120 => format!("{s}s"),
+        () if m < 10 => format!("{m}m{}s", s % 60),
+        () if m < 180 => format!("{m}m"),
+        () if h < 8 => format!("{h}h{}m", m % 60),
+        () if h < 48 => format!("{h}h"),
+        () if d < 8 => format!("{d}d{}h", h % 24),
+        () => format!("{d}d"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, fits) in [
+            ("wc", "wc", true),
+            ("wc", "wc2", false),
+            ("*", "wc", true),
+            ("w*", "wc", true),
+            ("*c", "wc", true),
+            ("w?", "wc", true),
+            ("w?", "w", false),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "aXcYb", false),
+            ("**", "", true),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn ages() {
+        for (s, want) in [
+            (-1, "0s"),
+            (119, "119s"),
+            (125, "2m5s"),
+            (601, "10m"),
+            (4 * 3_600 + 60, "4h1m"),
+            (20 * 3_600, "20h"),
+            (3 * 86_400, "3d0h"),
+            (30 * 86_400, "30d"),
+        ] {
+            assert_eq!(age(s), want);
+        }
+    }
+
+    fn labelled(app: &str, component: &str, rest: Value) -> Value {
+        let mut object = rest;
+        object["metadata"]["namespace"] = json!("n");
+        object["metadata"]["labels"] =
+            json!({ APP: app, COMPONENT.0: component, INSTANCE: "k3f9x" });
+        object
+    }
+
+    #[test]
+    fn jobs_and_pods_are_put_together() {
+        let made = "2026-01-01T00:00:00Z";
+        let job = labelled(
+            "wc",
+            "driver",
+            json!({"metadata": {"creationTimestamp": made,
+            "annotations": {EXECUTORS: "3"}}, "status": {"failed": 1}}),
+        );
+        let driver = labelled(
+            "wc",
+            "driver",
+            json!({"metadata": {"name": "wc-driver-x", "uid": "u"},
+            "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}),
+        );
+        let executor = |app: &str, phase: &str| {
+            labelled(
+                app,
+                "executor",
+                json!({"metadata": {"creationTimestamp": made},
+                "status": {"phase": phase}}),
+            )
+        };
+        let mut going = executor("wc", "Running");
+        going["metadata"]["deletionTimestamp"] = json!(made);
+        let pods = [
+            driver,
+            executor("wc", "Running"),
+            executor("wc", "Pending"),
+            executor("wc", "Failed"),
+            going,
+            executor("outside", "Running"),
+        ];
+        let pods = pods.map(slim);
+        let apps = gather(&[job], &pods);
+        let [outside, wc] = apps.as_slice() else { panic!("{apps:?}") };
+        assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));
+        assert_eq!(outside.instance.as_deref(), Some("k3f9x"));
+        assert_eq!((wc.state, wc.executors().as_str()), (Some(State::Running), "1/3"));
+        assert_eq!((wc.n_pending, wc.n_failed, wc.node.as_deref()), (1, 1, Some("n1")));
+        let shown = wc.to_json(1_767_225_600 + 5);
+        assert_eq!(shown["age_seconds"], 5);
+        assert_eq!(shown["driver"]["pod"], "wc-driver-x");
+    }
+}

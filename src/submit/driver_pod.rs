@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::submit::files::CONFIG_DIR;
 use crate::submit::plan::Plan;
+use crate::submit::state::RUN_VOLUME;
 use crate::wire::config::DriverKind;
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
@@ -135,7 +136,7 @@ impl Build<'_> {
             let config = "posse-config-files";
             add(json!({ "name": config, "mountPath": path, "subPath": key, "readOnly": true }));
         }
-        add(json!({ "name": "posse-run", "mountPath": RUN_DIR }));
+        add(json!({ "name": RUN_VOLUME, "mountPath": RUN_DIR }));
         if self.is_brought() {
             add(json!({ "name": "posse-bin", "mountPath": BIN_DIR, "readOnly": true }));
         }
@@ -163,7 +164,7 @@ impl Build<'_> {
         if files.absolute().next().is_some() {
             add("posse-config-files", json!({ "configMap": { "name": name } }));
         }
-        add("posse-run", json!({ "emptyDir": {} }));
+        add(RUN_VOLUME, json!({ "emptyDir": {} }));
         if self.is_brought() {
             add("posse-bin", json!({ "emptyDir": {} }));
         }

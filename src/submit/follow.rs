@@ -68,6 +68,8 @@ pub struct Follower {
     pub uid: String,
     /// Read its log, too.
     pub logs: bool,
+    /// Of the first pod's log only the last so many lines.
+    pub tail: Option<u32>,
 }
 
 /// What one look shows.
@@ -99,9 +101,12 @@ impl Follower {
         let (log_objects, streams) = self.objects.with_own_streams();
         thread::scope(|scope| {
             if self.logs {
-                let reader = LogFollower { objects: log_objects, say };
+                let mut reader = LogFollower { objects: log_objects, say, tail: self.tail };
                 scope.spawn(move || {
-                    pods.iter().for_each(|pod| reader.follow(&pod));
+                    for pod in &pods {
+                        reader.follow(&pod);
+                        reader.tail = None;
+                    }
                     drop(done_sender);
                 });
             } else {

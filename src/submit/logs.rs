@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::core::refusal::Class;
 use crate::kube::objects::{Kind, LogQuery, Objects};
 use crate::submit::follow::{Say, Told};
-use crate::submit::state::{driver_container, driver_status};
+use crate::submit::state::{driver_status, main_container};
 
 /// The longest line that is read in one piece, bytes; the rest of it is the next piece.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
@@ -24,6 +24,8 @@ const REFUSED_MAX: u32 = 30;
 pub struct LogFollower<'a> {
     pub objects: Objects,
     pub say: Say<'a>,
+    /// Only the last so many lines.
+    pub tail: Option<u32>,
 }
 
 /// How far a log has been read.
@@ -45,7 +47,7 @@ impl LogFollower<'_> {
         while n_refused < REFUSED_MAX {
             let seen = self.objects.get(Kind::Pod, pod);
             let container = match &seen {
-                Ok(Some(pod)) => Some(driver_container(pod).to_owned()),
+                Ok(Some(pod)) => Some(main_container(pod).to_owned()),
                 Ok(None) => return,
                 Err(_) => None,
             };
@@ -53,7 +55,7 @@ impl LogFollower<'_> {
                 container,
                 follow: true,
                 timestamps: true,
-                tail: None,
+                tail: self.tail.filter(|_| read.last.is_none()),
                 since: read.last.map(since),
             };
             let was_over = seen.is_ok_and(|pod| {

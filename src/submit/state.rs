@@ -3,6 +3,10 @@
 
 use serde_json::Value;
 
+use crate::wire::labels::CONTAINER;
+
+/// The volume that only the driver's container mounts: posse runs in it.
+pub const RUN_VOLUME: &str = "posse-run";
 /// The longest message of a server or kubelet that goes into a line, in characters.
 const MESSAGE_CHARS_MAX: usize = 300;
 
@@ -125,22 +129,24 @@ pub fn newest(pods: &[Value]) -> Option<&Value> {
     })
 }
 
-/// The container of a driver's pod in which posse runs: by its mark, else the first.
+/// The container of a driver's or executor's pod that matters: by its mark, else the first.
 #[must_use]
-pub fn driver_container(pod: &Value) -> &str {
+pub fn main_container(pod: &Value) -> &str {
     let containers = pod["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let runs_posse = |container: &&Value| {
-        let mounts = container["volumeMounts"].as_array();
-        mounts.is_some_and(|mounts| mounts.iter().any(|mount| mount["name"] == "posse-run"))
+    let named = pod["metadata"]["annotations"][CONTAINER].as_str();
+    let is_marked = |container: &&Value| {
+        let mut mounts = container["volumeMounts"].as_array().into_iter().flatten();
+        let runs_posse = mounts.any(|mount| mount["name"] == RUN_VOLUME);
+        runs_posse || named.is_some_and(|named| container["name"] == *named)
     };
-    let found = containers.iter().find(runs_posse).or_else(|| containers.first());
+    let found = containers.iter().find(is_marked).or_else(|| containers.first());
     found.and_then(|container| container["name"].as_str()).unwrap_or_default()
 }
 
 /// The status of the driver's container; null where there is none yet.
 #[must_use]
 pub fn driver_status(pod: &Value) -> &Value {
-    let name = driver_container(pod);
+    let name = main_container(pod);
     let statuses = pod["status"]["containerStatuses"].as_array();
     let found = statuses.and_then(|list| list.iter().find(|status| status["name"] == name));
     found.unwrap_or(&Value::Null)

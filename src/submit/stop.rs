@@ -1,1 +1,169 @@
-//! Owns nothing yet.
+//! Owns how an application in the cluster is ended: first its driver, which ends its executors and
+//! needs its rights for that, then all that belongs to it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::core::refusal::{Class, Refusal};
+use crate::kube::objects::{Kind, Objects};
+use crate::submit::client::patiently;
+use crate::submit::follow::{find_keeper, is_driver_of, is_owned};
+use crate::submit::plan::{driver_name, driver_selector};
+use crate::submit::state::{is_final, name_of, uid_of};
+use crate::wire::labels::{APP, COMPONENT};
+
+/// What a pod has that names none, seconds.
+const GRACE_DEFAULT_S: u64 = 30;
+/// How much longer than its grace a pod may take to be gone.
+const GONE_RESERVE: Duration = Duration::from_secs(30);
+/// How long a Job's controller may take to end the pods of a Job that is to have none.
+const CONTROLLER_LIMIT: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(200);
+
+/// What goes with the driver, the rights last.
+const PARTS: [Kind; 5] =
+    [Kind::ConfigMap, Kind::Service, Kind::RoleBinding, Kind::Role, Kind::ServiceAccount];
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// All of it is gone.
+    Gone,
+    /// There was no driver of that application, nor anything of it.
+    Nothing,
+    /// These pods were not seen to go.
+    Remain(Vec<String>),
+}
+
+/// Ends an application. `grace_s` is what the driver gets to end in, instead of what its pod says.
+///
+/// # Errors
+/// The server's refusal.
+pub fn stop(objects: &Objects, app: &str, grace_s: Option<u32>) -> Result<Stopped, Refusal> {
+    let keeper = find_keeper(objects, app)?;
+    let drivers = drivers(objects, app)?;
+    let live: Vec<&Value> = drivers.iter().filter(|pod| !is_final(pod)).collect();
+    let uids: Vec<&str> = drivers.iter().map(uid_of).collect();
+    if !live.is_empty() {
+        if let Some((Kind::Job, job)) = &keeper {
+            empty(objects, app, job)?;
+        }
+        for pod in &live {
+            patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), grace_s))?;
+        }
+    }
+    let remaining = wait_until_gone(objects, app, &live, &uids, grace_s)?;
+    if let Some((kind, keeper)) = &keeper {
+        patiently(|| objects.delete(*kind, name_of(keeper), uid_of(keeper), None))?;
+    }
+    for pod in drivers.iter().filter(|pod| is_final(pod)) {
+        patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
+    }
+    let n_parts = remove_parts(objects, app)?;
+    Ok(match remaining.is_empty() {
+        false => Stopped::Remain(remaining),
+        true if keeper.is_none() && drivers.is_empty() && n_parts == 0 => Stopped::Nothing,
+        true => Stopped::Gone,
+    })
+}
+
+/// The pods that were made for an application's driver.
+///
+/// # Errors
+/// The server's refusal.
+pub fn drivers(objects: &Objects, app: &str) -> Result<Vec<Value>, Refusal> {
+    objects.list(Kind::Pod, &driver_selector(Some(app)), &|pod| pod).map(|(pods, _)| pods)
+}
+
+/// Has a Job end its pods and make no other. Were it deleted, the garbage collector would take the
+/// driver's rights away while it ends its executors.
+fn empty(objects: &Objects, app: &str, job: &Value) -> Result<(), Refusal> {
+    let patch = json!({ "metadata": { "uid": uid_of(job) }, "spec": { "parallelism": 0 } });
+    match patiently(|| objects.patch(Kind::Job, name_of(job), &patch)) {
+        Ok(_) => {}
+        Err(refusal) if refusal.class == Class::Rights => {
+            log::debug!("the job is deleted first: {refusal}");
+            return patiently(|| objects.delete(Kind::Job, name_of(job), uid_of(job), None));
+        }
+        Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => return Ok(()),
+        Err(refusal) => return Err(refusal),
+    }
+    let asked = Instant::now();
+    while asked.elapsed() < CONTROLLER_LIMIT {
+        let is_told =
+            |pod: &Value| is_final(pod) || !pod["metadata"]["deletionTimestamp"].is_null();
+        if drivers(objects, app)?.iter().all(is_told) {
+            return Ok(());
+        }
+        thread::park_timeout(POLL);
+    }
+    log::debug!("the job's pods are not ended by its controller");
+    Ok(())
+}
+
+/// Waits for the driver's pods to go, and for the executors that are theirs.
+fn wait_until_gone(
+    objects: &Objects,
+    app: &str,
+    live: &[&Value],
+    uids: &[&str],
+    grace_s: Option<u32>,
+) -> Result<Vec<String>, Refusal> {
+    let own = |pod: &&Value| pod["spec"]["terminationGracePeriodSeconds"].as_u64();
+    let longest = live.iter().map(|pod| own(pod).unwrap_or(GRACE_DEFAULT_S)).max().unwrap_or(0);
+    let grace_s = grace_s.map_or(longest, u64::from);
+    let limit = Duration::from_secs(grace_s).saturating_add(GONE_RESERVE);
+    let asked = Instant::now();
+    let executors = format!("{APP}={app},{}={}", COMPONENT.0, COMPONENT.1);
+    loop {
+        let mut left: Vec<String> = Vec::new();
+        for pod in drivers(objects, app)? {
+            if live.iter().any(|one| uid_of(one) == uid_of(&pod)) && !is_final(&pod) {
+                left.push(name_of(&pod).to_owned());
+            }
+        }
+        let is_driver_gone = left.is_empty();
+        let (pods, _) = objects.list(Kind::Pod, &executors, &|pod| pod)?;
+        let theirs = pods.iter().filter(|pod| uids.iter().any(|uid| is_owned(pod, uid)));
+        let theirs: Vec<&Value> = theirs.collect();
+        // Failed ones that were kept to be looked at go with their owner.
+        let alive = theirs.iter().filter(|pod| !is_final(pod));
+        left.extend(alive.map(|pod| name_of(pod).to_owned()));
+        if left.is_empty() || asked.elapsed() > limit {
+            return Ok(left);
+        }
+        if is_driver_gone {
+            // Whoever should have ended them is gone.
+            for pod in theirs.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()) {
+                patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
+            }
+        }
+        thread::park_timeout(POLL);
+    }
+}
+
+/// Removes what belongs to the driver: by the garbage collector's hand it would go as well, but not
+/// what a submit left that was killed. Gives how many there were.
+fn remove_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
+    let name = driver_name(app);
+    let mut n_parts = 0;
+    for kind in PARTS {
+        match objects.get(kind, &name) {
+            Ok(Some(part)) if is_driver_of(&part, app) => {
+                n_parts += 1;
+                match patiently(|| objects.delete(kind, &name, uid_of(&part), None)) {
+                    Err(refusal) if refusal.class != Class::Rights => return Err(refusal),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            Ok(_) => {}
+            Err(refusal) if refusal.class == Class::Rights => {
+                log::debug!("whether there is a {} cannot be told: {refusal}", kind.name());
+            }
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(n_parts)
+}

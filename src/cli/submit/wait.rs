@@ -11,7 +11,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::{World, cleanup};
 use crate::runtime::signals::{Signal, Signals};
-use crate::submit::follow::{Follower, Told};
+use crate::submit::follow::{Follower, Say, Told};
 
 /// Lines and pieces of a log that may wait to be printed; then the reading waits.
 const TOLD_MAX: usize = 1_000;
@@ -29,37 +29,12 @@ pub fn wait(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let app = follower.app.clone();
-    let (sender, told) = bounded(TOLD_MAX);
-    let (end_sender, end) = bounded(1);
-    let work = move || {
-        let say = |what: Told| sender.send(what).is_ok();
-        let ending = follower.follow(&say);
-        // Nobody waits for it where we were told to leave the driver alone.
-        let _ = end_sender.send(ending);
+    let Some(ending) = pump(move |say| follower.follow(say), signals, out)? else {
+        log::info!(
+            "application {app} runs on: `posse logs {app} -f` follows it, `posse stop {app}` ends it"
+        );
+        return Ok(DETACHED);
     };
-    thread::Builder::new()
-        .name("follow".to_owned())
-        .spawn(work)
-        .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
-    loop {
-        select! {
-            recv(told) -> what => match what {
-                Ok(what) => show(what, out)?,
-                Err(_) => break,
-            },
-            recv(signals.wake()) -> _ => {
-                if signals.take().any(Signal::is_stop) {
-                    log::info!(
-                        "application {app} runs on: `posse logs {app} -f` follows it, `posse stop \
-                         {app}` ends it"
-                    );
-                    return Ok(DETACHED);
-                }
-            }
-        }
-    }
-    let gone = || Failure::new(Code::Failed, "the thread that followed the driver is gone");
-    let ending = end.recv().map_err(|_| gone())?;
     let ending = ending.map_err(|refusal| {
         let what = format!("application {app} runs on, but cannot be looked at");
         connection.failure(&what, &refusal)
@@ -74,6 +49,46 @@ pub fn wait(
         code => log::error!("application {app} has ended with exit code {code}{why}"),
     }
     Ok(if ending.code == 0 { Code::Clean } else { Code::Driver(ending.code) })
+}
+
+/// Prints what a thread tells until it is done, and gives what came of it; none where a signal came
+/// first.
+///
+/// # Errors
+/// stdout cannot be written, or there is no thread.
+pub fn pump<T: Send + 'static>(
+    work: impl FnOnce(Say<'_>) -> T + Send + 'static,
+    signals: &Signals,
+    out: &mut dyn Write,
+) -> Result<Option<T>, Failure> {
+    let (sender, told) = bounded(TOLD_MAX);
+    let (end_sender, end) = bounded(1);
+    let thread = move || {
+        let say = |what: Told| sender.send(what).is_ok();
+        // Nobody waits for it where a signal came first.
+        let _ = end_sender.send(work(&say));
+    };
+    thread::Builder::new()
+        .name("follow".to_owned())
+        .spawn(thread)
+        .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
+    loop {
+        select! {
+            recv(told) -> what => match what {
+                Ok(what) => show(what, out)?,
+                Err(_) => return end.recv().map(Some).map_err(|_| gone()),
+            },
+            recv(signals.wake()) -> _ => {
+                if signals.take().any(Signal::is_stop) {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+fn gone() -> Failure {
+    Failure::new(Code::Failed, "the thread that followed the driver is gone")
 }
 
 fn show(what: Told, out: &mut dyn Write) -> Result<(), Failure> {

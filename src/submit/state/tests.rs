@@ -98,12 +98,12 @@ fn a_state_in_a_word() {
 #[test]
 fn the_drivers_container_tells_the_code() {
     let one = pod("p", "t", ended("Failed", 3, "Error"));
-    assert_eq!((driver_container(&one), exit_code(&one)), ("driver", Some(3)));
+    assert_eq!((main_container(&one), exit_code(&one)), ("driver", Some(3)));
     assert!(has_begun(&one));
     let young = pod("p", "t", json!({"phase": "Pending"}));
     assert_eq!((exit_code(&young), has_begun(&young)), (None, false));
     let strange = json!({"spec": {"containers": "none"}, "status": {"containerStatuses": [1]}});
-    assert_eq!((driver_container(&strange), exit_code(&strange)), ("", None));
+    assert_eq!((main_container(&strange), exit_code(&strange)), ("", None));
     assert_eq!(
         newest(&[pod("a", "2", json!({})), pod("b", "1", json!({}))]).map(name_of),
         Some("a")
