@@ -139,7 +139,8 @@ mod tests {
             // As `posse run` in the pod joins them.
             let dir = config.strip_suffix("posse.yaml").unwrap();
             for template in templates {
-                let (n_up, names) = parts(&format!("{dir}{template}"));
+                let joined = format!("{dir}{template}");
+                let (n_up, names) = parts(&joined);
                 assert_eq!(n_up, 0, "{template} leads out of the volume");
                 assert!(paths.contains(&names.join("/").as_str()), "{template}");
             }
