@@ -21,6 +21,7 @@ mod e2e {
     pub mod scaling;
     pub mod stage;
     pub mod starts;
+    pub mod submit;
 }
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ macro_rules! scenarios {
 
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
+    Embedded submit::{submit_logs_over_cuts, submit_wordcount};
+    Both submit::{submit_with_a_lost_pod};
     Both driver::{decommission_over_a_restart, heartbeats_that_stop, silent_driver};
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};
@@ -81,12 +84,18 @@ const SCENARIOS: &[Scenario] = scenarios! {
         second_signal_ends_it_at_once, two_posse_of_one_instance,
     };
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
+    Both submit::{
+        submit_and_exit_codes, submit_cut_short, submit_detached, submit_made_of_nothing_new,
+        submit_of_a_bare_pod, submit_refused_half_way, submit_stopped, submit_twice_at_once,
+    };
+    Embedded submit::{submit_out_of_memory};
+    Real submit::{submit_without_rights};
     Embedded starts::{no_node_is_waited_for};
     Embedded stage::{
         stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
         stage_kill_9_in_uploads, stage_over_tls,
     };
-    Both stage::{stage_follows_the_pods};
+    Both stage::{stage_follows_the_pods, submit_takes_files_along};
     Real stage::{stage_token_review};
     Real starts::{memory_that_grows, node_where_nothing_starts};
     Embedded scaling::{run_with_a_cluster_of_its_own};

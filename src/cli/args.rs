@@ -144,6 +144,9 @@ pub struct RunArgs {
     /// The image with posse in it that fetches them
     #[arg(long, value_name = "IMAGE", requires = "files_secret")]
     pub files_image: Option<String>,
+    /// End with 143 instead of 0 where a signal asked for the end: to a Job 0 would be its work done
+    #[arg(long)]
+    pub as_job: bool,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,

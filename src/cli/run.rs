@@ -56,6 +56,8 @@ use crate::wire::time::{self, Epoch};
 
 /// How long the events may take to be written out at the end.
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
+/// 128 + SIGTERM.
+const SIGTERM_CODE: u8 = 143;
 /// The stack of a thread that sends one request, bytes.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -250,7 +252,7 @@ impl Run<'_> {
             if matches!(outcome.verdict, Some(Verdict::NotAllowed { .. })) {
                 rights::advise(&self.server.http, &self.ground.namespace);
             }
-            tell(&outcome)
+            told_to_end(tell(&outcome), &outcome, self.settings.as_job)
         })
     }
 
@@ -607,6 +609,14 @@ impl Outside {
         {
             warn!("the last events could not be written in time");
         }
+    }
+}
+
+/// To a Job a clean end is the end of its work; an end that a drain asked for is not.
+fn told_to_end(code: Code, outcome: &Outcome, as_job: bool) -> Code {
+    match code == Code::Clean && outcome.is_signalled && as_job {
+        true => Code::Driver(SIGTERM_CODE),
+        false => code,
     }
 }
 

@@ -51,6 +51,8 @@ pub struct RunSettings {
     pub events: Option<EventsTo>,
     /// Leave the executors behind at the end.
     pub keep: bool,
+    /// A signal's end is a failure to whoever started us.
+    pub as_job: bool,
 }
 
 /// Which API server.
@@ -144,6 +146,7 @@ impl RunSettings {
             control_token_file: args.control_token_file.clone(),
             events,
             keep: args.keep,
+            as_job: args.as_job,
         })
     }
 

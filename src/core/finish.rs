@@ -30,6 +30,8 @@ pub struct Outcome {
     pub is_taken_over: bool,
     /// There was no time to see the executors go.
     pub is_hurried: bool,
+    /// A signal was the first reason to end.
+    pub is_signalled: bool,
     pub stop: StopResult,
 }
 
@@ -61,6 +63,7 @@ pub struct Finish {
     is_driver_ended_by_us: bool,
     verdict: Option<Verdict>,
     signalled_at: Option<Millis>,
+    is_signalled: bool,
     outcome: Option<Outcome>,
 }
 
@@ -81,6 +84,7 @@ impl Finish {
             is_driver_ended_by_us: false,
             verdict: None,
             signalled_at: None,
+            is_signalled: false,
             outcome: None,
         }
     }
@@ -100,6 +104,7 @@ impl Finish {
     pub fn on_signal(&mut self, now: Millis) -> Vec<Order> {
         let first = *self.signalled_at.get_or_insert(now);
         let is_same = self.phase != Phase::Running && now.since(first) < SAME_SIGNAL_MS;
+        self.is_signalled |= self.phase == Phase::Running;
         match self.phase {
             _ if is_same => Vec::new(),
             Phase::Running if self.has_driver => {
@@ -146,7 +151,9 @@ impl Finish {
         let driver = self.driver_code.filter(|_| !self.is_driver_ended_by_us);
         let verdict = self.verdict.clone();
         let is_hurried = self.is_hurrying();
-        self.outcome = Some(Outcome { driver, verdict, is_taken_over, is_hurried, stop });
+        let is_signalled = self.is_signalled;
+        self.outcome =
+            Some(Outcome { driver, verdict, is_taken_over, is_hurried, is_signalled, stop });
         self.phase = Phase::Over;
     }
 
@@ -253,6 +260,22 @@ mod tests {
         assert_eq!(finish.on_time(Millis(16_000)), [Order::KillDriver]);
         assert_eq!(finish.on_time(Millis(99_000)), []);
         assert_eq!(finish.on_driver_ended(137), [STOP_FAILED]);
+    }
+
+    #[test]
+    fn a_signal_counts_where_it_is_the_reason() {
+        let mut told = finish(true);
+        told.on_signal(Millis(0));
+        told.on_driver_ended(0);
+        let mut late = finish(true);
+        late.on_driver_ended(0);
+        late.on_signal(Millis(1));
+        let mut alone = finish(false);
+        alone.on_signal(Millis(0));
+        for (mut finish, want) in [(told, true), (late, false), (alone, true)] {
+            finish.on_stopped(nothing_left(), false);
+            assert_eq!(finish.outcome().map(|outcome| outcome.is_signalled), Some(want));
+        }
     }
 
     #[test]

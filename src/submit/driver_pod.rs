@@ -78,13 +78,14 @@ impl Build<'_> {
         container.insert("command".to_owned(), json!([program]));
         let config = self.plan.files.config_path();
         let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
+        let as_job = (self.plan.pod.kind == DriverKind::Job).then_some("--as-job");
         let staged = self.plan.staged();
         let files = staged.iter().flat_map(|Staged { secret, image }| {
             ["--files-secret", secret, "--files-image", image]
         });
         let given = self.plan.args.iter().map(String::as_str);
-        let words = first.into_iter().chain(files).chain(given);
-        let mut args: Vec<Value> = words.map(|arg| json!(arg)).collect();
+        let words = first.into_iter().chain(as_job).chain(files).chain(given);
+        let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // What the template has its container run is the driver, where nothing else says so.
         if !theirs.is_empty() && !self.has_command() {
             args.push(json!("--"));

@@ -49,6 +49,14 @@ impl Embedded {
         Self::start_command(dir, command, args)
     }
 
+    /// In this folder, where its containers run then.
+    pub fn start_in(folder: &Path) -> Self {
+        let dir = TempDir::new("dev");
+        let mut command = command(dir.path());
+        command.current_dir(folder);
+        Self::start_command(dir, command, &[])
+    }
+
     /// As another user, who can neither read nor write what is ours: the program is copied.
     pub fn start_as(user: u32, args: &[&str]) -> Self {
         let dir = TempDir::new("dev");

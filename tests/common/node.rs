@@ -39,7 +39,7 @@ pub struct TestNode {
     client: Client,
     watcher: Client,
     switches: Arc<Switches>,
-    /// Pods whose end the test decided: the worker leaves their status alone.
+    /// The uids of pods whose end the test decided: the worker leaves their status alone.
     ended: Arc<Mutex<BTreeSet<String>>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -74,9 +74,11 @@ impl TestNode {
 
 impl Node for TestNode {
     fn end(&self, pod: &str, end: End) {
-        self.ended.lock().expect("nobody panics in here").insert(pod.to_owned());
         let path = format!("{}/{pod}", pods_path(&self.namespace));
         let now = self.client.get(&path).ok();
+        // A later pod of the name starts all the same.
+        let uid = now["metadata"]["uid"].as_str().expect("a pod has a uid").to_owned();
+        self.ended.lock().expect("nobody panics in here").insert(uid);
         self.client.merge_patch(&self.status_path(pod), &ended_status(&now, end)).ok();
         if let End::Disrupted(_) = end {
             self.client.delete(&path, &gone_in(GRACE_S)).ok();
@@ -233,7 +235,7 @@ impl Worker {
 
     fn next_step(&self, pod: &Value) -> Option<Step> {
         let held = |switch: &AtomicBool| switch.load(Ordering::SeqCst);
-        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         if !pod["metadata"]["deletionTimestamp"].is_null() {
             return (!held(&self.switches.hold_deletes)).then_some(Step::Delete);
         }
@@ -241,7 +243,7 @@ impl Worker {
             return Some(Step::Bind);
         }
         let pending = pod["status"]["phase"] == "Pending";
-        let ours = !self.ended.lock().expect("nobody panics in here").contains(name);
+        let ours = !self.ended.lock().expect("nobody panics in here").contains(uid);
         (pending && ours && !held(&self.switches.hold_starts)).then_some(Step::Run)
     }
 }

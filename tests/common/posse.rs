@@ -110,18 +110,37 @@ impl Run {
 
     #[track_caller]
     pub fn start(self) -> Posse {
-        let config = self.write_settings();
-        let file = |kind: &str| self.dir.join(format!("{}.{kind}", self.number));
-        let (events, control) = (file("events"), file("sock"));
-        let (stdout, stderr) = (file("stdout"), file("stderr"));
-        runner::show_on_failure(&stderr);
-        runner::show_on_failure(&events);
         let mut command = command(&self.dir);
         command
             .arg("run")
+            .args([Path::new("--events"), &self.file("events")])
+            .arg(format!("--control=unix:{}", self.file("sock").display()));
+        self.spawn(command)
+    }
+
+    /// Another command of posse with these settings, which may end whenever it likes.
+    #[track_caller]
+    pub fn begin(self, words: &[&str]) -> Posse {
+        let mut command = command(&self.dir);
+        command.args(words);
+        let posse = self.spawn(command);
+        posse.may_end();
+        posse
+    }
+
+    fn file(&self, kind: &str) -> PathBuf {
+        self.dir.join(format!("{}.{kind}", self.number))
+    }
+
+    #[track_caller]
+    fn spawn(self, mut command: Command) -> Posse {
+        let config = self.write_settings();
+        let (events, control) = (self.file("events"), self.file("sock"));
+        let (stdout, stderr) = (self.file("stdout"), self.file("stderr"));
+        runner::show_on_failure(&stderr);
+        runner::show_on_failure(&events);
+        command
             .args([Path::new("-f"), &config, Path::new("--kubeconfig"), &self.kubeconfig])
-            .args([Path::new("--events"), &events])
-            .arg(format!("--control=unix:{}", control.display()))
             .args(&self.args)
             .envs(self.env)
             .stdout(File::create(&stdout).expect("the folder can be written"))

@@ -70,9 +70,12 @@ pub struct Real {
 }
 
 impl Real {
-    /// Starts one; `controllers` are needed for quotas and owners, and cost a second.
+    /// Starts one; `controllers` are needed for quotas, owners and jobs, and cost a second.
     pub fn start(assets: &Path, controllers: bool) -> Self {
-        Self::start_with(assets, controllers.then_some("garbagecollector,namespace,resourcequota"))
+        Self::start_with(
+            assets,
+            controllers.then_some("garbagecollector,job,namespace,resourcequota"),
+        )
     }
 
     /// Starts one with every controller that needs no kubelet.

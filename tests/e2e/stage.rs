@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use posse::core::rng::Rng;
 use posse::wire::bundle::{Label, hex};
 use ring::digest::{SHA256, digest};
@@ -346,4 +348,71 @@ pub fn stage_token_review(server: &dyn Server) {
     let path =
         format!("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{}", scene.namespace);
     admin.delete(&path, &json!({"apiVersion": "v1", "kind": "DeleteOptions"})).ok();
+}
+
+/// `posse submit --file`: shown to the server without a byte sent; then sent, told by a Secret of the
+/// Job's alone, and, where containers really run, found by the driver and its executor.
+pub fn submit_takes_files_along(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let dir = scene.dir.path();
+    furnish(dir);
+    let stage = serve(dir);
+    fs::write(dir.join("a.jar"), "for the driver").unwrap();
+    fs::write(dir.join("data.csv"), "for the executor").unwrap();
+    let script = r#"cp "$POSSE_FILES_DIR/a.jar" "$SCENE/driver.got"; turns=0
+        while ! test -e "$SCENE/executor.got" && test $turns -lt 300; do
+            sleep 0.1; turns=$((turns + 1))
+        done"#;
+    let executor = r#"cp "$POSSE_FILES_DIR/data.csv" "$SCENE/executor.part"
+        mv "$SCENE/executor.part" "$SCENE/executor.got"; sleep 60"#;
+    let mut pod = scene.template();
+    pod["spec"]["containers"][0]["command"][2] = executor.into();
+    let env = json!([{"name": "SCENE", "value": dir.display().to_string()}]);
+    let settings = json!({
+        "executors": [{"group": "default", "count": 1, "pod": pod}],
+        "driver": {"command": ["sh", "-c", script], "image": "example.com/driver:1",
+                   "service_account": "default", "env": env},
+    });
+    let submit = |words: &[&str]| {
+        let run = scene.run_with(&server.access(Who::Admin)).settings(settings.clone());
+        let files = ["--file", "a.jar", "--file", "data.csv", "--stage-url", &stage.url];
+        let known = ["--stage-ca", "ca.pem", "--stage-token-file", "token"];
+        let done = run.once(&[&["submit"][..], words, &files, &known].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    let shown = submit(&["--dry-run"]);
+    assert!(shown.contains("kind: Secret\n") && shown.contains("mountPath: \"/var/posse/files\""));
+    assert_eq!(stage.stored().0.len(), 0, "nothing was sent");
+    let secrets = format!("/api/v1/namespaces/{}/secrets", scene.namespace);
+    let secret = format!("{secrets}/shop-driver");
+    assert_eq!(scene.admin.get(&secret).code, 404);
+
+    let is_real = server.real().is_some();
+    submit(if is_real { &["--no-wait"] } else { &[] });
+    let kept = scene.admin.get(&secret).ok();
+    assert_eq!(kept["metadata"]["ownerReferences"][0]["kind"], "Job", "{kept}");
+    let ticket = STANDARD.decode(kept["data"]["ticket"].as_str().unwrap()).unwrap();
+    fs::write(dir.join("ticket"), &ticket).unwrap();
+    let done = stage.get(&["--secret-file", "ticket"]);
+    assert_eq!(text(&done.stdout), "out/a.jar\nout/data.csv\n", "{}", text(&done.stderr));
+    let ticket: Value = serde_json::from_slice(&ticket).unwrap();
+    for bundle in ticket["bundles"].as_array().unwrap() {
+        let secret = bundle["secret"].as_str().unwrap();
+        let jobs = format!("/apis/batch/v1/namespaces/{}/jobs", scene.namespace);
+        for path in [jobs, pods_path(&scene.namespace)] {
+            assert!(!scene.admin.get(&path).ok().to_string().contains(secret), "{path}");
+        }
+    }
+    if !is_real {
+        assert_eq!(fs::read(dir.join("driver.got")).unwrap(), b"for the driver");
+        assert_eq!(fs::read(dir.join("executor.got")).unwrap(), b"for the executor");
+    }
+    let kubeconfig = dir.join("admin.kubeconfig");
+    fs::write(&kubeconfig, server.access(Who::Admin).kubeconfig(&scene.namespace)).unwrap();
+    let mut stop = Command::new(env!("CARGO_BIN_EXE_posse"));
+    stop.args(["stop", "shop", "--kubeconfig"]).arg(&kubeconfig).env_clear();
+    let done = stop.output().unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    wait_for(PATIENCE, "the Secret to go with its Job", || scene.admin.get(&secret).code == 404);
 }

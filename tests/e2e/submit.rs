@@ -1,0 +1,530 @@
+//! A driver in the cluster: `posse submit` makes it, follows it, ends with its code; what is refused
+//! leaves nothing; `posse apps`, `logs` and `stop`. Where the test-side node plays the kubelet no
+//! driver really runs, so what its executors do is looked at on the embedded cluster alone.
+
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::common::access::Access;
+use crate::common::posse::{Posse, Run, said};
+use crate::common::proxy::{Proxy, Verdict, status};
+use crate::common::scene::{APP, Scene, describe, is_running, name_of, uid_of};
+use crate::common::server::{End, Server, Who, items};
+use crate::common::wait::{PATIENCE, wait_for, wait_value};
+
+/// What `posse submit` makes: the path of the kind, and whether it is made without `--create-rbac`.
+const KINDS: [(&str, &str, bool); 6] = [
+    ("/api/v1", "configmaps", true),
+    ("/api/v1", "services", true),
+    ("/apis/batch/v1", "jobs", true),
+    ("/api/v1", "serviceaccounts", false),
+    ("/apis/rbac.authorization.k8s.io/v1", "roles", false),
+    ("/apis/rbac.authorization.k8s.io/v1", "rolebindings", false),
+];
+
+fn path(scene: &Scene<'_>, root: &str, resource: &str) -> String {
+    format!("{root}/namespaces/{}/{resource}", scene.namespace)
+}
+
+/// A driver that lives until the node ends it, and executors that do so, too.
+fn settings(scene: &Scene<'_>) -> Value {
+    let template = scene.template();
+    let script = template["spec"]["containers"][0]["command"][2].as_str().unwrap();
+    // In posse.yaml nothing expands `$$`.
+    let script = script.replace("$$$$", "$$");
+    json!({"driver": {
+        "command": ["sh", "-c", script], "image": "example.com/driver:1", "retries": 0,
+        "service_account": "default",
+        "env": [
+            {"name": "SCENE", "value": scene.dir.path().display().to_string()},
+            {"name": "POSSE_LOG", "value": "posse=debug"},
+            {"name": "POSSE_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+    }})
+}
+
+fn run(scene: &Scene<'_>) -> Run {
+    run_with(scene, &scene.server.access(Who::Admin))
+}
+
+fn run_with(scene: &Scene<'_>, access: &Access) -> Run {
+    scene.run_with(access).settings(settings(scene))
+}
+
+/// A command about applications, as somebody with a kubeconfig types it.
+fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
+    let kubeconfig = scene.file("admin.kubeconfig");
+    let text = scene.server.access(Who::Admin).kubeconfig(&scene.namespace);
+    std::fs::write(&kubeconfig, text).unwrap();
+    let mut command = crate::common::posse::command(scene.dir.path());
+    command.args(words).arg("--kubeconfig").arg(&kubeconfig);
+    command.output().expect("the binary can be started")
+}
+
+#[track_caller]
+fn expect(output: &Output, code: i32, words: &[&str]) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "it does not say {word:?} but {said}");
+    }
+}
+
+fn component(pod: &Value) -> &str {
+    pod["metadata"]["labels"]["app.kubernetes.io/component"].as_str().unwrap_or_default()
+}
+
+fn pods_of(scene: &Scene<'_>, wanted: &str) -> Vec<Value> {
+    let mut pods = scene.ours();
+    pods.retain(|pod| component(pod) == wanted);
+    pods
+}
+
+/// The driver's pod that runs, where it is not that one.
+#[track_caller]
+fn wait_driver(scene: &Scene<'_>, other_than: &str) -> Value {
+    wait_value(PATIENCE, "a driver that runs", || {
+        let pods = pods_of(scene, "driver");
+        let mut up = pods.iter().filter(|pod| is_running(pod) && uid_of(pod) != other_than);
+        let listens = |pod: &&Value| {
+            scene.server.real().is_some() || scene.file(&format!("{}.up", name_of(pod))).exists()
+        };
+        up.find(listens).cloned().ok_or_else(|| describe(&pods))
+    })
+}
+
+/// Waits for executors of this driver's instance, and no others; only where drivers really run.
+#[track_caller]
+fn wait_executors(scene: &Scene<'_>, driver: &Value, n: usize) {
+    if scene.server.real().is_some() {
+        return;
+    }
+    wait_value(PATIENCE, &format!("{n} executors of {}", name_of(driver)), || {
+        let mut pods = pods_of(scene, "executor");
+        pods.retain(|pod| {
+            pod["metadata"]["ownerReferences"][0]["uid"] == driver["metadata"]["uid"]
+        });
+        let n_up = pods.iter().filter(|pod| is_running(pod)).count();
+        if (n_up, pods.len()) == (n, n) { Ok(()) } else { Err(describe(&pods)) }
+    });
+}
+
+/// All that a driver consists of, by kind and name.
+fn made(scene: &Scene<'_>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (root, resource, _) in KINDS {
+        let list = items(&scene.admin.get(&path(scene, root, resource)).ok());
+        let ours = list.iter().filter(|one| {
+            one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "posse"
+                && one["metadata"]["deletionTimestamp"].is_null()
+        });
+        found.extend(ours.map(|one| format!("{resource}/{}", name_of(one))));
+    }
+    found
+}
+
+#[track_caller]
+fn wait_nothing_made(scene: &Scene<'_>) {
+    wait_value(PATIENCE, "nothing of a driver to be left", || {
+        let made = made(scene);
+        if made.is_empty() { Ok(()) } else { Err(made.join(" ")) }
+    });
+}
+
+/// The application is stopped, and nothing of it is left.
+#[track_caller]
+fn stop_and_finish(scene: Scene<'_>) {
+    expect(&ask(&scene, &["stop", APP]), 0, &["application shop stopped"]);
+    wait_nothing_made(&scene);
+    scene.finish();
+}
+
+#[track_caller]
+fn expect_exit(posse: &Posse, code: i32) {
+    posse.expect_exit(code);
+}
+
+/// The driver's code is the command's, one application after the other under one name; while one
+/// runs another is refused.
+pub fn submit_and_exit_codes(server: &dyn Server) {
+    let scene = Scene::new(server);
+    for (end, code, words) in [
+        (End::Exit(0), 0, "has ended well"),
+        (End::Exit(3), 3, "exit code 3"),
+        (End::Killed, 137, "exit code 137"),
+    ] {
+        let submit = run(&scene).executors(2).begin(&["submit", "--logs"]);
+        let driver = wait_driver(&scene, "");
+        wait_executors(&scene, &driver, 2);
+        expect(
+            &run(&scene).once(&["submit"]),
+            3,
+            &["it runs already: job shop-driver is not over"],
+        );
+        let apps = ask(&scene, &["apps"]);
+        expect(&apps, 0, &["Running", name_of(&driver)]);
+        wait_for(PATIENCE, "a line about it", || submit.stderr().contains("runs on "));
+        scene.end(&driver, end);
+        expect_exit(&submit, code);
+        let said = submit.stderr();
+        assert!(said.contains(words), "{said}");
+        if server.real().is_none() {
+            let last = format!("the last words of {}\n", name_of(&driver));
+            assert_eq!(submit.stdout().matches(&last).count(), 1, "{}", submit.stdout());
+            expect(&ask(&scene, &["logs", APP, "--tail", "9"]), 0, &["stopped"]);
+        }
+        let apps: Value =
+            serde_json::from_slice(&ask(&scene, &["apps", "s*", "-o", "json"]).stdout)
+                .expect("apps -o json is JSON");
+        let state = if code == 0 { "Succeeded" } else { "Failed" };
+        assert_eq!(
+            (&apps[0]["state"], &apps[0]["driver"]["exit_code"]),
+            (&json!(state), &json!(code))
+        );
+        assert_eq!(apps[0]["executors"]["running"], 0, "{apps}");
+    }
+    stop_and_finish(scene);
+}
+
+/// What is only looked at makes nothing, and shows all of it.
+pub fn submit_made_of_nothing_new(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let without = json!({"driver": {"service_account": null}});
+    let shown =
+        run(&scene).settings(without.clone()).once(&["submit", "--dry-run", "--create-rbac"]);
+    expect(&shown, 0, &["kind: Job", "kind: ConfigMap", "kind: Service\n", "kind: Role\n"]);
+    let rendered = run(&scene).settings(without).once(&["render", "--driver", "--create-rbac"]);
+    // But for the mark of the call they are the same.
+    let unmarked = |output: &Output| {
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        let lines = text.lines().filter(|line| !line.contains("posse.dev/submission"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(unmarked(&shown), unmarked(&rendered));
+    assert_eq!(made(&scene), [""; 0]);
+    // A template that the server refuses is refused beforehand, in its words.
+    let wrong = json!({"driver": {"env": {"A B": "c"}}});
+    expect(&run(&scene).settings(wrong).once(&["submit"]), 4, &["env[3].name", "A B"]);
+    assert_eq!(made(&scene), [""; 0]);
+    scene.finish();
+}
+
+/// Whichever request is refused: what was made before goes again.
+pub fn submit_refused_half_way(server: &dyn Server) {
+    let scene = Scene::new(server);
+    for (method, resource, tail) in [
+        ("POST", "serviceaccounts", ""),
+        ("POST", "roles", ""),
+        ("POST", "rolebindings", ""),
+        ("POST", "configmaps", ""),
+        ("POST", "services", ""),
+        ("POST", "jobs", ""),
+        ("PATCH", "serviceaccounts", "/shop-driver"),
+        ("PATCH", "services", "/shop-driver"),
+    ] {
+        let wanted = format!("/{resource}{tail}?");
+        let n_refused = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&n_refused);
+        let proxy = Proxy::start(&server.access(Who::Admin), move |request, _| {
+            let is_meant = request.method == method
+                && request.path.contains(&wanted)
+                && !request.path.contains("dryRun");
+            if !is_meant {
+                return Verdict::Pass;
+            }
+            counted.fetch_add(1, Ordering::SeqCst);
+            Verdict::Reply(403, status(403, "Forbidden", "forbidden: User \"x\" may not"))
+        });
+        let run = run_with(&scene, &proxy.access());
+        let run = run.settings(json!({"driver": {"service_account": null}}));
+        let refused = run.once(&["submit", "--create-rbac"]);
+        expect(&refused, 3, &["is not submitted", "may not"]);
+        assert_eq!(n_refused.load(Ordering::SeqCst), 1, "{method} {resource}");
+        wait_nothing_made(&scene);
+    }
+    wait_value(PATIENCE, "no driver to be left", || {
+        let pods = pods_of(&scene, "driver");
+        if pods.is_empty() { Ok(()) } else { Err(describe(&pods)) }
+    });
+    scene.finish();
+}
+
+/// Answers that are lost, after the deed and before it, do no harm: there is one driver.
+pub fn submit_cut_short(server: &dyn Server) {
+    let scene = Scene::new(server);
+    for (resource, after) in [("jobs", true), ("jobs", false), ("configmaps", true)] {
+        let is_first = Arc::new(AtomicBool::new(true));
+        let proxy = Proxy::start(&server.access(Who::Admin), move |request, upstream| {
+            let is_meant = request.method == "POST"
+                && request.path.contains(&format!("/{resource}?"))
+                && !request.path.contains("dryRun");
+            if !is_meant || !is_first.swap(false, Ordering::SeqCst) {
+                return Verdict::Pass;
+            }
+            if after {
+                assert_eq!(upstream.send(request).code, 201);
+            }
+            Verdict::Cut
+        });
+        let done = run_with(&scene, &proxy.access()).once(&["submit", "--no-wait"]);
+        expect(&done, 0, &["application shop submitted: job shop-driver"]);
+        assert_eq!(
+            made(&scene),
+            ["configmaps/shop-driver", "services/shop-driver", "jobs/shop-driver"]
+        );
+        wait_driver(&scene, "");
+        expect(&ask(&scene, &["stop", "sh?p"]), 0, &["application shop stopped"]);
+        wait_nothing_made(&scene);
+    }
+    // What a submit left that was killed is told, and removed by a stop.
+    let left = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shop-driver",
+        "labels": {"posse.dev/app": APP, "app.kubernetes.io/managed-by": "posse",
+                   "app.kubernetes.io/component": "driver"}}});
+    scene.admin.post(&path(&scene, "/api/v1", "configmaps"), &left).ok();
+    let words = ["configmap shop-driver is in the way", "posse stop shop"];
+    expect(&run(&scene).once(&["submit"]), 1, &words);
+    stop_and_finish(scene);
+}
+
+/// Many at once under one name: one makes the driver, the others are told.
+pub fn submit_twice_at_once(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let all: Vec<Posse> = (0..4).map(|_| run(&scene).begin(&["submit", "--no-wait"])).collect();
+    let codes: Vec<i32> = all.iter().map(|posse| posse.wait_exit(PATIENCE)).collect();
+    assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
+    let driver = wait_driver(&scene, "");
+    assert_eq!(pods_of(&scene, "driver").len(), 1);
+    // What the others took back was their own.
+    assert_eq!(
+        made(&scene),
+        ["configmaps/shop-driver", "services/shop-driver", "jobs/shop-driver"]
+    );
+    let owner = &driver["metadata"]["ownerReferences"][0]["uid"];
+    for (root, resource, _) in KINDS.iter().filter(|(_, name, made)| *made && *name != "jobs") {
+        let path = format!("{}/shop-driver", path(&scene, root, resource));
+        let part = scene.admin.get(&path).ok();
+        assert_eq!(part["metadata"]["ownerReferences"][0]["uid"], *owner, "{part}");
+    }
+    stop_and_finish(scene);
+}
+
+/// A driver's pod that is lost is followed by another, of a new instance, with executors of its own.
+pub fn submit_with_a_lost_pod(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let retries = json!({"driver": {"retries": 2}});
+    let submit = run(&scene).executors(2).settings(retries).begin(&["submit"]);
+    let first = wait_driver(&scene, "");
+    wait_executors(&scene, &first, 2);
+    scene.delete(&first);
+    let second = wait_driver(&scene, uid_of(&first));
+    wait_executors(&scene, &second, 2);
+    if server.real().is_none() {
+        let instance = |pod: &Value| pod["metadata"]["labels"]["posse.dev/instance"].clone();
+        let executors = pods_of(&scene, "executor");
+        assert!(executors.iter().all(|pod| instance(pod) == instance(&executors[0])));
+    }
+    scene.end(&second, End::Exit(3));
+    let third = wait_driver(&scene, uid_of(&second));
+    scene.end(&third, End::Exit(0));
+    expect_exit(&submit, 0);
+    stop_and_finish(scene);
+}
+
+/// A bare pod is made, followed and stopped like a Job.
+pub fn submit_of_a_bare_pod(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let bare = json!({"driver": {"kind": "pod", "retries": 0}});
+    let submit = run(&scene).executors(1).settings(bare.clone()).begin(&["submit"]);
+    let driver = wait_driver(&scene, "");
+    assert_eq!(name_of(&driver), "shop-driver");
+    wait_executors(&scene, &driver, 1);
+    scene.end(&driver, End::Exit(7));
+    expect_exit(&submit, 7);
+    // Over a pod that is over another is made.
+    let again = run(&scene).settings(bare).begin(&["submit"]);
+    wait_driver(&scene, uid_of(&driver));
+    expect(&ask(&scene, &["apps", "-o", "wide"]), 0, &["shop-driver", "Running"]);
+    expect(&ask(&scene, &["stop", APP]), 0, &["application shop stopped"]);
+    let code = again.wait_exit(PATIENCE);
+    assert_ne!(code, 0, "{}", again.stderr());
+    wait_nothing_made(&scene);
+    scene.finish();
+}
+
+/// An interrupt leaves the application alone; a second wait finds it again by its log.
+pub fn submit_detached(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let submit = run(&scene).begin(&["submit"]);
+    let driver = wait_driver(&scene, "");
+    wait_for(PATIENCE, "the wait to have begun", || submit.stderr().contains("runs on "));
+    submit.signal(Signal::INT);
+    expect_exit(&submit, 130);
+    let said = submit.stderr();
+    assert!(said.contains("application shop runs on: `posse logs shop -f`"), "{said}");
+    assert!(is_running(&scene.pod(name_of(&driver)).unwrap()));
+    stop_and_finish(scene);
+}
+
+/// A stop ends the driver with its executors, which have no time to be collected as garbage, also
+/// where the rights by which it does so belong to the application.
+pub fn submit_stopped(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let own = json!({"driver": {"service_account": null, "retries": 3}});
+    let done =
+        run(&scene).executors(3).settings(own).once(&["submit", "--no-wait", "--create-rbac"]);
+    expect(&done, 0, &[]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 3);
+    expect(&ask(&scene, &["stop", "nothing"]), 1, &["there is no application nothing"]);
+    expect(&ask(&scene, &["stop", "x*"]), 1, &["there is no application x*"]);
+    expect(&ask(&scene, &["stop", "s*", "--grace", "9s"]), 0, &["application shop stopped"]);
+    assert_eq!(describe(&scene.ours()), "0 pods: ");
+    wait_nothing_made(&scene);
+    expect(&ask(&scene, &["apps"]), 0, &["there are no applications"]);
+    expect(&ask(&scene, &["logs", APP]), 1, &["there is no application shop"]);
+    scene.finish();
+}
+
+/// What a user may not do is refused in the server's words, and leaves nothing; only where that user
+/// may not take back what he made, it is named.
+pub fn submit_without_rights(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let rights = [
+        ("", "configmaps", "get create patch delete"),
+        ("", "services", "get create patch delete"),
+        ("batch", "jobs", "get create delete"),
+    ];
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = |without: (&str, &str)| {
+        let rules: Vec<Value> = rights
+            .iter()
+            .map(|(group, resource, verbs)| {
+                let verbs = verbs.split(' ').filter(|verb| (*resource, *verb) != without);
+                json!({"apiGroups": [group], "resources": [resource],
+                    "verbs": verbs.collect::<Vec<_>>()})
+            })
+            .collect();
+        json!({"metadata": {"name": "submitter"}, "rules": rules})
+    };
+    scene.admin.post(&path(&scene, rbac, "roles"), &role(("", ""))).ok();
+    let role_path = format!("{}/submitter", path(&scene, rbac, "roles"));
+    let binding = json!({"metadata": {"name": "submitter"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submitter"}});
+    scene.admin.post(&path(&scene, rbac, "rolebindings"), &binding).ok();
+    let submit = || run_with(&scene, &server.access(Who::Stranger)).once(&["submit", "--no-wait"]);
+    let mut n = 0;
+    for (group, resource, verbs) in rights {
+        for verb in verbs.split(' ').filter(|verb| *verb != "delete") {
+            scene.admin.merge_patch(&role_path, &role((resource, verb))).ok();
+            wait_allowed(&scene, group, resource, verb, false);
+            expect(&submit(), 3, &["cannot", verb, resource]);
+            assert_eq!(made(&scene), [""; 0], "without {verb} {resource}");
+            n += 1;
+        }
+    }
+    assert_eq!(n, 8);
+    scene.admin.merge_patch(&role_path, &role(("", ""))).ok();
+    wait_allowed(&scene, "batch", "jobs", "get", true);
+    expect(&submit(), 0, &["application shop submitted"]);
+    stop_and_finish(scene);
+}
+
+fn wait_allowed(scene: &Scene<'_>, group: &str, resource: &str, verb: &str, want: bool) {
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": {"user": "stranger", "resourceAttributes": {"namespace": scene.namespace,
+            "group": group, "verb": verb, "resource": resource}}});
+    wait_for(PATIENCE, "the rights to be in force", || {
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        scene.admin.post(path, &review).ok()["status"]["allowed"] == want
+    });
+}
+
+/// The log comes whole and in order, each line once, though its connection is cut again and again,
+/// and goes on with the next pod.
+pub fn submit_logs_over_cuts(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let proxy = Arc::new(Proxy::start(&server.access(Who::Admin), |_, _| Verdict::Pass));
+    let script =
+        "i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo \"line $i\"; sleep 0.01; done; exit 5";
+    let driver = json!({"driver": {"command": ["sh", "-c", script], "retries": 1,
+        "env": [{"name": "POSSE_LOG", "value": "error"}]}});
+    let submit = run_with(&scene, &proxy.access()).settings(driver).begin(&["submit", "--logs"]);
+    let lines = || submit.stdout().lines().filter(|line| line.starts_with("line ")).count();
+    for at in [50, 150, 300, 500] {
+        wait_for(PATIENCE, "more lines", || lines() >= at || submit.is_over());
+        proxy.down();
+        proxy.up();
+    }
+    expect_exit(&submit, 5);
+    let said = submit.stdout();
+    let got: Vec<&str> = said.lines().filter(|line| line.starts_with("line ")).collect();
+    let want: Vec<String> = (0..2).flat_map(|_| (1..=400).map(|i| format!("line {i}"))).collect();
+    assert_eq!(got, want);
+    stop_and_finish(scene);
+}
+
+/// A driver that is killed together with posse leaves executors, which the wait removes.
+pub fn submit_out_of_memory(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let submit = run(&scene).executors(2).begin(&["submit"]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 2);
+    // As the memory's guardian does it: all of the container at once.
+    let pods = scene.pods();
+    assert!(!pods.is_empty());
+    kill_container_of(&scene, &driver);
+    expect_exit(&submit, 137);
+    assert!(
+        submit.stderr().contains("executors of ended drivers: removed 2"),
+        "{}",
+        submit.stderr()
+    );
+    wait_value(PATIENCE, "no executor to be left", || {
+        let pods = pods_of(&scene, "executor");
+        if pods.is_empty() { Ok(()) } else { Err(describe(&pods)) }
+    });
+    stop_and_finish(scene);
+}
+
+/// Kills the processes of a driver's pod, which all carry its name in their environment.
+fn kill_container_of(_scene: &Scene<'_>, pod: &Value) {
+    let mark = format!("POD_UID={}", uid_of(pod));
+    let mut n_killed = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let environ = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environ.split(|byte| *byte == 0).any(|one| one == mark.as_bytes()) {
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            n_killed += u32::from(rustix::process::kill_process(pid, Signal::KILL).is_ok());
+        }
+    }
+    assert!(n_killed >= 2, "posse and its driver have the pod's uid in their environment");
+}
+
+/// The word count of the examples, as a Job.
+pub fn submit_wordcount(_: &dyn Server) {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = crate::common::scene::TempDir::new("wordcount");
+    let embedded = crate::common::embedded::Embedded::start_in(root);
+    let kubeconfig = dir.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, embedded.access(Who::Admin).kubeconfig("default")).unwrap();
+    let output = crate::common::posse::command(dir.path())
+        .current_dir(root)
+        .args(["submit", "-f", "examples/wordcount/posse.yaml", "--create-rbac", "--logs"])
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .output()
+        .expect("the binary can be started");
+    expect(
+        &output,
+        0,
+        &["same as one sort | uniq -c: yes", "application wordcount has ended well"],
+    );
+}
