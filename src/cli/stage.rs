@@ -100,14 +100,10 @@ fn pods(args: &ServeArgs, world: &World<'_>) -> Result<Option<Http>, Failure> {
 }
 
 fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let namespace = match &args.namespace {
-        Some(namespace) => namespace.clone(),
-        None => Connection::new(&args.server, world)?.namespace,
-    };
     let pod_url = args.pod_url.as_ref();
     let outgoing =
         Outgoing::new((&args.url, pod_url), &args.trust, &args.token_file, &args.files, world)?;
-    let ticket = outgoing.send(&namespace, &args.app)?;
+    let ticket = outgoing.send(&args.namespace, &args.app)?;
     let Some(secret_file) = &args.secret_file else {
         return print(out, &ticket.to_json()).map(|()| Code::Clean);
     };
@@ -168,11 +164,8 @@ impl Outgoing {
         if args.files.is_empty() {
             return Err(Failure::usage("--stage-url is given, and no --file to send there"));
         }
-        let trust = TrustArgs {
-            ca: args.stage_ca.clone(),
-            insecure: args.stage_insecure,
-            timeout: SUBMIT_TIMEOUT_MS,
-        };
+        let trust =
+            TrustArgs { ca: args.stage_ca.clone(), insecure: false, timeout: SUBMIT_TIMEOUT_MS };
         let pod_url = args.stage_pod_url.as_ref();
         Self::new((url, pod_url), &trust, token_file, &args.files, world).map(Some)
     }
@@ -200,10 +193,9 @@ fn get(args: &GetArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, F
         (Authorities::Public, Some(pem)) => Authorities::Given(pem.clone()),
         (authorities, _) => authorities,
     };
-    let url = args.url.as_ref().unwrap_or(&ticket.url);
     let insecure = args.trust.insecure || ticket.insecure;
     let trust = TrustArgs { insecure, ..args.trust.clone() };
-    let transfer = transfer(url, &trust, authorities, world)?;
+    let transfer = transfer(&ticket.url, &trust, authorities, world)?;
     let dir = world.dir.join(&args.dir);
     fs::create_dir_all(&dir)
         .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", dir.display())))?;
@@ -263,5 +255,69 @@ impl From<StageError> for Failure {
             StageError::Thread(_) | StageError::Tls(_) => Code::Failed,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::testing::Folder;
+
+    const SERVE: &str = "stage serve --listen 127.0.0.1:0 --dir store";
+    const PUT: &str = "stage put -n ns --app wc --token-file token --timeout 0s";
+
+    #[test]
+    fn mistakes_are_told_before_anything_is_done() {
+        let folder = Folder::new(&[
+            ("token", "t0ken"),
+            ("two", "two words"),
+            ("pem", "no certificate"),
+            ("a.jar", ""),
+            ("sub/a.jar", ""),
+            ("ticket", "secret words"),
+            ("out-ticket", r#"{"url": "http://127.0.0.1:1", "bundles": [{"id": "x"}]}"#),
+        ]);
+        for (args, words) in [
+            (SERVE.to_owned(), "--cert <FILE> --token-file <FILE>"),
+            (format!("{SERVE} --insecure"), "--token-file <FILE>"),
+            (format!("{SERVE} --token-file token"), "--cert <FILE>"),
+            (format!("{SERVE} --token-file token --cert pem"), "--key <FILE>"),
+            (format!("{SERVE} --token-file token --insecure --cert pem --key pem"), "cannot be"),
+            (format!("{SERVE} --token-file token --insecure --token-review"), "cannot be used"),
+            (format!("{SERVE} --insecure --token-review"), "name --kubeconfig"),
+            (format!("{SERVE} --insecure --token-file absent"), "token file "),
+            (format!("{SERVE} --insecure --token-file two"), "must hold one word"),
+            (format!("{SERVE} --token-file token --cert pem --key pem"), "pem: no PEM certificate"),
+            (format!("{SERVE} --token-file token --insecure --bundle-bytes-max 2GB"), "`500Mi`"),
+            (format!("{SERVE} --token-file token --insecure --idle soon"), "a duration like"),
+            (format!("{PUT} --url http://stage.example.com a.jar"), "plain http is for loopback"),
+            (format!("{PUT} --url stage:8443 a.jar"), "write https://HOST"),
+            (format!("{PUT} --url http://127.0.0.1:1 a.jar sub/a.jar"), "two files of this name"),
+            (format!("{PUT} --url http://127.0.0.1:1 sub"), "sub: it is no plain file"),
+            (format!("{PUT} --url https://127.0.0.1:1 --ca pem a.jar"), "no PEM certificate"),
+            ("stage get --secret-file absent --dir out".to_owned(), "absent: No such file"),
+            ("stage get --secret-file ticket --dir out".to_owned(), "ticket: not JSON: "),
+            (
+                "stage get --secret-file out-ticket --dir out".to_owned(),
+                "bundles[0].secret is missing",
+            ),
+            ("submit --file a.jar".to_owned(), "--stage-url <URL>"),
+            ("submit --stage-url http://127.0.0.1:1".to_owned(), "--stage-token-file <FILE>"),
+            ("run --app a --image i --files-secret s".to_owned(), "--files-image <IMAGE>"),
+        ] {
+            let (code, out, err) = folder.posse(&args);
+            assert_eq!((code, out.as_str()), (2, ""), "{args}: {err}");
+            assert!(err.contains(words), "{args}: {err}");
+            // What is no ticket may be a secret.
+            assert!(!err.contains("secret words"), "{args}: {err}");
+        }
+        assert!(!folder.path().join("store").exists() && !folder.path().join("out").exists());
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named() {
+        let folder = Folder::new(&[("token", "t0ken"), ("a.jar", "")]);
+        let (code, _, err) = folder.posse(&format!("{PUT} --url http://127.0.0.1:1 a.jar"));
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains("a.jar: http://127.0.0.1:1: ") && err.contains("refused"), "{err}");
     }
 }

@@ -92,11 +92,17 @@ impl Sweep {
     }
 
     fn round(&mut self) {
-        let mut bundles = self.store.bundles();
-        bundles.sort_by(|a, b| a.label.namespace.cmp(&b.label.namespace));
-        for of_one in bundles.chunk_by(|a, b| a.label.namespace == b.label.namespace) {
-            let seen = self.look(&of_one[0].label.namespace);
-            of_one.iter().for_each(|bundle| self.consider(bundle, seen.as_ref()));
+        let bundles = self.store.bundles();
+        let mut namespaces: Vec<&str> = Vec::new();
+        for bundle in &bundles {
+            if !namespaces.contains(&bundle.label.namespace.as_str()) {
+                namespaces.push(&bundle.label.namespace);
+            }
+        }
+        for namespace in namespaces {
+            let seen = self.look(namespace);
+            let theirs = bundles.iter().filter(|bundle| bundle.label.namespace == namespace);
+            theirs.for_each(|bundle| self.consider(bundle, seen.as_ref()));
         }
         self.apps.retain(|app| bundles.iter().any(|bundle| app.owns(bundle)));
     }

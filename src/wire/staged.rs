@@ -12,8 +12,6 @@ pub const FILES_DIR_VARIABLE: &str = "POSSE_FILES_DIR";
 /// The key of the Secret that holds the ticket.
 pub const TICKET_KEY: &str = "ticket";
 
-/// Where the init container, and nobody else, finds the ticket.
-const TICKET_DIR: &str = "/var/run/posse/ticket";
 const FILES_VOLUME: &str = "posse-files";
 const TICKET_VOLUME: &str = "posse-ticket";
 
@@ -57,20 +55,8 @@ impl Staged {
         let volumes = template.list(spec, "volumes", "spec.volumes")?;
         volumes.push(json!({ "name": FILES_VOLUME, "emptyDir": {} }));
         volumes.push(json!({ "name": TICKET_VOLUME, "secret": { "secretName": self.secret } }));
-        let fetcher = json!({
-            "name": "posse-files",
-            "image": self.image,
-            "command": ["posse", "stage", "get"],
-            "args": ["--secret-file", format!("{TICKET_DIR}/{TICKET_KEY}"), "--dir", FILES_DIR],
-            "volumeMounts":
-                [mount(FILES_VOLUME, FILES_DIR, false), mount(TICKET_VOLUME, TICKET_DIR, true)],
-            // Limits too: a quota may ask for them.
-            "resources": { "requests": { "cpu": "50m", "memory": "32Mi" },
-                           "limits": { "cpu": "1", "memory": "128Mi" } },
-            "securityContext": { "allowPrivilegeEscalation": false,
-                                 "capabilities": { "drop": ["ALL"] },
-                                 "readOnlyRootFilesystem": true },
-        });
+        let mut fetcher: Value = serde_json::from_str(FETCHER).expect("it is JSON as it stands");
+        fetcher["image"] = self.image.as_str().into();
         template.list(spec, "initContainers", "spec.initContainers")?.insert(0, fetcher);
         Ok(())
     }
@@ -80,9 +66,26 @@ fn mount(name: &str, path: &str, read_only: bool) -> Value {
     json!({ "name": name, "mountPath": path, "readOnly": read_only })
 }
 
+/// Limits, too: a quota may ask for them.
+const FETCHER: &str = r#"{
+    "name": "posse-files",
+    "command": ["posse", "stage", "get"],
+    "args": ["--secret-file", "/var/run/posse/ticket/ticket", "--dir", "/var/posse/files"],
+    "volumeMounts": [
+        {"name": "posse-files", "mountPath": "/var/posse/files", "readOnly": false},
+        {"name": "posse-ticket", "mountPath": "/var/run/posse/ticket", "readOnly": true}
+    ],
+    "resources": {"requests": {"cpu": "50m", "memory": "32Mi"},
+                  "limits": {"cpu": "1", "memory": "128Mi"}},
+    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+                        "readOnlyRootFilesystem": true}
+}"#;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TICKET_DIR: &str = "/var/run/posse/ticket";
 
     fn laid(spec: Value) -> Result<Value, TemplateError> {
         let template = Template::from_json("pod.yaml", json!({ "spec": spec })).unwrap();
@@ -105,7 +108,11 @@ mod tests {
         .unwrap();
         let fetcher = &spec["initContainers"][0];
         assert_eq!(fetcher["image"], "posse:1");
-        assert_eq!(fetcher["volumeMounts"][0]["readOnly"], false);
+        assert_eq!(fetcher["args"][1], format!("{TICKET_DIR}/{TICKET_KEY}"));
+        assert_eq!(fetcher["args"][3], FILES_DIR);
+        let mounts =
+            [mount(FILES_VOLUME, FILES_DIR, false), mount(TICKET_VOLUME, TICKET_DIR, true)];
+        assert_eq!(fetcher["volumeMounts"], json!(mounts));
         for container in [&spec["initContainers"][1], &spec["containers"][0]] {
             let want = json!([{ "name": "posse-files", "mountPath": FILES_DIR, "readOnly": true }]);
             assert_eq!(container["volumeMounts"], want);

@@ -81,9 +81,9 @@ pub struct PutArgs {
     /// The application that the files are for
     #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
     pub app: String,
-    /// The namespace of its pods [default: the service account's, or the context's]
+    /// The namespace of its pods
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
-    pub namespace: Option<String>,
+    pub namespace: String,
     /// Where the pods reach the same server [default: the same URL]
     #[arg(long, value_name = "URL")]
     pub pod_url: Option<String>,
@@ -91,8 +91,6 @@ pub struct PutArgs {
     /// that is printed itself
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub server: ServerArgs,
     /// The files
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -107,9 +105,6 @@ pub struct GetArgs {
     /// The folder to write into; made where it is not there
     #[arg(long, value_name = "FOLDER")]
     pub dir: PathBuf,
-    /// Where the stage server is, instead of what the file says
-    #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
     #[command(flatten)]
     pub trust: TrustArgs,
 }
@@ -132,9 +127,6 @@ pub struct StageFileArgs {
     /// The authority that vouches for it, PEM [default: SSL_CERT_FILE, then the machine's]
     #[arg(long, value_name = "FILE")]
     pub stage_ca: Option<PathBuf>,
-    /// Take plain http:// for good
-    #[arg(long)]
-    pub stage_insecure: bool,
 }
 
 /// How a stage server is believed, and waited for.
