@@ -96,7 +96,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         stage_kill_9_in_uploads, stage_over_tls,
     };
     Both stage::{stage_follows_the_pods, submit_takes_files_along};
-    Real stage::{stage_token_review};
+    Real stage::{stage_manifest, stage_token_review};
     Real starts::{memory_that_grows, node_where_nothing_starts};
     Embedded scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};

@@ -13,6 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use posse::core::rng::Rng;
 use posse::wire::bundle::{Label, hex};
+use posse::wire::yaml::Node;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
@@ -415,4 +416,46 @@ pub fn submit_takes_files_along(server: &dyn Server) {
     let done = stop.output().unwrap();
     assert!(done.status.success(), "{}", text(&done.stderr));
     wait_for(PATIENCE, "the Secret to go with its Job", || scene.admin.get(&secret).code == 404);
+}
+
+/// What `deploy/stage.yaml` says is taken by the server, and its arguments by the binary.
+pub fn stage_manifest(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let dir = scene.dir.path();
+    furnish(dir);
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/stage.yaml");
+    let manifest = fs::read_to_string(manifest).unwrap();
+    let mut args = Vec::new();
+    for document in manifest.split("\n---\n") {
+        let object = Node::read(document).expect("it is YAML").to_json();
+        let kind = object["kind"].as_str().unwrap();
+        let root = match object["apiVersion"].as_str().unwrap() {
+            "v1" => "/api/v1".to_owned(),
+            version => format!("/apis/{version}"),
+        };
+        let plural = format!("{}s", kind.to_lowercase());
+        let path = format!("{root}/namespaces/{}/{plural}?dryRun=All", scene.namespace);
+        let answer = scene.admin.post(&path, &object);
+        assert_eq!(answer.code, 201, "{kind}: {}", answer.body);
+        if kind == "Deployment" {
+            let container = &object["spec"]["template"]["spec"]["containers"][0];
+            args = container["args"].as_array().unwrap().clone();
+        }
+    }
+    let places = [
+        ("/etc/posse-stage/tls/tls.crt", "cert.pem"),
+        ("/etc/posse-stage/tls/tls.key", "key.pem"),
+        ("/etc/posse-stage/token/token", "token"),
+        ("/var/lib/posse-stage", "store"),
+    ];
+    let here = |arg: &Value| {
+        let arg = arg.as_str().unwrap().to_owned();
+        places.iter().fold(arg, |arg, (there, here)| arg.replace(there, here))
+    };
+    let args: Vec<String> = args.iter().map(here).collect();
+    assert_eq!(args[..3], ["stage", "serve", "--dir=store"]);
+    let args: Vec<&str> = args[3..].iter().map(String::as_str).collect();
+    let stage = StageServer::start(dir, &args);
+    fs::write(dir.join("f"), "f").unwrap();
+    stage.put_one(&scene.namespace, "shop", "f");
 }
