@@ -7,7 +7,7 @@
 //! writers' answers, signals, child exit --/       ledger, plan
 //! ```
 //!
-//! Rooms import to the right only: `cli -> { submit, stage, dev, runtime } -> control -> serve ->
+//! Rooms import to the right only: `cli -> { submit, stage, dev } -> runtime -> control -> serve ->
 //! kube -> wire -> core`. The crate is a library for its own tests; its outside contract is the
 //! binary.
 

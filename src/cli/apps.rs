@@ -1,6 +1,7 @@
 //! Owns `posse apps`, `posse logs` and `posse stop`: what they are asked for, and what they print.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use jiff::Timestamp;
@@ -164,7 +165,8 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         let signals = signals()?;
         let tail = args.tail;
         let read = move |say: crate::submit::follow::Say<'_>| {
-            LogFollower { objects, say, tail }.follow(&pod_name);
+            let is_ended = &AtomicBool::new(false);
+            LogFollower { objects, say, tail, is_ended }.follow(&pod_name);
         };
         let done = wait::pump(read, &signals, out)?;
         return Ok(done.map_or(wait::DETACHED, |()| Code::Clean));
@@ -177,7 +179,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let mut stream = objects.log(&pod_name, &query).map_err(|refusal| {
         place.failure(&format!("no log of pod {pod_name}"), &args.app, &refusal)
     })?;
-    let cut = |error: std::io::Error| Failure::new(Code::Failed, format!("the log: {error}"));
+    let cut = |error: io::Error| Failure::new(Code::Failed, format!("the log: {error}"));
     let mut piece = vec![0; COPY_BYTES];
     loop {
         let n = stream.reader().read(&mut piece).map_err(cut)?;
@@ -239,10 +241,14 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
             .iter()
             .map(|app| {
                 let objects = &objects;
-                (app, scope.spawn(move || stop::stop(objects, app, grace_s)))
+                let work = move || stop::stop(objects, app, grace_s);
+                (app, thread::Builder::new().name("stop".to_owned()).spawn_scoped(scope, work))
             })
             .collect();
-        started.into_iter().map(|(app, thread)| (app, thread.join())).collect()
+        let ended = |thread: io::Result<thread::ScopedJoinHandle<'_, _>>| {
+            thread.map_err(|error| error.to_string())?.join().map_err(|_| "it panicked".to_owned())
+        };
+        started.into_iter().map(|(app, thread)| (app, ended(thread))).collect()
     });
     let mut worst: Option<Failure> = None;
     for (app, result) in stopped {
@@ -257,7 +263,7 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
                 Failure::new(Code::Remain, message)
             }
             Ok(Err(refusal)) => place.failure("it cannot be stopped", app, &refusal),
-            Err(_) => Failure::new(Code::Failed, format!("application {app}: the thread is gone")),
+            Err(why) => Failure::new(Code::Failed, format!("application {app}: thread: {why}")),
         };
         if let Some(earlier) = worst.replace(failure) {
             log::error!("{earlier}");

@@ -48,7 +48,7 @@ pub enum NotSubmitted {
     /// We were told to stop in time; nothing is left.
     Interrupted,
     /// What is left could not be removed.
-    Remains { objects: Vec<String>, because: Box<NotSubmitted> },
+    Remains { objects: Vec<String>, because: Box<Self> },
 }
 
 impl fmt::Display for NotSubmitted {
@@ -231,7 +231,11 @@ impl Submission<'_> {
                 Ok(())
             }
             Err(refusal) => {
-                let what = format!("the driver's pod would be refused ({})", self.plan.name());
+                let remedy = match refusal.message.contains("error looking up service account") {
+                    true => "; --create-rbac makes one, deploy/rbac.yaml makes posse-driver",
+                    false => "",
+                };
+                let what = format!("the driver's pod would be refused{remedy}");
                 Err(NotSubmitted::Refused { what, refusal })
             }
         }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::io::BufRead as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
 
 use crate::core::refusal::{Class, Refusal};
@@ -99,23 +100,32 @@ impl Follower {
         let (sender, pods) = bounded::<String>(PODS_MAX);
         let (done_sender, done) = bounded::<()>(1);
         let (log_objects, streams) = self.objects.with_own_streams();
+        let is_ended = AtomicBool::new(false);
         thread::scope(|scope| {
             if self.logs {
-                let mut reader = LogFollower { objects: log_objects, say, tail: self.tail };
-                scope.spawn(move || {
+                let (tail, is_ended) = (self.tail, &is_ended);
+                let mut reader = LogFollower { objects: log_objects, say, tail, is_ended };
+                let read = move || {
                     for pod in &pods {
                         reader.follow(&pod);
                         reader.tail = None;
                     }
                     drop(done_sender);
-                });
+                };
+                if let Err(error) =
+                    thread::Builder::new().name("log".to_owned()).spawn_scoped(scope, read)
+                {
+                    log::warn!("the driver's log is not read: {error}");
+                }
             } else {
                 drop((pods, done_sender));
             }
             let ending = self.look_to_the_end(say, &sender);
             drop(sender);
-            wait_for_logs(&done);
-            streams.shutdown();
+            if done.recv_timeout(LOG_END) == Err(RecvTimeoutError::Timeout) {
+                is_ended.store(true, Ordering::Release);
+                streams.shutdown();
+            }
             ending
         })
     }
@@ -273,13 +283,6 @@ impl Memory {
         }
         self.lines.insert(about.to_owned(), line.clone());
         say(Told::Line(line))
-    }
-}
-
-/// The logs of a driver that is over come to their end, or have no more time.
-fn wait_for_logs(done: &Receiver<()>) {
-    if done.recv_timeout(LOG_END) == Err(RecvTimeoutError::Timeout) {
-        log::warn!("the driver's log does not end; the rest of it is not read");
     }
 }
 

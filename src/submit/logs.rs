@@ -2,6 +2,7 @@
 //! in order, by the times that the server puts before them.
 
 use std::io::{BufRead as _, Read as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct LogFollower<'a> {
     pub say: Say<'a>,
     /// Only the last so many lines.
     pub tail: Option<u32>,
+    /// Set where no more of it is wanted.
+    pub is_ended: &'a AtomicBool,
 }
 
 /// How far a log has been read.
@@ -44,7 +47,7 @@ impl LogFollower<'_> {
     pub fn follow(&self, pod: &str) {
         let mut read = Read::default();
         let mut n_refused = 0;
-        while n_refused < REFUSED_MAX {
+        while n_refused < REFUSED_MAX && !self.is_ended.load(Ordering::Acquire) {
             let seen = self.objects.get(Kind::Pod, pod);
             let container = match &seen {
                 Ok(Some(pod)) => Some(main_container(pod).to_owned()),
@@ -81,7 +84,7 @@ impl LogFollower<'_> {
             }
             thread::park_timeout(AGAIN);
         }
-        log::warn!("the log of {pod} cannot be read");
+        log::warn!("the log of {pod} could not be read to its end");
     }
 
     /// Copies what is new; whether it came to a clean end, or none where nobody listens.

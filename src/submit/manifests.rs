@@ -136,3 +136,6 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

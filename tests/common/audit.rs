@@ -95,7 +95,8 @@ pub fn mistakes(requests: &[Value]) -> Vec<String> {
         if is_pod && verb != "create" && made_by_others.contains(&name) {
             wrong("a pod that is not posse's");
         }
-        if is_pod && verb == "create" && !made.insert(name) {
+        // Over a driver's pod that is over another may be made.
+        if is_pod && verb == "create" && !name.ends_with("-driver") && !made.insert(name) {
             wrong("made twice");
         }
     }

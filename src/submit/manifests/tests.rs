@@ -1,0 +1,234 @@
+//! What a driver consists of, field by field.
+
+use super::*;
+use crate::submit::files::Files;
+use crate::wire::config::{Config, PodSource};
+use crate::wire::names;
+use crate::wire::template::Template;
+
+/// The plan for this `driver:` section.
+fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
+    let config = Config::parse("posse.yaml", &format!("driver: {driver}")).unwrap();
+    let mut pod = config.driver.pod;
+    let template = match std::mem::replace(&mut pod.source, PodSource::Shorthands) {
+        PodSource::Inline(value) => value,
+        PodSource::File(_) | PodSource::Shorthands => {
+            json!({"spec": {"containers": [{"name": "driver", "image": "i"}]}})
+        }
+    };
+    let mut plan = Plan {
+        app: "wc".to_owned(),
+        namespace: "n".to_owned(),
+        submission: "k3f9x".to_owned(),
+        pod,
+        template: Template::from_json("driver.yaml", template).unwrap(),
+        files: Files::new("app: wc".to_owned(), vec![("a/e.yaml".to_owned(), "pod".to_owned())]),
+        args: vec!["--".to_owned(), "run".to_owned()],
+        has_driver_command: true,
+        n_executors: 4,
+        grace_ms: 15_000,
+        stop_timeout_ms: 10_000,
+        create_rbac: false,
+    };
+    shape(&mut plan);
+    plan
+}
+
+fn built(driver: &str) -> Manifests {
+    manifests(&plan(driver, |_| {})).unwrap()
+}
+
+#[test]
+fn parts_come_before_the_job_and_all_is_labelled() {
+    let made = manifests(&plan("{image: i}", |plan| plan.create_rbac = true)).unwrap();
+    let kinds: Vec<&str> = made.all().map(|object| object["kind"].as_str().unwrap()).collect();
+    let rbac = ["ServiceAccount", "Role", "RoleBinding"];
+    assert_eq!(kinds[..3], rbac);
+    assert_eq!(kinds[3..], ["ConfigMap", "Service", "Job"]);
+    for object in made.all() {
+        let meta = &object["metadata"];
+        assert_eq!((&meta["name"], &meta["namespace"]), (&json!("wc-driver"), &json!("n")));
+        let labels = json!({"posse.dev/app": "wc", "app.kubernetes.io/managed-by": "posse",
+            "app.kubernetes.io/component": "driver"});
+        assert_eq!(meta["labels"], labels, "{object}");
+        assert_eq!(meta["annotations"]["posse.dev/submission"], "k3f9x");
+        assert_ne!(object["apiVersion"], Value::Null);
+    }
+    assert_eq!(made.parts[2]["roleRef"]["name"], "wc-driver");
+    assert_eq!(made.parts[2]["subjects"], json!([{"kind": "ServiceAccount", "name": "wc-driver"}]));
+    // The rights are those of the file, whatever they are.
+    let written = Node::read(RBAC.split("\n---\n").nth(1).unwrap()).unwrap().to_json();
+    assert_eq!(made.parts[1]["rules"], written["rules"]);
+    assert!(written["rules"].as_array().unwrap().len() > 1);
+    assert_eq!(made.pod["spec"]["serviceAccountName"], "wc-driver");
+    assert_eq!(made.parts[3]["data"], json!({"posse.yaml": "app: wc", "a-e.yaml": "pod"}));
+    let selector = json!({"posse.dev/app": "wc", "app.kubernetes.io/component": "driver"});
+    assert_eq!(made.parts[4]["spec"]["selector"], selector);
+    // The longest name there may be leaves room for what a Job adds.
+    let longest = "a".repeat(names::APP_LEN_MAX);
+    let made = manifests(&plan("{image: i}", |plan| plan.app = longest)).unwrap();
+    let name = made.keeper["metadata"]["name"].as_str().unwrap();
+    assert!(name.len() + "-xxxxx".len() <= names::POD_NAME_LEN_MAX, "{name}");
+}
+
+#[test]
+fn the_job_tries_again_what_may_come_out_better() {
+    let job = built("{image: i, retries: 7, deadline: 1500ms}").keeper;
+    assert_eq!(job["metadata"]["annotations"]["posse.dev/executors"], "4");
+    let spec = &job["spec"];
+    let shown =
+        [&spec["backoffLimit"], &spec["activeDeadlineSeconds"], &spec["ttlSecondsAfterFinished"]];
+    assert_eq!(shown, [&json!(7), &json!(2), &json!(600)]);
+    assert_eq!(spec["podReplacementPolicy"], "Failed");
+    let rules = spec["podFailurePolicy"]["rules"].as_array().unwrap();
+    let codes =
+        |i: usize| (rules[i]["action"].as_str().unwrap(), &rules[i]["onExitCodes"]["values"]);
+    assert_eq!(codes(0), ("FailJob", &json!([2, 4, 11])));
+    assert_eq!(codes(1), ("Ignore", &json!([13])));
+    assert_eq!(rules[2]["onPodConditions"][0]["type"], "DisruptionTarget");
+    let pod = &spec["template"]["spec"];
+    // 15 s, 10 s and the reserve.
+    assert_eq!(
+        (&pod["restartPolicy"], &pod["terminationGracePeriodSeconds"]),
+        (&json!("Never"), &json!(30))
+    );
+    assert_eq!(pod["activeDeadlineSeconds"], Value::Null);
+    assert_eq!(built("{image: i}").keeper["spec"]["backoffLimit"], 3);
+}
+
+#[test]
+fn a_bare_pod_has_what_the_job_would_have() {
+    let made = built("{image: i, kind: pod, deadline: 1m, annotations: {a/b: c}}");
+    let pod = &made.keeper;
+    assert_eq!((&pod["kind"], &pod["metadata"]["name"]), (&json!("Pod"), &json!("wc-driver")));
+    let annotations =
+        json!({"a/b": "c", "posse.dev/executors": "4", "posse.dev/submission": "k3f9x"});
+    assert_eq!(pod["metadata"]["annotations"], annotations);
+    assert_eq!(pod["spec"]["activeDeadlineSeconds"], 60);
+    let args = json!(["run", "-f", "/etc/posse/posse.yaml", "--namespace", "n", "--", "run"]);
+    assert_eq!(pod["spec"]["containers"][0]["args"], args);
+    let kept =
+        built("{kind: pod, pod: {spec: {restartPolicy: OnFailure, containers: [{name: c}]}}}");
+    assert_eq!(kept.keeper["spec"]["restartPolicy"], "OnFailure");
+    assert_eq!(kept.warnings, [""; 0]);
+}
+
+#[test]
+fn posse_is_the_drivers_parent() {
+    let found = built("{image: i}").pod["spec"].clone();
+    let container = &found["containers"][0];
+    assert_eq!((&container["image"], &container["command"]), (&json!("i"), &json!(["posse"])));
+    let args =
+        json!(["run", "-f", "/etc/posse/posse.yaml", "--namespace", "n", "--as-job", "--", "run"]);
+    assert_eq!(container["args"], args);
+    assert_eq!(found["initContainers"], Value::Null);
+    let names: Vec<&str> = container["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["POD_NAME", "POD_UID", "POD_IP"]);
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], Value::Null);
+    assert_eq!(container["resources"], Value::Null);
+    let items = &found["volumes"][0]["configMap"]["items"];
+    assert_eq!(items[1], json!({"key": "a-e.yaml", "path": "a/e.yaml"}));
+
+    let brought = built("{image: i, posse_image: p}").pod["spec"].clone();
+    let init = &brought["initContainers"][0];
+    assert_eq!(
+        (&init["image"], &init["command"]),
+        (&json!("p"), &json!(["posse", "copy", "/opt/posse"]))
+    );
+    assert_eq!(init["securityContext"]["readOnlyRootFilesystem"], true);
+    assert_eq!(brought["containers"][0]["command"], json!(["/opt/posse/posse"]));
+    let volumes = brought["volumes"].as_array().unwrap();
+    for mount in brought["containers"][0]["volumeMounts"].as_array().unwrap() {
+        assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
+    }
+
+    let own = built("{image: p, posse_image: p}").pod["spec"].clone();
+    assert_eq!(own["initContainers"], Value::Null);
+    assert_eq!(own["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);
+    assert_eq!(own["containers"][0]["resources"]["limits"], json!({"memory": "128Mi"}));
+}
+
+#[test]
+fn what_the_file_says_is_laid_over_the_template() {
+    let template = "{metadata: {name: x, labels: {team: b, own: mine}, annotations: {k: v}},
+        spec: {serviceAccountName: theirs, nodeSelector: {zone: a}, terminationGracePeriodSeconds: 90,
+          securityContext: {runAsUser: 7}, volumes: [{name: data, emptyDir: {}}],
+          initContainers: [{name: first, image: f}],
+          containers: [{name: proxy, image: q},
+            {name: main, image: m, command: [python], args: [a.py], securityContext: {privileged: true},
+             env: [{name: POD_IP, value: x}, {name: A, value: old}],
+             resources: {limits: {cpu: 4}}, volumeMounts: [{name: data, mountPath: /run/posse}]}]}}";
+    let driver = format!(
+        "{{pod: {template}, container: main, posse_image: p, env: {{A: new}}, memory: 2Gi,
+          resources: {{limits: {{nvidia.com/gpu: 1}}}}, node_selector: {{disk: ssd}}, labels: {{team: a}},
+          annotations: {{k: w}}, image_pull_secrets: [pull], secrets: {{token: /etc/token}},
+          config_maps: {{more: /etc/more}}}}"
+    );
+    let made = manifests(&plan(&driver, |plan| {
+        plan.args.clear();
+        plan.has_driver_command = false;
+    }))
+    .unwrap();
+    let (meta, spec) = (&made.pod["metadata"], &made.pod["spec"]);
+    assert_eq!((&meta["labels"]["team"], &meta["labels"]["own"]), (&json!("a"), &json!("mine")));
+    assert_eq!((&meta["name"], &meta["annotations"]), (&json!("wc-driver"), &json!({"k": "w"})));
+    assert_eq!(spec["serviceAccountName"], "theirs");
+    assert_eq!(spec["nodeSelector"], json!({"zone": "a", "disk": "ssd"}));
+    assert_eq!(spec["terminationGracePeriodSeconds"], 90);
+    assert_eq!(spec["securityContext"], json!({"runAsUser": 7}));
+    assert_eq!(spec["imagePullSecrets"], json!([{"name": "pull"}]));
+    let init: Vec<&Value> =
+        spec["initContainers"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(init, ["posse", "first"]);
+    assert_eq!(spec["containers"][0], json!({"name": "proxy", "image": "q"}));
+    let main = &spec["containers"][1];
+    // Its own command is the driver, where nothing else is.
+    let args = main["args"].as_array().unwrap();
+    assert_eq!(args[args.len() - 3..], ["--", "python", "a.py"]);
+    assert_eq!(main["securityContext"], json!({"privileged": true}));
+    let resources = json!({"limits": {"cpu": 4, "nvidia.com/gpu": 1, "memory": "2Gi"},
+        "requests": {"memory": "2Gi"}});
+    assert_eq!(main["resources"], resources);
+    let env = main["env"].as_array().unwrap();
+    assert_eq!(env.len(), 4, "{env:?}");
+    assert_eq!(env[3], json!({"name": "A", "value": "new"}));
+    let at = |path: &str| {
+        let mounts = main["volumeMounts"].as_array().unwrap();
+        let found: Vec<&Value> = mounts.iter().filter(|one| one["mountPath"] == path).collect();
+        assert_eq!(found.len(), 1, "{path}: {mounts:?}");
+        let volumes = spec["volumes"].as_array().unwrap();
+        volumes.iter().find(|volume| volume["name"] == found[0]["name"]).unwrap().clone()
+    };
+    assert_eq!(at("/run/posse")["name"], "data");
+    assert_eq!(at("/etc/token")["secret"], json!({"secretName": "token"}));
+    assert_eq!(at("/etc/more")["configMap"], json!({"name": "more"}));
+    assert_eq!(at("/etc/posse")["configMap"]["name"], "wc-driver");
+}
+
+#[test]
+fn what_is_replaced_is_told() {
+    let made = built(
+        "{pod: {spec: {restartPolicy: Always, terminationGracePeriodSeconds: 3, \
+         containers: [{name: c}]}}}",
+    );
+    let [first, second] = made.warnings.as_slice() else { panic!("{:?}", made.warnings) };
+    assert!(first.contains("driver.yaml: spec.restartPolicy: `Always` is replaced"), "{first}");
+    assert!(
+        second.contains("`3` is replaced: shutdown.grace and shutdown.timeout need 30"),
+        "{second}"
+    );
+    let unknown = plan("{container: x, image: i}", |_| {});
+    let mistake = manifests(&unknown).unwrap_err().to_string();
+    assert!(mistake.contains("none is named `x`; there are: driver"), "{mistake}");
+    for wrong in ["volumes: 1", "nodeSelector: [a]"] {
+        let driver = format!(
+            "{{node_selector: {{a: b}}, pod: {{spec: {{containers: [{{name: c}}], {wrong}}}}}}}"
+        );
+        assert!(manifests(&plan(&driver, |_| {})).is_err(), "{wrong}");
+    }
+}
