@@ -23,6 +23,8 @@ use super::tls::Material;
 
 /// A transfer ends after so long without a byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the server may think before it asks for a body; then it gets it unasked.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 /// After the last byte the server has it all written to its disk.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -151,6 +153,7 @@ impl Transfer {
         let request = self
             .agent
             .configure_request(request.map_err(unsendable)?)
+            .timeout_await_100(Some(ASK_TIMEOUT))
             .timeout_per_read(Some(IDLE_TIMEOUT))
             .timeout_per_write(Some(IDLE_TIMEOUT))
             .timeout_recv_response(Some(answer_timeout))

@@ -104,7 +104,11 @@ impl Plan {
         self.ticket.as_ref()?;
         let ours = self.pod.posse_image.as_ref().or(self.pod.shorthands.image.as_ref());
         // Without an image of its own posse is in the driver's.
-        let theirs = || self.template.spec.get("containers")?[0]["image"].as_str();
+        let theirs = || {
+            let wanted = self.pod.container.as_deref();
+            let mut all = self.template.spec.get("containers")?.as_array()?.iter();
+            all.find(|one| wanted.is_none_or(|name| one["name"] == name))?["image"].as_str()
+        };
         let image = ours.map(String::as_str).or_else(theirs).unwrap_or_default().to_owned();
         Some(Staged { secret: self.name(), image })
     }
