@@ -38,7 +38,7 @@ const UNARY_INPUT_BYTES: usize = 16 << 10;
 const STREAM_INPUT_BYTES: usize = 64 << 10;
 
 /// What any connection writes at once, in bytes: a pod fits.
-const OUTPUT_BYTES: usize = 8 << 10;
+pub(super) const OUTPUT_BYTES: usize = 8 << 10;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -537,21 +537,15 @@ fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent 
 }
 
 /// An agent whose connections serve one stream each.
-pub(super) fn stream_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
+pub(super) fn stream_agent(
+    cluster: &Cluster,
+    settings: Option<Arc<ClientConfig>>,
+    output_bytes: usize,
+) -> Agent {
     let config = agent_config(cluster)
         .max_idle_connections(0)
         .input_buffer_size(STREAM_INPUT_BYTES)
-        .output_buffer_size(OUTPUT_BYTES)
-        .build();
-    agent(cluster, config, settings)
-}
-
-/// An agent for bodies that are large in both directions.
-pub(super) fn transfer_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
-    let config = agent_config(cluster)
-        .max_idle_connections(0)
-        .input_buffer_size(STREAM_INPUT_BYTES)
-        .output_buffer_size(STREAM_INPUT_BYTES)
+        .output_buffer_size(output_bytes)
         .build();
     agent(cluster, config, settings)
 }

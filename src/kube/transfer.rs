@@ -17,7 +17,7 @@ use super::config::{
     Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, header_value,
 };
 use super::connector::{judge, words};
-use super::http::{STREAM_HEAD_TIMEOUT, Stream, opened, transfer_agent};
+use super::http::{STREAM_HEAD_TIMEOUT, Stream, opened, stream_agent};
 use super::proxy;
 use super::tls::Material;
 
@@ -25,6 +25,8 @@ use super::tls::Material;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the server may think before it asks for a body; then it gets it unasked.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is written at once.
+const OUTPUT_BYTES: usize = 64 << 10;
 /// After the last byte the server has it all written to its disk.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -104,7 +106,7 @@ impl Transfer {
             false => None,
         };
         let base = cluster.server.to_string();
-        Ok(Self { agent: transfer_agent(&cluster, settings), base })
+        Ok(Self { agent: stream_agent(&cluster, settings, OUTPUT_BYTES), base })
     }
 
     /// Sends `length` bytes of `body`, once the server has asked for them: what it refuses is not

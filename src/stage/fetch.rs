@@ -12,8 +12,7 @@ use ring::digest::{Context, SHA256};
 use crate::kube::http::Stream;
 use crate::kube::transfer::Transfer;
 use crate::stage::api::BUNDLES;
-use crate::stage::retry::{Tries, is_passing};
-use crate::stage::send::refusal;
+use crate::stage::retry::{Tries, settle};
 use crate::wire::bundle::{Entry, hex};
 
 /// What is read and written at once.
@@ -76,8 +75,9 @@ fn complete(
         partial.clear().map_err(on_disk)?;
     }
     while partial.n_bytes < entry.bytes {
-        let (why, asked) = match transfer.get(&path, &entry.secret, partial.n_bytes) {
-            Ok(mut answer) if matches!(answer.status, 200 | 206) => {
+        let answer = transfer.get(&path, &entry.secret, partial.n_bytes);
+        let (why, asked) = match settle(answer, &entry.file, &[200, 206])? {
+            Ok(mut answer) => {
                 if answer.status == 200 && partial.n_bytes > 0 {
                     partial.clear().map_err(on_disk)?;
                 }
@@ -86,15 +86,7 @@ fn complete(
                     Some(error) => (format!("{}: {error}", entry.file), None),
                 }
             }
-            Ok(mut answer) => {
-                let why = format!("{}: {}", entry.file, refusal(&mut answer));
-                if !is_passing(answer.status) {
-                    return Err(why);
-                }
-                (why, answer.retry_after)
-            }
-            Err(error) if error.is_lasting => return Err(error.to_string()),
-            Err(error) => (format!("{}: {error}", entry.file), None),
+            Err(again) => again,
         };
         tries.again(why, asked)?;
     }

@@ -9,18 +9,13 @@ use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::kube::http::Stream;
 use crate::kube::transfer::Transfer;
 use crate::serve::token::Token;
 use crate::stage::api::BUNDLES;
 use crate::stage::fetch::hashed;
-use crate::stage::retry::{Tries, is_passing};
+use crate::stage::retry::{Tries, said, settle};
 use crate::wire::bundle::{Entry, TICKET_BUNDLES_MAX, hex, parse_accepted};
-use crate::wire::control::parse_error;
 use crate::wire::names::file_mistake;
-
-/// What is read of an answer: an id and a secret, or some words.
-const ANSWER_BYTES_MAX: u64 = 16 << 10;
 
 /// A file that is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,23 +103,14 @@ impl Upload<'_> {
             // One that grows meanwhile is refused by its sha256, not sent for ever.
             let mut body = file.take(source.bytes);
             let sent = self.transfer.post(&path, self.token.reveal(), source.bytes, &mut body);
-            let (why, asked) = match sent {
-                Ok(mut answer) if answer.status == 201 => {
-                    match parse_accepted(&said(&mut answer)) {
-                        Some((id, secret)) => return Ok(source.entry(id, secret)),
-                        None => (format!("{}: an answer without an id", source.file), None),
-                    }
-                }
-                Ok(mut answer) => {
-                    let why = format!("{}: {}", source.file, refusal(&mut answer));
-                    if !is_passing(answer.status) {
-                        return Err(why);
-                    }
-                    (why, answer.retry_after)
-                }
-                Err(error) if error.is_lasting => return Err(error.to_string()),
-                // It may have come whole all the same; nobody knows its secret, so it is dropped.
-                Err(error) => (format!("{}: {error}", source.file), None),
+            // One that is lost may have come whole all the same; nobody knows its secret, so it is
+            // dropped.
+            let (why, asked) = match settle(sent, &source.file, &[201])? {
+                Ok(mut answer) => match parse_accepted(&said(&mut answer)) {
+                    Some((id, secret)) => return Ok(source.entry(id, secret)),
+                    None => (format!("{}: an answer without an id", source.file), None),
+                },
+                Err(again) => again,
             };
             tries.again(why, asked)?;
         }
@@ -136,24 +122,4 @@ impl Source {
         let Self { file, bytes, sha256, executable, .. } = self.clone();
         Entry { id, secret, file, bytes, sha256, executable }
     }
-}
-
-/// The server's words, and their number.
-pub(super) fn refusal(answer: &mut Stream) -> String {
-    let body = said(answer);
-    let words = parse_error(&body).map_or_else(
-        || "the stage server refuses".to_owned(),
-        |bad| match bad.field {
-            Some(field) => format!("{field}: {}", bad.error),
-            None => bad.error,
-        },
-    );
-    format!("{words} ({})", answer.status)
-}
-
-/// A short answer. Where it does not come whole, its status has to do.
-fn said(answer: &mut Stream) -> Vec<u8> {
-    let mut body = Vec::new();
-    let _ = answer.reader().take(ANSWER_BYTES_MAX).read_to_end(&mut body);
-    body
 }
