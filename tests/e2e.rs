@@ -86,9 +86,9 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
     Both submit::{
         submit_and_exit_codes, submit_cut_short, submit_detached, submit_made_of_nothing_new,
-        submit_of_a_bare_pod, submit_refused_half_way, submit_stopped, submit_twice_at_once,
+        submit_interrupted, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way, submit_stopped, submit_twice_at_once,
     };
-    Embedded submit::{submit_out_of_memory};
+    Embedded submit::{submit_drained, submit_out_of_memory};
     Real submit::{submit_without_rights};
     Embedded starts::{no_node_is_waited_for};
     Embedded stage::{

@@ -152,7 +152,12 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         }
     };
     let Some(pod) = newest(&pods) else {
+        let keeper = find_keeper(&objects, &args.app).map_err(refused)?;
         return Err(match args.executor {
+            None if keeper.is_some() => {
+                let message = format!("the driver of application {} has no pod now", args.app);
+                Failure::new(Code::Failed, message)
+            }
             None => place.nothing(&args.app),
             Some(id) => {
                 let message = format!("application {} has no executor {id} now", args.app);
@@ -224,6 +229,8 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let place = Place::new(&args.place, world)?;
     let objects = place.objects();
     let apps = place.find(&objects, &args.names)?;
+    let outside: Vec<String> =
+        apps.iter().filter(|app| app.state.is_none()).map(|app| app.name.clone()).collect();
     let mut names: Vec<String> = apps.into_iter().map(|app| app.name).collect();
     for name in &args.names {
         let is_pattern = name.contains(['*', '?']);
@@ -256,6 +263,13 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
             Ok(Ok(stop::Stopped::Gone)) => {
                 print(out, &format!("application {app} stopped\n"))?;
                 continue;
+            }
+            Ok(Ok(stop::Stopped::Nothing)) if outside.contains(app) => {
+                let message = format!(
+                    "application {app} was not submitted: end the `posse run` that keeps its \
+                     executors, or see `posse cleanup --app {app}`"
+                );
+                Failure::new(Code::Failed, message)
             }
             Ok(Ok(stop::Stopped::Nothing)) => place.nothing(app),
             Ok(Ok(stop::Stopped::Remain(pods))) => {

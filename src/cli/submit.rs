@@ -3,7 +3,10 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
+use crossbeam_channel::{bounded, select};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -17,7 +20,7 @@ use crate::cli::stage::Outgoing;
 use crate::cli::{World, manifest, print};
 use crate::core::refusal::Class;
 use crate::kube::objects::{Kind, Objects};
-use crate::runtime::signals::Signals;
+use crate::runtime::signals::{Signal, Signals};
 use crate::submit::client::{NotSubmitted, Submission, Submitted};
 use crate::submit::files::Files;
 use crate::submit::follow::Follower;
@@ -68,9 +71,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     }
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    let is_interrupted = || signals.take().any(crate::runtime::signals::Signal::is_stop);
-    let Submitted { keeper, unknown_fields } =
-        submission.submit(&is_interrupted).map_err(failed)?;
+    let Submitted { keeper, unknown_fields } = make(&submission, &signals).map_err(failed)?;
     tell_unknown(&unknown_fields, &plan);
     let line = format!(
         "application {} submitted: {} in namespace {}",
@@ -96,6 +97,36 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         wait::remove_executors(&plan.app, &plan.namespace, &args.server, world);
     }
     Ok(code)
+}
+
+/// Makes the driver on a thread of its own: an interrupt is heard also while the server is slow.
+fn make(submission: &Submission<'_>, signals: &Signals) -> Result<Submitted, NotSubmitted> {
+    let is_interrupted = AtomicBool::new(false);
+    let (sender, done) = bounded(1);
+    thread::scope(|scope| {
+        let is_told = &is_interrupted;
+        let work = move || {
+            let made = submission.submit(&|| is_told.load(Ordering::Acquire));
+            // The receiver is there for as long as this thread is.
+            let _ = sender.send(made);
+        };
+        let spawned = thread::Builder::new().name("submit".to_owned()).spawn_scoped(scope, work);
+        if let Err(error) = spawned {
+            log::error!("threads: {error}");
+            return Err(NotSubmitted::Interrupted);
+        }
+        loop {
+            select! {
+                recv(done) -> made => return made.unwrap_or(Err(NotSubmitted::Interrupted)),
+                recv(signals.wake()) -> _ => {
+                    if signals.take().any(Signal::is_stop) {
+                        is_interrupted.store(true, Ordering::Release);
+                        log::info!("interrupted: what was made is taken back");
+                    }
+                }
+            }
+        }
+    })
 }
 
 /// `posse render --driver`: the same objects, printed; the server is asked only where told to.

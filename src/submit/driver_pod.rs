@@ -5,13 +5,18 @@ use serde_json::{Map, Value, json};
 
 use crate::submit::files::CONFIG_DIR;
 use crate::submit::plan::Plan;
-use crate::submit::state::RUN_VOLUME;
 use crate::wire::config::DriverKind;
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
 
 /// Where the control API's socket lies: the first of the folders that posse looks at.
 const RUN_DIR: &str = "/run/posse";
+/// The volumes of posse's own: the ConfigMap as a folder, single files of it, the control
+/// API's socket, and posse.
+const CONFIG_VOLUME: &str = "posse-config";
+const FILES_VOLUME: &str = "posse-config-files";
+const RUN_VOLUME: &str = "posse-run";
+const BIN_VOLUME: &str = "posse-bin";
 /// Where the init container puts posse.
 const BIN_DIR: &str = "/opt/posse";
 /// posse by name: its own image and a driver's have it on their PATH.
@@ -22,7 +27,11 @@ const SERVICE_ACCOUNT: &str = "posse-driver";
 const USER: u32 = 65532;
 
 /// The driver's pod without a name, and what of the template was replaced, one sentence each.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
+#[expect(
+    missing_debug_implementations,
+    reason = "an environment may hold what is nobody's business"
+)]
 pub struct DriverPodParts {
     pub metadata: Map<String, Value>,
     pub spec: Map<String, Value>,
@@ -125,31 +134,29 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// The mounts of the driver's container; those of its template win.
+    /// The mounts of the driver's container. Two at one path are the server's to refuse.
     fn add_mounts(&self, mounts: &mut Vec<Value>) {
-        let mut add = |mount: Value| {
-            if !mounts.iter().any(|theirs| theirs["mountPath"] == mount["mountPath"]) {
-                mounts.push(mount);
-            }
+        // Somebody may want the control API's socket elsewhere.
+        let has_run_dir = mounts.iter().any(|theirs| theirs["mountPath"] == RUN_DIR);
+        let mut add = |name: &str, path: &str| {
+            mounts.push(json!({ "name": name, "mountPath": path, "readOnly": true }));
         };
-        add(json!({ "name": "posse-config", "mountPath": CONFIG_DIR, "readOnly": true }));
-        for (key, path) in self.plan.files.absolute() {
-            let config = "posse-config-files";
-            add(json!({ "name": config, "mountPath": path, "subPath": key, "readOnly": true }));
-        }
-        add(json!({ "name": RUN_VOLUME, "mountPath": RUN_DIR }));
+        add(CONFIG_VOLUME, CONFIG_DIR);
         if self.is_brought() {
-            add(json!({ "name": "posse-bin", "mountPath": BIN_DIR, "readOnly": true }));
+            add(BIN_VOLUME, BIN_DIR);
         }
         for (i, (_, path)) in self.plan.pod.secrets.iter().enumerate() {
-            add(
-                json!({ "name": format!("posse-secret-{i}"), "mountPath": path, "readOnly": true }),
-            );
+            add(&format!("posse-secret-{i}"), path);
         }
         for (i, (_, path)) in self.plan.pod.config_maps.iter().enumerate() {
-            add(
-                json!({ "name": format!("posse-configmap-{i}"), "mountPath": path, "readOnly": true }),
-            );
+            add(&format!("posse-configmap-{i}"), path);
+        }
+        for (key, path) in self.plan.files.absolute() {
+            mounts.push(json!({ "name": FILES_VOLUME, "mountPath": path, "subPath": key,
+                                "readOnly": true }));
+        }
+        if !has_run_dir {
+            mounts.push(json!({ "name": RUN_VOLUME, "mountPath": RUN_DIR }));
         }
     }
 
@@ -161,13 +168,13 @@ impl Build<'_> {
             volume["name"] = json!(name);
             volumes.push(volume);
         };
-        add("posse-config", json!({ "configMap": { "name": name, "items": files.items() } }));
+        add(CONFIG_VOLUME, json!({ "configMap": { "name": name, "items": files.items() } }));
         if files.absolute().next().is_some() {
-            add("posse-config-files", json!({ "configMap": { "name": name } }));
+            add(FILES_VOLUME, json!({ "configMap": { "name": name } }));
         }
         add(RUN_VOLUME, json!({ "emptyDir": {} }));
         if self.is_brought() {
-            add("posse-bin", json!({ "emptyDir": {} }));
+            add(BIN_VOLUME, json!({ "emptyDir": {} }));
         }
         for (i, (name, _)) in self.plan.pod.secrets.iter().enumerate() {
             add(&format!("posse-secret-{i}"), json!({ "secret": { "secretName": name } }));
@@ -188,7 +195,7 @@ impl Build<'_> {
             ("name", json!("posse")),
             ("image", json!(image)),
             ("command", json!([PROGRAM, "copy", BIN_DIR])),
-            ("volumeMounts", json!([{ "name": "posse-bin", "mountPath": BIN_DIR }])),
+            ("volumeMounts", json!([{ "name": BIN_VOLUME, "mountPath": BIN_DIR }])),
             // Limits too: a quota may ask for them.
             (
                 "resources",

@@ -1,6 +1,8 @@
 //! Owns where posse.yaml and the templates that it names lie in the driver's pod: each path that the
 //! file writes must mean the same there. Reads no file.
 
+use std::fmt;
+
 use serde_json::{Map, Value, json};
 
 /// Where the files of the ConfigMap are mounted.
@@ -18,12 +20,19 @@ pub struct Files {
     depth: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct File {
     key: String,
     /// Below `CONFIG_DIR`, or absolute.
     path: String,
     text: String,
+}
+
+impl fmt::Debug for File {
+    /// Without the text: an environment in it may hold what is nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl Files {

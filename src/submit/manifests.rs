@@ -1,6 +1,8 @@
 //! Owns what a driver consists of in the cluster: its objects, in the order in which they are made.
 //! The pod itself is `driver_pod.rs`'s.
 
+use std::fmt;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -25,7 +27,7 @@ const TAKEN_OVER: u8 = 13;
 const RBAC: &str = include_str!("../../deploy/rbac.yaml");
 
 /// A driver's objects.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Manifests {
     /// What has to be there before the driver is, in the order of their making.
     pub parts: Vec<Value>,
@@ -35,6 +37,13 @@ pub struct Manifests {
     pub pod: Value,
     /// What of the template was replaced, one sentence each.
     pub warnings: Vec<String>,
+}
+
+impl fmt::Debug for Manifests {
+    /// Without the objects: an environment in them may hold what is nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manifests").field("warnings", &self.warnings).finish_non_exhaustive()
+    }
 }
 
 impl Manifests {
@@ -97,10 +106,10 @@ fn job(plan: &Plan, pod: &DriverPodParts) -> Value {
         "ttlSecondsAfterFinished": KEEP_FINISHED_S,
         // Servers that do not know these two leave them out: then a drain counts as a failure.
         "podFailurePolicy": { "rules": [
-            on_codes("FailJob", &FINAL_CODES),
-            on_codes("Ignore", &[TAKEN_OVER]),
             { "action": "Ignore",
               "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] },
+            on_codes("Ignore", &[TAKEN_OVER]),
+            on_codes("FailJob", &FINAL_CODES),
         ] },
         "podReplacementPolicy": "Failed",
         "template": { "metadata": pod.metadata, "spec": pod.spec },

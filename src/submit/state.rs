@@ -3,10 +3,8 @@
 
 use serde_json::Value;
 
+use crate::submit::files::CONFIG_DIR;
 use crate::wire::labels::CONTAINER;
-
-/// The volume that only the driver's container mounts: posse runs in it.
-pub const RUN_VOLUME: &str = "posse-run";
 /// The longest message of a server or kubelet that goes into a line, in characters.
 const MESSAGE_CHARS_MAX: usize = 300;
 
@@ -136,7 +134,7 @@ pub fn main_container(pod: &Value) -> &str {
     let named = pod["metadata"]["annotations"][CONTAINER].as_str();
     let is_marked = |container: &&Value| {
         let mut mounts = container["volumeMounts"].as_array().into_iter().flatten();
-        let runs_posse = mounts.any(|mount| mount["name"] == RUN_VOLUME);
+        let runs_posse = mounts.any(|mount| mount["mountPath"] == CONFIG_DIR);
         runs_posse || named.is_some_and(|named| container["name"] == *named)
     };
     let found = containers.iter().find(is_marked).or_else(|| containers.first());

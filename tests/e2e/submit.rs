@@ -292,6 +292,75 @@ pub fn submit_cut_short(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
+/// An interrupt while it is made takes back what was made.
+pub fn submit_interrupted(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let (is_there, may_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (there, go) = (Arc::clone(&is_there), Arc::clone(&may_go));
+    let proxy = Proxy::start(&server.access(Who::Admin), move |request, _| {
+        let is_meant = request.method == "POST"
+            && request.path.contains("/services?")
+            && !request.path.contains("dryRun");
+        if is_meant {
+            there.store(true, Ordering::SeqCst);
+            wait_for(PATIENCE, "the test", || go.load(Ordering::SeqCst));
+        }
+        Verdict::Pass
+    });
+    let submit = run_with(&scene, &proxy.access()).begin(&["submit"]);
+    wait_for(PATIENCE, "the service's request", || is_there.load(Ordering::SeqCst));
+    assert_eq!(made(&scene), ["configmaps/shop-driver"]);
+    submit.signal(Signal::INT);
+    wait_for(PATIENCE, "a word on it", || submit.stderr().contains("interrupted: "));
+    may_go.store(true, Ordering::SeqCst);
+    expect_exit(&submit, 130);
+    let said = submit.stderr();
+    assert!(said.contains("application shop is not submitted: interrupted"), "{said}");
+    wait_nothing_made(&scene);
+    scene.finish();
+}
+
+/// All of it has an end where it was given one.
+pub fn submit_past_its_deadline(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let soon = json!({"driver": {"deadline": "3s", "retries": 3}});
+    let submit = run(&scene).executors(1).settings(soon).begin(&["submit"]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 1);
+    assert_ne!(submit.wait_exit(PATIENCE), 0, "{}", submit.stderr());
+    let said = submit.stderr();
+    assert!(
+        said.contains("DeadlineExceeded: Job was active longer than specified deadline"),
+        "{said}"
+    );
+    stop_and_finish(scene);
+}
+
+/// A drain is not a failure: without a retry there is another driver.
+pub fn submit_drained(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let submit = run(&scene).executors(1).begin(&["submit"]);
+    let first = wait_driver(&scene, "");
+    wait_executors(&scene, &first, 1);
+    let name = name_of(&first);
+    let path = format!("{}/{name}/eviction", crate::common::server::pods_path(&scene.namespace));
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+    scene.admin.post(&path, &eviction).ok();
+    let second = wait_driver(&scene, uid_of(&first));
+    wait_executors(&scene, &second, 1);
+    let job = scene.admin.get(&format!("{}/shop-driver", path_of_jobs(&scene))).ok();
+    assert_eq!(job["spec"]["backoffLimit"], 0);
+    assert_eq!(job["status"]["failed"].as_u64().unwrap_or(0), 0, "{job}");
+    scene.end(&second, End::Exit(0));
+    expect_exit(&submit, 0);
+    stop_and_finish(scene);
+}
+
+fn path_of_jobs(scene: &Scene<'_>) -> String {
+    path(scene, "/apis/batch/v1", "jobs")
+}
+
 /// Many at once under one name: one makes the driver, the others are told.
 pub fn submit_twice_at_once(server: &dyn Server) {
     let scene = Scene::new(server);

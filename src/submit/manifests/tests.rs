@@ -119,9 +119,9 @@ fn the_job_tries_again_what_may_come_out_better() {
     let rules = spec["podFailurePolicy"]["rules"].as_array().unwrap();
     let codes =
         |i: usize| (rules[i]["action"].as_str().unwrap(), &rules[i]["onExitCodes"]["values"]);
-    assert_eq!(codes(0), ("FailJob", &json!([2, 4, 11])));
+    assert_eq!(codes(2), ("FailJob", &json!([2, 4, 11])));
     assert_eq!(codes(1), ("Ignore", &json!([13])));
-    assert_eq!(rules[2]["onPodConditions"][0]["type"], "DisruptionTarget");
+    assert_eq!(rules[0]["onPodConditions"][0]["type"], "DisruptionTarget");
     let pod = &spec["template"]["spec"];
     // 15 s, 10 s and the reserve.
     assert_eq!(

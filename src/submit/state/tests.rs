@@ -7,7 +7,7 @@ use super::*;
 fn pod(name: &str, made: &str, status: Value) -> Value {
     json!({"kind": "Pod", "metadata": {"name": name, "uid": name, "creationTimestamp": made},
         "spec": {"nodeName": "n1", "containers": [
-            {"name": "proxy"}, {"name": "driver", "volumeMounts": [{"name": "posse-run"}]}]},
+            {"name": "proxy"}, {"name": "driver", "volumeMounts": [{"mountPath": "/etc/posse"}]}]},
         "status": status})
 }
 
