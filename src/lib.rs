@@ -7,8 +7,9 @@
 //! writers' answers, signals, child exit --/       ledger, plan
 //! ```
 //!
-//! Rooms import to the right only: `cli -> { submit, dev, runtime } -> control -> serve -> kube ->
-//! wire -> core`. The crate is a library for its own tests; its outside contract is the binary.
+//! Rooms import to the right only: `cli -> { submit, stage, dev } -> runtime -> control -> serve ->
+//! kube -> wire -> core`. The crate is a library for its own tests; its outside contract is the
+//! binary.
 
 pub mod cli;
 pub mod control;
@@ -18,5 +19,6 @@ pub mod dev;
 pub mod kube;
 pub mod runtime;
 pub mod serve;
+pub mod stage;
 pub mod submit;
 pub mod wire;

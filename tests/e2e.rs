@@ -22,6 +22,7 @@ mod e2e {
     pub mod refusals;
     pub mod restarts;
     pub mod scaling;
+    pub mod stage;
     pub mod starts;
     pub mod submit;
 }
@@ -103,6 +104,12 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded submit::{submit_drained, submit_out_of_memory};
     Real submit::{submit_without_rights};
     Embedded starts::{no_node_is_waited_for};
+    Embedded stage::{
+        stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
+        stage_kill_9_in_uploads, stage_over_tls,
+    };
+    Both stage::{stage_follows_the_pods, submit_takes_files_along};
+    Real stage::{stage_manifest, stage_token_review};
     Real starts::{memory_that_grows, node_where_nothing_starts};
     Embedded scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};

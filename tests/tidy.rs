@@ -8,11 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room may use those to its right, and itself.
-const ROOMS: [&str; 9] =
-    ["cli", "submit", "dev", "runtime", "control", "serve", "kube", "wire", "core"];
+const ROOMS: [&str; 10] =
+    ["cli", "submit", "stage", "dev", "runtime", "control", "serve", "kube", "wire", "core"];
 
 /// These stand beside one another, and none knows the other.
-const BESIDE: [&str; 2] = ["submit", "dev"];
+const BESIDE: [&str; 3] = ["submit", "stage", "dev"];
 
 const CORE_LINES_MAX: usize = 400;
 const FILE_LINES_MAX: usize = 600;

@@ -11,8 +11,10 @@ use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 
+pub mod stage;
 pub mod submit;
 
+use stage::StageArgs;
 use submit::{AppsArgs, CopyArgs, LogsArgs, StopArgs, SubmitArgs};
 
 /// Keeps a driver's executors alive on Kubernetes.
@@ -73,6 +75,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Say what a run waits for, or where one of its executors is
     Explain(ExplainArgs),
+    /// Bring files from this machine to the pods: serve, put, get
+    Stage(StageArgs),
 }
 
 /// What is to be run: the file, and what is laid over it.
@@ -136,6 +140,12 @@ pub struct RunArgs {
     /// Leave the executors behind at the end
     #[arg(long)]
     pub keep: bool,
+    /// A Secret with the ticket of staged files, which the executors find in /var/posse/files
+    #[arg(long, value_name = "NAME", requires = "files_image")]
+    pub files_secret: Option<String>,
+    /// The image with posse in it that fetches them
+    #[arg(long, value_name = "IMAGE", requires = "files_secret")]
+    pub files_image: Option<String>,
     /// End with 143 instead of 0 where a signal asked for the end: to a Job 0 would be its work done
     #[arg(long)]
     pub as_job: bool,

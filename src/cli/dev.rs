@@ -8,7 +8,7 @@ use crate::cli::args::DevArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::{World, print};
 use crate::dev::{Cluster, DevError, Options};
-use crate::runtime::signals::{Signal, Signals};
+use crate::runtime::signals::Signals;
 
 /// Starts a cluster, prints the path of its kubeconfig, and serves until a signal.
 ///
@@ -18,7 +18,7 @@ pub fn dev(args: &DevArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     // First: a signal that comes while the cluster starts must find somebody who stops it.
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    serve(args, world, out, &mut |_| until_stopped(&signals))
+    serve(args, world, out, &mut |_| signals.until_stopped())
 }
 
 /// Becomes a container's program; comes back where that fails and the node knows why.
@@ -61,16 +61,6 @@ fn serve(
 /// The path from the root, as it is printed for others to use.
 fn whole(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
-}
-
-/// A terminal that closes ends it as well.
-fn until_stopped(signals: &Signals) {
-    let ends = |signal: Signal| signal.is_stop() || matches!(signal, Signal::Hup | Signal::Quit);
-    while !signals.take().any(ends) {
-        if signals.wake().recv().is_err() {
-            return;
-        }
-    }
 }
 
 impl From<DevError> for Failure {

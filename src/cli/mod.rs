@@ -19,6 +19,7 @@ pub mod rights;
 pub mod run;
 pub mod server;
 pub mod settings;
+pub mod stage;
 pub mod story;
 pub mod submit;
 
@@ -109,6 +110,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Kill(args) => client::kill(&args, world, out),
         Command::Events(args) => client::events(&args, world, out),
         Command::Explain(args) => investigate::explain(&args, world, out),
+        Command::Stage(args) => stage::stage(&args, world, out),
     }
 }
 

@@ -41,13 +41,7 @@ impl Connection {
     ) -> Result<Self, Failure> {
         let env = |name: &str| (world.env)(name).map(OsString::from);
         let kubeconfig = kubeconfig.map(|path| world.dir.join(path));
-        let sources = Sources {
-            kubeconfig: kubeconfig.as_deref(),
-            context,
-            env: &env,
-            service_account_dir: Path::new(SERVICE_ACCOUNT_DIR),
-            ca_bundles: &CA_BUNDLES,
-        };
+        let sources = sources(kubeconfig.as_deref(), context, &env);
         let mistake = |error: crate::kube::config::ConfigError| Failure::usage(error.to_string());
         let cluster = sources.resolve().map_err(mistake)?;
         let (namespace, pod) = (cluster.namespace.clone(), cluster.pod.clone());
@@ -65,5 +59,20 @@ impl Connection {
             _ => format!("{}: ", self.http.server()),
         };
         Failure::new(Code::Server, format!("{what}: {server}{refusal}"))
+    }
+}
+
+/// Where configuration is looked for, on this machine.
+pub(super) fn sources<'a>(
+    kubeconfig: Option<&'a Path>,
+    context: Option<&'a str>,
+    env: &'a dyn Fn(&str) -> Option<OsString>,
+) -> Sources<'a> {
+    Sources {
+        kubeconfig,
+        context,
+        env,
+        service_account_dir: Path::new(SERVICE_ACCOUNT_DIR),
+        ca_bundles: &CA_BUNDLES,
     }
 }

@@ -16,6 +16,7 @@ use crate::wire::config::{self, Config, Control, Driver, Group, PodSource, Ready
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::memory::Growth;
 use crate::wire::names;
+use crate::wire::staged::Staged;
 use crate::wire::template::Template;
 
 /// The configuration that is looked for when none is named.
@@ -40,6 +41,8 @@ pub struct RunSettings {
     pub poll_interval_ms: u64,
     /// None: no tolerations are added.
     pub node_loss_after_s: Option<u64>,
+    /// Files that the executors find; none: no files are staged.
+    pub staged: Option<Staged>,
     pub lease: bool,
     /// No two drivers of the application at once, of whatever instances.
     pub exclusive: bool,
@@ -148,6 +151,7 @@ impl RunSettings {
             poll_interval_ms: config.poll_interval_ms,
             // Whole seconds, never shorter than what was asked for.
             node_loss_after_s: Some(config.node_loss_after_ms.div_ceil(1_000)).filter(|s| *s > 0),
+            staged: staged(args),
             lease: config.lease,
             exclusive,
             orphans: config.orphans,
@@ -171,6 +175,7 @@ impl RunSettings {
             owner: run.owner.clone(),
             driver_host: run.driver_host.clone(),
             node_loss_after_s: self.node_loss_after_s,
+            staged: self.staged.clone(),
             container: group.and_then(|group| group.container.clone()),
             fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
             growth: group.and_then(|group| group.growth.clone()),
@@ -188,6 +193,12 @@ pub fn are_absent(args: &FileArgs, world: &World<'_>) -> bool {
         || args.template.is_some()
         || args.executors.is_some();
     !flagged && !world.dir.join(DEFAULT_FILE).exists()
+}
+
+/// Each of the two flags asks for the other.
+fn staged(args: &RunArgs) -> Option<Staged> {
+    let (secret, image) = (args.files_secret.clone(), args.files_image.clone());
+    secret.zip(image).map(|(secret, image)| Staged { secret, image })
 }
 
 /// Random bits from the system's own source, for what only has to differ from run to run.

@@ -16,6 +16,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::render::NAMESPACE_SHOWN;
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, RunSettings};
+use crate::cli::stage::Outgoing;
 use crate::cli::{World, manifest, print};
 use crate::core::refusal::Class;
 use crate::kube::objects::{Kind, Objects};
@@ -47,12 +48,22 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     let mut plan = plan(&asked, world)?;
     let connection = Connection::new(&args.server, world)?;
     plan.or_namespace(&connection.namespace);
-    let made = manifests(&plan)?;
+    let outgoing = Outgoing::of_submission(&args.stage, world)?;
+    // The server is to have checked all of it before a file is sent.
+    plan.ticket = outgoing.as_ref().map(|outgoing| outgoing.ticket(Vec::new()));
+    let mut made = manifests(&plan)?;
     made.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
     let now_s = Timestamp::now().as_second();
+    let app = plan.app.clone();
+    let failed = |why: NotSubmitted| failure(&app, &connection, &why);
+    if let Some(outgoing) = outgoing.filter(|_| !args.dry_run) {
+        let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
+        submission.check().map_err(failed)?;
+        plan.ticket = Some(outgoing.send(&plan.namespace, &plan.app)?);
+        made = manifests(&plan)?;
+    }
     let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
-    let failed = |why: NotSubmitted| failure(&plan.app, &connection, &why);
     if args.dry_run {
         let unknown = submission.check().map_err(failed)?;
         tell_unknown(&unknown, &plan);
@@ -199,6 +210,7 @@ fn plan(asked: &Asked<'_>, world: &World<'_>) -> Result<Plan, Failure> {
         // Of two pods of a Job one may be out of reach, and alive; without the Lease there is no way.
         exclusive: config.exclusive.unwrap_or(config.lease),
         create_rbac: asked.create_rbac,
+        ticket: None,
     })
 }
 

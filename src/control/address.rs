@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::serve::Listen;
+use crate::serve::token::TokenError;
 use crate::wire::control_addr::{ControlAddr, SOCKET_PATH_BYTES_MAX};
 
 /// A socket that is listened on; a unix one is removed from the file system at the end.
@@ -248,7 +249,7 @@ pub enum ControlError {
     /// A TCP address without a token file.
     NoToken { address: ControlAddr },
     /// The token file will not do.
-    TokenFile { path: PathBuf, what: String },
+    TokenFile(TokenError),
 }
 
 impl fmt::Display for ControlError {
@@ -275,14 +276,18 @@ impl fmt::Display for ControlError {
                 "control address {address} needs --control-token-file: everybody on this host can \
                  reach it"
             ),
-            Self::TokenFile { path, what } => {
-                write!(f, "control token file {}: {what}", path.display())
-            }
+            Self::TokenFile(error) => write!(f, "control {error}"),
         }
     }
 }
 
 impl std::error::Error for ControlError {}
+
+impl From<TokenError> for ControlError {
+    fn from(error: TokenError) -> Self {
+        Self::TokenFile(error)
+    }
+}
 
 /// How long a socket's full queue is waited for before it is called live.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);

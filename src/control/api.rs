@@ -6,10 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::address::{Bound, ControlError, SocketFile};
-use crate::control::token::Token;
 use crate::control::{Busy, Core, Drafts, Events, NoDraft, Read};
 use crate::core::command::{Command, Reply};
 use crate::core::ids::GroupName;
+use crate::serve::token::Token;
 use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::control::address::{ControlError, connect_unix, live_sockets};
-use crate::control::token::Token;
 use crate::core::command::AfterKill;
 use crate::core::ids::ExecutorId;
+use crate::serve::token::Token;
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::StatusJson;
@@ -51,7 +51,9 @@ impl Client {
             None => ControlAddr::Unix(only_socket(whom)?),
         };
         let token = match (&address, &whom.token_file) {
-            (ControlAddr::Tcp(_), Some(path)) => Some(Token::read(path)?),
+            (ControlAddr::Tcp(_), Some(path)) => {
+                Some(Token::read(path).map_err(ControlError::from)?)
+            }
             (ControlAddr::Tcp(_), None) => return Err(ControlError::NoToken { address }.into()),
             (ControlAddr::Unix(_), _) => None,
         };

@@ -4,7 +4,6 @@ pub mod address;
 pub mod api;
 pub mod client;
 pub mod table;
-pub mod token;
 
 #[cfg(test)]
 pub(crate) mod tests;

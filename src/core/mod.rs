@@ -6,6 +6,7 @@ pub mod action;
 pub mod backoff;
 pub mod brake;
 pub mod budget;
+pub mod bundle;
 pub mod command;
 pub mod event;
 pub mod executors;

@@ -17,7 +17,7 @@ use crate::dev::faults::{self, Body, Fault, Struck};
 use crate::dev::refused::{Refused, go_quoted};
 use crate::dev::route::{self, Route};
 use crate::dev::time;
-use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
+use crate::serve::{Handler, Limits, Listen, Plain, Request, Responder, Server};
 
 /// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
 const CONNECTIONS_MAX: usize = 512;
@@ -259,7 +259,7 @@ impl Desk {
             refusal: |status, why| Refused::limit(status, why, BODY_BYTES_MAX).body().to_string(),
             ..Limits::default()
         };
-        let listen = Listen::Tls(listener, Arc::clone(&self.tls));
+        let listen = Listen::Tls(listener, Arc::clone(&self.tls), Plain::Served);
         Server::start(listen, limits, "dev-api", Arc::clone(&self.handler))
     }
 }

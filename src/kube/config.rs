@@ -95,7 +95,7 @@ impl<'a> Sources<'a> {
                 field,
                 format!(
                     "absent, SSL_CERT_FILE is not set and none of {} exists: no authority can \
-                     vouch for the API server",
+                     vouch for the server",
                     self.ca_bundles.join(", ")
                 ),
             )),
@@ -143,8 +143,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reads a server URL; what is wrong with it otherwise.
+    /// Reads a server URL; what is wrong with it otherwise. Without TLS it has to be this machine's.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
+        let server = Self::parse_any(url)?;
+        if !server.tls && !server.is_loopback() {
+            return Err(format!("{url:?}: plain http is for loopback only, write https://"));
+        }
+        Ok(server)
+    }
+
+    /// The same for a server that is spoken to without TLS wherever it is.
+    pub(crate) fn parse_any(url: &str) -> Result<Self, String> {
         let uri: Uri = url.trim().parse().map_err(|e| format!("{url:?} is not a URL: {e}"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err(format!("{url:?} is not a URL with scheme and host: write https://HOST"));
@@ -164,11 +173,7 @@ impl Server {
         if host.is_empty() || (host.contains(':') && host.parse::<Ipv6Addr>().is_err()) {
             return Err(format!("{url:?} has no valid host"));
         }
-        let server = Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() };
-        if !tls && !server.is_loopback() {
-            return Err(format!("{url:?}: plain http is for loopback only, write https://"));
-        }
-        Ok(server)
+        Ok(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 
     /// Whether the host is this machine, told from its spelling alone.

@@ -41,14 +41,14 @@ const UNARY_INPUT_BYTES: usize = 16 << 10;
 const STREAM_INPUT_BYTES: usize = 64 << 10;
 
 /// What any connection writes at once, in bytes: a pod fits.
-const OUTPUT_BYTES: usize = 8 << 10;
+pub(super) const OUTPUT_BYTES: usize = 8 << 10;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a stream may take to begin.
-const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the files of the certificates are looked at.
 const MATERIAL_AGE_MAX: Duration = Duration::from_secs(60);
@@ -322,10 +322,7 @@ impl Http {
             limit: Limit::Idle(idle_timeout),
         };
         let agent = |link: &Linked| self.streams.agent(&self.shared.cluster, link);
-        let response = self.shared.exchange(&outgoing, &agent)?;
-        let (head, body) = response.into_parts();
-        let (retry_after, json) = (retry_after(&head.headers), is_json(&head.headers));
-        Ok(Stream::new(head.status.as_u16(), retry_after, json, body, idle_timeout))
+        Ok(opened(self.shared.exchange(&outgoing, &agent)?, idle_timeout))
     }
 
     /// Ends the streams of this client and its clones, from any thread.
@@ -529,6 +526,13 @@ fn discard(response: http::Response<Body>) {
     let _ = io::copy(&mut rest, &mut io::sink());
 }
 
+/// An answer whose body is read as it comes.
+pub(super) fn opened(response: http::Response<Body>, idle_timeout: Duration) -> Stream {
+    let (head, body) = response.into_parts();
+    let (retry_after, json) = (retry_after(&head.headers), is_json(&head.headers));
+    Stream::new(head.status.as_u16(), retry_after, json, body, idle_timeout)
+}
+
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?;
     seconds.trim().parse().ok().map(Duration::from_secs)
@@ -554,11 +558,15 @@ fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent 
 }
 
 /// An agent whose connections serve one stream each.
-pub(super) fn stream_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
+pub(super) fn stream_agent(
+    cluster: &Cluster,
+    settings: Option<Arc<ClientConfig>>,
+    output_bytes: usize,
+) -> Agent {
     let config = agent_config(cluster)
         .max_idle_connections(0)
         .input_buffer_size(STREAM_INPUT_BYTES)
-        .output_buffer_size(OUTPUT_BYTES)
+        .output_buffer_size(output_bytes)
         .build();
     agent(cluster, config, settings)
 }

@@ -2,6 +2,7 @@
 
 pub mod api;
 mod auth;
+pub mod callers;
 pub mod config;
 mod connector;
 mod exec;
@@ -15,7 +16,8 @@ pub mod preflight;
 mod proxy;
 pub mod story;
 mod stream;
-mod tls;
+pub mod tls;
+pub mod transfer;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ureq::{Agent, Body, BodyReader, Timeout};
 
 use super::config::Cluster;
-use super::http::{Linked, TransportError, stream_agent};
+use super::http::{Linked, OUTPUT_BYTES, TransportError, stream_agent};
 
 /// What is read ahead of the consumer, in bytes.
 const READ_AHEAD_BYTES: usize = 64 << 10;
@@ -116,7 +116,7 @@ impl StreamHandle {
             // Its streams have outlived several certificates: they are due to be opened again.
             family.agents.remove(0).1.shutdown();
         }
-        let agent = stream_agent(cluster, linked.settings.clone());
+        let agent = stream_agent(cluster, linked.settings.clone(), OUTPUT_BYTES);
         family.agents.push((linked.generation, agent.clone()));
         Ok(agent)
     }

@@ -2,16 +2,18 @@
 //! Opens no connection.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use super::config::{Cluster, ConfigError, Trust};
+use super::config::{Cluster, ConfigError, Trust, read_file};
 
 /// A certificate chain and its private key, PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -84,12 +86,26 @@ impl Material {
 
 /// Checks a pair that was not read from the configuration.
 pub(super) fn check_pair(pair: &CertPair, places: (&str, &str)) -> Result<(), ConfigError> {
-    let places = (places.0.to_owned(), places.1.to_owned());
+    certified_key(pair, (places.0.to_owned(), places.1.to_owned())).map(drop)
+}
+
+/// What a server proves with who it is: a chain and its key out of two files, PEM.
+///
+/// # Errors
+/// One of them cannot be read or used, or the two do not belong together.
+pub fn server_identity(chain: &Path, key: &Path) -> Result<CertifiedKey, ConfigError> {
+    let read = |path: &Path| {
+        read_file(path)
+            .map_err(|e| ConfigError::File { file: path.to_owned(), problem: e.to_string() })
+    };
+    let pair = CertPair { chain: read(chain)?, key: read(key)? };
+    certified_key(&pair, (chain.display().to_string(), key.display().to_string()))
+}
+
+fn certified_key(pair: &CertPair, places: (String, String)) -> Result<CertifiedKey, ConfigError> {
     let (chain, key) = parse_pair(pair, &places)?;
     let provider = rustls::crypto::ring::default_provider();
-    rustls::sign::CertifiedKey::from_der(chain, key, &provider)
-        .map_err(|e| pair_mistake(places, &e))?;
-    Ok(())
+    CertifiedKey::from_der(chain, key, &provider).map_err(|e| pair_mistake(places, &e))
 }
 
 /// Which of the two is wrong, and what to do about it.

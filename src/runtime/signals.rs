@@ -104,6 +104,15 @@ impl Signals {
         &self.wake
     }
 
+    /// Waits for a signal that ends a server: a terminal that closes is one, too.
+    pub fn until_stopped(&self) {
+        while !self.take().any(Signal::is_stop_without_driver) {
+            if self.wake().recv().is_err() {
+                return;
+            }
+        }
+    }
+
     /// Those that came since the last call, each at most once.
     pub fn take(&self) -> impl Iterator<Item = Signal> + use<> {
         let pending = self.pending.swap(0, Ordering::AcqRel);

@@ -4,7 +4,7 @@ use std::net::Shutdown;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::serve::request::{Head, Input, Request, Stop};
+use crate::serve::request::{Body, Head, Input, Request, Stop};
 use crate::serve::response::{Answer, Output, Responder};
 use crate::serve::socket::{Pace, Socket};
 use crate::serve::{Handler, Limits};
@@ -56,8 +56,12 @@ pub(super) fn serve(
         let request = next_request(&mut input, &mut output, handler);
         waiting.set(Step::AtWork);
         match request {
-            Ok(request) => {
-                let handled = handler.handle(request, Responder::new(&mut output));
+            Ok((request, body)) => {
+                let responder = Responder::new(&mut output);
+                let handled = match body.zip(handler.receiver(&request)) {
+                    Some((mut body, receiver)) => receiver.receive(request, &mut body, responder),
+                    None => handler.handle(request, responder),
+                };
                 if output.answer == Answer::Owed {
                     refuse(&mut output, limits, 500, "the request was not answered");
                 }
@@ -76,12 +80,12 @@ pub(super) fn serve(
     linger(socket, output.answer);
 }
 
-/// The next request with its body; `output` learns how to answer it.
-fn next_request(
-    input: &mut Input<'_>,
+/// The next request with its body, or the way to it; `output` learns how to answer it.
+fn next_request<'i, 's>(
+    input: &'i mut Input<'s>,
     output: &mut Output,
     handler: &dyn Handler,
-) -> Result<Request, Stop> {
+) -> Result<(Request, Option<Body<'i, 's>>), Stop> {
     // Until the request is understood, the end of the connection is all that can be promised.
     output.keep_alive = false;
     output.head_only = false;
@@ -93,13 +97,16 @@ fn next_request(
     if let Some((status, why)) = handler.refuse(&request) {
         return Err(Stop::Refused(status, why));
     }
+    if handler.receiver(&request).is_some() {
+        return Ok((request, Some(Body::new(input, framing, expects_continue)?)));
+    }
     input.check_length(framing)?;
     if expects_continue && !input.has_bytes() {
-        output.send_interim().map_err(|_| Stop::Closed)?;
+        input.ask().map_err(|_| Stop::Closed)?;
     }
     request.body = input.read_body(framing)?;
     output.keep_alive = keep_alive;
-    Ok(request)
+    Ok((request, None))
 }
 
 /// Tells the client what is wrong.

@@ -21,18 +21,27 @@ use crate::serve::{Handler, Limits, STACK_BYTES};
 #[derive(Debug)]
 pub enum Listen {
     Tcp(TcpListener),
-    /// TLS for the clients that begin so, plain bytes for the others.
-    Tls(TcpListener, Arc<ServerConfig>),
+    /// TLS; what those get who begin otherwise stands beside it.
+    Tls(TcpListener, Arc<ServerConfig>, Plain),
     Unix(UnixListener),
+}
+
+/// What a client gets who speaks no TLS where it is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// The same answers, in plain bytes.
+    Served,
+    /// One answer, that it has to be TLS.
+    Refused,
 }
 
 impl Listen {
     fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Tcp(listener) => accept_tcp(listener).map(Socket::Tcp),
-            Self::Tls(listener, settings) => {
+            Self::Tls(listener, settings, plain) => {
                 let stream = accept_tcp(listener)?;
-                Ok(Socket::Tls(TlsSocket::new(stream, Arc::clone(settings))))
+                Ok(Socket::Tls(TlsSocket::new(stream, Arc::clone(settings), *plain)))
             }
             Self::Unix(listener) => listener.accept().map(|(stream, _)| Socket::Unix(stream)),
         }
@@ -40,7 +49,7 @@ impl Listen {
 
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(listener) | Self::Tls(listener, _) => listener.as_fd(),
+            Self::Tcp(listener) | Self::Tls(listener, ..) => listener.as_fd(),
             Self::Unix(listener) => listener.as_fd(),
         }
     }
@@ -87,7 +96,7 @@ impl Server {
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.shared.listen {
-            Listen::Tcp(listener) | Listen::Tls(listener, _) => listener.local_addr().ok(),
+            Listen::Tcp(listener) | Listen::Tls(listener, ..) => listener.local_addr().ok(),
             Listen::Unix(_) => None,
         }
     }

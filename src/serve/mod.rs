@@ -1,7 +1,8 @@
 //! One small HTTP/1.1 server on TCP or a unix socket, with limits, for control, dev and stage.
 //!
 //! One thread per connection, at most `Limits::connections_max` of them. Knows HTTP and nothing of
-//! what is served: a `Handler` gets a whole request and answers through its `Responder`.
+//! what is served: a `Handler` gets a whole request and answers through its `Responder`; what is too
+//! large for memory goes in by a `Receiver` and out by `Responder::send_from`.
 
 mod connection;
 mod listener;
@@ -11,9 +12,10 @@ mod socket;
 #[cfg(test)]
 mod tests;
 mod tls;
+pub mod token;
 
-pub use listener::{Listen, Server};
-pub use request::Request;
+pub use listener::{Listen, Plain, Server};
+pub use request::{Body, Request};
 pub use response::{ChunkWriter, Responder};
 
 use std::io;
@@ -27,7 +29,7 @@ pub struct Limits {
     pub connections_max: usize,
     /// Request line and headers together; more is answered with 431.
     pub header_bytes_max: usize,
-    /// A request's body; more is answered with 413.
+    /// A request's body that is read whole; more is answered with 413.
     pub body_bytes_max: usize,
     /// From the first byte of a request to the end of its headers, in total; then again for the
     /// body, which gets a second more for each `PACE_BYTES` that arrived.
@@ -75,6 +77,26 @@ pub trait Handler: Send + Sync {
     fn refuse(&self, _request: &Request) -> Option<(u16, &'static str)> {
         None
     }
+
+    /// Who takes the body of this request bit by bit; none where it is to be read whole.
+    fn receiver(&self, _request: &Request) -> Option<&dyn Receiver> {
+        None
+    }
+}
+
+/// What takes requests whose bodies are too large for memory.
+pub trait Receiver: Send + Sync {
+    /// Answers one request, whose own body is empty; the connection ends with the answer. A client
+    /// that waits to be asked for `body` is asked by the first read of it.
+    ///
+    /// # Errors
+    /// As `Handler::handle`.
+    fn receive(
+        &self,
+        request: Request,
+        body: &mut Body<'_, '_>,
+        responder: Responder<'_>,
+    ) -> io::Result<()>;
 }
 
 /// A slow but honest client gets one second more for each of these many bytes that went through.

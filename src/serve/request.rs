@@ -1,6 +1,7 @@
 //! Owns the way in: one request's head and body out of the bytes of a connection. Every answer
 //! that HTTP asks for here is a `Stop::Refused`. Does not write.
 
+use std::io::{self, Read};
 use std::time::Duration;
 
 use crate::serve::Limits;
@@ -134,6 +135,11 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Tells a client that waits for it to send the body.
+    pub(super) fn ask(&self) -> io::Result<()> {
+        self.socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n", self.limits.write_timeout)
+    }
+
     /// True where the client has sent (some of) the body without being asked to.
     pub(super) fn has_bytes(&self) -> bool {
         !self.buffer.is_empty()
@@ -224,15 +230,85 @@ impl<'a> Input<'a> {
 
     /// One read; 0 is the end of the connection.
     fn fill(&mut self, timeout: Duration) -> Result<usize, Stop> {
-        if self.timeout != Some(timeout) {
-            self.socket.set_read_timeout(timeout).map_err(|_| Stop::Closed)?;
-            self.timeout = Some(timeout);
-        }
+        self.set_timeout(timeout).map_err(|_| Stop::Closed)?;
         let n_before = self.buffer.len();
         self.buffer.resize(n_before + READ_BYTES, 0);
         let answer = self.socket.read(&mut self.buffer[n_before..]);
         self.buffer.truncate(n_before + *answer.as_ref().unwrap_or(&0));
         answer.map_err(|error| if is_timeout(&error) { TOO_SLOW } else { Stop::Closed })
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        if self.timeout != Some(timeout) {
+            self.socket.set_read_timeout(timeout)?;
+            self.timeout = Some(timeout);
+        }
+        Ok(())
+    }
+}
+
+/// A body that is read as it comes, for a `Receiver`. `Ok(0)` is the end of all of it: a client that
+/// goes earlier is an error, and so is one that is too slow.
+#[derive(Debug)]
+pub struct Body<'i, 's> {
+    input: &'i mut Input<'s>,
+    length: u64,
+    n_read: u64,
+    pace: Pace,
+    /// The client has not been asked yet, and waits for it.
+    waits: bool,
+}
+
+impl<'i, 's> Body<'i, 's> {
+    /// Refuses chunks: who takes a large body has to know its length before it comes.
+    pub(super) fn new(
+        input: &'i mut Input<'s>,
+        framing: Framing,
+        expects_continue: bool,
+    ) -> Result<Self, Stop> {
+        let Framing::Length(length) = framing else {
+            return Err(Stop::Refused(411, "the body's length is missing"));
+        };
+        let pace = Pace::start(input.limits.read_timeout);
+        let waits = expects_continue && !input.has_bytes();
+        Ok(Self { input, length, n_read: 0, pace, waits })
+    }
+
+    /// Of all of it, in bytes, as it was announced.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+impl Read for Body<'_, '_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.length - self.n_read;
+        let room = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        if room == 0 {
+            return Ok(0);
+        }
+        if std::mem::take(&mut self.waits) {
+            self.input.ask()?;
+        }
+        let n_read = match self.input.buffer.len().min(room) {
+            0 => {
+                let given = self.pace.left(self.n_read).ok_or(io::ErrorKind::TimedOut)?;
+                // A client that says nothing is not given what its earlier bytes have earned.
+                self.input.set_timeout(given.min(self.input.limits.read_timeout))?;
+                self.input.socket.read(&mut bytes[..room])?
+            }
+            n => {
+                bytes[..n].copy_from_slice(&self.input.buffer[..n]);
+                self.input.buffer.drain(..n);
+                n
+            }
+        };
+        if n_read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.n_read += n_read as u64;
+        Ok(n_read)
     }
 }
 

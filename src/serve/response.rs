@@ -1,6 +1,6 @@
 //! Owns the way out: status line, headers, bodies and chunks. Does not read requests.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,11 +44,6 @@ impl Output {
             keep_alive: false,
             answer: Answer::Owed,
         }
-    }
-
-    /// Sends bytes that are no part of an answer: `100 Continue`.
-    pub(super) fn send_interim(&mut self) -> io::Result<()> {
-        self.socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n", self.write_timeout)
     }
 
     /// Sends a whole answer.
@@ -118,6 +113,37 @@ impl<'a> Responder<'a> {
     /// The client has gone or takes nothing.
     pub fn send(self, status: u16, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
         self.output.send(status, headers, body)
+    }
+
+    /// Answers with the `length` bytes that `body` gives, which are never held all at once. Where
+    /// it gives fewer the connection is cut, so that the client knows.
+    ///
+    /// # Errors
+    /// The client has gone or takes nothing, or `body` cannot be read.
+    pub fn send_from(
+        self,
+        status: u16,
+        headers: &[(&str, &str)],
+        length: u64,
+        body: &mut dyn Read,
+    ) -> io::Result<()> {
+        let output = self.output;
+        output.begin(status, headers);
+        push(&mut output.buffer, &["content-length: ", &length.to_string(), "\r\n\r\n"]);
+        output.flush_buffer()?;
+        let mut left = if output.head_only { 0 } else { length };
+        let mut block = vec![0; BLOCK_BYTES];
+        while left > 0 {
+            let room = usize::try_from(left).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
+            let n_read = body.read(&mut block[..room])?;
+            if n_read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            output.socket.write_all(&block[..n_read], output.write_timeout)?;
+            left -= n_read as u64;
+        }
+        output.answer = Answer::Sent;
+        Ok(())
     }
 
     /// Ends the connection without an answer.
@@ -222,6 +248,7 @@ fn reason(status: u16) -> &'static str {
         201 => "Created",
         202 => "Accepted",
         204 => "No Content",
+        206 => "Partial Content",
         304 => "Not Modified",
         400 => "Bad Request",
         401 => "Unauthorized",
@@ -232,8 +259,10 @@ fn reason(status: u16) -> &'static str {
         408 => "Request Timeout",
         409 => "Conflict",
         410 => "Gone",
+        411 => "Length Required",
         413 => "Content Too Large",
         415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
         422 => "Unprocessable Content",
         429 => "Too Many Requests",
@@ -243,6 +272,7 @@ fn reason(status: u16) -> &'static str {
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
+        507 => "Insufficient Storage",
         // The phrase may be empty; only people read it.
         _ => "",
     }
@@ -250,6 +280,9 @@ fn reason(status: u16) -> &'static str {
 
 /// Larger bodies are written without being copied; the buffer is never kept larger.
 const BUFFER_BYTES_KEPT: usize = 16 << 10;
+
+/// What is read of a large body at once; each such block is given the time of one write.
+const BLOCK_BYTES: usize = 64 << 10;
 
 /// A chunk is sent at the latest when it is this large.
 const CHUNK_BYTES_MAX: usize = 64 << 10;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::core::rng::Rng;
 use crate::serve::connection;
 use crate::serve::socket::Socket;
-use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
+use crate::serve::{Body, Handler, Limits, Listen, Receiver, Request, Responder, Server};
 
 /// Says what it was asked; streams, hangs and fails on request.
 struct Echo;
@@ -18,6 +18,10 @@ struct Echo;
 impl Handler for Echo {
     fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
         (request.path == "/secret").then_some((401, "who are you?"))
+    }
+
+    fn receiver(&self, request: &Request) -> Option<&dyn Receiver> {
+        request.path.starts_with("/take").then_some(self)
     }
 
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
@@ -46,6 +50,8 @@ impl Handler for Echo {
                 Ok(())
             }
             "/silent" => Ok(()),
+            "/large" => responder.send_from(206, &[], 200_000, &mut io::repeat(b'l')),
+            "/short" => responder.send_from(200, &[], 200_000, &mut io::repeat(b's').take(100_000)),
             "/split" => responder.send(200, &[("x-echo", "a\r\nx-bad: 1")], b""),
             "/none" => responder.send(204, &[], b""),
             _ => {
@@ -58,6 +64,26 @@ impl Handler for Echo {
                 responder.send(200, &[], body.as_bytes())
             }
         }
+    }
+}
+
+/// Counts what comes; has no use for what comes to `/not`.
+impl Receiver for Echo {
+    fn receive(
+        &self,
+        request: Request,
+        body: &mut Body<'_, '_>,
+        responder: Responder<'_>,
+    ) -> io::Result<()> {
+        if request.path == "/take/not" {
+            return responder.send(403, &[], b"not you");
+        }
+        let (length, copied) = (body.length(), io::copy(body, &mut io::sink()));
+        let text = match copied {
+            Ok(n) => format!("{n} of {length}"),
+            Err(error) => format!("{:?}", error.kind()),
+        };
+        responder.send(200, &[], text.as_bytes())
     }
 }
 
@@ -323,6 +349,68 @@ fn an_answer_before_the_end_of_a_large_body_is_not_lost() {
     stream.write_all(&vec![b'x'; 500_000]).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(answers(&read_all(&mut stream)), [(413, r#"{"error":"the body is too large"}"#)]);
+}
+
+#[test]
+fn bodies_larger_than_memory_is_given_for_go_in_and_out() {
+    let server = start(LIMITS);
+    let put = |path: &str, framing: &str, body: &str| {
+        let head = format!("PUT {path} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n{body}");
+        exchange(&server, head.as_bytes())
+    };
+    let large = "b".repeat(500_000);
+    for (path, framing, body, want) in [
+        ("/take", "content-length: 500000", large.as_str(), (200, "500000 of 500000")),
+        ("/take", "content-length: 0", "", (200, "0 of 0")),
+        ("/take", "content-length: 500001", &large, (200, "UnexpectedEof")),
+        (
+            "/take",
+            "transfer-encoding: chunked",
+            "0\r\n\r\n",
+            (411, r#"{"error":"the body's length is missing"}"#),
+        ),
+        ("/take/not", "content-length: 500000", &large, (403, "not you")),
+    ] {
+        let text = put(path, framing, body);
+        assert_eq!(answers(&text), [want], "{path} {framing}");
+        assert!(text.contains("connection: close\r\n"), "{text:?}");
+    }
+    let text = exchange(&server, b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert_eq!(answers(&text), [(206, "l".repeat(200_000).as_str())]);
+    let text = exchange(&server, b"HEAD /large HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(text.contains("content-length: 200000\r\n") && text.ends_with("\r\n\r\n"), "{text:?}");
+}
+
+#[test]
+fn a_body_that_ends_too_early_is_cut() {
+    let server = start(LIMITS);
+    let mut stream = connect(&server);
+    stream.write_all(b"GET /short HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    // A reset, or an end that comes too early: by neither is it taken for the whole.
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.len() < 200_000, "{}", answer.len());
+}
+
+#[test]
+fn a_large_body_is_asked_for_by_the_first_read_of_it() {
+    let server = start(LIMITS);
+    let head = "HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n";
+    let mut stream = connect(&server);
+    write!(stream, "PUT /take {head}").unwrap();
+    let mut interim = [0; 25];
+    stream.read_exact(&mut interim).unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"body").unwrap();
+    assert_eq!(answers(&read_all(&mut stream)), [(200, "4 of 4")]);
+    let mut stream = connect(&server);
+    write!(stream, "PUT /take/not {head}").unwrap();
+    assert_eq!(answers(&read_all(&mut stream)), [(403, "not you")]);
+    // Whoever falls silent is not waited for longer because of what came before.
+    let mut stream = connect(&server);
+    write!(stream, "PUT /take HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n").unwrap();
+    stream.write_all(&vec![b'x'; 800_000]).unwrap();
+    assert_eq!(answers(&read_all(&mut stream)), [(200, "WouldBlock")]);
 }
 
 #[test]

@@ -10,13 +10,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::net::{RecvFlags, recv};
 use rustls::{ServerConfig, ServerConnection};
 
+use crate::serve::listener::Plain;
+
 /// What a TLS client's first byte is: a record of the handshake. No HTTP begins so.
 const HANDSHAKE: u8 = 0x16;
 
-/// A connection whose client chooses: TLS, or plain bytes.
+/// What somebody is told who speaks no TLS where nothing else is spoken.
+const TLS_ONLY: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nthis port speaks TLS: use https://\n";
+
+/// A connection whose client begins TLS, or, where it may, speaks plain bytes.
 pub(super) struct TlsSocket {
     stream: TcpStream,
     session: Mutex<Session>,
+    plain: Plain,
 }
 
 enum Session {
@@ -33,8 +40,8 @@ impl fmt::Debug for TlsSocket {
 }
 
 impl TlsSocket {
-    pub(super) fn new(stream: TcpStream, settings: Arc<ServerConfig>) -> Self {
-        Self { stream, session: Mutex::new(Session::Unknown(settings)) }
+    pub(super) fn new(stream: TcpStream, settings: Arc<ServerConfig>, plain: Plain) -> Self {
+        Self { stream, session: Mutex::new(Session::Unknown(settings)), plain }
     }
 
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -48,7 +55,13 @@ impl TlsSocket {
                     let fresh = ServerConnection::new(Arc::clone(settings));
                     Session::Tls(Box::new(fresh.map_err(io::Error::other)?))
                 }
-                _ => Session::Plain,
+                _ if self.plain == Plain::Served => Session::Plain,
+                _ => {
+                    // Unread bytes would have the answer thrown away with the connection.
+                    let _ = (&self.stream).read(buffer)?;
+                    (&self.stream).write_all(TLS_ONLY)?;
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
             };
         }
         match &mut *session {

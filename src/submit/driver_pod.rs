@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::submit::files::CONFIG_DIR;
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
+use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
 
 /// Where the control API's socket lies: the first of the folders that posse looks at.
@@ -49,6 +50,9 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let mut warnings = Vec::new();
     let mut spec = template.spec.clone();
     let container = build.add_driver(&mut spec)?;
+    if let Some(staged) = plan.staged() {
+        staged.lay_over(&template, &mut spec)?;
+    }
     build.add_posse(&mut spec)?;
     build.add_volumes(&mut spec)?;
     build.add_place(&mut spec)?;
@@ -84,9 +88,14 @@ impl Build<'_> {
         let config = self.plan.files.config_path();
         let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
         let as_job = (self.plan.pod.kind == DriverKind::Job).then_some("--as-job");
+        let staged = self.plan.staged();
+        let files = staged.iter().flat_map(|Staged { secret, image }| {
+            ["--files-secret", secret, "--files-image", image]
+        });
         let given = self.plan.args.iter().map(String::as_str);
         let exclusive = self.plan.exclusive.then_some("--exclusive");
-        let words = first.into_iter().chain(as_job).chain(exclusive).chain(given);
+        let flags = as_job.into_iter().chain(exclusive).chain(files);
+        let words = first.into_iter().chain(flags).chain(given);
         let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // What the template has its container run is the driver, where nothing else says so.
         if !theirs.is_empty() && !self.has_command() {

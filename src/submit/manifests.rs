@@ -3,12 +3,15 @@
 
 use std::fmt;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::submit::driver_pod::{DriverPodParts, driver_pod};
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
 use crate::wire::labels::{APP, DRIVER};
+use crate::wire::staged::TICKET_KEY;
 use crate::wire::template::TemplateError;
 use crate::wire::yaml::Node;
 
@@ -60,6 +63,12 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": plan.metadata(),
         "data": plan.files.data(),
     }));
+    if let Some(ticket) = &plan.ticket {
+        parts.push(json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": plan.metadata(), "type": "Opaque",
+            "data": { TICKET_KEY: BASE64_STANDARD.encode(ticket.to_json()) },
+        }));
+    }
     parts.push(json!({
         "apiVersion": "v1", "kind": "Service", "metadata": plan.metadata(),
         // Executors may dial before the driver's container counts as ready.

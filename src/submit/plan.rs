@@ -4,8 +4,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::submit::files::Files;
+use crate::wire::bundle::Ticket;
 use crate::wire::config::DriverPod;
 use crate::wire::labels::{APP, DRIVER, EXECUTORS, MANAGED_BY, SUBMISSION};
+use crate::wire::staged::Staged;
 use crate::wire::template::Template;
 
 /// What a driver pod has beyond its driver's and its executors' time to end, seconds: for the last
@@ -37,6 +39,8 @@ pub struct Plan {
     pub exclusive: bool,
     /// Make a service account with the rights that posse needs.
     pub create_rbac: bool,
+    /// How the pods fetch staged files; none: there are none.
+    pub ticket: Option<Ticket>,
 }
 
 /// The name of all that belongs to an application's driver.
@@ -94,6 +98,21 @@ impl Plan {
     #[must_use]
     pub fn ends_in_s(&self) -> u64 {
         self.grace_ms.saturating_add(self.stop_timeout_ms).div_ceil(1_000) + END_RESERVE_S
+    }
+
+    /// What every pod gets that is to find the staged files.
+    #[must_use]
+    pub fn staged(&self) -> Option<Staged> {
+        self.ticket.as_ref()?;
+        let ours = self.pod.posse_image.as_ref().or(self.pod.shorthands.image.as_ref());
+        // Without an image of its own posse is in the driver's.
+        let theirs = || {
+            let wanted = self.pod.container.as_deref();
+            let mut all = self.template.spec.get("containers")?.as_array()?.iter();
+            all.find(|one| wanted.is_none_or(|name| one["name"] == name))?["image"].as_str()
+        };
+        let image = ours.map(String::as_str).or_else(theirs).unwrap_or_default().to_owned();
+        Some(Staged { secret: self.name(), image })
     }
 
     /// Whose rights the pod has.

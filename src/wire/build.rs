@@ -13,6 +13,7 @@ use crate::wire::labels::{self, Selection};
 use crate::wire::memory::{Growth, Steps};
 use crate::wire::names::host_in_url;
 use crate::wire::placeholders::{self, Piece, Word};
+use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
 
 /// What the cluster keeps pods on a dead node for, when nobody says otherwise, are these taints.
@@ -45,6 +46,8 @@ pub struct Identity {
     pub container: Option<String>,
     /// Any other container's failure is the executor's end, too.
     pub fails_with_sidecars: bool,
+    /// Files that its pods find; none: no files are staged.
+    pub staged: Option<Staged>,
     /// How memory grows after the deciding container ran out of it; none: it does not.
     pub growth: Option<Growth>,
     /// How old a pod gets, in seconds; none: as old as its template lets it.
@@ -147,6 +150,9 @@ impl Build<'_> {
     fn pod(&mut self) -> Result<Value, TemplateError> {
         let mut metadata = self.template.metadata.clone();
         let mut spec = self.template.spec.clone();
+        if let Some(staged) = &self.identity.staged {
+            staged.lay_over(self.template, &mut spec)?;
+        }
         self.add_containers(&mut spec, &mut metadata)?;
         self.add_restart_policy(&mut spec);
         self.add_max_age(&mut spec);

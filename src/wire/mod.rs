@@ -2,6 +2,8 @@
 
 pub mod amounts;
 pub mod build;
+pub mod bundle;
+pub mod caller;
 pub mod config;
 pub mod control;
 pub mod control_addr;
@@ -21,8 +23,10 @@ pub mod placeholders;
 pub mod pod;
 pub mod preflight;
 pub mod quantity;
+pub mod range;
 pub mod review;
 pub mod section;
+pub mod staged;
 pub mod status;
 pub mod status_json;
 pub mod template;

@@ -9,6 +9,8 @@ pub const APP_LEN_MAX: usize = 40;
 pub const GROUP_LEN_MAX: usize = 40;
 /// The longest name of an instance.
 pub const INSTANCE_LEN_MAX: usize = 20;
+/// The longest name of a staged file: file systems take 255, and posse puts its own mark beside it.
+pub const FILE_NAME_BYTES_MAX: usize = 200;
 /// The longest pod name: it becomes the host name in the pod.
 pub const POD_NAME_LEN_MAX: usize = 63;
 /// Ids are allowed for up to ten digits.
@@ -57,6 +59,20 @@ pub fn namespace_mistake(name: &str) -> Option<String> {
     (!is_label(name)).then(|| {
         format!(
             "`{name}` is not a namespace: it has at most 63 of [a-z0-9-] and no `-` at its ends"
+        )
+    })
+}
+
+/// What is wrong with the name of a file that is to stand in a folder of ours.
+#[must_use]
+pub fn file_mistake(name: &str) -> Option<String> {
+    let sound = !matches!(name, "" | "." | "..")
+        && name.len() <= FILE_NAME_BYTES_MAX
+        && !name.chars().any(|c| c == '/' || c.is_control());
+    (!sound).then(|| {
+        format!(
+            "{name:?} is not a file's name: it has at most {FILE_NAME_BYTES_MAX} bytes, no `/` and \
+             no control characters"
         )
     })
 }

@@ -198,6 +198,7 @@ impl Template {
             owner,
             driver_host: any(),
             node_loss_after_s: Some(1),
+            staged: None,
             container: container.map(str::to_owned),
             fails_with_sidecars: false,
             growth: growth.cloned(),

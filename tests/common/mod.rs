@@ -19,4 +19,5 @@ pub mod reaper;
 pub mod runner;
 pub mod scene;
 pub mod server;
+pub mod stage;
 pub mod wait;

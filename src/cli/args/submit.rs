@@ -4,16 +4,21 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::cli::args::stage::StageFileArgs;
 use crate::cli::args::{FileArgs, ServerArgs, duration_ms, named};
 use crate::wire::names;
 
 /// `posse submit`.
 #[derive(Args, Clone, Debug, Default)]
+// `--file` is a file for the pods here, once for each.
+#[command(mut_arg("file", |arg| arg.long("config")))]
 pub struct SubmitArgs {
     #[command(flatten)]
     pub file: FileArgs,
     #[command(flatten)]
     pub server: ServerArgs,
+    #[command(flatten)]
+    pub stage: StageFileArgs,
     /// Make a service account with the rights that posse needs, for this application alone
     #[arg(long)]
     pub create_rbac: bool,

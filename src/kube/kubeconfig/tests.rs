@@ -133,7 +133,7 @@ fn every_mistake_in_a_cluster_names_its_field() {
     check_cluster(
         &format!("{{{https}}}"),
         "certificate-authority: absent, SSL_CERT_FILE is not set and none of  exists: no \
-         authority can vouch for the API server",
+         authority can vouch for the server",
     );
 }
 

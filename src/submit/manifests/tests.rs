@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::submit::files::Files;
+use crate::wire::bundle::Ticket;
 use crate::wire::config::{Config, PodSource};
 use crate::wire::names;
 use crate::wire::template::Template;
@@ -30,6 +31,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         stop_timeout_ms: 10_000,
         exclusive: false,
         create_rbac: false,
+        ticket: None,
     };
     shape(&mut plan);
     plan
@@ -70,6 +72,40 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     let made = manifests(&plan("{image: i}", |plan| plan.app = longest)).unwrap();
     let name = made.keeper["metadata"]["name"].as_str().unwrap();
     assert!(name.len() + "-xxxxx".len() <= names::POD_NAME_LEN_MAX, "{name}");
+}
+
+#[test]
+fn files_come_with_a_secret_and_an_image_that_has_posse() {
+    let ticket =
+        Ticket { url: "https://stage".to_owned(), ca: None, insecure: false, bundles: Vec::new() };
+    for (driver, image) in [
+        ("{image: i}", "i"),
+        ("{posse_image: p, image: i}", "p"),
+        ("{posse_image: p}", "p"),
+        ("{pod: {spec: {containers: [{name: a, image: t}, {name: b, image: u}]}}}", "t"),
+        (
+            "{container: b, pod: {spec: {containers: [{name: a, image: t}, {name: b, image: u}]}}}",
+            "u",
+        ),
+    ] {
+        let made = manifests(&plan(driver, |plan| plan.ticket = Some(ticket.clone()))).unwrap();
+        let kinds: Vec<&str> = made.all().map(|object| object["kind"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["ConfigMap", "Secret", "Service", "Job"], "{driver}");
+        let spec = &made.pod["spec"];
+        let fetchers = spec["initContainers"].as_array().unwrap();
+        let fetcher = fetchers.iter().find(|one| one["name"] == "posse-files").unwrap();
+        assert_eq!(fetcher["image"], image, "{driver}");
+        let secret = json!({"name": "posse-ticket", "secret": {"secretName": "wc-driver"}});
+        assert!(spec["volumes"].as_array().unwrap().contains(&secret), "{driver}");
+        let mut containers = spec["containers"].as_array().unwrap().iter();
+        let args = containers.find_map(|one| one["args"].as_array()).unwrap();
+        let at = args.iter().position(|arg| arg == "--files-secret").unwrap();
+        let want = ["--files-secret", "wc-driver", "--files-image", image].map(|word| json!(word));
+        assert_eq!(args[at..at + 4], want, "{driver}");
+        assert!(args.iter().position(|arg| arg == "--").is_none_or(|dashes| at < dashes));
+    }
+    let made = built("{image: i}");
+    assert!(made.all().all(|object| object["kind"] != "Secret"));
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn identity() -> Identity {
         owner: None,
         driver_host: "10.1.2.3".to_owned(),
         node_loss_after_s: Some(60),
+        staged: None,
         container: None,
         fails_with_sidecars: false,
         growth: None,

@@ -1,11 +1,10 @@
-//! Owns the shared secret of a control address on TCP: reads it, compares it, never shows it.
+//! Owns a bearer's secret: reads it from a file, compares it with a header, never shows it. Knows
+//! nothing of what it opens.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
-
-use crate::control::address::ControlError;
+use std::path::{Path, PathBuf};
 
 /// The secret. Its Debug says only that there is one.
 #[derive(Clone)]
@@ -22,8 +21,8 @@ impl Token {
     ///
     /// # Errors
     /// The file cannot be read, or does not hold one word.
-    pub fn read(path: &Path) -> Result<Self, ControlError> {
-        let problem = |what: String| ControlError::TokenFile { path: path.to_owned(), what };
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        let problem = |what: String| TokenError { path: path.to_owned(), what };
         let file = File::open(path).map_err(|error| problem(error.to_string()))?;
         let mut text = String::new();
         file.take(TOKEN_BYTES_MAX + 1)
@@ -39,6 +38,11 @@ impl Token {
         Ok(Self(token.to_owned()))
     }
 
+    /// The secret itself, for the wire.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+
     /// The value of the header that shows it.
     pub(crate) fn header(&self) -> String {
         format!("Bearer {}", self.0)
@@ -47,17 +51,37 @@ impl Token {
     /// True where an `Authorization` header shows it. Takes as long for a near miss as for a far one.
     #[must_use]
     pub fn admits(&self, header: Option<&str>) -> bool {
-        let Some((scheme, shown)) = header.and_then(|header| header.split_once(' ')) else {
-            return false;
-        };
-        let (shown, ours) = (shown.trim().as_bytes(), self.0.as_bytes());
+        let Some(shown) = bearer(header) else { return false };
+        let (shown, ours) = (shown.as_bytes(), self.0.as_bytes());
         let mut difference = shown.len() ^ ours.len();
         for (i, &byte) in shown.iter().enumerate() {
             difference |= usize::from(byte ^ ours[i % ours.len()]);
         }
-        scheme.eq_ignore_ascii_case("bearer") && std::hint::black_box(difference) == 0
+        std::hint::black_box(difference) == 0
     }
 }
+
+/// What an `Authorization` header shows after `Bearer`.
+#[must_use]
+pub fn bearer(header: Option<&str>) -> Option<&str> {
+    let (scheme, shown) = header?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| shown.trim())
+}
+
+/// Why a file gives no token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenError {
+    path: PathBuf,
+    what: String,
+}
+
+impl fmt::Display for TokenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token file {}: {}", self.path.display(), self.what)
+    }
+}
+
+impl std::error::Error for TokenError {}
 
 /// Longer than any token in use.
 const TOKEN_BYTES_MAX: u64 = 4096;

@@ -1,0 +1,323 @@
+//! Owns `posse stage`: from what was typed to a server, an upload or a download.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli::args::stage::{
+    GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, StageFileArgs, TrustArgs,
+};
+use crate::cli::exit::{Code, Failure};
+use crate::cli::server::{Connection, sources};
+use crate::cli::{World, print};
+use crate::control::table::table;
+use crate::core::bundle::Patience;
+use crate::kube::config::read_file;
+use crate::kube::http::Http;
+use crate::kube::transfer::{Authorities, Peer, Transfer};
+use crate::runtime::signals::Signals;
+use crate::serve::token::Token;
+use crate::stage::fetch::fetch;
+use crate::stage::send::{self, Source, Upload};
+use crate::stage::server::{Admission, Options, Quotas, Stage, StageError};
+use crate::wire::bundle::{Entry, Ticket};
+
+/// How long `posse submit` waits for a stage server without progress.
+const SUBMIT_TIMEOUT_MS: u64 = 300_000;
+
+/// `posse stage`.
+///
+/// # Errors
+/// A mistake in what was typed (exit code 2), or it cannot be done (1).
+pub fn stage(args: &StageArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    match &args.command {
+        StageCommand::Serve(args) => serve(args, world, out),
+        StageCommand::Put(args) => put(args, world, out),
+        StageCommand::Get(args) => get(args, world, out),
+    }
+}
+
+fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    // First: a signal that comes while it starts must find somebody who stops it.
+    let signals = Signals::start()
+        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let pods = pods(args, world)?;
+    let admission = match (&args.token_file, pods.clone()) {
+        (Some(path), _) => {
+            let path = world.dir.join(path);
+            // A mistake in it is to be seen now, not with the first client.
+            Token::read(&path).map_err(|error| Failure::usage(error.to_string()))?;
+            Admission::Shared(path)
+        }
+        (None, Some(http)) => Admission::Review(http),
+        (None, None) => {
+            return Err(Failure::usage(
+                "--token-review asks the API server: run it in a pod, or name --kubeconfig",
+            ));
+        }
+    };
+    if pods.is_none() {
+        log::warn!(
+            "no API server is named: bundles are dropped {} s after their last use",
+            args.idle / 1000
+        );
+    }
+    let join = |path: &PathBuf| world.dir.join(path);
+    let stage = Stage::start(Options {
+        listen: args.listen,
+        dir: world.dir.join(&args.dir),
+        tls: args.cert.as_ref().map(join).zip(args.key.as_ref().map(join)),
+        admission,
+        quotas: Quotas {
+            bundle_bytes_max: args.bundle_bytes_max,
+            namespace_bytes_max: args.namespace_bytes_max,
+        },
+        patience: Patience { idle_ms: args.idle, gone_ms: args.gone },
+        pods,
+    })?;
+    let scheme = if args.insecure { "http" } else { "https" };
+    let address = stage.local_addr().unwrap_or(args.listen);
+    let printed = print(out, &format!("{scheme}://{address}\n"));
+    if printed.is_ok() {
+        signals.until_stopped();
+    }
+    stage.stop();
+    printed.map(|()| Code::Clean)
+}
+
+/// The API server that knows of pods: the one of the pod that we run in, or the one that is named.
+/// Whatever else a machine is configured for is not meant.
+fn pods(args: &ServeArgs, world: &World<'_>) -> Result<Option<Http>, Failure> {
+    let is_named = args.server.kubeconfig.is_some() || args.server.context.is_some();
+    let env = |name: &str| (world.env)(name).map(OsString::from);
+    if !is_named && !sources(None, None, &env).is_in_cluster() {
+        return Ok(None);
+    }
+    Ok(Some(Connection::new(&args.server, world)?.http))
+}
+
+fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let pod_url = args.pod_url.as_ref();
+    let outgoing =
+        Outgoing::new((&args.url, pod_url), &args.trust, &args.token_file, &args.files, world)?;
+    let ticket = outgoing.send(&args.namespace, &args.app)?;
+    let Some(secret_file) = &args.secret_file else {
+        return print(out, &ticket.to_json()).map(|()| Code::Clean);
+    };
+    let path = world.dir.join(secret_file);
+    write_private(&path, ticket.to_json().as_bytes())
+        .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", path.display())))?;
+    let rows =
+        ticket.bundles.iter().map(|one| [one.id.clone(), one.bytes.to_string(), one.file.clone()]);
+    let heads = ["ID", "BYTES", "FILE"].map(str::to_owned);
+    print(out, &table(&heads, rows.collect())).map(|()| Code::Clean)
+}
+
+/// Files that are to be sent, and all that is known before they are.
+pub(super) struct Outgoing {
+    transfer: Transfer,
+    token: Token,
+    sources: Vec<Source>,
+    timeout: Duration,
+    /// The ticket without a bundle.
+    ticket: Ticket,
+}
+
+impl Outgoing {
+    /// Reads the files, and what it takes to send them to `url`, where pods know the server by
+    /// another.
+    fn new(
+        (url, pod_url): (&str, Option<&String>),
+        trust: &TrustArgs,
+        token_file: &Path,
+        files: &[PathBuf],
+        world: &World<'_>,
+    ) -> Result<Self, Failure> {
+        let authorities = authorities(trust, world);
+        let transfer = transfer(url, trust, authorities.clone(), world)?;
+        let token = Token::read(&world.dir.join(token_file))
+            .map_err(|error| Failure::usage(error.to_string()))?;
+        let files: Vec<_> = files.iter().map(|file| world.dir.join(file)).collect();
+        let sources = send::read(&files).map_err(Failure::usage)?;
+        let ticket = Ticket {
+            url: pod_url.map_or(url, String::as_str).to_owned(),
+            ca: pem(&authorities)?,
+            insecure: trust.insecure,
+            bundles: Vec::new(),
+        };
+        let timeout = Duration::from_millis(trust.timeout);
+        Ok(Self { transfer, token, sources, timeout, ticket })
+    }
+
+    /// What `posse submit` takes along; none where that is nothing.
+    pub(super) fn of_submission(
+        args: &StageFileArgs,
+        world: &World<'_>,
+    ) -> Result<Option<Self>, Failure> {
+        let Some((url, token_file)) = args.stage_url.as_ref().zip(args.stage_token_file.as_ref())
+        else {
+            return Ok(None);
+        };
+        if args.files.is_empty() {
+            return Err(Failure::usage("--stage-url is given, and no --file to send there"));
+        }
+        let trust =
+            TrustArgs { ca: args.stage_ca.clone(), insecure: false, timeout: SUBMIT_TIMEOUT_MS };
+        let pod_url = args.stage_pod_url.as_ref();
+        Self::new((url, pod_url), &trust, token_file, &args.files, world).map(Some)
+    }
+
+    /// The ticket for these bundles.
+    pub(super) fn ticket(&self, bundles: Vec<Entry>) -> Ticket {
+        Ticket { bundles, ..self.ticket.clone() }
+    }
+
+    /// Sends the files for the pods of an application.
+    pub(super) fn send(&self, namespace: &str, app: &str) -> Result<Ticket, Failure> {
+        let Self { transfer, token, sources, timeout, .. } = self;
+        let upload = Upload { transfer, token, namespace, app, timeout: *timeout };
+        let bundles = upload.send(sources).map_err(|why| Failure::new(Code::Failed, why))?;
+        Ok(self.ticket(bundles))
+    }
+}
+
+fn get(args: &GetArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let path = world.dir.join(&args.secret_file);
+    let mistake = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+    let bytes = read_file(&path).map_err(|error| mistake(error.to_string()))?;
+    let ticket = Ticket::parse(&bytes).map_err(mistake)?;
+    let authorities = match (authorities(&args.trust, world), &ticket.ca) {
+        (Authorities::Public, Some(pem)) => Authorities::Given(pem.clone()),
+        (authorities, _) => authorities,
+    };
+    let insecure = args.trust.insecure || ticket.insecure;
+    let trust = TrustArgs { insecure, ..args.trust.clone() };
+    let transfer = transfer(&ticket.url, &trust, authorities, world)?;
+    let dir = world.dir.join(&args.dir);
+    fs::create_dir_all(&dir)
+        .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", dir.display())))?;
+    let timeout = Duration::from_millis(args.trust.timeout);
+    for entry in &ticket.bundles {
+        let file = fetch(&transfer, entry, &dir, timeout)
+            .map_err(|why| Failure::new(Code::Failed, why))?;
+        print(out, &format!("{}\n", file.display()))?;
+    }
+    Ok(Code::Clean)
+}
+
+fn authorities(trust: &TrustArgs, world: &World<'_>) -> Authorities {
+    trust.ca.as_ref().map_or(Authorities::Public, |file| Authorities::File(world.dir.join(file)))
+}
+
+/// What a pod has to be told so that it believes the server as we did.
+fn pem(authorities: &Authorities) -> Result<Option<String>, Failure> {
+    match authorities {
+        Authorities::File(path) => fs::read_to_string(path)
+            .map(Some)
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display()))),
+        Authorities::Given(pem) => Ok(Some(pem.clone())),
+        Authorities::Public => Ok(None),
+    }
+}
+
+fn transfer(
+    url: &str,
+    trust: &TrustArgs,
+    authorities: Authorities,
+    world: &World<'_>,
+) -> Result<Transfer, Failure> {
+    let env = |name: &str| (world.env)(name).map(OsString::from);
+    let peer = Peer { url: url.to_owned(), authorities, insecure: trust.insecure };
+    Transfer::new(&sources(None, None, &env), &peer)
+        .map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Writes a file that nobody else can read, whole or not at all.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+impl From<StageError> for Failure {
+    fn from(error: StageError) -> Self {
+        let code = match &error {
+            StageError::Certificate(_) | StageError::Listen(..) | StageError::Store(_) => {
+                Code::Usage
+            }
+            StageError::Thread(_) | StageError::Tls(_) => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::testing::Folder;
+
+    const SERVE: &str = "stage serve --listen 127.0.0.1:0 --dir store";
+    const PUT: &str = "stage put -n ns --app wc --token-file token --timeout 0s";
+
+    #[test]
+    fn mistakes_are_told_before_anything_is_done() {
+        let folder = Folder::new(&[
+            ("token", "t0ken"),
+            ("two", "two words"),
+            ("pem", "no certificate"),
+            ("a.jar", ""),
+            ("sub/a.jar", ""),
+            ("ticket", "secret words"),
+            ("out-ticket", r#"{"url": "http://127.0.0.1:1", "bundles": [{"id": "x"}]}"#),
+        ]);
+        for (args, words) in [
+            (SERVE.to_owned(), "--cert <FILE> --token-file <FILE>"),
+            (format!("{SERVE} --insecure"), "--token-file <FILE>"),
+            (format!("{SERVE} --token-file token"), "--cert <FILE>"),
+            (format!("{SERVE} --token-file token --cert pem"), "--key <FILE>"),
+            (format!("{SERVE} --token-file token --insecure --cert pem --key pem"), "cannot be"),
+            (format!("{SERVE} --token-file token --insecure --token-review"), "cannot be used"),
+            (format!("{SERVE} --insecure --token-review"), "name --kubeconfig"),
+            (format!("{SERVE} --insecure --token-file absent"), "token file "),
+            (format!("{SERVE} --insecure --token-file two"), "must hold one word"),
+            (format!("{SERVE} --token-file token --cert pem --key pem"), "pem: no PEM certificate"),
+            (format!("{SERVE} --token-file token --insecure --bundle-bytes-max 2GB"), "`500Mi`"),
+            (format!("{SERVE} --token-file token --insecure --idle soon"), "a duration like"),
+            (format!("{PUT} --url http://stage.example.com a.jar"), "plain http is for loopback"),
+            (format!("{PUT} --url stage:8443 a.jar"), "write https://HOST"),
+            (format!("{PUT} --url http://127.0.0.1:1 a.jar sub/a.jar"), "two files of this name"),
+            (format!("{PUT} --url http://127.0.0.1:1 sub"), "sub: it is no plain file"),
+            (format!("{PUT} --url https://127.0.0.1:1 --ca pem a.jar"), "no PEM certificate"),
+            ("stage get --secret-file absent --dir out".to_owned(), "absent: No such file"),
+            ("stage get --secret-file ticket --dir out".to_owned(), "ticket: not JSON: "),
+            (
+                "stage get --secret-file out-ticket --dir out".to_owned(),
+                "bundles[0].secret is missing",
+            ),
+            ("submit --file a.jar".to_owned(), "--stage-url <URL>"),
+            ("submit --stage-url http://127.0.0.1:1".to_owned(), "--stage-token-file <FILE>"),
+            ("run --app a --image i --files-secret s".to_owned(), "--files-image <IMAGE>"),
+        ] {
+            let (code, out, err) = folder.posse(&args);
+            assert_eq!((code, out.as_str()), (2, ""), "{args}: {err}");
+            assert!(err.contains(words), "{args}: {err}");
+            // What is no ticket may be a secret.
+            assert!(!err.contains("secret words"), "{args}: {err}");
+        }
+        assert!(!folder.path().join("store").exists() && !folder.path().join("out").exists());
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named() {
+        let folder = Folder::new(&[("token", "t0ken"), ("a.jar", "")]);
+        let (code, _, err) = folder.posse(&format!("{PUT} --url http://127.0.0.1:1 a.jar"));
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains("a.jar: http://127.0.0.1:1: ") && err.contains("refused"), "{err}");
+    }
+}

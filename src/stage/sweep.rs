@@ -1,0 +1,268 @@
+//! Owns the thread that drops bundles that nobody needs any more: it asks the API server once for
+//! each namespace and round, and `core::bundle` says what follows from it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+
+use crate::core::bundle::{Facts, Owner, Patience, judge};
+use crate::core::refusal::Class;
+use crate::kube::callers::apps_with_pods;
+use crate::kube::http::Http;
+use crate::stage::identity::Identity;
+use crate::stage::store::{Bundle, Store};
+
+/// There are several rounds in the shortest time that a bundle may have to go in, within limits.
+const ROUNDS: u32 = 4;
+const ROUND_MIN: Duration = Duration::from_millis(200);
+const ROUND_MAX: Duration = Duration::from_secs(60);
+
+/// The stack of the thread.
+const STACK_BYTES: usize = 256 << 10;
+
+/// The running thread; dropped, it ends.
+#[derive(Debug)]
+pub(super) struct Sweeper {
+    /// Its end is all that is ever told.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sweeper {
+    /// Starts it. Without an API server nobody knows of pods.
+    ///
+    /// # Errors
+    /// The system gave no thread.
+    pub(super) fn start(
+        store: Arc<Store>,
+        http: Option<Http>,
+        patience: Patience,
+        identity: Option<Arc<Identity>>,
+    ) -> io::Result<Self> {
+        let (stop, stopped) = bounded(0);
+        let sweep = Sweep { store, http, patience, apps: Vec::new() };
+        let builder = thread::Builder::new().name("stage-sweep".to_owned());
+        let thread = builder
+            .stack_size(STACK_BYTES)
+            .spawn(move || sweep.run(&stopped, identity.as_deref()))?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            log::error!("the thread that drops bundles panicked");
+        }
+    }
+}
+
+/// An application that has bundles, as it is remembered from round to round.
+#[derive(Debug)]
+struct App {
+    namespace: String,
+    name: String,
+    /// Since when there is no pod of it; none: there is one.
+    absent_since: Option<Instant>,
+    was_seen: bool,
+}
+
+struct Sweep {
+    store: Arc<Store>,
+    http: Option<Http>,
+    patience: Patience,
+    apps: Vec<App>,
+}
+
+impl Sweep {
+    fn run(mut self, stopped: &Receiver<()>, identity: Option<&Identity>) {
+        let shortest = self.patience.idle_ms.min(self.patience.gone_ms);
+        let round = (Duration::from_millis(shortest) / ROUNDS).clamp(ROUND_MIN, ROUND_MAX);
+        while stopped.recv_timeout(round) == Err(RecvTimeoutError::Timeout) {
+            if let Some(identity) = identity {
+                identity.refresh();
+            }
+            self.round();
+        }
+    }
+
+    fn round(&mut self) {
+        let bundles = self.store.bundles();
+        let mut namespaces: Vec<&str> = Vec::new();
+        for bundle in &bundles {
+            if !namespaces.contains(&bundle.label.namespace.as_str()) {
+                namespaces.push(&bundle.label.namespace);
+            }
+        }
+        for namespace in namespaces {
+            let seen = self.look(namespace);
+            let theirs = bundles.iter().filter(|bundle| bundle.label.namespace == namespace);
+            theirs.for_each(|bundle| self.consider(bundle, seen.as_ref()));
+        }
+        self.apps.retain(|app| bundles.iter().any(|bundle| app.owns(bundle)));
+    }
+
+    /// The applications with pods in a namespace; otherwise how it stands with all of them.
+    fn look(&self, namespace: &str) -> Result<BTreeSet<String>, Owner> {
+        let Some(http) = &self.http else { return Err(Owner::Unwatched) };
+        apps_with_pods(http, namespace).map_err(|refusal| {
+            if refusal.class == Class::Rights {
+                log::warn!(
+                    "pods in {namespace} cannot be listed, bundles go by their use: {refusal}"
+                );
+                return Owner::Unwatched;
+            }
+            log::warn!("pods in {namespace} cannot be listed, bundles stay: {refusal}");
+            Owner::Unknown
+        })
+    }
+
+    fn consider(&mut self, bundle: &Bundle, seen: Result<&BTreeSet<String>, &Owner>) {
+        let owner = match seen {
+            Ok(apps) => self.owner(bundle, apps.contains(&bundle.label.owner)),
+            Err(owner) => *owner,
+        };
+        let (unused_ms, was_fetched) = self.store.use_of(bundle);
+        let Some(cause) = judge(Facts { owner, unused_ms, was_fetched }, self.patience) else {
+            return;
+        };
+        log::info!("bundle {} ({}) is dropped: {cause}", bundle.id, bundle.label.file);
+        if let Err(error) = self.store.remove(bundle) {
+            log::warn!("bundle {}: {error}", bundle.id);
+        }
+    }
+
+    /// What the lists up to now tell of a bundle's owner.
+    fn owner(&mut self, bundle: &Bundle, has_pods: bool) -> Owner {
+        let found = self.apps.iter().position(|app| app.owns(bundle));
+        let i = found.unwrap_or(self.apps.len());
+        if found.is_none() {
+            self.apps.push(App {
+                namespace: bundle.label.namespace.clone(),
+                name: bundle.label.owner.clone(),
+                absent_since: None,
+                was_seen: false,
+            });
+        }
+        let app = &mut self.apps[i];
+        if has_pods {
+            app.was_seen = true;
+            app.absent_since = None;
+            return Owner::Present;
+        }
+        let since = app.absent_since.get_or_insert_with(Instant::now).elapsed();
+        let for_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        Owner::Absent { for_ms, was_seen: app.was_seen }
+    }
+}
+
+impl App {
+    fn owns(&self, bundle: &Bundle) -> bool {
+        self.namespace == bundle.label.namespace && self.name == bundle.label.owner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::kube::testing::{Answer, TestServer, plain_client};
+    use crate::stage::store::Quotas;
+    use crate::stage::tests::{Folder, label};
+
+    /// What the API server answers, one after the other; the last one goes on.
+    fn server(answers: &'static [(u16, &'static str)]) -> TestServer {
+        let next = AtomicUsize::new(0);
+        TestServer::start(None, move |_| {
+            let n = next.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
+            let (status, body) = answers[n];
+            Answer::Reply(status, "Content-Type: application/json\r\n", body.into())
+        })
+    }
+
+    const PODS: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[
+        {"metadata":{"labels":{"posse.dev/app":"wordcount"}}}]}"#;
+    const NO_PODS: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
+    const FORBIDDEN: &str = r#"{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,
+        "message":"pods is forbidden: User cannot list resource pods"}"#;
+    const AWAY: &str = r#"{"kind":"Status","status":"Failure","code":503,"message":"later"}"#;
+
+    fn sweep(folder: &Folder, server: &TestServer, patience: Patience) -> Sweep {
+        let quotas = Quotas { bundle_bytes_max: 1_000, namespace_bytes_max: 1_000 };
+        let store = Arc::new(Store::open(folder.path(), quotas).unwrap());
+        let http = Some(plain_client(server.address));
+        Sweep { store, http, patience, apps: Vec::new() }
+    }
+
+    fn add(sweep: &Sweep, namespace: &str) {
+        let reserved = sweep.store.reserve(label(namespace, b"hello", "s")).unwrap();
+        reserved.fill(&mut Cursor::new(b"hello")).unwrap();
+    }
+
+    const AT_ONCE: Patience = Patience { idle_ms: 0, gone_ms: 0 };
+
+    #[test]
+    fn the_server_is_asked_once_for_each_namespace_and_round() {
+        let (folder, server) = (Folder::new(), server(&[(200, PODS)]));
+        let mut sweep = sweep(&folder, &server, AT_ONCE);
+        (0..5).for_each(|_| ["one", "two"].iter().for_each(|namespace| add(&sweep, namespace)));
+        for _ in 0..3 {
+            sweep.round();
+            let seen = server.seen();
+            let lines: Vec<&str> = seen.iter().map(|seen| seen.line()).collect();
+            let line = |namespace| {
+                format!(
+                    "GET /api/v1/namespaces/{namespace}/pods?labelSelector=posse.dev%2Fapp&limit=500 HTTP/1.1"
+                )
+            };
+            assert_eq!(lines, [line("one"), line("two")]);
+        }
+        assert_eq!(sweep.store.bundles().len(), 10);
+    }
+
+    #[test]
+    fn bundles_go_with_the_last_pod_and_not_with_the_servers_silence() {
+        for (answers, n_left) in [
+            (&[(200, PODS), (200, NO_PODS)][..], [1, 0]),
+            (&[(200, PODS), (200, PODS)], [1, 1]),
+            // Never seen and never fetched: too old at once, as patience is here.
+            (&[(200, NO_PODS)], [0, 0]),
+            (&[(503, AWAY)], [1, 1]),
+            (&[(200, PODS), (503, AWAY)], [1, 1]),
+            // Who may not look goes by the bundles' use.
+            (&[(200, PODS), (403, FORBIDDEN)], [1, 0]),
+            (&[(200, "{}")], [1, 1]),
+        ] {
+            let (folder, server) = (Folder::new(), server(answers));
+            let mut sweep = sweep(&folder, &server, AT_ONCE);
+            add(&sweep, "ns");
+            let left = [(); 2].map(|()| {
+                sweep.round();
+                sweep.store.bundles().len()
+            });
+            assert_eq!(left, n_left, "{answers:?}");
+            sweep.round();
+            assert!(left[1] == 1 || sweep.apps.is_empty(), "what is gone is forgotten");
+        }
+    }
+
+    #[test]
+    fn a_driver_that_is_tried_again_finds_its_files() {
+        let answers = &[(200, PODS), (200, NO_PODS), (200, PODS), (200, NO_PODS)];
+        let (folder, server) = (Folder::new(), server(answers));
+        let patience = Patience { idle_ms: 0, gone_ms: 60_000 };
+        let mut sweep = sweep(&folder, &server, patience);
+        add(&sweep, "ns");
+        for _ in 0..6 {
+            sweep.round();
+            assert_eq!(sweep.store.bundles().len(), 1);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Owns the bytes of two questions about somebody else: whose token is this (TokenReview), and what
+//! may they do (SubjectAccessReview, whose answer `review` reads).
+
+use serde_json::{Value, json};
+
+use crate::wire::pod::WireError;
+use crate::wire::review::Access;
+
+/// Somebody, as the API server knows them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caller(Value);
+
+impl Caller {
+    /// Their name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0["username"].as_str().unwrap_or_default()
+    }
+}
+
+/// The body that asks whose token it is.
+#[must_use]
+pub fn token_question(token: &str) -> Vec<u8> {
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+                        "spec": {"token": token}});
+    review.to_string().into_bytes()
+}
+
+/// Reads the answer: none where the token is nobody's.
+///
+/// # Errors
+/// When it is not JSON, or names nobody although the token is good.
+pub fn caller(bytes: &[u8]) -> Result<Option<Caller>, WireError> {
+    let mut review: Value = serde_json::from_slice(bytes)?;
+    if review["status"]["authenticated"] != true {
+        return Ok(None);
+    }
+    let caller = Caller(review["status"]["user"].take());
+    if caller.name().is_empty() {
+        return Err(WireError::Missing("status.user.username"));
+    }
+    Ok(Some(caller))
+}
+
+/// The body that asks whether they may do `access`.
+#[must_use]
+pub fn access_question(caller: &Caller, access: Access<'_>) -> Vec<u8> {
+    let mut spec = json!({"user": caller.name(), "resourceAttributes": access});
+    for field in ["uid", "groups", "extra"] {
+        if !caller.0[field].is_null() {
+            spec[field] = caller.0[field].clone();
+        }
+    }
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+                        "spec": spec});
+    review.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_somebody_is_and_what_they_may_do() {
+        let question = String::from_utf8(token_question("a\"b")).unwrap();
+        assert!(question.contains(r#""spec":{"token":"a\"b"}"#), "{question}");
+        let answer = br#"{"kind":"TokenReview","status":{"authenticated":true,"user":{
+            "username":"system:serviceaccount:ns:me","uid":"u","groups":["g"],"extra":{"k":["v"]}}}}"#;
+        let known = caller(answer).unwrap().unwrap();
+        assert_eq!(known.name(), "system:serviceaccount:ns:me");
+        let access = Access {
+            namespace: "ns",
+            verb: "create",
+            group: "",
+            resource: "pods",
+            subresource: "",
+        };
+        let asked: Value = serde_json::from_slice(&access_question(&known, access)).unwrap();
+        assert_eq!(asked["spec"]["user"], "system:serviceaccount:ns:me");
+        assert_eq!(asked["spec"]["groups"], json!(["g"]));
+        assert_eq!(asked["spec"]["extra"], json!({"k": ["v"]}));
+        assert_eq!(asked["spec"]["uid"], "u");
+        assert_eq!(asked["spec"]["resourceAttributes"]["resource"], "pods");
+        for nobody in [&br#"{"status":{"error":"no","user":{}}}"#[..], b"{}", b"[]"] {
+            assert_eq!(caller(nobody), Ok(None));
+        }
+        assert!(caller(br#"{"status":{"authenticated":true}}"#).is_err());
+        assert!(caller(b"x").is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! Owns what a pod gets that is to find staged files: an init container that fetches them, the
+//! Secret that says how, the folder that they come into. Fetches nothing.
+
+use serde_json::{Map, Value, json};
+
+use crate::wire::template::{Template, TemplateError};
+
+/// Where the files are, in every container.
+pub const FILES_DIR: &str = "/var/posse/files";
+/// The environment variable that says so.
+pub const FILES_DIR_VARIABLE: &str = "POSSE_FILES_DIR";
+/// The key of the Secret that holds the ticket.
+pub const TICKET_KEY: &str = "ticket";
+
+const FILES_VOLUME: &str = "posse-files";
+const TICKET_VOLUME: &str = "posse-ticket";
+
+/// Files that the pods of an application find in `FILES_DIR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staged {
+    /// The Secret with their ticket.
+    pub secret: String,
+    /// An image with posse in it.
+    pub image: String,
+}
+
+impl Staged {
+    /// Adds them to the pod that `template` begins. The files come first: other init containers may
+    /// need them, too. A mount or a variable of the template's own wins.
+    ///
+    /// # Errors
+    /// A field that has to be added to and is not what it should be.
+    pub fn lay_over(
+        &self,
+        template: &Template,
+        spec: &mut Map<String, Value>,
+    ) -> Result<(), TemplateError> {
+        for list in ["initContainers", "containers"] {
+            let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
+            for (i, container) in containers.iter_mut().enumerate() {
+                let field = format!("spec.{list}[{i}]");
+                // What is no container is somebody else's to complain about.
+                let Value::Object(container) = container else { continue };
+                let mounts =
+                    template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
+                if !mounts.iter().any(|theirs| theirs["mountPath"] == FILES_DIR) {
+                    mounts.push(mount(FILES_VOLUME, FILES_DIR, true));
+                }
+                let env = template.list(container, "env", &format!("{field}.env"))?;
+                if !env.iter().any(|theirs| theirs["name"] == FILES_DIR_VARIABLE) {
+                    env.push(json!({ "name": FILES_DIR_VARIABLE, "value": FILES_DIR }));
+                }
+            }
+        }
+        let volumes = template.list(spec, "volumes", "spec.volumes")?;
+        volumes.push(json!({ "name": FILES_VOLUME, "emptyDir": {} }));
+        volumes.push(json!({ "name": TICKET_VOLUME, "secret": { "secretName": self.secret } }));
+        let mut fetcher: Value = serde_json::from_str(FETCHER).expect("it is JSON as it stands");
+        fetcher["image"] = self.image.as_str().into();
+        template.list(spec, "initContainers", "spec.initContainers")?.insert(0, fetcher);
+        Ok(())
+    }
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> Value {
+    json!({ "name": name, "mountPath": path, "readOnly": read_only })
+}
+
+/// Limits, too: a quota may ask for them.
+const FETCHER: &str = r#"{
+    "name": "posse-files",
+    "command": ["posse", "stage", "get"],
+    "args": ["--secret-file", "/var/run/posse/ticket/ticket", "--dir", "/var/posse/files"],
+    "volumeMounts": [
+        {"name": "posse-files", "mountPath": "/var/posse/files", "readOnly": false},
+        {"name": "posse-ticket", "mountPath": "/var/run/posse/ticket", "readOnly": true}
+    ],
+    "resources": {"requests": {"cpu": "50m", "memory": "32Mi"},
+                  "limits": {"cpu": "1", "memory": "128Mi"}},
+    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+                        "readOnlyRootFilesystem": true}
+}"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICKET_DIR: &str = "/var/run/posse/ticket";
+
+    fn laid(spec: Value) -> Result<Value, TemplateError> {
+        let template = Template::from_json("pod.yaml", json!({ "spec": spec })).unwrap();
+        let staged = Staged { secret: "wc-driver".to_owned(), image: "posse:1".to_owned() };
+        let mut spec = template.spec.clone();
+        staged.lay_over(&template, &mut spec)?;
+        Ok(Value::Object(spec))
+    }
+
+    #[test]
+    fn every_container_finds_the_files_and_one_the_ticket() {
+        let spec = laid(json!({
+            "initContainers": [{ "name": "first", "image": "i" }],
+            "containers": [{ "name": "worker", "image": "w", "env": [{ "name": "A", "value": "b" }] },
+                           { "name": "own", "image": "o",
+                             "env": [{ "name": FILES_DIR_VARIABLE, "value": "/mine" }],
+                             "volumeMounts": [{ "name": "mine", "mountPath": FILES_DIR }] }],
+            "volumes": [{ "name": "mine", "emptyDir": {} }],
+        }))
+        .unwrap();
+        let fetcher = &spec["initContainers"][0];
+        assert_eq!(fetcher["image"], "posse:1");
+        assert_eq!(fetcher["args"][1], format!("{TICKET_DIR}/{TICKET_KEY}"));
+        assert_eq!(fetcher["args"][3], FILES_DIR);
+        let mounts =
+            [mount(FILES_VOLUME, FILES_DIR, false), mount(TICKET_VOLUME, TICKET_DIR, true)];
+        assert_eq!(fetcher["volumeMounts"], json!(mounts));
+        for container in [&spec["initContainers"][1], &spec["containers"][0]] {
+            let want = json!([{ "name": "posse-files", "mountPath": FILES_DIR, "readOnly": true }]);
+            assert_eq!(container["volumeMounts"], want);
+            let env = container["env"].as_array().unwrap();
+            assert_eq!(env.last().unwrap()["value"], FILES_DIR);
+        }
+        let own = &spec["containers"][1];
+        assert_eq!(own["env"], json!([{ "name": FILES_DIR_VARIABLE, "value": "/mine" }]));
+        assert_eq!(own["volumeMounts"], json!([{ "name": "mine", "mountPath": FILES_DIR }]));
+        assert_eq!(spec["volumes"][2]["secret"]["secretName"], "wc-driver");
+        // The ticket is mounted by the one that fetches, and stands in no argument.
+        assert_eq!(spec.to_string().matches(TICKET_DIR).count(), 2);
+    }
+
+    #[test]
+    fn fields_that_are_not_what_they_should_be_are_named() {
+        let error = laid(json!({ "volumes": {}, "containers": [{ "name": "w", "image": "i" }] }));
+        assert!(error.unwrap_err().to_string().contains("spec.volumes: expected a list"));
+    }
+}
