@@ -92,8 +92,8 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
     let items = list.get("items").ok_or(WireError::Missing("items"))?;
     let mut leases = Vec::new();
     for lease in items.as_array().into_iter().flatten() {
-        let meta = |key: &str| Some(lease.get("metadata")?.get(key)?.as_str()?.to_owned());
-        let label = |key: &str| Some(lease.get("metadata")?.get("labels")?.get(key)?.as_str()?);
+        let meta = |key: &str| lease.get("metadata")?.get(key)?.as_str().map(str::to_owned);
+        let label = |key: &str| lease.get("metadata")?.get("labels")?.get(key)?.as_str();
         let part = label(COMPONENT.0);
         let scopes = [Scope::Application, Scope::Instance];
         let scope = scopes.into_iter().find(|scope| part == Some(component(*scope)));
