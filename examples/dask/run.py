@@ -167,7 +167,7 @@ def without_posse(what, words, address):
             [DASK, "scheduler", "--port", str(free_port()), "--no-dashboard",
              "--preload", "examples/dask/posse_preload.py"],
             cwd=ROOT, capture_output=True, text=True, timeout=60,
-            env={**os.environ, "PYTHONPATH": "examples/queue", "POSSE_CONTROL": address})
+            env={**os.environ, "PYTHONPATH": "examples/dask", "POSSE_CONTROL": address})
         said = {word: word in scheduler.stderr for word in words}
         checks.same(f"{what}: exit code, words", (scheduler.returncode, said), (1, dict.fromkeys(words, True)))
 
