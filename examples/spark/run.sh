@@ -2,6 +2,7 @@
 # Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
 # cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions]
 # [away] [timing] [prepare]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
+# After `real` they run on a real API server, of $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
 # POSSE: the binary (default: target/release/posse, else target/debug/posse).
 set -eu
 
@@ -18,15 +19,21 @@ fail() {
     exit 1
 }
 
-command -v javac >/dev/null || fail "javac is missing: install a JDK, 17 or later"
+# Exit code 77, as for the other examples.
+cannot() {
+    echo "spark: NOT TESTED: $*" >&2
+    exit 77
+}
+
+command -v javac >/dev/null || cannot "javac is missing: install a JDK, 17 or later"
 posse=${POSSE:-$top/target/release/posse}
 [ -x "$posse" ] || posse=$top/target/debug/posse
 [ -x "$posse" ] || fail "there is no posse at $posse: cargo build --release"
 
 # Once; a half-made environment has no mark.
 if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
-    python3 -m venv "$home/venv"
-    "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK"
+    python3 -m venv "$home/venv" >/dev/null || cannot "python3 has no venv (Debian: python3-venv)"
+    "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK" || cannot "pip cannot install $PYSPARK"
     echo "$PYSPARK" > "$home/version"
 fi
 PATH=$home/venv/bin:$PATH
@@ -37,6 +44,9 @@ PYTHONDONTWRITEBYTECODE=1
 export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
 "$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
 
+# Where the recipes run.
+cluster=--dev
+
 # name, configuration, command...
 posse() {
     work=$home/runs/$1
@@ -44,12 +54,13 @@ posse() {
     shift 2
     rm -rf "$work"
     mkdir -p "$work"
-    SPARK_EXAMPLE_WORK=$work "$posse" run --dev -f "$here/$config" --events "$work/events" -- "$@" > "$work/log" 2>&1 || {
+    # shellcheck disable=SC2086
+    SPARK_EXAMPLE_WORK=$work "$posse" run $cluster -f "$here/$config" --events "$work/events" -- "$@" > "$work/log" 2>&1 || {
         tail -n 60 "$work/log" >&2
         fail "the whole log is $work/log"
     }
     # What the recipe says of itself, without Spark's and posse's own lines.
-    grep -E '^(all [0-9]+ executors|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
+    grep -E '^(all [0-9]+ executors|the audit log|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
 }
 
 # name, options of the witness, --, arguments of spark-submit...
@@ -172,13 +183,33 @@ timing() {
     done
 }
 
-# All that is needed is there by now.
-prepare() { :; }
+# The recipes from here on run on a real control plane: etcd, kube-apiserver, and node.py for a kubelet.
+real() {
+    [ -x "${KUBEBUILDER_ASSETS:-}/kube-apiserver" ] || fail "KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver"
+    work=$home/runs/plane
+    rm -rf "$work"
+    mkdir -p "$home/runs"
+    python3 "$here/plane.py" "$work" &
+    plane=$!
+    trap 'kill $plane; wait $plane' EXIT
+    export KUBECONFIG="$work/kubeconfig" AUDIT_LOG="$work/audit.log"
+    await "$KUBECONFIG" $plane
+    cluster="--kubeconfig $KUBECONFIG"
+}
 
+# All that is needed is there by now. What the adapter decides by itself needs no cluster.
+prepare() {
+    "$top/adapters/spark/test.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR" 2> "$home/adapter.log" || {
+        tail -n 20 "$home/adapter.log" >&2
+        fail "the adapter's own tests"
+    }
+}
+
+[ "$*" != real ] || set -- real wordcount dynamic
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | prepare) ;;
+    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | real | prepare) ;;
     *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
     esac
 done
