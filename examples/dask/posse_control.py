@@ -46,8 +46,7 @@ class Control:
         until = time.monotonic() + SECONDS_AWAY
         while True:
             try:
-                with self._send(method, path, body, SECONDS_PER_CALL) as response:
-                    answer = json.loads(response.read())
+                answer = self._answer(method, path, body)
                 self.has_answered = True
                 return answer
             except ControlError as error:
@@ -76,6 +75,14 @@ class Control:
                 pass  # cut in the middle of a line: asked for again
             time.sleep(PAUSE_SECONDS)
 
+    def _answer(self, method, path, body):
+        try:
+            with self._send(method, path, body, SECONDS_PER_CALL) as response:
+                return json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            text = f"{method} {path}: what {self.address} answers is not posse's, or cut off ({error})"
+            raise ControlError(f"{text}: does POSSE_CONTROL name a `posse run`?") from error
+
     def _send(self, method, path, body, timeout):
         if not self.address:
             raise ControlError(
@@ -85,10 +92,13 @@ class Control:
         headers = {"Content-Type": "application/json"}
         is_unix = self.address.startswith("unix:")
         kind = UnixConnection if is_unix else http.client.HTTPConnection
-        try:
-            if self.token_file:
+        if self.token_file:
+            try:
                 with open(self.token_file) as file:
                     headers["Authorization"] = "Bearer " + file.read().strip()
+            except (OSError, ValueError) as error:
+                raise ControlError(f"POSSE_CONTROL_TOKEN_FILE cannot be read: {error}") from error
+        try:
             connection = kind(self.address.removeprefix("unix:"), timeout=timeout)
             connection.request(method, path, body and json.dumps(body), headers)
             response = connection.getresponse()
@@ -100,4 +110,6 @@ class Control:
         text = response.read().decode(errors="replace")
         if response.status == 401:
             text += ": POSSE_CONTROL_TOKEN_FILE has to name the file of --control-token-file"
+        elif response.status in (404, 405) and '"field"' not in text:  # not of a group, or an executor
+            text += ": where this is a posse, it is too old for this client: use a newer one"
         raise ControlError(f"{method} {path}: {response.status} {text}", response.status)

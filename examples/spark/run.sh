@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
 # cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions]
-# [away] [timing] [prepare]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
+# [away] [timing] [prepare] [install]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
 # After `real` they run on a real API server, of $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
 # POSSE: the binary (default: target/release/posse, else target/debug/posse).
 set -eu
@@ -97,7 +97,7 @@ dynamic() {
         --conf spark.dynamicAllocation.executorIdleTimeout=3s \
         --conf spark.dynamicAllocation.shuffleTracking.enabled=true \
         --conf spark.dynamicAllocation.shuffleTracking.timeout=5s \
-        "$here/dynamic.py"
+        "$here/dynamic.py" "$home/runs/dynamic/flag"
 }
 
 killed() {
@@ -197,7 +197,10 @@ real() {
     cluster="--kubeconfig $KUBECONFIG"
 }
 
-# All that is needed is there by now. What the adapter decides by itself needs no cluster.
+# All that is needed is there by now.
+install() { :; }
+
+# What the adapter decides by itself needs no cluster.
 prepare() {
     "$top/adapters/spark/test.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR" 2> "$home/adapter.log" || {
         tail -n 20 "$home/adapter.log" >&2
@@ -209,7 +212,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | real | prepare) ;;
+    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | real | install | prepare) ;;
     *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
     esac
 done
