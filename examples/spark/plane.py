@@ -80,9 +80,10 @@ def start_servers(folder, started):
           "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
           "--disable-admission-plugins=ServiceAccount", f"--audit-policy-file={folder}/audit.yaml",
           f"--audit-log-path={folder}/audit.log", "--audit-log-maxsize=1000")
-    certificate = folder / "apiserver.crt"
-    wait_for("a certificate", started, certificate.exists)
-    authority = base64.b64encode(certificate.read_bytes()).decode()
+    # The key is written last.
+    key = folder / "apiserver.key"
+    wait_for("a certificate", started, lambda: key.exists() and "-----END" in key.read_text())
+    authority = base64.b64encode((folder / "apiserver.crt").read_bytes()).decode()
     path = folder / "kubeconfig.part"
     path.write_text(KUBECONFIG.format(server=f"https://{api}", token=token, authority=authority))
     return path

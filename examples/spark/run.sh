@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
-# cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions]
-# [away] [timing] [prepare] [install]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
+# cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions] [away]
+# [decommission] [in_cluster] [timing] [prepare] [install]; without names the first five. Takes some
+# minutes, and 4 GB of memory for `dynamic`.
 # After `real` they run on a real API server, of $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
 # POSSE: the binary (default: target/release/posse, else target/debug/posse).
 set -eu
@@ -45,7 +46,7 @@ export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
 "$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
 
 # Where the recipes run.
-cluster=--dev
+where=embedded
 
 # name, configuration, command...
 posse() {
@@ -54,8 +55,11 @@ posse() {
     shift 2
     rm -rf "$work"
     mkdir -p "$work"
-    # shellcheck disable=SC2086
-    SPARK_EXAMPLE_WORK=$work "$posse" run $cluster -f "$here/$config" --events "$work/events" -- "$@" > "$work/log" 2>&1 || {
+    case $where in
+    embedded) set -- --dev -- "$@" ;;
+    real) set -- --kubeconfig "$KUBECONFIG" -- "$@" ;;
+    esac
+    SPARK_EXAMPLE_WORK=$work "$posse" run -f "$here/$config" --events "$work/events" "$@" > "$work/log" 2>&1 || {
         tail -n 60 "$work/log" >&2
         fail "the whole log is $work/log"
     }
@@ -91,13 +95,27 @@ wordcount() {
     same_words
 }
 
-dynamic() {
-    watched dynamic -- --conf spark.dynamicAllocation.enabled=true \
+# name, more options of spark-submit...
+one_six_one() {
+    name=$1
+    shift
+    watched "$name" -- "$@" --conf spark.dynamicAllocation.enabled=true \
         --conf spark.dynamicAllocation.minExecutors=1 --conf spark.dynamicAllocation.maxExecutors=6 \
         --conf spark.dynamicAllocation.executorIdleTimeout=3s \
         --conf spark.dynamicAllocation.shuffleTracking.enabled=true \
         --conf spark.dynamicAllocation.shuffleTracking.timeout=5s \
-        "$here/dynamic.py" "$home/runs/dynamic/flag"
+        "$here/dynamic.py" "$home/runs/$name/flag"
+}
+
+dynamic() {
+    one_six_one dynamic
+}
+
+# Executors that are to go bring their blocks to others, and end by themselves.
+decommission() {
+    one_six_one decommission --conf spark.decommission.enabled=true --conf spark.storage.decommission.enabled=true \
+        --conf spark.storage.decommission.shuffleBlocks.enabled=true \
+        --conf spark.storage.decommission.rddBlocks.enabled=true
 }
 
 killed() {
@@ -126,14 +144,14 @@ evictions() {
 }
 
 # posse is killed with -9 while the application works, then an executor, and posse begins anew.
-away() {
+away() (
     work=$home/runs/away
     rm -rf "$work"
     mkdir -p "$work"
     export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" POSSE_CONTROL="unix:$work/socket"
     "$posse" dev --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
     cluster=$! keeper='' driver=''
-    trap 'kill -9 $keeper $driver; kill $cluster' EXIT
+    trap 'kill $cluster; [ -z "$keeper$driver" ] || kill -9 $keeper $driver 2>/dev/null' EXIT
     await "$KUBECONFIG" $cluster
     keep
     python3 "$here/witness.py" sh "$here/submit.sh" --conf spark.executor.instances=2 \
@@ -146,11 +164,12 @@ away() {
     await "$work/killed" $driver
     keep
     touch "$work/back"
-    wait "$driver" || fail "the whole log is $work/log"
+    pid=$driver driver=''
+    wait "$pid" || fail "the whole log is $work/log"
     grep -E "^the result|^all " "$work/log"
-    kill "$keeper" "$cluster"
-    trap - EXIT
-}
+    kill "$keeper"
+    keeper=''
+)
 
 # A posse without a driver of its own, always the same one.
 keep() {
@@ -166,6 +185,23 @@ await() {
         sleep 0.2
     done
 }
+
+# The driver in a pod, too: cluster mode, in a cluster that asks who may do what.
+in_cluster() (
+    work=$home/runs/cluster
+    rm -rf "$work"
+    mkdir -p "$work"
+    export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" POSSE="$posse"
+    "$posse" dev --rbac --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
+    cluster=$!
+    trap 'kill $cluster' EXIT
+    await "$KUBECONFIG" $cluster
+    python3 "$here/cluster.py" --conf spark.executor.instances=2 \
+        "local://$here/wordcount.py" "$top/fixtures/text" "$work/out" > "$work/log" 2>&1 ||
+        fail "the whole log is $work/log"
+    grep -E "^all " "$work/log"
+    same_words
+)
 
 # Under posse and under Spark's own allocator, in turn. The last --conf of a key wins.
 timing() {
@@ -194,7 +230,7 @@ real() {
     trap 'kill $plane; wait $plane' EXIT
     export KUBECONFIG="$work/kubeconfig" AUDIT_LOG="$work/audit.log"
     await "$KUBECONFIG" $plane
-    cluster="--kubeconfig $KUBECONFIG"
+    where=real
 }
 
 # All that is needed is there by now.
@@ -212,7 +248,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | real | install | prepare) ;;
+    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | decommission | in_cluster | real | install | prepare) ;;
     *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
     esac
 done
