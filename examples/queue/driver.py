@@ -108,5 +108,5 @@ while len(results) + len(set_aside) < len(ITEMS):
         away_until = time.monotonic() + SECONDS_AWAY
     except (OSError, ValueError, http.client.HTTPException) as error:
         if time.monotonic() > away_until:
-            sys.exit(f"queue: no posse at {ADDRESS} ({error}): is this `posse run -- THIS`?")
+            sys.exit(f"queue: posse at {ADDRESS}: {error}. Is this `posse run -- THIS`?")
 log("end", primes=sum(results.values()), n_done=len(results), set_aside=list(set_aside))

@@ -121,7 +121,7 @@ def main(folder):
                 if event["type"] == "ADDED" and not pod:
                     pod = pods[metadata["uid"]] = Pod(event["object"], folder)
                     pod.start()
-                if "deletionTimestamp" in metadata or event["type"] == "DELETED":
+                if pod and ("deletionTimestamp" in metadata or event["type"] == "DELETED"):
                     pod.end(metadata.get("deletionGracePeriodSeconds", 0))
     finally:
         for pod in pods.values():

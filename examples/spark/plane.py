@@ -49,7 +49,7 @@ def main(folder):
         os.environ["KUBECONFIG"] = str(part)
         wait_until_ready(started)
         os.environ["KUBECONFIG"] = str(part.rename(folder / "kubeconfig"))
-        start(folder, started, Path(sys.executable), Path(__file__).with_name("node.py"), folder / "pods")
+        start(folder, started, "node", sys.executable, Path(__file__).with_name("node.py"), folder / "pods")
         ended = os.wait()[0]
         sys.exit(f"plane: process {ended} ended: look at the logs in {folder}")
     finally:
@@ -67,12 +67,12 @@ def start_servers(folder, started):
     etcd, peer, api = (f"127.0.0.1:{free_port()}" for _ in range(3))
     (folder / "audit.yaml").write_text(AUDIT)
     (folder / "tokens").write_text(f'{token},owner,owner,"system:masters"\n')
-    start(folder, started, assets / "etcd", f"--data-dir={folder}/etcd", "--unsafe-no-fsync",
+    start(folder, started, "etcd", assets / "etcd", f"--data-dir={folder}/etcd", "--unsafe-no-fsync",
           f"--listen-client-urls=http://{etcd}", f"--advertise-client-urls=http://{etcd}",
           f"--listen-peer-urls=http://{peer}", f"--initial-advertise-peer-urls=http://{peer}",
           f"--initial-cluster=default=http://{peer}")
     # It makes its certificate; nobody asks for the tokens that it signs with the same key.
-    start(folder, started, assets / "kube-apiserver", f"--etcd-servers=http://{etcd}",
+    start(folder, started, "kube-apiserver", assets / "kube-apiserver", f"--etcd-servers=http://{etcd}",
           "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={api.split(':')[1]}",
           f"--cert-dir={folder}", f"--token-auth-file={folder}/tokens", "--authorization-mode=RBAC",
           f"--service-account-key-file={folder}/apiserver.key",
@@ -89,9 +89,9 @@ def start_servers(folder, started):
     return path
 
 
-def start(folder, started, program, *arguments):
-    with open(folder / f"{program.name}.log", "w", encoding="utf-8") as log:
-        started.append(subprocess.Popen([program, *arguments], stdout=log, stderr=log))
+def start(folder, started, name, *command):
+    with open(folder / f"{name}.log", "w", encoding="utf-8") as log:
+        started.append(subprocess.Popen(command, stdout=log, stderr=log))
 
 
 def free_port():
