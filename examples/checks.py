@@ -130,13 +130,13 @@ class Checks:
         events = json_lines(self.folder / "events")
         return [event for event in events if event["event"] in names]
 
-    def processes(self):
-        """Executors of this run that live."""
-        wanted = f"POSSE_INSTANCE={self.instance}".encode()
+    def processes(self, *words):
+        """Executors of this run that live and have these words in their environment."""
+        wanted = {word.encode() for word in (f"POSSE_INSTANCE={self.instance}", *words)}
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                is_ours = wanted in (folder / "environ").read_bytes().split(b"\0")
+                is_ours = wanted <= set((folder / "environ").read_bytes().split(b"\0"))
             except OSError:
                 continue
             if is_ours and int(folder.name) != os.getpid():

@@ -24,9 +24,10 @@ use serde_json::Value;
 const EXAMPLES: [&str; 4] = [
     "examples/queue/driver.py",
     "examples/queue/executor.py",
-    "examples/queue/posse_control.py",
+    "examples/dask/posse_control.py",
     "examples/dask/posse_preload.py",
 ];
+const QUEUE_LINES_MAX: usize = 150;
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(20);
 /// Stands for what is not said word for word.
@@ -57,6 +58,14 @@ fn the_python_stands_in_the_examples() {
         let is_there = examples.iter().any(|example| example.contains(&block));
         assert!(is_there, "in none of the examples:\n{block}");
     }
+}
+
+/// The page to copy stays one that can be read at a sitting.
+#[test]
+fn the_queue_is_short() {
+    let lines = ["driver", "executor"].map(|name| read(&format!("examples/queue/{name}.py")));
+    let count: usize = lines.iter().map(|file| file.lines().count()).sum();
+    assert!(count < QUEUE_LINES_MAX, "driver.py and executor.py have {count} lines");
 }
 
 #[test]

@@ -2,15 +2,19 @@
 
     run.py [SEED]       SEED (default 1): which worker is killed, and which ones hold results
 
+Then the scheduler is started without a posse, with a wrong token, and beside what is no posse of today.
 run.sh installs what this needs, and starts it.
 """
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import dask
 import dask.array as da
@@ -160,16 +164,54 @@ class Play:
         self.checks.same("workers left behind", self.checks.processes(), [])
 
 
-def without_posse(what, words, address):
+class NotPosse(BaseHTTPRequestHandler):
+    """Answers as an older posse does, or as what is none at all."""
+
+    def do_GET(self):
+        code, text = self.server.answer
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    log_message = lambda *_: None
+
+
+def without_posse(what, words, address, token_file=""):
     """The scheduler says what is wrong and what to do, and ends."""
     with Checks("dask") as checks:
         scheduler = subprocess.run(
             [DASK, "scheduler", "--port", str(free_port()), "--no-dashboard",
              "--preload", "examples/dask/posse_preload.py"],
             cwd=ROOT, capture_output=True, text=True, timeout=60,
-            env={**os.environ, "PYTHONPATH": "examples/queue", "POSSE_CONTROL": address})
+            env={**os.environ, "PYTHONPATH": "examples/dask", "POSSE_CONTROL": address,
+                 "POSSE_CONTROL_TOKEN_FILE": token_file})
         said = {word: word in scheduler.stderr for word in words}
         checks.same(f"{what}: exit code, words", (scheduler.returncode, said), (1, dict.fromkeys(words, True)))
+
+
+def beside_another(what, words, *answer):
+    with HTTPServer(("127.0.0.1", 0), NotPosse) as server:
+        server.answer = answer
+        Thread(target=server.serve_forever, daemon=True).start()
+        without_posse(what, words, f"127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+def with_a_wrong_token():
+    with Checks("dask") as checks:
+        token, wrong = checks.folder / "token", checks.folder / "wrong"
+        for path, text in [(token, "right"), (wrong, "wrong")]:
+            path.write_text(text * 8)
+            path.chmod(0o600)
+        control = f"127.0.0.1:{free_port()}"
+        command = re.search(r"\ndriver:\n(  .*\n)+", (ROOT / "examples/dask/posse.yaml").read_text())[0]
+        checks.start("posse", posse_binary(), "run", "--dev", "-f", checks.configuration((command, "")),
+                     "--executors", "1", "--instance", checks.instance,
+                     "--events", str(checks.folder / "events"),
+                     "--control", control, "--control-token-file", str(token))
+        checks.until("posse", lambda: checks.events("started"))
+        without_posse("a wrong token", ["401", "--control-token-file"], control, str(wrong))
 
 
 def main():
@@ -183,6 +225,10 @@ def main():
         play.end()
     without_posse("no posse is named", ["POSSE_CONTROL", "posse run"], "")
     without_posse("nobody answers", ["/nowhere", "is `posse run` there"], "unix:/nowhere")
+    without_posse("no token file", ["POSSE_CONTROL_TOKEN_FILE", "/nowhere"], "127.0.0.1:1", "/nowhere")
+    with_a_wrong_token()
+    beside_another("an older posse", ["404", "no such call", "too old"], 404, '{"error":"no such call"}')
+    beside_another("no posse at all", ["not posse's", "POSSE_CONTROL"], 200, "<html>")
 
 
 main()

@@ -1,7 +1,4 @@
-"""Does one item of work after another.
-
-    executor.py HOST:PORT      where the driver (driver.py) hands them out
-"""
+"""Does one item of work after another: executor.py HOST:PORT of the driver that hands them out."""
 
 import http.client
 import json
@@ -10,28 +7,21 @@ import sys
 import threading
 import time
 
-EXECUTOR = int(os.environ["POSSE_EXECUTOR_ID"])
-SECONDS_PER_CALL = 10
-TRIES = 60
 
-
-def call(path, **body):
-    """Asks the driver, again and again: it may be away for a moment, or gone for good."""
-    for _ in range(TRIES):
-        connection = http.client.HTTPConnection(sys.argv[1], timeout=SECONDS_PER_CALL)
+def ask(**said):
+    for _ in range(60):  # the driver may be away for a moment
         try:
-            connection.request("POST", path, json.dumps({"executor": EXECUTOR, **body}))
-            return json.load(connection.getresponse())
-        except (OSError, http.client.HTTPException):
+            driver = http.client.HTTPConnection(sys.argv[1], timeout=10)
+            driver.request("POST", "/" + os.environ["POSSE_EXECUTOR_ID"], json.dumps(said))
+            return json.load(driver.getresponse())
+        except (OSError, http.client.HTTPException, ValueError):
             time.sleep(1)
-        finally:
-            connection.close()
     sys.exit(f"no driver at {sys.argv[1]}")
 
 
 def beat():
     while True:
-        call("/alive")
+        ask()
         time.sleep(1)
 
 
@@ -40,13 +30,8 @@ def primes(start, end):
 
 
 threading.Thread(target=beat, daemon=True).start()
-pid, done = os.getpid(), {}
+item = result = None
 while True:
-    answer = call("/next", pid=pid, **done)
-    done = {}
-    if not answer:
-        time.sleep(0.1)
-    elif answer["work"] == "poison":
-        os._exit(13)
-    else:
-        done = {"done": answer["item"], "result": primes(*answer["work"])}
+    item = ask(wants_work=True, item=item, result=result)
+    result = item and primes(*map(int, item.split("-")))
+    time.sleep(0 if item else 0.1)

@@ -6,15 +6,17 @@
    takes it, and whoever has the last item is stopped and falls silent;
 2. beside a `posse run` that is killed and started again; meanwhile one executor dies and another one
    vanishes with its pod, so that no event will ever tell of it;
-3. without a posse, and with a wrong token.
+3. without a posse.
 """
 
 import collections
+import contextlib
 import http.client
 import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,33 +26,48 @@ sys.path.append(str(Path(__file__).parents[1]))
 from checks import ROOT, Checks, at, free_port, json_lines, posse_binary
 
 DRIVER = "examples/queue/driver.py"
-ENDS = [*range(12_500, 600_001, 12_500), 680_000]
-POISON, LAST = 20, len(ENDS)
+STARTS, END = range(0, 600_001, 12_500), 680_000
+POISON, LAST = "poison", f"{STARTS[-1]}-{END}"
+GOOD = {*(f"{start}-{start + 12_500}" for start in STARTS[:-1]), LAST}
 
 
 class Play:
-    def __init__(self, checks):
-        self.checks = checks
-        self.record_path = checks.folder / "record"
+    def __init__(self, checks, log):
+        """`log`: where the driver says what it does."""
+        self.checks, self.path = checks, checks.folder / log
 
     def record(self, *whats):
-        return [line for line in json_lines(self.record_path) if line["what"] in whats]
+        return [line for line in json_lines(self.path) if line["what"] in whats]
 
     def holders(self):
-        """Executors in the middle of an item, with their processes."""
-        holders = {}
+        """Executors in the middle of an item."""
+        holders = set()
         for line in self.record("begun", "done", "lost"):
-            holders.pop(line["executor"], None)
+            holders.discard(line["executor"])
             if line["what"] == "begun" and line["item"] != POISON:
-                holders[line["executor"]] = line["pid"]
-        return holders
+                holders.add(line["executor"])
+        return sorted(holders)
 
     def kill_one(self, seeded):
         """Kills an executor in the middle of an item."""
-        holders = self.checks.until("an executor with an item", self.holders)
-        executor = seeded.choice(sorted(holders))
-        os.kill(holders[executor], signal.SIGKILL)
+        executor = seeded.choice(self.checks.until("an executor with an item", self.holders))
+        self.signal(executor, signal.SIGKILL)
         return executor
+
+    def signal(self, executor, number):
+        for pid in self.checks.processes(f"POSSE_EXECUTOR_ID={executor}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def at_work(self):
+        """When each executor had its first item, in that order."""
+        first = {}
+        for line in self.record("begun"):
+            first.setdefault(line["executor"], line["time"])
+        return first
+
+    def six_work(self):
+        return len(self.at_work()) >= 6
 
     def lost(self, executor):
         lost = [line for line in self.record("lost") if line["executor"] == executor]
@@ -59,42 +76,41 @@ class Play:
     def n_done(self):
         return len(self.record("done"))
 
-    def check_work(self, output):
+    def check_work(self):
         """The sum is right, and each item was done once, by one that held it."""
         same = self.checks.same
-        is_prime = bytearray([0, 0]) + bytearray([1]) * (ENDS[-1] - 2)
-        for n in range(2, int(ENDS[-1] ** 0.5) + 1):
+        is_prime = bytearray([0, 0]) + bytearray([1]) * (END - 2)
+        for n in range(2, int(END**0.5) + 1):
             if is_prime[n]:
-                is_prime[n * n :: n] = bytes(len(range(n * n, ENDS[-1], n)))
-        want = f"{len(ENDS)} items done, {sum(is_prime)} primes, set aside: {{{POISON}: 'app_error'}}"
-        same("the driver's last word", output.strip(), want)
+                is_prime[n * n :: n] = bytes(len(range(n * n, END, n)))
+        [end] = self.record("end")
+        want = (sum(is_prime), len(GOOD), [POISON])
+        same("primes, items done, set aside", (end["primes"], end["n_done"], end["set_aside"]), want)
         begun, done = (collections.Counter(line["item"] for line in self.record(what))
                        for what in ("begun", "done"))
         again = collections.Counter(
             line["item"] for line in self.record("lost") if line["item"] is not None)
-        good = [item for item in range(len(ENDS) + 1) if item != POISON]
-        same("items done once", sorted(i for i in good if done[i] == 1), good)
+        same("items done once", sorted(i for i in GOOD if done[i] == 1), sorted(GOOD))
         same("items begun as often as done or lost", begun, done + again)
         # Whom a death is charged to nobody can tell where nobody saw it.
         n_unseen = len([line for line in self.record("lost")
                         if line["item"] == POISON and line["reason"] == "gone unseen"])
         same("the poisoned item was begun, and done", (begun[POISON], done[POISON]), (2 + n_unseen, 0))
-        killed = sorted(i for line in self.record("kill") for i in line["executors"])
+        let_go = [line for line in self.record("lost") if line["reason"] == "no work left"]
         same("work lost with those that the driver let go",
-             [self.lost(i)["item"] for i in killed if self.lost(i)], [None] * len(killed))
-        return killed
+             [line["item"] for line in let_go], [None] * len(let_go))
+        return sorted(line["executor"] for line in let_go)
 
 
 def under_posse(seed):
     with Checks("queue") as checks:
-        play, seeded = Play(checks), random.Random(seed)
+        play, seeded = Play(checks, "posse.out"), random.Random(seed)
         configuration = checks.configuration(("8900", free_port()))
         posse = checks.start(
             "posse", posse_binary(), "run", "--dev", "-f", configuration,
             "--instance", checks.instance, "--events", str(checks.folder / "events"),
-            QUEUE_RECORD=str(play.record_path),
         )
-        checks.until("six executors", lambda: len(play.record("registered")) >= 6)
+        checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
         victims = []
@@ -103,14 +119,14 @@ def under_posse(seed):
             checks.until("the driver hears of it", lambda: play.lost(victims[-1]))
         begun = checks.until("the last item", lambda: [
             line for line in play.record("begun") if line["item"] == LAST])[0]
-        os.kill(begun["pid"], signal.SIGSTOP)
+        play.signal(begun["executor"], signal.SIGSTOP)
         checks.until("the end", lambda: posse.poll() is not None)
 
         checks.same("exit code", posse.returncode, 0)
-        killed = play.check_work(checks.output("posse.out"))
+        killed = play.check_work()
         lost = checks.events("executor_lost")
         poisoned = [line["executor"] for line in play.record("lost") if line["item"] == POISON]
-        want = {executor: ("app_error", 13) for executor in poisoned}
+        want = {executor: ("app_error", 1) for executor in poisoned}
         want |= {executor: ("app_error", 137) for executor in victims}
         want |= {begun["executor"]: ("heartbeat_timeout", None)}
         want |= {executor: ("killed", None) for executor in killed}
@@ -127,20 +143,16 @@ def under_posse(seed):
         same("the target's highest and its last", (max(targets), targets[-1]), (6, 1))
         same("executors left behind", checks.processes(), [])
         six = checks.events("target_changed")[0]
-        seconds = play.record("registered")[5]["time"] - at(six)
-        checks.say(f"target {six['target']} -> the sixth executor registered: {seconds:.2f} s")
+        seconds = sorted(play.at_work().values())[5] - at(six)
+        checks.say(f"target {six['target']} -> the sixth executor has work: {seconds:.2f} s")
 
 
 def beside_posse(seed):
     with Checks("queue") as checks:
-        play, seeded = Play(checks), random.Random(seed)
-        port, control = free_port(), f"127.0.0.1:{free_port()}"
+        play, seeded = Play(checks, "driver.out"), random.Random(seed)
+        port, control = free_port(), f"unix:{checks.folder / 'control'}"
         command = f'  command: [python3, {DRIVER}, "8900"]\n'
         configuration = checks.configuration((command, ""), ("8900", port))
-        token, wrong = checks.folder / "token", checks.folder / "wrong"
-        for path, text in [(token, "right"), (wrong, "wrong")]:
-            path.write_text(text * 8)
-            path.chmod(0o600)
         cluster = checks.folder / "kubeconfig"
         checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
         checks.until("a cluster", cluster.exists)
@@ -149,20 +161,16 @@ def beside_posse(seed):
             return checks.start(
                 log, posse_binary(), "run", "-f", configuration, "--kubeconfig", str(cluster),
                 "--instance", checks.instance, "--events", str(checks.folder / "events"),
-                "--control", control, "--control-token-file", str(token),
+                "--control", control,
             )
 
         first = start_posse("posse")
-        checks.until("posse", lambda: checks.events("started"))
-        environment = {"POSSE_CONTROL": control, "POSSE_CONTROL_TOKEN_FILE": str(token)}
-        without_posse("a wrong token", ["401", "--control-token-file"],
-                      **{**environment, "POSSE_CONTROL_TOKEN_FILE": str(wrong)})
-        driver = checks.start("driver", sys.executable, DRIVER, str(port), **environment,
-                              QUEUE_RECORD=str(play.record_path))
-        checks.until("six executors", lambda: len(play.record("registered")) >= 6)
+        checks.until("posse", lambda: is_ready(control))
+        driver = checks.start("driver", sys.executable, DRIVER, str(port), POSSE_CONTROL=control)
+        checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
-        before = {line["executor"] for line in play.record("registered")}
+        before = set(play.at_work())
         first.kill()
         first.wait()
         away = time.time()
@@ -176,7 +184,7 @@ def beside_posse(seed):
         checks.until("posse's end", lambda: second.poll() is not None)
 
         checks.same("exit codes", (driver.returncode, second.returncode), (0, 0))
-        play.check_work(checks.output("driver.out"))
+        play.check_work()
         runs = {event["run"] for event in checks.events("started")}
         checks.same("runs of posse", len(runs), 2)
         gone = [bool(play.lost(executor)) for executor in (victim, vanished)]
@@ -186,6 +194,13 @@ def beside_posse(seed):
         after = {line["executor"] for line in play.record("done") if line["time"] > away}
         checks.same("executors that worked on for the next run", kept <= after, True)
         checks.same("executors left behind", checks.processes(), [])
+
+
+def is_ready(control):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as posse:
+        posse.connect(control.removeprefix("unix:"))
+        posse.sendall(b"GET /readyz HTTP/1.1\r\nhost: posse\r\nconnection: close\r\n\r\n")
+        return b" 200 " in posse.recv(100)
 
 
 def delete_pod(kubeconfig, name):
@@ -210,8 +225,8 @@ def main():
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     under_posse(seed)
     beside_posse(seed)
-    without_posse("no posse is named", ["POSSE_CONTROL", "posse run"], POSSE_CONTROL="")
-    without_posse("nobody answers", ["/nowhere", "is `posse run` there"], POSSE_CONTROL="unix:/nowhere")
+    without_posse("no posse is named", ["POSSE_CONTROL", "posse run"])
+    without_posse("nobody answers", ["/nowhere", "posse run"], POSSE_CONTROL="unix:/nowhere")
 
 
 main()

@@ -1,5 +1,9 @@
-"""Dynamic allocation with shuffle tracking, 1 -> 6 -> 1: prints the executors' ids at each step."""
+"""Dynamic allocation with shuffle tracking, 1 -> 6 -> 1: prints the executors' ids at each step.
 
+dynamic.py FLAG: a file that is there while the work is to last.
+"""
+
+import os
 import sys
 import threading
 import time
@@ -14,18 +18,27 @@ def wait_for(count):
     print(f"{count} executors: {executors.registered(spark)}", flush=True)
 
 
+def lasting(n):
+    while os.path.exists(flag):
+        time.sleep(0.2)
+    return n % 3, n
+
+
 def work():
-    # Twelve tasks that last, for executors of one core; and a shuffle behind them.
-    slow = spark.sparkContext.parallelize(range(12), 12).map(lambda n: (time.sleep(12), (n % 3, n))[1])
+    # Twelve tasks for executors of one core, and a shuffle behind them.
+    slow = spark.sparkContext.parallelize(range(12), 12).map(lasting)
     results.extend(slow.reduceByKey(lambda a, b: a + b, 6).collect())
 
 
+flag = sys.argv[1]
+open(flag, "w", encoding="utf-8").close()
 spark = SparkSession.builder.appName("dynamic").getOrCreate()
 wait_for(1)
 results = []
-job = threading.Thread(target=work)
+job = threading.Thread(target=work, daemon=True)
 job.start()
 wait_for(6)
+os.unlink(flag)
 job.join()
 # The shuffle's data keeps its executors until Spark forgets it.
 spark.sparkContext._jvm.System.gc()

@@ -3,15 +3,14 @@
 Run with spark.task.maxFailures=1: the first attempt that counts fails the job.
 """
 
-import json
 import os
 import sys
 import threading
 import time
-import urllib.request
 
 from pyspark.sql import SparkSession
 
+import kube
 import witness
 
 DEADLINE_SECONDS = 1500
@@ -22,10 +21,7 @@ YOUNG_SECONDS = 62
 
 def evict(name):
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    request = urllib.request.Request(
-        f"{witness.server()}/api/v1/namespaces/{witness.NAMESPACE}/pods/{name}/eviction",
-        json.dumps(body).encode(), {"content-type": "application/json"})
-    urllib.request.urlopen(request, timeout=10).close()
+    witness.API.call("POST", f"{kube.PODS}/{name}/eviction", body)
 
 
 def busy():
@@ -56,7 +52,7 @@ evicted, times = set(), []
 until = time.monotonic() + DEADLINE_SECONDS
 while len(evicted) < count and job.is_alive() and time.monotonic() < until:
     at_work = busy()
-    for pod in witness.executors(witness.get("pods")["items"]):
+    for pod in witness.executors():
         labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
         recent = [at for at in times if time.monotonic() - at < YOUNG_SECONDS]
         if labels["spark-exec-id"] in at_work and name not in evicted and len(evicted) < count and len(recent) < YOUNG_MAX:

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
-# cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions]
-# [away] [timing] [prepare]; without names the first five. Takes some minutes and 4 GB of memory for `dynamic`.
+# cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions] [away]
+# [decommission] [in_cluster] [timing] [prepare] [install]; without names the first five. Takes some
+# minutes, and 4 GB of memory for `dynamic`.
+# After `real` they run on a real API server, of $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
 # POSSE: the binary (default: target/release/posse, else target/debug/posse).
 set -eu
 
@@ -18,15 +20,21 @@ fail() {
     exit 1
 }
 
-command -v javac >/dev/null || fail "javac is missing: install a JDK, 17 or later"
+# Exit code 77, as for the other examples.
+cannot() {
+    echo "spark: NOT TESTED: $*" >&2
+    exit 77
+}
+
+command -v javac >/dev/null || cannot "javac is missing: install a JDK, 17 or later"
 posse=${POSSE:-$top/target/release/posse}
 [ -x "$posse" ] || posse=$top/target/debug/posse
 [ -x "$posse" ] || fail "there is no posse at $posse: cargo build --release"
 
 # Once; a half-made environment has no mark.
 if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
-    python3 -m venv "$home/venv"
-    "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK"
+    python3 -m venv "$home/venv" >/dev/null || cannot "python3 has no venv (Debian: python3-venv)"
+    "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK" || cannot "pip cannot install $PYSPARK"
     echo "$PYSPARK" > "$home/version"
 fi
 PATH=$home/venv/bin:$PATH
@@ -37,6 +45,9 @@ PYTHONDONTWRITEBYTECODE=1
 export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
 "$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
 
+# Where the recipes run.
+where=embedded
+
 # name, configuration, command...
 posse() {
     work=$home/runs/$1
@@ -44,12 +55,16 @@ posse() {
     shift 2
     rm -rf "$work"
     mkdir -p "$work"
-    SPARK_EXAMPLE_WORK=$work "$posse" run --dev -f "$here/$config" --events "$work/events" -- "$@" > "$work/log" 2>&1 || {
+    case $where in
+    embedded) set -- --dev -- "$@" ;;
+    real) set -- --kubeconfig "$KUBECONFIG" -- "$@" ;;
+    esac
+    SPARK_EXAMPLE_WORK=$work "$posse" run -f "$here/$config" --events "$work/events" "$@" > "$work/log" 2>&1 || {
         tail -n 60 "$work/log" >&2
         fail "the whole log is $work/log"
     }
     # What the recipe says of itself, without Spark's and posse's own lines.
-    grep -E '^(all [0-9]+ executors|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
+    grep -E '^(all [0-9]+ executors|the audit log|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
 }
 
 # name, options of the witness, --, arguments of spark-submit...
@@ -80,13 +95,27 @@ wordcount() {
     same_words
 }
 
-dynamic() {
-    watched dynamic -- --conf spark.dynamicAllocation.enabled=true \
+# name, more options of spark-submit...
+one_six_one() {
+    name=$1
+    shift
+    watched "$name" -- "$@" --conf spark.dynamicAllocation.enabled=true \
         --conf spark.dynamicAllocation.minExecutors=1 --conf spark.dynamicAllocation.maxExecutors=6 \
         --conf spark.dynamicAllocation.executorIdleTimeout=3s \
         --conf spark.dynamicAllocation.shuffleTracking.enabled=true \
         --conf spark.dynamicAllocation.shuffleTracking.timeout=5s \
-        "$here/dynamic.py"
+        "$here/dynamic.py" "$home/runs/$name/flag"
+}
+
+dynamic() {
+    one_six_one dynamic
+}
+
+# Executors that are to go bring their blocks to others, and end by themselves.
+decommission() {
+    one_six_one decommission --conf spark.decommission.enabled=true --conf spark.storage.decommission.enabled=true \
+        --conf spark.storage.decommission.shuffleBlocks.enabled=true \
+        --conf spark.storage.decommission.rddBlocks.enabled=true
 }
 
 killed() {
@@ -115,14 +144,14 @@ evictions() {
 }
 
 # posse is killed with -9 while the application works, then an executor, and posse begins anew.
-away() {
+away() (
     work=$home/runs/away
     rm -rf "$work"
     mkdir -p "$work"
     export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" POSSE_CONTROL="unix:$work/socket"
     "$posse" dev --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
     cluster=$! keeper='' driver=''
-    trap 'kill -9 $keeper $driver; kill $cluster' EXIT
+    trap 'kill $cluster; [ -z "$keeper$driver" ] || kill -9 $keeper $driver 2>/dev/null' EXIT
     await "$KUBECONFIG" $cluster
     keep
     python3 "$here/witness.py" sh "$here/submit.sh" --conf spark.executor.instances=2 \
@@ -135,11 +164,12 @@ away() {
     await "$work/killed" $driver
     keep
     touch "$work/back"
-    wait "$driver" || fail "the whole log is $work/log"
+    pid=$driver driver=''
+    wait "$pid" || fail "the whole log is $work/log"
     grep -E "^the result|^all " "$work/log"
-    kill "$keeper" "$cluster"
-    trap - EXIT
-}
+    kill "$keeper"
+    keeper=''
+)
 
 # A posse without a driver of its own, always the same one.
 keep() {
@@ -155,6 +185,23 @@ await() {
         sleep 0.2
     done
 }
+
+# The driver in a pod, too: cluster mode, in a cluster that asks who may do what.
+in_cluster() (
+    work=$home/runs/cluster
+    rm -rf "$work"
+    mkdir -p "$work"
+    export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" POSSE="$posse"
+    "$posse" dev --rbac --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
+    cluster=$!
+    trap 'kill $cluster' EXIT
+    await "$KUBECONFIG" $cluster
+    python3 "$here/cluster.py" --conf spark.executor.instances=2 \
+        "local://$here/wordcount.py" "$top/fixtures/text" "$work/out" > "$work/log" 2>&1 ||
+        fail "the whole log is $work/log"
+    grep -E "^all " "$work/log"
+    same_words
+)
 
 # Under posse and under Spark's own allocator, in turn. The last --conf of a key wins.
 timing() {
@@ -172,13 +219,36 @@ timing() {
     done
 }
 
-# All that is needed is there by now.
-prepare() { :; }
+# The recipes from here on run on a real control plane: etcd, kube-apiserver, and node.py for a kubelet.
+real() {
+    [ -x "${KUBEBUILDER_ASSETS:-}/kube-apiserver" ] || fail "KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver"
+    work=$home/runs/plane
+    rm -rf "$work"
+    mkdir -p "$home/runs"
+    python3 "$here/plane.py" "$work" &
+    plane=$!
+    trap 'kill $plane; wait $plane' EXIT
+    export KUBECONFIG="$work/kubeconfig" AUDIT_LOG="$work/audit.log"
+    await "$KUBECONFIG" $plane
+    where=real
+}
 
+# All that is needed is there by now.
+install() { :; }
+
+# What the adapter decides by itself needs no cluster.
+prepare() {
+    "$top/adapters/spark/test.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR" 2> "$home/adapter.log" || {
+        tail -n 20 "$home/adapter.log" >&2
+        fail "the adapter's own tests"
+    }
+}
+
+[ "$*" != real ] || set -- real wordcount dynamic
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | prepare) ;;
+    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | decommission | in_cluster | real | install | prepare) ;;
     *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
     esac
 done

@@ -12,7 +12,7 @@ if spark.sparkContext.parallelize(range(100), 4).sum() != 4950:
     sys.exit("the result is wrong")
 if not witness.leftovers():
     sys.exit("there are no executors to be left behind")
-highest = max(int(pod["metadata"]["labels"]["spark-exec-id"]) for pod in witness.executors(witness.get("pods")["items"]))
+highest = max(int(pod["metadata"]["labels"]["spark-exec-id"]) for pod in witness.executors())
 spark.stop()
 time.sleep(30)
 if witness.leftovers():
@@ -22,7 +22,7 @@ if witness.leftovers():
 spark = SparkSession.builder.appName("again").getOrCreate()
 if spark.sparkContext.parallelize(range(100), 4).sum() != 4950:
     sys.exit("the second result is wrong")
-pods = witness.executors(witness.get("pods")["items"])
+pods = witness.executors()
 lowest = min(int(pod["metadata"]["labels"]["spark-exec-id"]) for pod in pods)
 if lowest != highest + 1:
     sys.exit(f"executors were created after the stop: {highest}, then {lowest}")

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The driver's command: spark-submit against the cluster of $KUBECONFIG, with posse's five lines.
-# Needs SPARK_HOME, POSSE_SPARK_JAR and POSSE_CONTROL; arguments go to spark-submit.
+# Needs SPARK_HOME, POSSE_SPARK_JAR and POSSE_CONTROL; arguments go to spark-submit. With --cluster
+# first the driver is a pod of its own, whose entry point is the posse of $POSSE.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 server=$(sed -n 's/.*server: *"\{0,1\}\([^",}]*\).*/\1/p' "$KUBECONFIG" | head -n 1)
@@ -19,6 +20,36 @@ spec:
         - {name: SPARK_HOME, value: "$SPARK_HOME"}
 YAML
 
+# They live for seconds, many of them at a time on few cores: what a JVM does for its later speed
+# only takes from the others.
+java="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+if [ "${1:-}" = --cluster ]; then
+    shift
+    cat > "$work/driver.yaml" <<YAML
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+    - name: spark-kubernetes-driver
+      command: ["$POSSE", run, -f, "$here/posse.yaml", --, sh, "$here/driver.sh"]
+      env:
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        - {name: SPARK_HOME, value: "$SPARK_HOME"}
+YAML
+    # The embedded cluster has no names for its services and no network policies.
+    set -- --deploy-mode cluster --conf spark.kubernetes.driver.master="$server" \
+        --conf spark.kubernetes.driver.podTemplateFile="$work/driver.yaml" \
+        --conf spark.kubernetes.driver.podTemplateContainerName=spark-kubernetes-driver \
+        --conf spark.kubernetes.driver.pod.excludedFeatureSteps=org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep \
+        --conf spark.kubernetes.driver.request.cores=100m \
+        --conf spark.kubernetes.authenticate.driver.serviceAccountName=spark "$@"
+else
+    set -- --conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 "$@"
+fi
+
 exec "$SPARK_HOME/bin/spark-submit" \
     --master "k8s://$server" \
     --conf spark.kubernetes.allocation.pods.allocator=dev.posse.spark.PosseAllocator \
@@ -32,8 +63,8 @@ exec "$SPARK_HOME/bin/spark-submit" \
     --conf spark.kubernetes.executor.podTemplateContainerName=spark \
     --conf spark.kubernetes.executor.request.cores=100m \
     --conf spark.executor.memory=512m \
-    --conf spark.driver.host=127.0.0.1 \
-    --conf spark.driver.bindAddress=127.0.0.1 \
+    --conf "spark.executor.extraJavaOptions=$java" \
+    --driver-java-options "$java" \
     --conf spark.ui.enabled=false \
     --conf spark.pyspark.python="$(command -v python3)" \
     "$@"

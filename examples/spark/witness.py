@@ -3,51 +3,52 @@
 witness.py [--memory PROFILE=MEMORY]... COMMAND...
 
 Ends with the command's code, or with 1 where an executor was created by anybody but posse, has
-another memory than its profile, or where something was left behind.
+another memory than its profile, or where something was left behind. $AUDIT_LOG names the server's
+audit log, where it has one: that has to say the same.
 """
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
-NAMESPACE = "default"
+import kube
 
-
-def server():
-    """The embedded cluster's kubeconfig is posse's own: one server, plain HTTP."""
-    with open(os.environ["KUBECONFIG"], encoding="utf-8") as file:
-        return re.search(r'server: *"?(http://[^",}\s]+)', file.read()).group(1)
+API = kube.Api("example-witness")
 
 
-def get(path):
-    with urllib.request.urlopen(f"{server()}/api/v1/namespaces/{NAMESPACE}/{path}", timeout=10) as answer:
-        return json.load(answer)
-
-
-def executors(pods):
+def executors(pods=None):
+    """Of all pods where none are given."""
+    pods = API.get(kube.PODS)["items"] if pods is None else pods
     return [pod for pod in pods if pod["metadata"].get("labels", {}).get("spark-role") == "executor"]
 
 
 def leftovers():
     """What an application that has ended should not have left."""
-    maps = [item["metadata"]["name"] for item in get("configmaps")["items"]]
-    pods = [pod["metadata"]["name"] for pod in executors(get("pods")["items"])]
+    maps = [item["metadata"]["name"] for item in API.get(kube.CONFIG_MAPS)["items"]]
+    pods = [pod["metadata"]["name"] for pod in executors()]
     return pods + [name for name in maps if name.startswith("spark-exec-")]
 
 
 def follow(created):
     """Notes each executor as it was when it was created."""
-    url = f"{server()}/api/v1/namespaces/{NAMESPACE}/pods?watch=true"
-    with urllib.request.urlopen(url) as lines:
-        for line in lines:
-            event = json.loads(line)
-            if event["type"] == "ADDED":
-                created.extend(executors([event["object"]]))
+    for event in API.watch(kube.PODS):
+        if event["type"] == "ADDED":
+            created.extend(executors([event["object"]]))
+
+
+def creates(log):
+    """Who asked the server for which pod, as it noted since the log was opened: (agent, name, code)."""
+    found = []
+    for line in log:
+        entry = json.loads(line)
+        target = entry["objectRef"]
+        is_dry_run = "dryRun=" in entry["requestURI"]
+        if entry["verb"] == "create" and "subresource" not in target and not is_dry_run:
+            found.append((entry["userAgent"], target.get("name"), entry["responseStatus"]["code"]))
+    return found
 
 
 def row(pod):
@@ -63,7 +64,10 @@ def main():
     while command[0] == "--memory":
         profile, size = command[1].split("=")
         memory[profile], command = size, command[2:]
-    created = []
+    created, audit = [], os.environ.get("AUDIT_LOG")
+    log = open(audit, encoding="utf-8") if audit else None
+    if log:
+        log.seek(0, os.SEEK_END)
     threading.Thread(target=follow, args=(created,), daemon=True).start()
     code = subprocess.run(command, check=False).returncode
     until = time.monotonic() + 30
@@ -75,6 +79,12 @@ def main():
     wrong = [one for one in rows if one[1] != "posse" or memory.get(one[2], one[3]) != one[3]]
     if memory and set(memory) - {one[2] for one in rows}:
         wrong.append("a profile has no executor")
+    if log:
+        asked = creates(log)
+        wrong += [one for one in asked if not one[0].startswith("posse/")]
+        if sorted(name for _, name, code in asked if code == 201) != sorted(one[0] for one in rows):
+            wrong.append(f"the audit log has other creates: {asked}")
+        print(f"the audit log: {len(asked)} creates of pods, all of them from posse/", flush=True)
     if not rows or wrong or leftovers():
         print(f"witness: wrong: {wrong}; left behind: {leftovers()}", file=sys.stderr)
         return code or 1

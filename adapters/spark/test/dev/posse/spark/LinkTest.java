@@ -1,0 +1,195 @@
+package dev.posse.spark;
+
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CopyOnWriteArrayList;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
+
+/** What posse is told, and what Spark is told of its words. */
+final class LinkTest {
+  private static final String PUT = "PUT /v1/groups/0";
+
+  private LinkTest() {}
+
+  static void all() throws Exception {
+    refusals();
+    wrongAddress();
+    losses();
+    missed();
+    targets();
+    kills();
+    anotherRun();
+    end();
+  }
+
+  private static final class Engine implements Link.Engine {
+    final List<String> executors = new CopyOnWriteArrayList<>();
+    final List<String> lost = new CopyOnWriteArrayList<>();
+
+    @Override
+    public ObjectNode group(int profile) {
+      return Control.JSON.createObjectNode().put("template", "of " + profile);
+    }
+
+    @Override
+    public List<String> executors() {
+      return executors;
+    }
+
+    @Override
+    public void lost(String executor, int exitCode, boolean causedByApp, String why) {
+      lost.add(executor + " " + exitCode + " " + causedByApp + " " + why);
+    }
+  }
+
+  private static Link link(FakePosse posse, Engine engine) {
+    Link link = new Link(posse.control(), "n", engine);
+    link.start(0);
+    return link;
+  }
+
+  private static void refused(String answer, String... words) throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      posse.answers.put(PUT, answer);
+      Check.fails(() -> link(posse, new Engine()), words);
+    }
+  }
+
+  private static void refusals() throws Exception {
+    refused("404 {\"error\":\"there is no such call\"}", "too old", "there is no such call");
+    refused("405 {}", "too old", "status 405");
+    refused("400 {\"error\":\"unknown field template\",\"field\":\"template\"}", "too old");
+    refused("400 {\"error\":\"image: no\",\"field\":\"template\"}", "the executors' pod is refused: template: image: no");
+    refused("409 {\"error\":\"it ends\"}", "does not take the executors' group: it ends");
+    refused("500 this is not JSON", "does not take the executors' group: status 500");
+    try (FakePosse posse = new FakePosse()) {
+      posse.answers.put("GET /v1/status", "200 {\"run\":\"r\",\"namespace\":\"other\"}");
+      Check.fails(() -> link(posse, new Engine()), "posse's namespace is other", "is n: they must be one");
+      posse.answers.put("GET /v1/status", "200 hello");
+      Check.fails(() -> link(posse, new Engine()), "does not answer", "is `posse run` running");
+      posse.breakToken();
+      Check.fails(() -> link(posse, new Engine()), "does not know this token", "spark.posse.control.tokenFile");
+    }
+  }
+
+  private static void wrongAddress() {
+    Control nobody = new Control("unix:/nowhere/at/all", null);
+    Check.fails(() -> {
+      new Link(nobody, "n", new Engine()).start(0);
+      return null;
+    }, "unix:/nowhere/at/all", "does not answer", "is `posse run` running");
+  }
+
+  private static String lost(int executor, String reason, String exitCode, boolean causedByApp) {
+    return "\"event\":\"executor_lost\",\"executor\":" + executor + ",\"reason\":\"" + reason + "\",\"exit_code\":"
+        + exitCode + ",\"caused_by_app\":" + causedByApp + ",\"message\":\"so\"";
+  }
+
+  private static void losses() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      // What was before the start is nobody's here.
+      posse.event(lost(99, "app_error", "1", true));
+      Engine engine = new Engine();
+      Link link = link(posse, engine);
+      posse.event(lost(1, "app_error", "137", true));
+      posse.event(lost(2, "evicted", "null", false));
+      posse.event("\"event\":\"executor_deleted\",\"executor\":2,\"cause\":\"stop\"");
+      posse.event("\"event\":\"something_new\",\"executor\":7");
+      posse.event("\"event\":\"executor_deleted\",\"executor\":3,\"cause\":\"scale_down\"");
+      Check.comes("three losses", () -> engine.lost.size() >= 3);
+      Check.same(engine.lost, List.of("1 137 true app_error: so", "2 -1 false evicted: so", "3 -1 false posse ended it: scale_down"));
+      Check.same(List.of(link.hasEnded("1"), link.hasEnded("3"), link.hasEnded("7")), List.of(true, true, false));
+      link.end();
+    }
+  }
+
+  private static void missed() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      Engine engine = new Engine();
+      engine.executors.addAll(List.of("1", "2", "3"));
+      posse.run("r1", "{\"id\":1,\"state\":\"running\"},{\"id\":2,\"state\":\"failed\"}");
+      Link link = link(posse, engine);
+      posse.event("\"event\":\"missed\",\"count\":5");
+      Check.comes("two losses", () -> engine.lost.size() >= 2);
+      Check.same(engine.lost, List.of("2 -1 false it ended while posse was away", "3 -1 false it ended while posse was away"));
+      link.end();
+    }
+  }
+
+  private static void targets() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      Link link = link(posse, new Engine());
+      Check.same(posse.calls, List.of(PUT + " {\"template\":\"of 0\",\"target\":0}"));
+      link.want(Map.of(0, 3));
+      Check.comes("a target", () -> posse.calls.contains(PUT + " {\"target\":3}"));
+      // Whom Spark does not name any more should have none.
+      link.want(Map.of(1, 2));
+      Check.comes("two targets", () -> posse.calls.size() == 4);
+      Check.same(posse.calls.subList(2, 4), List.of(PUT + " {\"target\":0}",
+          "PUT /v1/groups/1 {\"template\":\"of 1\",\"target\":2}"));
+      // A group that posse has forgotten is made anew.
+      posse.answers.put(PUT, "404 {\"error\":\"there is no such group\"}");
+      link.want(Map.of(0, 5, 1, 2));
+      Check.comes("the group anew", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":5}"));
+      link.end();
+    }
+  }
+
+  private static void kills() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      Engine engine = new Engine();
+      Link link = link(posse, engine);
+      posse.event(lost(1, "app_error", "1", true));
+      Check.comes("the loss", () -> link.hasEnded("1"));
+      for (String executor : List.of("1", "driver", "0", "-1", "07", "2", "2")) {
+        link.removed(executor, "idle");
+      }
+      String kill = "POST /v1/executors/kill {\"executors\":[2],\"replace\":true,\"force\":true,\"reason\":\"Spark let it go\"}";
+      Check.comes("a kill", () -> posse.calls.contains(kill));
+      Check.same(link.hasEnded("2"), true);
+      // Its end is no news to Spark.
+      posse.event(lost(2, "killed", "null", false));
+      posse.event(lost(3, "node_lost", "null", false));
+      Check.comes("another loss", () -> link.hasEnded("3"));
+      Check.comes("its news", () -> engine.lost.size() == 2);
+      Check.same(posse.calls.stream().filter(call -> call.startsWith("POST")).toList(), List.of(kill));
+      link.end();
+    }
+  }
+
+  /** posse goes and comes back, and knows nothing of us but the pods. */
+  private static void anotherRun() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      Engine engine = new Engine();
+      engine.executors.addAll(List.of("1", "2"));
+      Link link = link(posse, engine);
+      link.want(Map.of(0, 2));
+      Check.comes("a target", () -> posse.calls.contains(PUT + " {\"target\":2}"));
+      posse.calls.clear();
+      // Until it has looked it knows of nobody, and is not believed.
+      posse.answers.put("GET /readyz", "503 {\"error\":\"not now\"}");
+      posse.run("r2", "");
+      int before = posse.readyz.get();
+      Check.comes("two questions", () -> posse.readyz.get() >= before + 2);
+      Check.same(engine.lost, List.of());
+      posse.run("r2", "{\"id\":2,\"state\":\"running\"}");
+      posse.answers.put("GET /readyz", "200 {}");
+      Check.comes("the group anew", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":2}"));
+      Check.same(engine.lost, List.of("1 -1 false it ended while posse was away"));
+      link.end();
+    }
+  }
+
+  private static void end() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      Link link = link(posse, new Engine());
+      link.want(Map.of(0, 1, 4, 1));
+      Check.comes("both groups", () -> posse.calls.size() == 3);
+      Check.same(link.end(), true);
+      Check.same(link.end(), false);
+      link.want(Map.of(0, 9));
+      Check.same(posse.calls.subList(3, posse.calls.size()), List.of("DELETE /v1/groups/0 ", "DELETE /v1/groups/4 "));
+    }
+  }
+}

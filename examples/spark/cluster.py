@@ -1,0 +1,62 @@
+"""Runs an application in cluster mode and looks at what comes of it: cluster.py ARGUMENTS OF SPARK-SUBMIT
+
+The cluster asks who does what; the driver's account may do what `posse run` and Spark need.
+"""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import kube
+import witness
+
+API = kube.Api("example-cluster")
+ROLES = "rbac.authorization.k8s.io"
+RULES = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "patch", "watch"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "delete", "deletecollection"]},
+    {"apiGroups": [""], "resources": ["services", "persistentvolumeclaims"],
+     "verbs": ["delete", "deletecollection", "list"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]},
+]
+
+
+def make_account():
+    name = {"metadata": {"name": "spark"}}
+    account = {"kind": "ServiceAccount", "name": "spark", "namespace": "default"}
+    role = {"apiGroup": ROLES, "kind": "Role", "name": "spark"}
+    roles = f"/apis/{ROLES}/v1/namespaces/default"
+    API.call("POST", f"{kube.NAMESPACE}/serviceaccounts", name)
+    API.call("POST", f"{roles}/roles", {**name, "rules": RULES})
+    API.call("POST", f"{roles}/rolebindings", {**name, "subjects": [account], "roleRef": role})
+
+
+def main():
+    make_account()
+    created = []
+    threading.Thread(target=witness.follow, args=(created,), daemon=True).start()
+    submit = Path(__file__).with_name("submit.sh")
+    code = subprocess.run(["sh", submit, "--cluster", *sys.argv[1:]], check=False).returncode
+    pods = API.get(kube.PODS)["items"]
+    drivers = [pod for pod in pods if pod["metadata"]["labels"].get("spark-role") == "driver"]
+    text = ""
+    for driver in drivers:
+        with API.open("GET", f"{kube.PODS}/{driver['metadata']['name']}/log") as log:
+            text += log.read().decode(errors="replace")
+    print(text, flush=True)
+    phases = [driver["status"]["phase"] for driver in drivers]
+    # Of spark-submit's own code one learns nothing about the driver's.
+    if code or phases != ["Succeeded"]:
+        sys.exit(f"cluster: spark-submit ended with {code}, the driver's pod: {phases}")
+    owner = drivers[0]["metadata"]["uid"]
+    wrong = [row for row in map(witness.row, created) if row[1] != "posse"]
+    wrong += [pod["metadata"]["name"] for pod in created
+              if [one["uid"] for one in pod["metadata"].get("ownerReferences", [])] != [owner]]
+    wrong += [line for line in text.splitlines() if "is forbidden" in line]
+    if not created or wrong or witness.executors(pods):
+        sys.exit(f"cluster: {len(created)} executors, wrong: {wrong}, left behind: {witness.executors(pods)}")
+    print(f"all {len(created)} executors created by posse, owned by the driver's pod, none left behind", flush=True)
+
+
+main()

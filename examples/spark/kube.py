@@ -1,0 +1,47 @@
+"""The API server of $KUBECONFIG, for whoever looks at it here: calls, and a watch. Standard library only.
+
+The kubeconfig is posse's own or plane.py's: one server, at most a token.
+"""
+
+import base64
+import json
+import os
+import re
+import ssl
+import urllib.request
+
+NAMESPACE = "/api/v1/namespaces/default"
+PODS, CONFIG_MAPS = f"{NAMESPACE}/pods", f"{NAMESPACE}/configmaps"
+SECONDS_PER_CALL = 30
+
+
+class Api:
+    def __init__(self, agent):
+        """`agent`: what the server's audit log calls us."""
+        with open(os.environ["KUBECONFIG"], encoding="utf-8") as file:
+            text = file.read()
+        self.server, authority, token = (
+            found and found.group(1) for found in (re.search(rf'\b{word}: *"?([^",}}\s]+)', text)
+                                                   for word in ("server", "certificate-authority-data", "token")))
+        self.headers = {"user-agent": agent, **({"authorization": f"Bearer {token}"} if token else {})}
+        trusted = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+        self.opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
+
+    def open(self, method, path, body=None, kind="application/json", timeout=SECONDS_PER_CALL):
+        request = urllib.request.Request(
+            self.server + path, None if body is None else json.dumps(body).encode(),
+            {**self.headers, "content-type": kind}, method=method)
+        return self.opener.open(request, timeout=timeout)
+
+    def call(self, method, path, body=None, kind="application/json"):
+        with self.open(method, path, body, kind) as answer:
+            return json.load(answer)
+
+    def get(self, path):
+        return self.call("GET", path)
+
+    def watch(self, path):
+        """Its events, from whatever is there by now, until the server ends it."""
+        with self.open("GET", f"{path}?watch=true", timeout=None) as lines:
+            yield from map(json.loads, lines)
