@@ -69,7 +69,7 @@ fn refused(files: &[(&str, &str)], args: &[&str], words: &[&str]) {
 }
 
 /// The commands that read a configuration.
-const READERS: [&str; 2] = ["render", "run"];
+const READERS: [&str; 3] = ["render", "run", "submit"];
 
 /// The same for one `posse.yaml`, under every command that reads one.
 #[track_caller]
@@ -257,6 +257,27 @@ fn what_cannot_be_combined() {
     refused(&files, &[&run[..], &["--events", "-", "--", "true"]].concat(), &["--events"]);
     refused(&files, &[&run[..], &["--control", "10.0.0.1:80"]].concat(), &["--control"]);
     refused(&files, &[&run[..], &["--control", "127.0.0.1:80"]].concat(), &["token"]);
+}
+
+/// What makes no sense for a driver in the cluster is told before any server is looked for.
+#[test]
+fn mistakes_about_a_driver_in_the_cluster() {
+    let submit = |driver: &str, args: &[&str], words: &[&str]| {
+        let config = format!("app: a\ndriver: {driver}\n");
+        refused(&[("posse.yaml", &config)], &[&["submit"], args].concat(), words);
+    };
+    submit("{command: [x]}", &[], &["posse.yaml: driver", "image, template or pod"]);
+    submit("{image: i, service_account: s}", &["--create-rbac"], &["driver.service_account"]);
+    submit("{image: i}", &["--instance", "abc12"], &["--instance"]);
+    submit("{image: i, kind: pod, retries: 2}", &[], &["driver.retries", "kind: job"]);
+    submit("{template: none.yaml}", &[], &["none.yaml: cannot be read"]);
+    submit("{pod: {spec: {}}}", &[], &["posse.yaml: driver.pod: spec.containers"]);
+    submit("{image: i}", &["--no-wait", "--logs"], &["--logs", "--no-wait"]);
+    submit("{image: i, container: x}", &["--kubeconfig", "none"], &["none"]);
+    let files = [("posse.yaml", "app: a\ndriver: {image: i, container: x}\n")];
+    refused(&files, &["render", "--driver"], &["none is named `x`; there are: driver"]);
+    refused(&[], &["stop"], &["NAME"]);
+    refused(&[], &["logs", "Upper"], &["is not a name for an application"]);
 }
 
 /// `init` writes what `render` takes, and never over something.

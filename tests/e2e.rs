@@ -13,11 +13,13 @@ mod e2e {
     pub mod groups;
     pub mod harness;
     pub mod history;
+    pub mod kills;
     pub mod losses;
     pub mod openapi;
     pub mod outages;
     pub mod reasons;
     pub mod refusals;
+    pub mod restarts;
     pub mod scaling;
     pub mod stage;
     pub mod starts;
@@ -38,7 +40,15 @@ macro_rules! scenarios {
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Embedded submit::{submit_logs_over_cuts, submit_wordcount};
-    Both submit::{submit_with_a_lost_pod};
+    Both submit::{submit_with_a_lost_pod, submit_without_room};
+    Embedded kills::{kill_9_at_every_call};
+    Real kills::{kill_9_at_calls};
+    Real restarts::{driver_node_lost};
+    Embedded restarts::{driver_node_shut_down};
+    Both restarts::{
+        container_restarted, exclusive_lost_to_another, exclusive_waits_its_turn,
+        executors_of_a_certain_age, orphans_of_older_instances, stale_leases_are_cleaned_up,
+    };
     Both driver::{decommission_over_a_restart, heartbeats_that_stop, silent_driver};
     Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};

@@ -108,8 +108,9 @@ fn the_reference_of_posse_yaml_is_read_and_shows_the_defaults() {
     let meant =
         (&default.policy, default.poll_interval_ms, default.node_loss_after_ms, default.watch);
     assert_eq!(shown, meant);
-    let shown = (config.lease, config.grace_ms, config.driver.ready);
-    assert_eq!(shown, (default.lease, default.grace_ms, default.driver.ready));
+    let shown = (config.lease, config.exclusive, config.orphans);
+    assert_eq!(shown, (default.lease, Some(false), default.orphans));
+    assert_eq!((config.grace_ms, config.driver.ready), (default.grace_ms, default.driver.ready));
     let (group, usual) = (&config.executors[0], Group::default());
     let shown = (group.name.as_str(), group.min, group.scale_down, group.replace);
     assert_eq!(shown, (usual.name.as_str(), usual.min, usual.scale_down, usual.replace));
@@ -141,6 +142,7 @@ fn the_loss_reasons_and_their_budgets() {
         LossReason::ImageError,
         LossReason::HeartbeatTimeout,
         LossReason::Killed,
+        LossReason::MaxAge,
         LossReason::NodeLost,
         LossReason::NodeShutdown,
         LossReason::OomKilled,

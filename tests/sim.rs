@@ -94,6 +94,16 @@ fn many_seeds() {
     }
 }
 
+/// Drivers of one application after and beside each other.
+#[test]
+fn drivers_take_over_from_each_other() {
+    let seeds = number("SIM_SEEDS").unwrap_or(SEEDS) / 10;
+    for seed in number("SIM_SEED").map_or(0..seeds, |seed| seed..seed + 1) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| parts::restarts::play(seed)));
+        assert!(outcome.is_ok(), "seed {seed}: drivers do not take over as they should");
+    }
+}
+
 /// A world in which nothing goes wrong by itself: one group `g`, the default policy.
 fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> World {
     let mut rng = Rng::new(seed);

@@ -147,6 +147,9 @@ pub struct RunArgs {
     /// End with 143 instead of 0 where a signal asked for the end: to a Job 0 would be its work done
     #[arg(long)]
     pub as_job: bool,
+    /// No two drivers of the application at once
+    #[arg(long)]
+    pub exclusive: bool,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,
@@ -191,17 +194,22 @@ pub enum Output {
 
 /// `posse cleanup`.
 #[derive(Args, Clone, Debug)]
+#[command(group = clap::ArgGroup::new("whose").required(true).args(["app", "all_apps"]))]
 pub struct CleanupArgs {
     /// Whose leftovers: the application's name
     #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
-    pub app: String,
+    pub app: Option<String>,
+    /// Those of every application in the namespace
+    #[arg(long, conflicts_with = "instance")]
+    pub all_apps: bool,
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
     pub namespace: Option<String>,
     /// Also executors of this instance that have no owner
     #[arg(long, value_name = "ID", value_parser = named(names::instance_mistake))]
     pub instance: Option<String>,
-    /// Also executors without an owner whose Lease was not renewed for so long
+    /// Also executors without an owner whose Lease was not renewed for so long, and such Leases
+    /// themselves
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub stale: Option<u64>,
     /// Remove them; without it they are only listed

@@ -13,13 +13,13 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::{World, print};
 use crate::control::table::table;
-use crate::core::lease::Record;
+use crate::core::lease::{Record, Scope};
 use crate::core::leftover::{Facts, Lease, Leftover, Owner, OwnerPod, Verdict, judge};
 use crate::core::refusal::{Class, Refusal};
-use crate::kube::api::{Leases, Pods};
+use crate::kube::api::Leases;
 use crate::kube::leftovers::Leftovers;
 use crate::wire::labels::Selection;
-use crate::wire::lease::name_of;
+use crate::wire::lease::{NamedLease, name_of};
 
 /// How often a delete is tried that the server puts off.
 const TRIES_MAX: u32 = 5;
@@ -38,55 +38,79 @@ pub fn cleanup(
 ) -> Result<Code, Failure> {
     let connection = Connection::new(&args.server, world)?;
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
-    let sweep = Sweep { args, connection, namespace, wall_ms: Timestamp::now().as_millisecond() };
+    let app = args.app.as_deref();
+    let leftovers = Leftovers::new(connection.http.clone(), &namespace, app);
+    let wall_ms = Timestamp::now().as_millisecond();
+    let sweep = Sweep { args, connection, namespace, leftovers, wall_ms };
     let batches = sweep.batches()?;
     if batches.is_empty() {
-        let text = format!("app {} has no executors in namespace {}\n", args.app, sweep.namespace);
+        let whose = app.map_or_else(|| "posse".to_owned(), |app| format!("app {app}"));
+        let text = format!("{whose} has no executors in namespace {}\n", sweep.namespace);
         return print(out, &text).map(|()| Code::Clean);
     }
-    print(out, &listing(&batches))?;
-    let n_removable: usize =
-        batches.iter().filter(|batch| batch.is_removable()).map(|batch| batch.pods.len()).sum();
-    match (n_removable, args.yes) {
+    print(out, &listing(&batches, args.all_apps))?;
+    let removable = || batches.iter().filter(|batch| batch.is_removable());
+    let n_pods: usize = removable().map(|batch| batch.pods.len()).sum();
+    let n_leases = removable().filter(|batch| batch.lease.is_some()).count();
+    match (n_pods + n_leases, args.yes) {
         (0, _) => print(out, "\nthere is nothing to remove\n").map(|()| Code::Clean),
-        (n, false) => {
-            let n = counted(n, "executor");
-            let text = format!("\nnothing was removed; the same with --yes removes {n}\n");
+        (_, false) => {
+            let what = match n_leases {
+                0 => counted(n_pods, "executor"),
+                n => format!("{} and {}", counted(n_pods, "executor"), counted(n, "lease")),
+            };
+            let text = format!("\nnothing was removed; the same with --yes removes {what}\n");
             print(out, &text).map(|()| Code::Clean)
         }
         (_, true) => sweep.remove(&batches, out),
     }
 }
 
-/// The executors of one instance that have one owner: they stay or go together.
+/// The executors of one instance that have one owner: they stay or go together. Or a Lease without
+/// any.
 #[derive(Debug)]
 struct Batch {
-    instance: Option<String>,
+    whose: Whose,
     owner: Option<OwnerPod>,
     state: Owner,
     pods: Vec<Leftover>,
+    lease: Option<NamedLease>,
     verdict: Verdict,
 }
+
+/// An application and an instance, as far as the labels tell.
+type Whose = (Option<String>, Option<String>);
 
 impl Batch {
     fn is_removable(&self) -> bool {
         matches!(self.verdict, Verdict::Removable(_))
     }
+
+    fn cells(&self) -> [String; 6] {
+        let or_dash = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), Clone::clone);
+        let (app, instance) = &self.whose;
+        let is_applications =
+            self.lease.as_ref().is_some_and(|lease| lease.scope == Scope::Application);
+        let instance = if is_applications { None } else { instance.as_ref() };
+        [
+            or_dash(app.as_ref()),
+            or_dash(instance),
+            self.pods.len().to_string(),
+            or_dash(self.owner.as_ref().map(|owner| &owner.name)),
+            self.state.to_string(),
+            self.verdict.to_string(),
+        ]
+    }
 }
 
-fn listing(batches: &[Batch]) -> String {
-    let or_dash = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), Clone::clone);
-    let rows = batches.iter().map(|batch| {
-        [
-            or_dash(batch.instance.as_ref()),
-            batch.pods.len().to_string(),
-            or_dash(batch.owner.as_ref().map(|owner| &owner.name)),
-            batch.state.to_string(),
-            batch.verdict.to_string(),
-        ]
-    });
-    let heads = ["INSTANCE", "EXECUTORS", "OWNER", "STATE", "VERDICT"].map(str::to_owned);
-    table(&heads, rows.collect())
+fn listing(batches: &[Batch], shows_app: bool) -> String {
+    let heads = ["APP", "INSTANCE", "EXECUTORS", "OWNER", "STATE", "VERDICT"].map(str::to_owned);
+    let rows: Vec<[String; 6]> = batches.iter().map(Batch::cells).collect();
+    if shows_app {
+        return table(&heads, rows);
+    }
+    let without = |[_, cells @ ..]: [String; 6]| cells;
+    table(&without(heads), rows.into_iter().map(without).collect())
 }
 
 fn counted(n: usize, what: &str) -> String {
@@ -101,45 +125,79 @@ struct Sweep<'a> {
     args: &'a CleanupArgs,
     connection: Connection,
     namespace: String,
+    leftovers: Leftovers,
     /// What Leases are judged against, milliseconds since 1970.
     wall_ms: i64,
 }
 
 impl Sweep<'_> {
-    /// All executors, judged. Each owner is looked up once.
+    /// All executors, and the Leases of instances that have none, judged. Each owner is looked up
+    /// once.
     fn batches(&self) -> Result<Vec<Batch>, Failure> {
-        let http = self.connection.http.clone();
-        let leftovers = Leftovers::new(http, self.namespace.as_str(), self.args.app.as_str());
-        let pods = leftovers.list().map_err(|refusal| {
+        let pods = self.leftovers.list().map_err(|refusal| {
             self.connection.failure("the executors cannot be listed", &refusal)
         })?;
-        let mut sorted: BTreeMap<(Option<String>, Option<OwnerPod>), Vec<Leftover>> =
-            BTreeMap::new();
+        let mut sorted: BTreeMap<(Whose, Option<OwnerPod>), Vec<Leftover>> = BTreeMap::new();
         for pod in pods {
-            sorted.entry((pod.instance.clone(), pod.owner.clone())).or_default().push(pod);
+            let whose = (pod.app.clone(), pod.instance.clone());
+            sorted.entry((whose, pod.owner.clone())).or_default().push(pod);
         }
         let mut states: BTreeMap<OwnerPod, Owner> = BTreeMap::new();
         let mut batches = Vec::new();
-        for ((instance, owner), pods) in sorted {
-            let state = owner.as_ref().map_or(Owner::None, |owner| {
-                states.entry(owner.clone()).or_insert_with(|| leftovers.owner(owner)).clone()
-            });
-            let facts = Facts {
-                owner: state.clone(),
-                instance: instance.clone(),
-                named: self.args.instance.clone(),
-                stale_ms: self.args.stale,
-                lease: self.lease_that_matters(instance.as_deref(), &state),
-            };
-            batches.push(Batch { instance, owner, state, pods, verdict: judge(&facts) });
+        for ((whose, owner), pods) in sorted {
+            let state = self.state(owner.as_ref(), &mut states);
+            let lease = self.lease_that_matters(&whose, &state);
+            let verdict = self.judge(&whose, &state, lease);
+            batches.push(Batch { whose, owner, state, pods, lease: None, verdict });
+        }
+        let known: BTreeSet<Whose> = batches.iter().map(|batch| batch.whose.clone()).collect();
+        for lease in self.stale_leases() {
+            let Selection { app, instance } = lease.selection.clone();
+            let whose = (Some(app), Some(instance));
+            if lease.scope == Scope::Instance && known.contains(&whose) {
+                continue;
+            }
+            let owner = lease.record.owner.clone();
+            let state = self.state(owner.as_ref(), &mut states);
+            let read = Lease::read(Some(&lease.record), self.wall_ms);
+            let verdict = self.judge(&whose, &state, read);
+            let (pods, lease) = (Vec::new(), Some(lease));
+            batches.push(Batch { whose, owner, state, pods, lease, verdict });
         }
         Ok(batches)
     }
 
+    fn state(&self, owner: Option<&OwnerPod>, known: &mut BTreeMap<OwnerPod, Owner>) -> Owner {
+        owner.map_or(Owner::None, |owner| {
+            known.entry(owner.clone()).or_insert_with(|| self.leftovers.owner(owner)).clone()
+        })
+    }
+
+    fn judge(&self, (_, instance): &Whose, state: &Owner, lease: Lease) -> Verdict {
+        judge(&Facts {
+            owner: state.clone(),
+            instance: instance.clone(),
+            named: self.args.instance.clone(),
+            stale_ms: self.args.stale,
+            lease,
+        })
+    }
+
+    /// The Leases that nobody has renewed for so long as was asked for.
+    fn stale_leases(&self) -> Vec<NamedLease> {
+        let Some(stale_ms) = self.args.stale else { return Vec::new() };
+        let mut leases = self.leases().list(self.args.app.as_deref()).unwrap_or_else(|refusal| {
+            log::warn!("leases without executors are not looked for: {refusal}");
+            Vec::new()
+        });
+        leases.retain(|lease| Lease::read(Some(&lease.record), self.wall_ms).is_stale(stale_ms));
+        leases
+    }
+
     /// The Lease, where it has a say: without an owner, and asked for.
-    fn lease_that_matters(&self, instance: Option<&str>, owner: &Owner) -> Lease {
-        match (instance, self.args.stale) {
-            (Some(instance), Some(_)) if *owner == Owner::None => match self.lease(instance) {
+    fn lease_that_matters(&self, whose: &Whose, owner: &Owner) -> Lease {
+        match (selection(whose), self.args.stale) {
+            (Some(selection), Some(_)) if *owner == Owner::None => match self.lease(&selection) {
                 Ok(record) => Lease::read(record.as_ref(), self.wall_ms),
                 Err(refusal) => Lease::Unknown(format!("their lease cannot be read: {refusal}")),
             },
@@ -147,44 +205,50 @@ impl Sweep<'_> {
         }
     }
 
-    fn lease(&self, instance: &str) -> Result<Option<Record>, Refusal> {
-        self.leases().get(&name_of(&self.selection(instance)))
+    fn lease(&self, selection: &Selection) -> Result<Option<Record>, Refusal> {
+        self.leases().get(&name_of(Scope::Instance, selection))
     }
 
     fn leases(&self) -> Leases {
         Leases::new(self.connection.http.clone(), self.namespace.as_str())
     }
 
-    fn selection(&self, instance: &str) -> Selection {
-        Selection { app: self.args.app.clone(), instance: instance.to_owned() }
-    }
-
     /// Removes what may go, and the Leases of instances of which nothing stays.
     fn remove(&self, batches: &[Batch], out: &mut dyn Write) -> Result<Code, Failure> {
         let mut n_removed = 0;
         let mut failed: Vec<(&str, Refusal)> = Vec::new();
-        let mut emptied: BTreeSet<&str> = BTreeSet::new();
-        let mut still_there: BTreeSet<&str> = BTreeSet::new();
-        for batch in batches {
-            let Some(instance) = batch.instance.as_deref() else { continue };
+        let mut emptied: BTreeSet<&Whose> = BTreeSet::new();
+        let mut still_there: BTreeSet<&Whose> = BTreeSet::new();
+        let (with_pods, leases): (Vec<&Batch>, Vec<&Batch>) =
+            batches.iter().partition(|batch| batch.lease.is_none());
+        for batch in with_pods {
             if !batch.is_removable() {
-                still_there.insert(instance);
+                still_there.insert(&batch.whose);
                 continue;
             }
-            emptied.insert(instance);
-            let pods = self.pods(instance);
+            emptied.insert(&batch.whose);
             for pod in &batch.pods {
-                match delete(&pods, pod) {
+                match delete(&self.leftovers, pod) {
                     Ok(()) => n_removed += 1,
                     Err(refusal) => {
-                        still_there.insert(instance);
+                        still_there.insert(&batch.whose);
                         failed.push((&pod.name, refusal));
                     }
                 }
             }
         }
-        let n_leases = emptied.difference(&still_there).filter(|one| self.remove_lease(one));
-        let leases = counted(n_leases.count(), "lease");
+        let removed = emptied.difference(&still_there).filter(|whose| self.remove_lease(whose));
+        let mut n_leases = removed.count();
+        for batch in leases.into_iter().filter(|batch| batch.is_removable()) {
+            let Some(NamedLease { name, record, .. }) = &batch.lease else { continue };
+            match self.leases().delete(name, record) {
+                Ok(()) => n_leases += 1,
+                // Somebody took it meanwhile, or it went.
+                Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => {}
+                Err(refusal) => failed.push((name, refusal)),
+            }
+        }
+        let leases = counted(n_leases, "lease");
         print(out, &format!("\nremoved {} and {leases}\n", counted(n_removed, "executor")))?;
         let Some((_, refusal)) = failed.last() else { return Ok(Code::Clean) };
         let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
@@ -192,16 +256,12 @@ impl Sweep<'_> {
         Err(Failure::new(Code::Remain, message))
     }
 
-    fn pods(&self, instance: &str) -> Pods {
-        let http = self.connection.http.clone();
-        Pods::new(http, self.namespace.as_str(), self.selection(instance))
-    }
-
     /// Removes the Lease of an instance where nobody renews it; true where it did. One that stays
     /// does no harm: its name is not used again.
-    fn remove_lease(&self, instance: &str) -> bool {
-        let name = name_of(&self.selection(instance));
-        let removed = self.lease(instance).and_then(|record| {
+    fn remove_lease(&self, whose: &Whose) -> bool {
+        let Some(selection) = selection(whose) else { return false };
+        let name = name_of(Scope::Instance, &selection);
+        let removed = self.lease(&selection).and_then(|record| {
             let stale_ms = self.args.stale.unwrap_or(0);
             let Some(record) = record else { return Ok(false) };
             if Lease::read(Some(&record), self.wall_ms).is_stale(stale_ms) {
@@ -217,12 +277,16 @@ impl Sweep<'_> {
     }
 }
 
+fn selection((app, instance): &Whose) -> Option<Selection> {
+    Some(Selection { app: app.clone()?, instance: instance.clone()? })
+}
+
 /// Deletes that pod and no other of its name, in the server's own time.
-fn delete(pods: &Pods, pod: &Leftover) -> Result<(), Refusal> {
+fn delete(leftovers: &Leftovers, pod: &Leftover) -> Result<(), Refusal> {
     let mut n_tries = 1;
     loop {
-        match pods.delete(&pod.name, Some(&pod.uid), None) {
-            Ok(_) => return Ok(()),
+        match leftovers.delete(pod) {
+            Ok(()) => return Ok(()),
             // It went by itself, and another may have its name.
             Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => {
                 return Ok(());

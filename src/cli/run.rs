@@ -1,7 +1,6 @@
 //! Owns `posse run`: brings settings, server, identity, Lease, control API and loop together, and
 //! turns what came of it into an exit code.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +11,9 @@ use log::{debug, error, info, warn};
 use crate::cli::args::RunArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::rights;
+use crate::cli::run::embedded::Embedded;
+use crate::cli::run::ground::Ground;
+use crate::cli::run::instance::{Ears, Who};
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, EventsTo, RunIdentity, RunSettings, Server};
 use crate::cli::{World, logger};
@@ -20,33 +22,29 @@ use crate::control::api::{ControlServer, Subject};
 use crate::control::{Core, Drafts};
 use crate::core::action::Verdict;
 use crate::core::finish::{Finish, Outcome};
-use crate::core::ids::{ExecutorId, Uid};
+use crate::core::ids::Uid;
 use crate::core::lease::Release;
 use crate::core::policy::GroupSpec;
 use crate::core::reconciler::{Identity, Reconciler};
-use crate::core::refusal::Class;
 use crate::core::rng::Rng;
+use crate::core::sweep::Orphans;
 use crate::core::time::Millis;
-use crate::kube::api::{Leases, Pods};
-use crate::kube::http::Http;
-use crate::kube::owner::{self, DriverPod, Hints};
+use crate::kube::api::Pods;
+use crate::kube::leftovers::Leftovers;
+use crate::kube::owner::DriverPod;
 use crate::runtime::clock::Clock;
 use crate::runtime::drafts::Drafter;
 use crate::runtime::driver::DriverEnv;
-use crate::runtime::engine::{DriverPlan, Engine, START_TIMEOUT_MS, SharedMark};
+use crate::runtime::engine::{DriverPlan, Engine, SharedMark};
 use crate::runtime::events::{EventLog, EventTarget, EventWriter};
+use crate::runtime::hold::IdKeeper;
 use crate::runtime::inbox::{Line, Message, Pulse, inbox};
-use crate::runtime::lease;
 use crate::runtime::progress::Progress;
 use crate::runtime::signals::Signals;
-use crate::runtime::upstream::{
-    ABANDON_TIMEOUT, Acquired, IdKeeper, LeaseHandle, LeaseSettings, LookSettings, Threads,
-    await_lease,
-};
+use crate::runtime::upstream::{LookSettings, SweepSettings, Threads};
 use crate::runtime::worker::Worker;
 use crate::runtime::writers::Writers;
 use crate::serve::token::Token;
-use crate::wire::build::Owner;
 use crate::wire::config::{Control, Ready};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::labels::Selection;
@@ -91,43 +89,6 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
     code
 }
 
-/// Where we are, before anything is asked of the server.
-#[derive(Debug)]
-struct Ground {
-    namespace: String,
-    owner: Option<Owner>,
-    driver_host: String,
-}
-
-impl Ground {
-    fn find(
-        settings: &RunSettings,
-        world: &World<'_>,
-        server: &Connection,
-    ) -> Result<Self, Failure> {
-        let namespace = settings.namespace.clone().unwrap_or_else(|| server.namespace.clone());
-        let account =
-            server.is_in_cluster.then_some((server.pod.as_ref(), server.namespace.as_str()));
-        let hints = Hints { env: world.env, account, namespace: &namespace };
-        let owner = owner::find(hints, &server.http);
-        let driver_host = match &settings.driver.host {
-            Some(host) => host.clone(),
-            None => our_address(&server.http)?.to_string(),
-        };
-        Ok(Self { namespace, owner, driver_host })
-    }
-}
-
-fn our_address(http: &Http) -> Result<IpAddr, Failure> {
-    http.local_address().map_err(|error| {
-        let message = format!(
-            "our address towards {} cannot be told: {error}; set driver.host or POD_IP",
-            http.server()
-        );
-        Failure::new(Code::Server, message)
-    })
-}
-
 fn connect(
     settings: &RunSettings,
     embedded: Option<&Path>,
@@ -145,53 +106,6 @@ fn progress(app: &str, world: &World<'_>) -> Option<Progress> {
     Progress::on_stderr(app, env("TERM").as_deref(), env("NO_COLOR").as_deref())
 }
 
-/// The embedded cluster of `--dev`, where it was asked for.
-#[derive(Debug)]
-struct Embedded {
-    #[cfg(feature = "dev")]
-    cluster: Option<crate::dev::Cluster>,
-}
-
-#[cfg(feature = "dev")]
-impl Embedded {
-    fn start(settings: &RunSettings, _env: &crate::cli::Env<'_>) -> Result<Self, Failure> {
-        if settings.server != Server::Dev {
-            return Ok(Self { cluster: None });
-        }
-        let options = crate::dev::Options {
-            namespaces: settings.namespace.iter().cloned().collect(),
-            ..crate::dev::Options::default()
-        };
-        let cluster = crate::dev::Cluster::start(options)
-            .map_err(|error| Failure::new(Code::Server, format!("--dev: {error}")))?;
-        info!("embedded cluster: export KUBECONFIG={}", cluster.kubeconfig().display());
-        Ok(Self { cluster: Some(cluster) })
-    }
-
-    fn kubeconfig(&self) -> Option<&Path> {
-        self.cluster.as_ref().map(crate::dev::Cluster::kubeconfig)
-    }
-
-    fn stop(self) {
-        if let Some(cluster) = self.cluster {
-            cluster.stop();
-        }
-    }
-}
-
-#[cfg(not(feature = "dev"))]
-impl Embedded {
-    fn start(_: &RunSettings, _: &crate::cli::Env<'_>) -> Result<Self, Failure> {
-        Ok(Self {})
-    }
-
-    fn kubeconfig(&self) -> Option<&Path> {
-        None
-    }
-
-    fn stop(self) {}
-}
-
 /// A run that has a server and knows where it is.
 struct Run<'a> {
     settings: &'a RunSettings,
@@ -205,29 +119,14 @@ struct Run<'a> {
     kubeconfig: Option<&'a Path>,
 }
 
-/// Who the run is, once the Lease has been asked for.
-struct Who {
-    selection: Selection,
-    ids: IdKeeper,
-    id_high_water: u64,
-    /// Its name was made up for this run.
-    is_new: bool,
-}
-
-impl Who {
-    /// An instance that may have been there before, and whose ids nobody keeps.
-    fn unkept(selection: Selection) -> Self {
-        Self { selection, ids: IdKeeper::Nobody, id_high_water: 0, is_new: false }
-    }
-}
-
 impl Run<'_> {
     fn run(&self) -> Result<Code, Failure> {
         let (sender, receiver) = inbox();
         // The seed only spreads retries: two runs should not have the same.
         let mut rng = Rng::new(settings::random_bits());
         self.look_at_driver_pod();
-        let who = self.take_instance(&sender, &receiver, &mut rng)?;
+        let ears = Ears { sender: &sender, receiver: &receiver };
+        let who = self.take_instance(&ears, &mut rng)?;
         let selection = who.selection.clone();
         info!(
             "application {} instance {} namespace {} at {}",
@@ -239,7 +138,7 @@ impl Run<'_> {
         let outside = match self.open(&selection, &sender) {
             Ok(outside) => outside,
             Err(failure) => {
-                who.ids.release(Release::Delete);
+                who.hold.release(Release::Delete);
                 return Err(failure);
             }
         };
@@ -254,127 +153,6 @@ impl Run<'_> {
             }
             told_to_end(tell(&outcome), &outcome, self.settings.as_job)
         })
-    }
-
-    /// Takes the Lease, or goes on without one where that is safe.
-    fn take_instance(
-        &self,
-        sender: &Sender<Message>,
-        receiver: &Receiver<Message>,
-        rng: &mut Rng,
-    ) -> Result<Who, Failure> {
-        let owner = self.ground.owner.as_ref();
-        let instance = match (&self.settings.instance, owner) {
-            (Some(instance), _) => instance.clone(),
-            (None, Some(owner)) => names::instance_from_uid(&owner.uid),
-            (None, None) => names::instance_from_bits(rng.next_u64()),
-        };
-        let selection = Selection { app: self.settings.app.clone(), instance };
-        if self.settings.lease {
-            match self.take_lease(&selection, sender, receiver, rng)? {
-                Some((lease, id_high_water)) => {
-                    let is_new = self.settings.instance.is_none() && owner.is_none();
-                    let ids = IdKeeper::Lease(lease);
-                    return Ok(Who { selection, ids, id_high_water, is_new });
-                }
-                None => warn!("nothing guards this instance against a second posse of the same"),
-            }
-        }
-        self.go_without_lease(selection, rng)
-    }
-
-    fn take_lease(
-        &self,
-        selection: &Selection,
-        sender: &Sender<Message>,
-        receiver: &Receiver<Message>,
-        rng: &mut Rng,
-    ) -> Result<Option<(LeaseHandle, u64)>, Failure> {
-        let owner = self.ground.owner.clone();
-        let failed = |error| Failure::new(Code::Failed, format!("the lease: {error}"));
-        let uid = owner.as_ref().map(|owner| owner.uid.as_str());
-        let identity = lease::identity(uid, rng.next_u64());
-        let lease = LeaseSettings {
-            leases: Leases::new(self.server.http.clone(), self.ground.namespace.as_str()),
-            namespace: self.ground.namespace.clone(),
-            selection: selection.clone(),
-            owner,
-            identity,
-        };
-        let rng = Rng::new(rng.next_u64());
-        let handle = LeaseHandle::start(lease, sender.clone(), self.clock, rng).map_err(failed)?;
-        let timeout = Duration::from_millis(START_TIMEOUT_MS);
-        let refused = match await_lease(receiver, self.signals, self.clock, timeout) {
-            Acquired::Held { id_high_water } => return Ok(Some((handle, id_high_water))),
-            Acquired::NoRights { message } => {
-                warn!("no right on leases, going on without one: {message}");
-                Ok(None)
-            }
-            Acquired::HeldBy { holder } => {
-                let Selection { app, instance } = selection;
-                Err(Failure::new(
-                    Code::Server,
-                    format!(
-                        "instance {instance} of application {app} is held by {holder}, which is \
-                         alive or may be: end it, or take another --instance"
-                    ),
-                ))
-            }
-            Acquired::Interrupted => Err(Failure::new(Code::Clean, "interrupted before the start")),
-            Acquired::Refused { message } => {
-                let message = format!("{}: {message}", self.server.http.server());
-                Err(Failure::new(Code::Server, message))
-            }
-            Acquired::TimedOut { message } => {
-                let message = format!("the API server cannot be reached: {message}");
-                Err(Failure::new(Code::Server, message))
-            }
-        };
-        // A request that takes it may be under way.
-        if !handle.stop(Release::Delete, ABANDON_TIMEOUT) {
-            debug!("the lease of {} may be left behind", selection.pod_prefix());
-        }
-        refused
-    }
-
-    /// Without a Lease only that is adopted which nobody else can be keeping.
-    fn go_without_lease(&self, selection: Selection, rng: &mut Rng) -> Result<Who, Failure> {
-        let owner = self.ground.owner.as_ref();
-        let is_init = std::process::id() == 1;
-        let adopts = self.settings.instance.is_some() || (owner.is_some() && is_init);
-        if !adopts {
-            let instance = names::instance_from_bits(rng.next_u64());
-            let selection = Selection { instance, ..selection };
-            if owner.is_some() {
-                warn!(
-                    "executors of an earlier run are not adopted: without a lease another posse \
-                       of this pod may be keeping them"
-                );
-            }
-            return Ok(Who { is_new: true, ..Who::unkept(selection) });
-        }
-        let Some(owner) = owner else {
-            return Ok(Who::unkept(selection));
-        };
-        let pod = DriverPod::new(self.server.http.clone(), &self.ground.namespace, owner);
-        // Written back at once: a right that is missing must not turn up with the first executor.
-        let kept = pod.id_high_water().and_then(|id_high_water| {
-            pod.keep_id_high_water(ExecutorId(id_high_water)).map(|()| id_high_water)
-        });
-        match kept {
-            Ok(id_high_water) => {
-                let ids = IdKeeper::DriverPod(pod);
-                Ok(Who { selection, ids, id_high_water, is_new: false })
-            }
-            Err(refusal) if refusal.class == Class::Unknown => {
-                let message = format!("the driver pod {}: {refusal}", owner.name);
-                Err(Failure::new(Code::Server, message))
-            }
-            Err(refusal) => {
-                warn!("the driver pod {} cannot keep the ids: {refusal}", owner.name);
-                Ok(Who::unkept(selection))
-            }
-        }
     }
 
     /// Looks at the driver's pod, beside everything else: what is wrong with it is told, no more.
@@ -458,15 +236,15 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Result<Outcome, Failure> {
         let settings = self.settings;
-        let Who { selection, ids, id_high_water, is_new: is_new_instance } = who;
+        let Who { selection, hold, id_high_water, is_new: is_new_instance } = who;
         let groups = match self.groups(&selection) {
             Ok(groups) => groups,
             Err(failure) => {
-                ids.release(Release::Delete);
+                hold.release(Release::Delete);
                 return Err(failure);
             }
         };
-        let core = self.core(&selection, groups, &ids, id_high_water, rng);
+        let core = self.core(&selection, groups, &hold.ids, id_high_water, rng);
         let pods = self.pods(&selection);
         let mark = Arc::new(SharedMark::default());
         let look = LookSettings {
@@ -475,7 +253,7 @@ impl Run<'_> {
             watch: settings.watch,
             poll_interval_ms: settings.poll_interval_ms,
         };
-        let threads = Threads::start(&pods, look, &sender, &mark, ids)
+        let threads = Threads::start(&pods, look, &sender, &mark, hold, self.sweep())
             .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
         let in_flight_max = settings.policy.in_flight_max as usize;
         let engine = Engine {
@@ -497,7 +275,8 @@ impl Run<'_> {
         };
         let outcome = engine.run();
         let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.evidence.is_empty();
-        let is_over = is_clear && !settings.keep && self.ground.owner.is_none();
+        let leaves = settings.keep || matches!(outcome.verdict, Some(Verdict::TakenOver { .. }));
+        let is_over = is_clear && !leaves && self.ground.owner.is_none();
         let left = threads.stop(if is_over { Release::Delete } else { Release::Keep });
         if !left.is_empty() {
             debug!("threads left behind: {}", left.join(" "));
@@ -556,6 +335,16 @@ impl Run<'_> {
 
     fn pods(&self, selection: &Selection) -> Pods {
         Pods::new(self.server.http.clone(), self.ground.namespace.as_str(), selection.clone())
+    }
+
+    fn sweep(&self) -> Option<SweepSettings> {
+        let (http, app) = (self.server.http.clone(), self.settings.app.as_str());
+        let leftovers = Leftovers::new(http, &self.ground.namespace, Some(app));
+        let is_exclusive = self.settings.exclusive;
+        match self.settings.orphans {
+            Orphans::Delete => Some(SweepSettings { leftovers, is_exclusive }),
+            Orphans::Keep => None,
+        }
     }
 
     fn driver_plan(&self, selection: &Selection, outside: &Outside) -> DriverPlan {
@@ -634,6 +423,7 @@ fn tell(outcome: &Outcome) -> Code {
         Some(Verdict::DriverNotStarted { .. }) => Code::Usage,
         Some(Verdict::NotAllowed { .. } | Verdict::NotReachable { .. }) => Code::Server,
         Some(Verdict::TemplateRefused { .. }) => Code::TemplateRefused,
+        Some(Verdict::TakenOver { .. }) => Code::TakenOver,
         None if outcome.is_taken_over => Code::TakenOver,
         // The driver was killed for the hurry's sake: its code tells nothing of its own.
         None if outcome.is_hurried => return Code::Remain,
@@ -642,3 +432,7 @@ fn tell(outcome: &Outcome) -> Code {
     };
     own.with_driver(outcome.driver.unwrap_or(0))
 }
+
+mod embedded;
+mod ground;
+mod instance;

@@ -10,6 +10,7 @@ use crate::cli::exit::Failure;
 use crate::cli::{Env, World};
 use crate::core::ids::GroupName;
 use crate::core::policy::{GroupSpec, Policy};
+use crate::core::sweep::Orphans;
 use crate::wire::build::{Identity, Owner};
 use crate::wire::config::{self, Config, Control, Driver, Group, PodSource, Ready};
 use crate::wire::control_addr::ControlAddr;
@@ -43,6 +44,10 @@ pub struct RunSettings {
     /// Files that the executors find; none: no files are staged.
     pub staged: Option<Staged>,
     pub lease: bool,
+    /// No two drivers of the application at once, of whatever instances.
+    pub exclusive: bool,
+    /// Whether executors of instances whose driver is gone are removed.
+    pub orphans: Orphans,
     /// What the driver gets to end in.
     pub grace_ms: u64,
     pub control: Control,
@@ -82,6 +87,8 @@ pub struct GroupSettings {
     pub fails_with_sidecars: bool,
     /// How memory grows after an executor ran out of it.
     pub growth: Option<Growth>,
+    /// `activeDeadlineSeconds` of its pods.
+    pub max_age_s: Option<u64>,
 }
 
 /// What is only known once the API server has answered.
@@ -126,6 +133,11 @@ impl RunSettings {
                 return Err(Failure::usage(message));
             }
         }
+        let exclusive = args.exclusive || config.exclusive.unwrap_or(false);
+        if exclusive && !config.lease {
+            let message = format!("{file}: exclusive needs the lease, and lease is false");
+            return Err(Failure::usage(message));
+        }
         let events = events(args, &driver)?;
         Ok(Self {
             app,
@@ -141,6 +153,8 @@ impl RunSettings {
             node_loss_after_s: Some(config.node_loss_after_ms.div_ceil(1_000)).filter(|s| *s > 0),
             staged: staged(args),
             lease: config.lease,
+            exclusive,
+            orphans: config.orphans,
             grace_ms: config.grace_ms,
             control,
             control_token_file: args.control_token_file.clone(),
@@ -165,6 +179,7 @@ impl RunSettings {
             container: group.and_then(|group| group.container.clone()),
             fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
             growth: group.and_then(|group| group.growth.clone()),
+            max_age_s: group.and_then(|group| group.max_age_s),
         }
     }
 }
@@ -289,6 +304,7 @@ fn group_settings(
         container: group.container,
         fails_with_sidecars: group.fails_with_sidecars,
         growth: group.growth,
+        max_age_s: group.max_age_s,
     })
 }
 

@@ -207,6 +207,8 @@ fn plan(asked: &Asked<'_>, world: &World<'_>) -> Result<Plan, Failure> {
         n_executors: settings.groups.iter().map(|group| u64::from(group.spec.target)).sum(),
         grace_ms: settings.grace_ms,
         stop_timeout_ms: settings.policy.stop_timeout_ms,
+        // Of two pods of a Job one may be out of reach, and alive; without the Lease there is no way.
+        exclusive: config.exclusive.unwrap_or(config.lease),
         create_rbac: asked.create_rbac,
         ticket: None,
     })

@@ -42,7 +42,10 @@ fn mistakes_are_one_line_on_stderr() {
             "run --app A",
             "posse: invalid value 'A' for '--app <NAME>': `A` is not a name for an app",
         ),
-        ("cleanup", "posse: the following required arguments were not provided: --app <NAME>; see"),
+        (
+            "cleanup",
+            "posse: the following required arguments were not provided: <--app <NAME>|--all-apps>; see",
+        ),
         (
             "cleanup --app a --stale soon",
             "posse: invalid value 'soon' for '--stale <DURATION>': expected a dur",

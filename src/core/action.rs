@@ -64,6 +64,9 @@ pub enum Verdict {
     NotAllowed { message: String },
     /// The API server did not answer at start (exit 3).
     NotReachable { message: String },
+    /// Another driver of the application has its Lease now (exit 13): the executors are theirs to
+    /// judge.
+    TakenOver { holder: String },
     /// The server refuses the template of a group before any of its executors existed (exit 4).
     TemplateRefused { group: GroupName, message: String },
 }

@@ -83,6 +83,7 @@ impl Cause {
             | LossReason::Evicted
             | LossReason::HeartbeatTimeout
             | LossReason::Killed
+            | LossReason::MaxAge
             | LossReason::NodeLost
             | LossReason::NodeShutdown
             | LossReason::OomKilled

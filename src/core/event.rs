@@ -33,6 +33,9 @@ pub enum LossReason {
     HeartbeatTimeout,
     /// The driver asked for its end.
     Killed,
+    /// It grew as old as its group lets it (`max_age`): the contract's `deadline_exceeded` too, and
+    /// nobody's fault.
+    MaxAge,
     /// The node was out of reach for too long, or is gone.
     NodeLost,
     /// The node was shut down.
@@ -67,7 +70,7 @@ impl LossReason {
             Self::AppError => "app_error",
             Self::Completed => "completed",
             Self::ConfigError => "config_error",
-            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::DeadlineExceeded | Self::MaxAge => "deadline_exceeded",
             Self::Deleted => "deleted",
             Self::Disconnected => "disconnected",
             Self::Evicted => "evicted",
@@ -96,9 +99,12 @@ impl LossReason {
             | Self::NodeShutdown
             | Self::Preempted => Some(Budget::Cluster),
             Self::ConfigError | Self::ImageError | Self::StartTimeout => Some(Budget::Start),
-            Self::Completed | Self::Deleted | Self::Disconnected | Self::Killed | Self::Unknown => {
-                None
-            }
+            Self::Completed
+            | Self::Deleted
+            | Self::Disconnected
+            | Self::Killed
+            | Self::MaxAge
+            | Self::Unknown => None,
         }
     }
 

@@ -195,7 +195,7 @@ impl Finish {
     /// True where the executors are left at the end.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        self.keep
+        self.keep || matches!(self.verdict, Some(Verdict::TakenOver { .. }))
     }
 
     /// How the run ended; none while it goes on.
@@ -208,7 +208,7 @@ impl Finish {
         self.phase = Phase::Stopping;
         let has_failed = self.driver_code.is_some_and(|code| code != 0)
             || matches!(self.verdict, Some(Verdict::BudgetSpent(_) | Verdict::DriverSilent { .. }));
-        vec![Order::Stop(StopOrder { keep: self.keep, spare_evidence: has_failed })]
+        vec![Order::Stop(StopOrder { keep: self.keeps(), spare_evidence: has_failed })]
     }
 }
 
@@ -289,6 +289,25 @@ mod tests {
         finish.on_stopped(nothing_left(), false);
         let outcome = finish.outcome().expect("it is over");
         assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict)));
+    }
+
+    #[test]
+    fn who_is_taken_over_ends_the_driver_and_leaves_the_executors() {
+        let keep = Order::Stop(StopOrder { keep: true, spare_evidence: true });
+        let mut finish = finish(true);
+        let verdict = Verdict::TakenOver { holder: "b".to_owned() };
+        let orders = finish.on_verdict(verdict.clone(), Millis(0));
+        assert_eq!(orders, [Order::HoldCreates, Order::TermDriver]);
+        assert_eq!(finish.on_driver_ended(143), [keep]);
+        finish.on_stopped(nothing_left(), true);
+        let outcome = finish.outcome().expect("it is over");
+        assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict.clone())));
+        // Also in a hurry nothing of theirs is deleted.
+        let mut finish = self::finish(true);
+        finish.on_verdict(verdict, Millis(0));
+        finish.on_signal(Millis(100));
+        assert_eq!(finish.on_signal(Millis(900)), [Order::KillDriver, Order::LastDelete]);
+        assert!(finish.keeps());
     }
 
     #[test]

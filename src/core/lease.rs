@@ -1,17 +1,24 @@
-//! Owns who holds the instance: when its Lease is read, taken, renewed, lost and given back. Pure:
-//! sends nothing, reads no clock, looks at no process; the thread around it does as told.
+//! Owns who holds an instance, or an application: when its Lease is read, taken, renewed, lost and
+//! given back. Pure: sends nothing, reads no clock, looks at no process; the thread around it does
+//! as told.
 //!
 //! At start a holder is live until the contrary is known. Known is it where the Lease is released,
-//! where the holder is our own predecessor (the same pod, and we are its PID 1) or a process of this
-//! host that is gone, and where the Lease stays unchanged for its whole duration under our own eyes.
-//! That last one takes a minute, so it is tried only where the Lease looks stale already by its
-//! `renewTime`; where that looks fresh the answer is "held" at once. Clocks that disagree can thus
-//! make a start wait or be refused in vain, but never let two hold one instance.
+//! where the holder is our own predecessor (the same pod, and we are its PID 1), a process of this
+//! host that is gone or a pod that is gone or final, and where the Lease stays unchanged for its
+//! whole duration under our own eyes. That last one takes a minute, so it is tried only where the
+//! Lease looks stale already by its `renewTime`; where that looks fresh the answer is "held" at
+//! once. Clocks that disagree can thus make a start wait or be refused in vain, but never let two
+//! hold one instance.
+//!
+//! A patient start (`patient`) looks at a fresh one as well, for `PATIENCE_MS`: the driver before
+//! us may be on its way out, or on a node that was lost a moment ago. One that is still renewed
+//! after that is alive.
 
 use std::fmt;
 
 use crate::core::backoff::delay_ms;
 use crate::core::ids::{ExecutorId, Uid};
+use crate::core::leftover::OwnerPod;
 use crate::core::refusal::{Class, Refusal};
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
@@ -27,10 +34,23 @@ pub const RENEW_MS: u64 = 10_000;
 pub const ID_BLOCK: u64 = 1_000;
 /// The longest duration of another's Lease that we sit out, in seconds.
 const OTHERS_LEASE_S_MAX: u32 = 3_600;
+/// How long a patient start waits for one that is renewed; after it the next renewal is an answer.
+pub const PATIENCE_MS: u64 = 60_000;
+/// How often a patient start looks: a Lease that is given back is free at once.
+const PATIENT_LOOK_MS: u64 = 2_000;
 const BACKOFF_MS: u64 = 1_000;
 const BACKOFF_MS_MAX: u64 = 8_000;
 /// The longest wait that a server can ask for: with more the deadline would pass unused.
 const RETRY_AFTER_MS_MAX: u64 = 15_000;
+
+/// What a Lease guards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The application: no two drivers of it work at once, of whatever instances.
+    Application,
+    /// The instance: no two posse keep its executors.
+    Instance,
+}
 
 /// The Lease as the server has it, or is to have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,47 +71,56 @@ pub struct Record {
     pub transitions: u32,
     /// Annotation `posse.dev/id-high-water`: ids up to here may have been given.
     pub id_high_water: Option<ExecutorId>,
+    /// The pod that it goes with, as it was read; what is written has our own.
+    pub owner: Option<OwnerPod>,
 }
 
 /// Who we are to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// A pod; `init` where we are its PID 1, and so the successor of whoever was before a restart.
-    Pod { uid: String, init: bool },
-    /// A process of a host: the boot, the number, and when it began, for numbers come again.
-    Process { boot_id: String, pid: u32, start_time: u64 },
+    /// PID 1 of a pod, and so the successor of whoever was that before a restart.
+    Pod { uid: String },
+    /// A process of a host: the boot, the number, and when it began, for numbers come again; and the
+    /// uid of the pod that it is in, where it is in one.
+    Process { pod: Option<String>, boot_id: String, pid: u32, start_time: u64 },
 }
 
 impl Identity {
     /// Reads the identity of a process; none where the text is something else.
     #[must_use]
     pub fn process(text: &str) -> Option<Self> {
-        let mut parts = text.split('/');
-        let (boot_id, pid, start_time) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() || boot_id.is_empty() {
+        let parts: Vec<&str> = text.split('/').collect();
+        let (pod, boot_id, pid, start_time) = match parts.as_slice() {
+            [boot_id, pid, start_time] => (None, *boot_id, pid, start_time),
+            [pod, boot_id, pid, start_time] => (Some((*pod).to_owned()), *boot_id, pid, start_time),
+            _ => return None,
+        };
+        if boot_id.is_empty() {
             return None;
         }
         Some(Self::Process {
+            pod,
             boot_id: boot_id.to_owned(),
             pid: pid.parse().ok()?,
             start_time: start_time.parse().ok()?,
         })
     }
 
-    /// True where nobody else can bear the same name and be alive.
-    fn is_exclusive(&self) -> bool {
-        match self {
-            Self::Pod { init, .. } => *init,
-            Self::Process { .. } => true,
-        }
+    /// The uid of the pod that a holder of this name is in, where it is in one.
+    #[must_use]
+    pub fn pod_uid(text: &str) -> &str {
+        text.split('/').next().unwrap_or_default()
     }
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pod { uid, .. } => f.write_str(uid),
-            Self::Process { boot_id, pid, start_time } => write!(f, "{boot_id}/{pid}/{start_time}"),
+            Self::Pod { uid } => f.write_str(uid),
+            Self::Process { pod, boot_id, pid, start_time } => {
+                let pod = pod.iter().map(|uid| format!("{uid}/")).collect::<String>();
+                write!(f, "{pod}{boot_id}/{pid}/{start_time}")
+            }
         }
     }
 }
@@ -99,7 +128,7 @@ impl fmt::Display for Identity {
 /// What is known of a holder other than by its Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It ran on this host, and does no longer.
+    /// It ran on this host and does no longer, or its pod is gone or final.
     Gone,
     /// Nothing.
     Unknown,
@@ -135,7 +164,7 @@ pub enum LeaseUpdate {
     NoRights { message: String },
     /// At start: it could be neither read nor taken yet; tried again.
     Trouble { refusal: Refusal },
-    /// At start: another holds it, who looks dead; it is taken at that time if nothing moves.
+    /// At start: another holds it, who may be dead; it is taken at that time if nothing moves.
     Waiting { holder: String, until: Millis },
 }
 
@@ -153,13 +182,19 @@ pub enum Release {
 #[derive(Clone, Debug)]
 pub struct LeaseMachine {
     me: String,
-    /// A record with our name in it is ours, whoever wrote it.
-    exclusive: bool,
+    /// A fresh one is waited for at start, too.
+    is_patient: bool,
+    /// Who loses it to another wants it no more.
+    yields: bool,
     /// The Lease as the server last told it.
     record: Option<Record>,
     must_read: bool,
     held: bool,
     ever_held: bool,
+    /// It was lost, and to whom is not known yet.
+    is_lost_unseen: bool,
+    /// When another was first seen to hold it.
+    foreign_since: Option<Millis>,
     /// The outcome of the last write is unknown: it may have made the Lease ours.
     unsure: bool,
     /// When the last successful renewal was sent.
@@ -185,11 +220,14 @@ impl LeaseMachine {
     pub fn new(identity: &Identity, rng: Rng) -> Self {
         Self {
             me: identity.to_string(),
-            exclusive: identity.is_exclusive(),
+            is_patient: false,
+            yields: false,
             record: None,
             must_read: true,
             held: false,
             ever_held: false,
+            is_lost_unseen: false,
+            foreign_since: None,
             unsure: false,
             renewed_at: Millis::ZERO,
             due_at: Millis::ZERO,
@@ -203,6 +241,18 @@ impl LeaseMachine {
             updates: Vec::new(),
             rng,
         }
+    }
+
+    /// The same, with patience at the start.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { is_patient: true, ..self }
+    }
+
+    /// The same, which yields: where another has taken it, it is theirs for good.
+    #[must_use]
+    pub fn yielding(self) -> Self {
+        Self { yields: true, ..self }
     }
 
     /// What to do now; `wall_ms` is the time to write down, in milliseconds since 1970.
@@ -290,7 +340,8 @@ impl LeaseMachine {
                 self.may_write();
             }
             Some((record, fate)) => {
-                let named_us = record.holder == self.me && (self.exclusive || self.ever_held);
+                // Nobody else can bear our name and be alive.
+                let named_us = record.holder == self.me;
                 if self.stop.is_some() {
                     // All that is left to do is to give it back.
                     (self.held, self.renewed_at) = (named_us, now);
@@ -337,6 +388,7 @@ impl LeaseMachine {
         }
         self.record = Some(record);
         (self.held, self.ever_held, self.unsure) = (true, true, false);
+        self.is_lost_unseen = false;
         self.n_failures = 0;
         self.observed = None;
         self.renewed_at = sent_at;
@@ -346,12 +398,19 @@ impl LeaseMachine {
 
     /// Another holds it and is not known to be gone.
     fn on_foreign(&mut self, record: Record, now: Millis, wall_ms: i64) {
-        if self.held {
+        if self.held || self.is_lost_unseen {
             self.lose(Some(record.holder.clone()));
         }
+        if self.ever_held && self.yields {
+            self.done = true;
+            return;
+        }
+        let since = *self.foreign_since.get_or_insert(now);
+        let is_patient = self.is_patient && !self.ever_held;
+        let may_go = is_patient && now.since(since) < PATIENCE_MS;
         let same = self.observed.as_ref().is_some_and(|(seen, _)| *seen == record.version_text);
         let alive = if self.observed.is_some() { !same } else { looks_fresh(&record, wall_ms) };
-        if alive && !self.ever_held {
+        if alive && !self.ever_held && !may_go {
             self.done = true;
             return self.tell(LeaseUpdate::HeldBy { holder: record.holder });
         }
@@ -360,7 +419,8 @@ impl LeaseMachine {
         }
         let since = self.observed.as_ref().map_or(now, |(_, since)| *since);
         let until = since.after(duration_ms(&record));
-        self.due_at = now.after(RENEW_MS).min(until);
+        let look_ms = if is_patient { PATIENT_LOOK_MS } else { RENEW_MS };
+        self.due_at = now.after(look_ms).min(until);
         if !self.ever_held && !same {
             self.tell(LeaseUpdate::Waiting { holder: record.holder, until });
         }
@@ -400,6 +460,7 @@ impl LeaseMachine {
 
     fn lose(&mut self, holder: Option<String>) {
         self.held = false;
+        self.is_lost_unseen = holder.is_none();
         self.tell(LeaseUpdate::Lost { holder });
     }
 
@@ -429,6 +490,7 @@ impl LeaseMachine {
             transitions: before
                 .map_or(0, |record| record.transitions.saturating_add(from_other.into())),
             id_high_water: stored.max(self.ids_wanted).max(self.ids_told),
+            owner: None,
         }
     }
 

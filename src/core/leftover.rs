@@ -13,9 +13,11 @@ pub struct Leftover {
     pub name: String,
     pub uid: Uid,
     /// Whose it is; none where the labels do not tell.
+    pub app: Option<String>,
     pub instance: Option<String>,
     /// The pod that controls it.
     pub owner: Option<OwnerPod>,
+    pub phase: Phase,
 }
 
 /// A pod as an owner reference names it.
@@ -38,6 +40,19 @@ pub enum Owner {
     Replaced,
     /// It could not be looked up, for this reason.
     Unknown(String),
+}
+
+impl Owner {
+    /// True where it is gone for good, or has ended for good.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match self {
+            Self::Absent | Self::Replaced => true,
+            Self::Found(Phase::Failed | Phase::Succeeded) => true,
+            Self::Found(Phase::Pending | Phase::Running | Phase::Unknown) => false,
+            Self::None | Self::Unknown(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for Owner {
@@ -243,6 +258,7 @@ mod tests {
             renewed_ms: Some(1_000_000),
             transitions: 0,
             id_high_water: None,
+            owner: None,
         };
         let released = Record { holder: String::new(), ..record.clone() };
         let silent = Record { renewed_ms: None, ..record.clone() };

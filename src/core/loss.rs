@@ -34,8 +34,10 @@ pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
 }
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
-    if let Some(reason) = of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason)) {
-        return reason;
+    match of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason)) {
+        Some(LossReason::DeadlineExceeded) if end.is_aged => return LossReason::MaxAge,
+        Some(reason) => return reason,
+        None => {}
     }
     if end.sidecar.is_none() && &*end.container_reason == "OOMKilled" {
         return LossReason::OomKilled;
@@ -234,6 +236,22 @@ mod tests {
     }
 
     #[track_caller]
+    #[test]
+    fn a_deadline_of_our_own_is_nobodys_fault() {
+        for (is_aged, want) in [(true, LossReason::MaxAge), (false, LossReason::DeadlineExceeded)] {
+            let mut pod = pod(1, 1);
+            let pod_reason = "DeadlineExceeded".into();
+            pod.end = Some(Box::new(End { pod_reason, is_aged, ..End::default() }));
+            assert_eq!(classify(&pod, false).reason, want);
+            assert_eq!(want.as_str(), "deadline_exceeded");
+            assert_eq!(want.budget().is_none(), is_aged);
+            // What came before the deadline is told for what it is.
+            let end = pod.end.as_mut().expect("it was set");
+            end.pod_reason = "Evicted".into();
+            assert_eq!(classify(&pod, false).reason, LossReason::Evicted);
+        }
+    }
+
     fn check_message(change: impl FnOnce(&mut Pod, &mut End), is_absent: bool, want: &str) {
         let (mut pod, mut end) = (pod(1, 1), End::default());
         change(&mut pod, &mut end);

@@ -36,6 +36,7 @@ pub mod plan;
 pub mod pod;
 pub mod pod_text;
 pub mod policy;
+pub mod reach;
 pub mod reconciler;
 pub mod refusal;
 pub mod rng;
@@ -44,6 +45,7 @@ pub mod snapshot;
 pub mod status;
 pub mod stop;
 pub mod stuck;
+pub mod sweep;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod text;

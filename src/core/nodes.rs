@@ -30,6 +30,7 @@ pub fn is_to_blame(reason: LossReason, pod: &Pod) -> bool {
         | LossReason::ImageError
         | LossReason::HeartbeatTimeout
         | LossReason::Killed
+        | LossReason::MaxAge
         | LossReason::NodeShutdown
         | LossReason::OomKilled
         | LossReason::Preempted

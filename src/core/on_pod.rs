@@ -232,7 +232,7 @@ impl Reconciler {
         if reason.budget() == Some(Budget::App) {
             self.want_log(id, now);
         }
-        if reason != LossReason::Killed {
+        if !matches!(reason, LossReason::Killed | LossReason::MaxAge) {
             self.slow_down(id, lived_ms, loss, now);
         }
         if let Some(node) = blamed {

@@ -105,6 +105,8 @@ pub struct End {
     /// Another container's name, where its end is the executor's (`sidecar_failure: fail`): code,
     /// signal, reason and message are that one's then.
     pub sidecar: Option<Box<str>>,
+    /// Its deadline was posse's own (`max_age`).
+    pub is_aged: bool,
 }
 
 /// That and how an executor was chosen to go, as its pod tells a later run of posse.

@@ -240,9 +240,7 @@ impl Pods {
         uid: Option<&Uid>,
         grace_s: Option<u32>,
     ) -> Result<Option<Pod>, Refusal> {
-        let uid = uid.map(Uid::to_string);
-        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
-        let body = delete_options(grace_s, preconditions);
+        let body = delete_options(grace_s, uid.map(only_this));
         let request =
             write(Method::Delete, written(&self.path(Some(name))), &body, OBJECT_BYTES_MAX);
         let (_, answer) = call(&self.http, &request, Verb::Delete)?;
@@ -409,9 +407,26 @@ impl Leases {
         record(status, &answer)
     }
 
+    /// Where all of them are.
+    pub(super) fn collection(&self) -> (&Http, String) {
+        (&self.http, self.path(None))
+    }
+
     fn path(&self, name: Option<&str>) -> String {
         object_path("/apis/coordination.k8s.io/v1", &self.namespace, "leases", name)
     }
+}
+
+/// Deletes the pod of this name and uid, of whatever instance.
+pub(super) fn delete_pod(
+    http: &Http,
+    namespace: &str,
+    name: &str,
+    uid: &Uid,
+) -> Result<(), Refusal> {
+    let body = delete_options(None, Some(only_this(uid)));
+    let path = written(&object_path("/api/v1", namespace, "pods", Some(name)));
+    call(http, &write(Method::Delete, path, &body, OBJECT_BYTES_MAX), Verb::Delete).map(drop)
 }
 
 /// Asks whether we may do `access`.
@@ -516,6 +531,10 @@ pub(super) fn object_path(
         Some(name) => format!("{collection}/{}", encoded(name)),
         None => collection,
     }
+}
+
+fn only_this(uid: &Uid) -> Preconditions {
+    Preconditions { uid: Some(uid.to_string()), resource_version: None }
 }
 
 pub(super) fn delete_options(

@@ -1,30 +1,31 @@
-//! Owns the requests of `posse cleanup` that are not about one instance: all executors of an
-//! application, and the pods that own them. Decides nothing.
+//! Owns the requests that are not about one instance: all executors of an application, their end,
+//! and the pods that own them. Decides nothing.
 
 use crate::core::leftover::{Leftover, Owner, OwnerPod};
 use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, OBJECT_BYTES_MAX,
-    PAGE_ITEMS, PAGES_MAX, call, encoded, get, object_path,
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, Leases, OBJECT_BYTES_MAX,
+    PAGE_ITEMS, PAGES_MAX, call, delete_pod, encoded, get, object_path,
 };
 use crate::kube::http::Http;
-use crate::wire::labels::{APP, COMPONENT};
+use crate::wire::labels::{APP, COMPONENT, INSTANCE, MANAGED_BY};
+use crate::wire::lease::{self, NamedLease};
 use crate::wire::leftover;
 use crate::wire::status::{Verb, unreadable};
 
-/// The executors of one application in one namespace, of whatever instance.
+/// The executors of one application in one namespace, or of all, of whatever instance.
 #[derive(Clone, Debug)]
 pub struct Leftovers {
     http: Http,
     namespace: String,
-    app: String,
+    app: Option<String>,
 }
 
 impl Leftovers {
-    /// Those of `app`.
+    /// Those of `app`; of every application where none is named.
     #[must_use]
-    pub fn new(http: Http, namespace: impl Into<String>, app: impl Into<String>) -> Self {
-        Self { http, namespace: namespace.into(), app: app.into() }
+    pub fn new(http: Http, namespace: &str, app: Option<&str>) -> Self {
+        Self { http, namespace: namespace.to_owned(), app: app.map(str::to_owned) }
     }
 
     /// Reads all of them. Pages that expire under way are begun again.
@@ -32,15 +33,23 @@ impl Leftovers {
     /// # Errors
     /// The server's refusal.
     pub fn list(&self) -> Result<Vec<Leftover>, Refusal> {
-        for _ in 0..LIST_RESTARTS_MAX {
-            match self.list_once() {
-                Err(refusal) if refusal.class == Class::Expired => {
-                    log::debug!("a page of the list expired, beginning again: {refusal}");
-                }
-                result => return result,
-            }
-        }
-        self.list_once()
+        self.list_those(&self.selector())
+    }
+
+    /// Reads those of every instance but `ours`.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn list_others(&self, ours: &str) -> Result<Vec<Leftover>, Refusal> {
+        self.list_those(&format!("{},{INSTANCE}!={ours}", self.selector()))
+    }
+
+    /// Deletes this pod and no other of its name.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn delete(&self, pod: &Leftover) -> Result<(), Refusal> {
+        delete_pod(&self.http, &self.namespace, &pod.name, &pod.uid)
     }
 
     /// What became of a pod that executors name as their owner.
@@ -58,10 +67,25 @@ impl Leftovers {
         }
     }
 
-    fn list_once(&self) -> Result<Vec<Leftover>, Refusal> {
-        let selector = format!("{APP}={},{}={}", self.app, COMPONENT.0, COMPONENT.1);
+    fn selector(&self) -> String {
+        format!("{},{}={}", selector(self.app.as_deref()), COMPONENT.0, COMPONENT.1)
+    }
+
+    fn list_those(&self, selector: &str) -> Result<Vec<Leftover>, Refusal> {
+        for _ in 0..LIST_RESTARTS_MAX {
+            match self.list_once(selector) {
+                Err(refusal) if refusal.class == Class::Expired => {
+                    log::debug!("a page of the list expired, beginning again: {refusal}");
+                }
+                result => return result,
+            }
+        }
+        self.list_once(selector)
+    }
+
+    fn list_once(&self, selector: &str) -> Result<Vec<Leftover>, Refusal> {
         let pods = object_path("/api/v1", &self.namespace, "pods", None);
-        let first = format!("{pods}?labelSelector={}&limit={PAGE_ITEMS}", encoded(&selector));
+        let first = format!("{pods}?labelSelector={}&limit={PAGE_ITEMS}", encoded(selector));
         let mut path = first.clone();
         let mut all = Vec::new();
         for _ in 0..PAGES_MAX {
@@ -74,5 +98,25 @@ impl Leftovers {
             path = format!("{first}&continue={}", encoded(&token));
         }
         Err(unreadable(200, &format!("the list has more than {PAGES_MAX} pages")))
+    }
+}
+
+/// What posse made for this application, or for all.
+fn selector(app: Option<&str>) -> String {
+    let all = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
+    app.map_or_else(|| all.clone(), |app| format!("{all},{APP}={app}"))
+}
+
+impl Leases {
+    /// Reads those that posse made for `app`, or for every application.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn list(&self, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
+        let (http, path) = self.collection();
+        let path = format!("{path}?labelSelector={}", encoded(&selector(app)));
+        let (status, answer) =
+            call(http, &get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List)?;
+        lease::parse_list(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
     }
 }

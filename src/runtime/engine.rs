@@ -17,7 +17,7 @@ use crate::core::event::Event;
 use crate::core::finish::{Finish, Order, Outcome};
 use crate::core::ids::{ExecutorId, Version};
 use crate::core::input::{Input, Mark};
-use crate::core::lease::LeaseUpdate;
+use crate::core::lease::{LeaseUpdate, Scope};
 use crate::core::reconciler::Reconciler;
 use crate::core::refusal::{Class, Refusal};
 use crate::core::stop::StopOrder;
@@ -25,6 +25,7 @@ use crate::core::time::Millis;
 use crate::runtime::clock::Clock;
 use crate::runtime::driver::{Driver, DriverEnv, Reaper};
 use crate::runtime::events::EventLog;
+use crate::runtime::hold;
 use crate::runtime::inbox::{Message, Pulse, TURN_MESSAGES_MAX};
 use crate::runtime::narrate::{self, Narrator};
 use crate::runtime::progress::{Facts, Progress};
@@ -80,6 +81,9 @@ pub trait Upstream {
     /// The snapshot is wrong: LIST again under the new epoch.
     fn relist(&self);
 
+    /// The first LIST is in: what earlier instances left may be looked at.
+    fn sweep(&self);
+
     /// Keep this id high water on the server; `Input::IdsReserved` answers.
     fn reserve_ids(&self, up_to: ExecutorId);
 }
@@ -132,12 +136,32 @@ pub struct LoopState {
     narrator: Narrator,
     hurry_until: Option<Millis>,
     is_driver_begun: bool,
-    /// Without it nothing is created or deleted.
-    is_lease_held: bool,
+    /// What of it is held. Without the whole nothing is created or deleted.
+    held: Held,
     /// Another posse holds the instance.
     is_taken_over: bool,
     redraw_at: Option<Millis>,
     n_lost: u64,
+}
+
+/// Which Leases are ours; one that was not asked for is.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    application: bool,
+    instance: bool,
+}
+
+impl Held {
+    fn set(&mut self, scope: Scope, is_held: bool) {
+        match scope {
+            Scope::Application => self.application = is_held,
+            Scope::Instance => self.instance = is_held,
+        }
+    }
+
+    fn all(self) -> bool {
+        self.application && self.instance
+    }
 }
 
 impl Default for LoopState {
@@ -152,7 +176,7 @@ impl Default for LoopState {
             narrator: Narrator::default(),
             hurry_until: None,
             is_driver_begun: false,
-            is_lease_held: true,
+            held: Held { application: true, instance: true },
             is_taken_over: false,
             redraw_at: None,
             n_lost: 0,
@@ -228,7 +252,7 @@ impl<U: Upstream> Engine<'_, U> {
                 // The caller may have given up meanwhile.
                 let _ = reply.try_send(self.core.command(command, now));
             }
-            Message::Lease(update) => self.on_lease(update, now),
+            Message::Lease(scope, update) => self.on_lease(scope, update, now),
             Message::Input(input) => {
                 let is_last = matches!(input, Input::DeletedAll { .. });
                 self.core.handle(input, now);
@@ -240,23 +264,30 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    fn on_lease(&mut self, update: LeaseUpdate, now: Millis) {
+    fn on_lease(&mut self, scope: Scope, update: LeaseUpdate, now: Millis) {
+        let what = hold::what(scope);
         match update {
             LeaseUpdate::Held { id_high_water } => {
-                info!("the instance is held again");
-                self.state.is_taken_over = false;
-                self.state.is_lease_held = true;
-                self.core.handle(Input::Lease { held: true, high_water: id_high_water }, now);
+                info!("the {what} is held again");
+                self.state.held.set(scope, true);
+                let held = self.state.held.all();
+                self.state.is_taken_over &= !held;
+                self.core.handle(Input::Lease { held, high_water: id_high_water }, now);
             }
             LeaseUpdate::IdsReserved { up_to } => {
                 self.core.handle(Input::IdsReserved { up_to }, now);
             }
             LeaseUpdate::Lost { holder } => {
                 let by = holder.as_deref().unwrap_or("nobody yet");
-                warn!("the instance's lease is lost (held by {by}): nothing is created or deleted");
-                self.state.is_taken_over = holder.is_some();
-                self.state.is_lease_held = false;
+                warn!(
+                    "the lease of the {what} is lost (held by {by}): nothing is created or deleted"
+                );
+                self.state.is_taken_over |= holder.is_some();
+                self.state.held.set(scope, false);
                 self.core.handle(Input::Lease { held: false, high_water: None }, now);
+                if let (Scope::Application, Some(holder)) = (scope, holder) {
+                    self.on_verdict(Verdict::TakenOver { holder }, now);
+                }
             }
             // Said at start only, and answered there.
             LeaseUpdate::HeldBy { .. }
@@ -333,6 +364,7 @@ impl<U: Upstream> Engine<'_, U> {
         }
         if self.core.had_first_list() {
             self.state.is_driver_begun = true;
+            self.upstream.sweep();
             let n_found = self.core.executors().iter().count();
             if n_found > 0 {
                 info!("{n_found} executors of an earlier run are there and kept");
@@ -454,7 +486,7 @@ impl<U: Upstream> Engine<'_, U> {
                     let keep = self.finish.keeps();
                     // What goes from here on goes by our own will.
                     self.core.begin_stop(StopOrder { keep, spare_evidence: false }, now);
-                    if self.state.is_lease_held && !keep {
+                    if self.state.held.all() && !keep {
                         self.writers.send(Action::DeleteAll { grace_s: 0, spare_counted: false });
                     }
                 }

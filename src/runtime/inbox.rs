@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use crate::control::{Busy, Core};
 use crate::core::command::{Command, Reply};
 use crate::core::input::Input;
-use crate::core::lease::LeaseUpdate;
+use crate::core::lease::{LeaseUpdate, Scope};
 use crate::core::refusal::Refusal;
 use crate::runtime::clock::Clock;
 
@@ -31,8 +31,8 @@ pub enum Message {
     Command { command: Command, reply: Sender<Reply> },
     /// For the core.
     Input(Input),
-    /// From the keeper of the Lease.
-    Lease(LeaseUpdate),
+    /// From the keeper of a Lease, and of which.
+    Lease(Scope, LeaseUpdate),
     /// A LIST of the watch or the poll failed. Only the first one matters to anybody but them.
     ListRefused(Refusal),
 }
@@ -43,9 +43,9 @@ impl From<Input> for Message {
     }
 }
 
-impl From<LeaseUpdate> for Message {
-    fn from(update: LeaseUpdate) -> Self {
-        Self::Lease(update)
+impl From<(Scope, LeaseUpdate)> for Message {
+    fn from((scope, update): (Scope, LeaseUpdate)) -> Self {
+        Self::Lease(scope, update)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Owns the thread that keeps the instance's Lease, and what it knows of this host's processes.
+//! Owns the thread that keeps a Lease, and what it knows of this host's processes and of pods.
 //! When to do what is `core::lease`'s.
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -7,10 +7,11 @@ use std::{fs, io, process};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 
 use crate::core::ids::ExecutorId;
-use crate::core::lease::{Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Step};
+use crate::core::lease::{Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Scope, Step};
 use crate::core::refusal::Refusal;
 use crate::core::rng::Rng;
 use crate::kube::api::Leases;
+use crate::kube::leftovers::Leftovers;
 use crate::runtime::clock::Clock;
 use crate::wire::build::Owner;
 use crate::wire::labels::Selection;
@@ -34,6 +35,11 @@ pub enum LeaseCommand {
 #[derive(Debug)]
 pub struct LeaseKeeper<M> {
     pub leases: Leases,
+    /// Where a holder's pod is looked up.
+    pub pods: Leftovers,
+    pub scope: Scope,
+    /// One that is renewed is waited for at the start.
+    pub is_patient: bool,
     pub namespace: String,
     pub selection: Selection,
     /// What the Lease goes with.
@@ -48,8 +54,8 @@ pub struct LeaseKeeper<M> {
 }
 
 /// The body of the keeper's thread; returns when the Lease was given back, or cannot be had.
-pub fn keep<M: From<LeaseUpdate>>(keeper: &LeaseKeeper<M>) {
-    let mut machine = LeaseMachine::new(&keeper.identity, keeper.rng.clone());
+pub fn keep<M: From<(Scope, LeaseUpdate)>>(keeper: &LeaseKeeper<M>) {
+    let mut machine = keeper.machine();
     loop {
         let all_told = keeper.tell(&mut machine);
         let wait = match machine.next(keeper.clock.now(), wall_ms(keeper.clock)) {
@@ -69,9 +75,18 @@ pub fn keep<M: From<LeaseUpdate>>(keeper: &LeaseKeeper<M>) {
     log::debug!("the lease's keeper ends");
 }
 
-impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
+impl<M: From<(Scope, LeaseUpdate)>> LeaseKeeper<M> {
+    fn machine(&self) -> LeaseMachine {
+        let machine = LeaseMachine::new(&self.identity, self.rng.clone());
+        let machine = if self.is_patient { machine.patient() } else { machine };
+        match self.scope {
+            Scope::Application => machine.yielding(),
+            Scope::Instance => machine,
+        }
+    }
+
     fn act(&self, machine: &mut LeaseMachine, step: Step) {
-        let name = name_of(&self.selection);
+        let name = name_of(self.scope, &self.selection);
         let sent_at = self.clock.now();
         match step {
             Step::Read => {
@@ -79,7 +94,7 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
                 log::debug!("read the lease {name}: {}", words(&answer));
                 let answer = answer.map(|record| {
                     record.map(|record| {
-                        let fate = fate(&record.holder);
+                        let fate = self.fate(&record);
                         (record, fate)
                     })
                 });
@@ -99,8 +114,24 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
         }
     }
 
+    /// What is known of the holder: as a process of this host, or by its pod, where the Lease names
+    /// that.
+    fn fate(&self, record: &Record) -> Fate {
+        if fate(&record.holder) == Fate::Gone {
+            return Fate::Gone;
+        }
+        let uid = Identity::pod_uid(&record.holder);
+        let named = record.owner.as_ref().filter(|pod| pod.uid.to_string() == uid);
+        let is_ours = uid == Identity::pod_uid(&self.identity.to_string());
+        let Some(pod) = named.filter(|_| !is_ours) else { return Fate::Unknown };
+        let owner = self.pods.owner(pod);
+        log::debug!("the pod {} that holds the lease: {owner}", pod.name);
+        if owner.is_over() { Fate::Gone } else { Fate::Unknown }
+    }
+
     fn write(&self, name: &str, record: &Record) -> Result<Record, Refusal> {
         let object = LeaseObject {
+            scope: self.scope,
             name,
             namespace: &self.namespace,
             selection: &self.selection,
@@ -117,7 +148,7 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
     /// Delivers what is to be told; false where there is no room for all of it now.
     fn tell(&self, machine: &mut LeaseMachine) -> bool {
         while let Some(update) = machine.update() {
-            match self.inbox.try_send(M::from(update.clone())) {
+            match self.inbox.try_send(M::from((self.scope, update.clone()))) {
                 // Nobody listens: it is as good as told.
                 Ok(()) | Err(TrySendError::Disconnected(_)) => machine.told(),
                 Err(TrySendError::Full(_)) => return false,
@@ -149,24 +180,24 @@ impl<M: From<LeaseUpdate>> LeaseKeeper<M> {
 #[must_use]
 pub fn identity(pod_uid: Option<&str>, nonce: u64) -> Identity {
     let pid = process::id();
-    if let Some(uid) = pod_uid {
-        return Identity::Pod { uid: uid.to_owned(), init: pid == 1 };
+    let pod = pod_uid.map(str::to_owned);
+    if let (Some(uid), 1) = (&pod, pid) {
+        return Identity::Pod { uid: uid.clone() };
     }
-    match (host(), start_time(pid)) {
-        (Ok(boot_id), Ok(Some(start_time))) => Identity::Process { boot_id, pid, start_time },
-        (Err(error), _) | (_, Err(error)) => unknown_host(pid, nonce, &error.to_string()),
-        (Ok(_), Ok(None)) => unknown_host(pid, nonce, "it tells no start time"),
-    }
-}
-
-fn unknown_host(pid: u32, nonce: u64, problem: &str) -> Identity {
+    let problem = match (host(), start_time(pid)) {
+        (Ok(boot_id), Ok(Some(start_time))) => {
+            return Identity::Process { pod, boot_id, pid, start_time };
+        }
+        (Err(error), _) | (_, Err(error)) => error.to_string(),
+        (Ok(_), Ok(None)) => "it tells no start time".to_owned(),
+    };
     log::debug!("/proc does not tell which host this is: {problem}");
-    Identity::Process { boot_id: format!("{nonce:016x}"), pid, start_time: 0 }
+    Identity::Process { pod, boot_id: format!("{nonce:016x}"), pid, start_time: 0 }
 }
 
 /// What is known of a holder that may be a process of this host.
 fn fate(holder: &str) -> Fate {
-    let Some(Identity::Process { boot_id, pid, start_time: began }) = Identity::process(holder)
+    let Some(Identity::Process { boot_id, pid, start_time: began, .. }) = Identity::process(holder)
     else {
         return Fate::Unknown;
     };
@@ -233,20 +264,25 @@ mod tests {
     fn a_process_that_lives_is_told_from_one_that_is_gone() {
         let ours = identity(None, 0);
         assert_eq!(fate(&ours.to_string()), Fate::Unknown);
-        let Identity::Process { boot_id, pid, start_time } = ours else { panic!("{ours:?}") };
-        let before_us =
-            Identity::Process { boot_id: boot_id.clone(), pid, start_time: start_time - 1 };
+        let Identity::Process { pod: None, boot_id, pid, start_time } = ours else {
+            panic!("{ours:?}")
+        };
+        let process = |boot_id: &str, pid, start_time| {
+            let (pod, boot_id) = (Some("uid".to_owned()), boot_id.to_owned());
+            Identity::Process { pod, boot_id, pid, start_time }
+        };
+        let before_us = process(&boot_id, pid, start_time - 1);
         assert_eq!(fate(&before_us.to_string()), Fate::Gone);
-        let elsewhere = Identity::Process { boot_id: format!("{boot_id}0"), pid, start_time };
+        let elsewhere = process(&format!("{boot_id}0"), pid, start_time);
         assert_eq!(fate(&elsewhere.to_string()), Fate::Unknown);
         assert_eq!(fate("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), Fate::Unknown);
         let pod = identity(Some("uid"), 0);
-        assert_eq!(pod, Identity::Pod { uid: "uid".to_owned(), init: process::id() == 1 });
+        assert_eq!(Identity::pod_uid(&pod.to_string()), "uid");
 
         // Dead and not yet reaped is dead; so is reaped.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let began = super::start_time(child.id()).unwrap().unwrap();
-        let text = Identity::Process { boot_id, pid: child.id(), start_time: began }.to_string();
+        let text = process(&boot_id, child.id(), began).to_string();
         assert_eq!(fate(&text), Fate::Unknown);
         drop(child.stdin.take());
         let dead = std::time::Instant::now() + PATIENCE;
@@ -299,16 +335,27 @@ mod tests {
         })
     }
 
+    struct Told(LeaseUpdate);
+
+    impl From<(Scope, LeaseUpdate)> for Told {
+        fn from((_, update): (Scope, LeaseUpdate)) -> Self {
+            Self(update)
+        }
+    }
+
     /// Runs a keeper beside a test that gets its updates and commands.
     fn check(
         server: &TestServer,
         identity: Identity,
-        test: impl FnOnce(&Receiver<LeaseUpdate>, &Sender<LeaseCommand>),
+        test: impl FnOnce(&Receiver<Told>, &Sender<LeaseCommand>),
     ) {
         let (inbox, updates) = bounded(8);
         let (send, commands) = bounded(8);
         let keeper = LeaseKeeper {
             leases: Leases::new(plain_client(server.address), "n"),
+            pods: Leftovers::new(plain_client(server.address), "n", Some("a")),
+            scope: Scope::Instance,
+            is_patient: false,
             namespace: "n".to_owned(),
             selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
             owner: None,
@@ -329,21 +376,21 @@ mod tests {
     #[test]
     fn taken_refused_given_back_and_taken_again() {
         let server = server();
-        let next = |updates: &Receiver<LeaseUpdate>| updates.recv_timeout(PATIENCE).unwrap();
-        let pod = |uid: &str, init| Identity::Pod { uid: uid.to_owned(), init };
-        check(&server, pod("one", true), |updates, commands| {
+        let next = |updates: &Receiver<Told>| updates.recv_timeout(PATIENCE).unwrap().0;
+        let pod = |uid: &str| Identity::Pod { uid: uid.to_owned() };
+        check(&server, pod("one"), |updates, commands| {
             assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None });
             commands.send(LeaseCommand::Reserve(ExecutorId(17))).unwrap();
             let up_to = ExecutorId(1_000);
             assert_eq!(next(updates), LeaseUpdate::IdsReserved { up_to });
             // A second one of the same instance is refused while the first holds it.
-            check(&server, pod("two", true), |updates, _| {
+            check(&server, pod("two"), |updates, _| {
                 assert_eq!(next(updates), LeaseUpdate::HeldBy { holder: "one".to_owned() });
             });
             let (release, timeout) = (Release::Keep, PATIENCE);
             commands.send(LeaseCommand::Stop { release, timeout }).unwrap();
         });
-        check(&server, pod("two", false), |updates, commands| {
+        check(&server, pod("two"), |updates, commands| {
             let id_high_water = Some(ExecutorId(1_000));
             assert_eq!(next(updates), LeaseUpdate::Held { id_high_water });
             let (release, timeout) = (Release::Delete, PATIENCE);

@@ -193,6 +193,10 @@ pub fn verdict(verdict: &Verdict) -> String {
         Verdict::NotReachable { message } => {
             format!("the API server cannot be reached: {message}")
         }
+        Verdict::TakenOver { holder } => format!(
+            "another driver of this application has taken over ({holder}): ending, and leaving the \
+             executors to it"
+        ),
         Verdict::TemplateRefused { group, message } => {
             format!("the API server refuses the template of group {group}: {message}")
         }

@@ -1,38 +1,30 @@
-//! Owns the threads that face the server beside the writers: the watch, the poll, the keeper of the
-//! Lease, and where ids are kept without one. Starts them, asks them, ends them in order.
+//! Owns the threads that face the server beside the writers: the watch, the poll, and what is held
+//! there. Starts them, asks them, ends them in order.
 
 use std::io;
 use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded, select};
-use log::{info, warn};
+use crossbeam_channel::{Sender, bounded};
+use log::warn;
 
 use crate::core::ids::ExecutorId;
 use crate::core::input::{Input, ListSource};
-use crate::core::lease::{Identity, LeaseUpdate, Release};
-use crate::core::refusal::Class;
+use crate::core::lease::Release;
 use crate::core::rng::Rng;
-use crate::kube::api::{Leases, Pods};
+use crate::kube::api::Pods;
+use crate::kube::leftovers::Leftovers;
 use crate::kube::owner::DriverPod;
 use crate::runtime::clock::Clock;
 use crate::runtime::engine::{SharedMark, Upstream};
+use crate::runtime::hold::{Hold, IdKeeper};
 use crate::runtime::inbox::Message;
-use crate::runtime::lease::{LeaseCommand, LeaseKeeper, keep};
 use crate::runtime::poller::{Schedule, poll};
-use crate::runtime::signals::{Signal, Signals};
+use crate::runtime::sweep::{self, Sweeper};
 use crate::runtime::watcher::{Control, Lister, watch};
 use crate::runtime::worker::Worker;
-use crate::wire::build::Owner;
-use crate::wire::labels::Selection;
 
-/// Commands to the Lease's keeper that wait at a time: reservations and the stop.
-const LEASE_COMMANDS_MAX: usize = 16;
-/// How long the Lease is tried to be given back at the end.
-pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same where it was hardly taken, and somebody wants the end at once.
-pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the watch and the poll are waited for: a read ends at once, a connection that is being
 /// made cannot be interrupted.
 const LOOKERS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -40,177 +32,6 @@ const LOOKERS_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEP_IDS_AGAIN: Duration = Duration::from_secs(5);
 /// Stacks of threads that parse whole lists, bytes.
 const STACK_BYTES: usize = 512 << 10;
-
-/// Where the id high water is kept.
-#[derive(Debug)]
-pub enum IdKeeper {
-    /// In an annotation of the driver's pod.
-    DriverPod(DriverPod),
-    /// In the Lease.
-    Lease(LeaseHandle),
-    /// Nowhere: a restart goes on at the next multiple of 1,000.
-    Nobody,
-}
-
-impl IdKeeper {
-    /// Gives the instance back, where it is held.
-    pub fn release(self, release: Release) {
-        if let Self::Lease(lease) = self
-            && !lease.stop(release, RELEASE_TIMEOUT)
-        {
-            warn!("the lease could not be given back: the API server does not answer");
-        }
-    }
-}
-
-/// What the rest of the program holds of the Lease's keeper.
-#[derive(Debug)]
-pub struct LeaseHandle {
-    commands: Sender<LeaseCommand>,
-    keeper: Worker,
-}
-
-impl LeaseHandle {
-    /// Starts the keeper on a thread of its own. It asks for a first block of ids along the way,
-    /// so that the first executor waits for no request more.
-    ///
-    /// # Errors
-    /// No thread is to be had.
-    pub fn start(
-        lease: LeaseSettings,
-        inbox: Sender<Message>,
-        clock: Clock,
-        rng: Rng,
-    ) -> io::Result<Self> {
-        let (commands, orders) = bounded(LEASE_COMMANDS_MAX);
-        let keeper = LeaseKeeper {
-            leases: lease.leases,
-            namespace: lease.namespace,
-            selection: lease.selection,
-            owner: lease.owner,
-            identity: lease.identity,
-            inbox,
-            commands: orders,
-            clock,
-            rng,
-        };
-        commands.try_send(LeaseCommand::Reserve(ExecutorId(1))).map_err(io::Error::other)?;
-        let keeper = Worker::start("lease", STACK_BYTES, move || keep(&keeper))?;
-        Ok(Self { commands, keeper })
-    }
-
-    fn reserve(&self, up_to: ExecutorId) {
-        // The last place is the stop's, which must never wait.
-        let has_room = self.commands.len() + 1 < LEASE_COMMANDS_MAX;
-        if !has_room || self.commands.try_send(LeaseCommand::Reserve(up_to)).is_err() {
-            warn!("the lease's keeper takes no reservation of ids up to {up_to}");
-        }
-    }
-
-    /// Gives the Lease back where it is held, and waits for that no longer than `timeout`; false
-    /// where it may still be held.
-    pub fn stop(self, release: Release, timeout: Duration) -> bool {
-        // A keeper that has ended already needs no stop.
-        let _ = self.commands.try_send(LeaseCommand::Stop { release, timeout });
-        self.keeper.join_by(Instant::now() + timeout)
-    }
-}
-
-/// Whose Lease it is, and where it lies.
-#[derive(Debug)]
-pub struct LeaseSettings {
-    pub leases: Leases,
-    pub namespace: String,
-    pub selection: Selection,
-    pub owner: Option<Owner>,
-    pub identity: Identity,
-}
-
-/// What came of the Lease at the start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acquired {
-    /// It is ours, and ids up to here may have been given before.
-    Held { id_high_water: u64 },
-    /// Somebody asked for the end meanwhile.
-    Interrupted,
-    /// Another live posse holds the instance.
-    HeldBy { holder: String },
-    /// Our rights do not suffice for a Lease.
-    NoRights { message: String },
-    /// The server refuses us, or the namespace is not there: waiting does not help.
-    Refused { message: String },
-    /// The server could not be asked for so long.
-    TimedOut { message: String },
-}
-
-/// Waits for the Lease to be ours, or not; `timeout` is for the server to answer in. Nothing else
-/// arrives in the inbox before.
-#[must_use]
-pub fn await_lease(
-    inbox: &Receiver<Message>,
-    signals: &Signals,
-    clock: Clock,
-    timeout: Duration,
-) -> Acquired {
-    let mut deadline = Instant::now() + timeout;
-    let mut last = "no answer".to_owned();
-    let mut n_not_found = 0;
-    loop {
-        let message = select! {
-            recv(inbox) -> message => message,
-            recv(signals.wake()) -> _ => {
-                // No driver is there yet whom a hang-up could concern.
-                if signals.take().any(Signal::is_stop_without_driver) {
-                    return Acquired::Interrupted;
-                }
-                continue;
-            }
-            default(deadline.saturating_duration_since(Instant::now())) => break,
-        };
-        let Ok(message) = message else { break };
-        match message {
-            Message::Lease(LeaseUpdate::Held { id_high_water }) => {
-                return Acquired::Held { id_high_water: id_high_water.map_or(0, |id| id.0) };
-            }
-            Message::Lease(LeaseUpdate::HeldBy { holder }) => return Acquired::HeldBy { holder },
-            Message::Lease(LeaseUpdate::NoRights { message }) => {
-                return Acquired::NoRights { message };
-            }
-            Message::Lease(LeaseUpdate::Trouble { refusal }) => {
-                n_not_found += u32::from(refusal.class == Class::NotFound);
-                // A lease that is gone is made anew; where that finds nothing, the place is missing.
-                let remedy = if refusal.class == Class::Unauthorized {
-                    Some("renew the token or certificate we come with")
-                } else if n_not_found > 1 {
-                    Some("create the namespace, or choose another with --namespace")
-                } else {
-                    None
-                };
-                if let Some(remedy) = remedy {
-                    return Acquired::Refused { message: format!("{refusal}; {remedy}") };
-                }
-                if last != refusal.to_string() {
-                    last = refusal.to_string();
-                    info!("no lease yet, tried for {} s: {last}", timeout.as_secs());
-                }
-            }
-            Message::Lease(LeaseUpdate::Waiting { holder, until }) => {
-                let wait = Duration::from_millis(until.since(clock.now()));
-                info!(
-                    "the instance is held by {holder}, which seems to be gone: it is taken over in \
-                     {} s if nothing moves",
-                    wait.as_secs()
-                );
-                deadline = Instant::now() + wait + timeout;
-            }
-            Message::Lease(LeaseUpdate::IdsReserved { .. } | LeaseUpdate::Lost { .. })
-            | Message::Command { .. }
-            | Message::Input(_)
-            | Message::ListRefused(_) => {}
-        }
-    }
-    Acquired::TimedOut { message: last }
-}
 
 /// How the server is looked at, and by what clock.
 #[derive(Clone, Copy, Debug)]
@@ -220,6 +41,14 @@ pub struct LookSettings {
     pub watch: bool,
     /// 0: no poll.
     pub poll_interval_ms: u64,
+}
+
+/// How what earlier instances left is swept.
+#[derive(Debug)]
+pub struct SweepSettings {
+    pub leftovers: Leftovers,
+    /// The application is this run's alone.
+    pub is_exclusive: bool,
 }
 
 /// A thread that looks at the server.
@@ -234,7 +63,8 @@ struct Looker {
 pub struct Threads<'a> {
     watch: Option<Looker>,
     poll: Option<Looker>,
-    ids: IdKeeper,
+    sweep: Option<(Sender<()>, Worker)>,
+    hold: Hold,
     inbox: &'a Sender<Message>,
 }
 
@@ -248,7 +78,8 @@ impl<'a> Threads<'a> {
         look: LookSettings,
         inbox: &'a Sender<Message>,
         mark: &Arc<SharedMark>,
-        ids: IdKeeper,
+        hold: Hold,
+        sweep: Option<SweepSettings>,
     ) -> io::Result<Self> {
         let mut rng = Rng::new(look.seed);
         let mut lister = || {
@@ -262,7 +93,7 @@ impl<'a> Threads<'a> {
                 control: Control::new(),
             }
         };
-        let mut threads = Self { watch: None, poll: None, ids, inbox };
+        let mut threads = Self { watch: None, poll: None, sweep: None, hold, inbox };
         if look.watch {
             let lister = lister();
             let control = lister.control.clone();
@@ -277,6 +108,14 @@ impl<'a> Threads<'a> {
             let thread = Worker::start("poll", STACK_BYTES, move || poll(&lister, schedule))?;
             threads.poll = Some(Looker { control, thread });
         }
+        if let Some(SweepSettings { leftovers, is_exclusive }) = sweep {
+            let (send, go) = bounded(1);
+            let (ours, clock) = (pods.selection().instance.clone(), look.clock);
+            let rng = Rng::new(rng.next_u64());
+            let sweeper = Sweeper { leftovers, ours, is_exclusive, go, clock, rng };
+            let body = move || sweep::sweep(&sweeper);
+            threads.sweep = Some((send, Worker::start("sweep", STACK_BYTES, body)?));
+        }
         Ok(threads)
     }
 
@@ -287,15 +126,19 @@ impl<'a> Threads<'a> {
         for looker in &lookers {
             looker.control.stop();
         }
+        // What it waits on is closed by this.
+        let sweep = self.sweep.map(|(_, thread)| thread);
         let deadline = Instant::now() + LOOKERS_TIMEOUT;
         let left = lookers
             .into_iter()
-            .filter_map(|looker| {
-                let name = looker.thread.name();
-                (!looker.thread.join_by(deadline)).then_some(name)
+            .map(|looker| looker.thread)
+            .chain(sweep)
+            .filter_map(|thread| {
+                let name = thread.name();
+                (!thread.join_by(deadline)).then_some(name)
             })
             .collect();
-        self.ids.release(release);
+        self.hold.release(release);
         left
     }
 }
@@ -304,6 +147,13 @@ impl Upstream for Threads<'_> {
     fn poll(&self) {
         if let Some(poll) = &self.poll {
             poll.control.ask(ListSource::Poll);
+        }
+    }
+
+    fn sweep(&self) {
+        if let Some((go, _)) = &self.sweep {
+            // Told once; a second time would find the channel full.
+            let _ = go.try_send(());
         }
     }
 
@@ -316,7 +166,7 @@ impl Upstream for Threads<'_> {
     }
 
     fn reserve_ids(&self, up_to: ExecutorId) {
-        match &self.ids {
+        match &self.hold.ids {
             IdKeeper::Lease(lease) => lease.reserve(up_to),
             IdKeeper::DriverPod(pod) => keep_on_pod(pod.clone(), up_to, self.inbox.clone()),
             IdKeeper::Nobody => {}
@@ -353,9 +203,10 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
-    use crate::core::rng::Rng;
     use crate::kube::testing::{Answer, TestServer, plain_client};
     use crate::runtime::inbox::inbox;
+    use crate::wire::build::Owner;
+    use crate::wire::labels::Selection;
 
     const JSON: &str = "Content-Type: application/json\r\n";
     const EMPTY_LIST: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
@@ -366,13 +217,6 @@ mod tests {
 
     fn reply(status: u16, body: &str) -> Answer {
         Answer::Reply(status, JSON, body.as_bytes().to_vec())
-    }
-
-    fn refused(code: u16, reason: &str, message: &str) -> Answer {
-        let status = serde_json::json!({
-            "kind": "Status", "code": code, "reason": reason, "message": message,
-        });
-        reply(code, &status.to_string())
     }
 
     /// Lists are empty; watches begin, and then nothing comes.
@@ -396,76 +240,14 @@ mod tests {
         let (sender, receiver) = inbox();
         let mark = Arc::new(SharedMark::default());
         let clock = Clock::start();
-        let threads =
-            Threads::start(&pods, look(clock, true), &sender, &mark, IdKeeper::Nobody).unwrap();
+        let hold = Hold { application: None, ids: IdKeeper::Nobody };
+        let threads = Threads::start(&pods, look(clock, true), &sender, &mark, hold, None).unwrap();
         let first = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
         while !server.wait().line().contains("watch=1") {}
         let began = Instant::now();
         assert_eq!(threads.stop(Release::Keep), Vec::<&str>::new(), "nobody is left behind");
         assert!(began.elapsed() < LOOKERS_TIMEOUT, "{:?}", began.elapsed());
-    }
-
-    #[test]
-    fn a_server_that_never_answers_does_not_hold_up_the_end() {
-        let server = TestServer::start(None, |_| Answer::Stall(Vec::new()));
-        let lease = LeaseSettings {
-            leases: Leases::new(plain_client(server.address), "ns"),
-            namespace: "ns".to_owned(),
-            selection: selection(),
-            owner: None,
-            identity: crate::runtime::lease::identity(None, 1),
-        };
-        let (sender, _receiver) = inbox();
-        let clock = Clock::start();
-        let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
-        server.wait();
-        for id in 1..100 {
-            handle.reserve(ExecutorId(id));
-        }
-        let began = Instant::now();
-        assert!(!handle.stop(Release::Delete, Duration::from_millis(50)));
-        // The request itself would take 10 s to be given up.
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    }
-
-    fn acquire(script: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Acquired {
-        let server = TestServer::start(None, move |seen| script(seen.line()));
-        let lease = LeaseSettings {
-            leases: Leases::new(plain_client(server.address), "ns"),
-            namespace: "ns".to_owned(),
-            selection: selection(),
-            owner: None,
-            identity: crate::runtime::lease::identity(None, 1),
-        };
-        let (sender, receiver) = inbox();
-        let (signals, clock) = (Signals::start().unwrap(), Clock::start());
-        let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
-        let acquired = await_lease(&receiver, &signals, clock, Duration::from_millis(2_500));
-        assert!(handle.stop(Release::Keep, Duration::from_secs(10)), "nothing is held or asked");
-        acquired
-    }
-
-    #[test]
-    fn what_the_lease_comes_to_at_the_start() {
-        let absent = || refused(404, "NotFound", "leases \"w\" not found");
-        let got = acquire(move |_| refused(403, "Forbidden", "leases is forbidden: User"));
-        assert!(matches!(got, Acquired::NoRights { .. }), "{got:?}");
-        let got = acquire(move |_| refused(401, "Unauthorized", "Unauthorized"));
-        assert!(
-            matches!(&got, Acquired::Refused { message } if message.contains("renew the token")),
-            "{got:?}"
-        );
-        let got = acquire(move |line| match line.starts_with("GET") {
-            true => absent(),
-            false => refused(404, "NotFound", "namespaces \"ns\" not found"),
-        });
-        assert!(
-            matches!(&got, Acquired::Refused { message } if message.contains("--namespace")),
-            "{got:?}"
-        );
-        let got = acquire(move |_| refused(503, "ServiceUnavailable", "later"));
-        assert_eq!(got, Acquired::TimedOut { message: "later (503)".to_owned() });
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl Build<'_> {
             ["--files-secret", secret, "--files-image", image]
         });
         let given = self.plan.args.iter().map(String::as_str);
-        let words = first.into_iter().chain(as_job).chain(files).chain(given);
+        let exclusive = self.plan.exclusive.then_some("--exclusive");
+        let words = first.into_iter().chain(as_job).chain(exclusive).chain(files).chain(given);
         let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // What the template has its container run is the driver, where nothing else says so.
         if !theirs.is_empty() && !self.has_command() {

@@ -35,6 +35,8 @@ pub struct Plan {
     /// What the driver gets to end in, and then its executors, milliseconds.
     pub grace_ms: u64,
     pub stop_timeout_ms: u64,
+    /// No two drivers of the application at once.
+    pub exclusive: bool,
     /// Make a service account with the rights that posse needs.
     pub create_rbac: bool,
     /// How the pods fetch staged files; none: there are none.

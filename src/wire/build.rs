@@ -21,6 +21,8 @@ const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes
 /// Fields of `metadata` that only a server writes; a pod that was fetched has them.
 const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
+/// The field by which a pod's kubelet ends it.
+const DEADLINE: &str = "activeDeadlineSeconds";
 /// The prefix of labels and annotations that mean something to posse.
 const OUR_PREFIX: &str = "posse.dev/";
 /// Where a container's memory stands in its resources.
@@ -48,6 +50,8 @@ pub struct Identity {
     pub staged: Option<Staged>,
     /// How memory grows after the deciding container ran out of it; none: it does not.
     pub growth: Option<Growth>,
+    /// How old a pod gets, in seconds; none: as old as its template lets it.
+    pub max_age_s: Option<u64>,
 }
 
 /// The object that executors belong to and go with.
@@ -151,6 +155,7 @@ impl Build<'_> {
         }
         self.add_containers(&mut spec, &mut metadata)?;
         self.add_restart_policy(&mut spec);
+        self.add_max_age(&mut spec);
         self.add_tolerations(&mut spec)?;
         self.add_metadata(&mut metadata)?;
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
@@ -200,6 +205,9 @@ impl Build<'_> {
         if deciding > 0 {
             let name = self.identity.container.clone().expect("only a named one is not the first");
             annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
+        }
+        if let Some(seconds) = self.identity.max_age_s {
+            annotations.insert(labels::MAX_AGE.to_owned(), json!(format!("{seconds}s")));
         }
         if self.identity.fails_with_sidecars {
             annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
@@ -269,6 +277,17 @@ impl Build<'_> {
             let message =
                 format!("{what} is replaced by `Never`: a lost executor gets a successor");
             self.warn("spec.restartPolicy", message);
+        }
+    }
+
+    /// Ends pods that have outlived their time, whether or not anybody is left to do it.
+    fn add_max_age(&mut self, spec: &mut Map<String, Value>) {
+        let Some(seconds) = self.identity.max_age_s else { return };
+        let theirs = spec.insert(DEADLINE.to_owned(), json!(seconds));
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && *theirs != seconds) {
+            let what = describe(&theirs);
+            let message = format!("{what} is replaced by {seconds}, the group's max_age");
+            self.warn("spec.activeDeadlineSeconds", message);
         }
     }
 

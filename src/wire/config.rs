@@ -2,6 +2,7 @@
 //! no file itself, and knows no flags: `cli/` lays those over what comes from here.
 
 use crate::core::policy::{FailureLimit, Policy};
+use crate::core::sweep::Orphans;
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;
@@ -29,6 +30,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "bad_nodes",
             "control",
             "driver",
+            "exclusive",
             "executors",
             "failures",
             "heartbeat",
@@ -96,6 +98,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "group",
             "image",
             "max",
+            "max_age",
             "memory",
             "memory_max",
             "min",
@@ -111,7 +114,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
     ("decommission", &["after", "label"]),
     ("failures", &["app", "cluster", "keep_failed", "log_lines", "start", "window"]),
     ("heartbeat", &["reason_wait", "timeout"]),
-    ("shutdown", &["grace", "timeout"]),
+    ("shutdown", &["grace", "orphans", "timeout"]),
 ];
 
 /// What posse.yaml says, checked. Times in milliseconds.
@@ -131,6 +134,10 @@ pub struct Config {
     pub node_loss_after_ms: u64,
     pub watch: bool,
     pub lease: bool,
+    /// No two drivers of the application at once; none: as whoever starts it thinks best.
+    pub exclusive: Option<bool>,
+    /// What becomes of executors whose driver is gone.
+    pub orphans: Orphans,
     /// What the driver gets to end in.
     pub grace_ms: u64,
     pub control: Control,
@@ -160,6 +167,8 @@ impl Default for Config {
             node_loss_after_ms: 60_000,
             watch: true,
             lease: true,
+            exclusive: None,
+            orphans: Orphans::Delete,
             grace_ms: 15_000,
             control: Control::Default,
         }
@@ -182,6 +191,10 @@ impl Config {
             executors: group::groups(&top)?,
             watch: top.flag("watch", true)?,
             lease: top.flag("lease", true)?,
+            exclusive: match top.get("exclusive") {
+                Some(_) => Some(top.flag("exclusive", false)?),
+                None => None,
+            },
             control: control(&top)?,
             ..Self::default()
         };
@@ -260,6 +273,8 @@ impl Config {
         self.grace_ms = section.duration_ms("grace", self.grace_ms)?;
         self.policy.stop_timeout_ms =
             section.duration_ms("timeout", self.policy.stop_timeout_ms)?;
+        let words = [("delete", Orphans::Delete), ("keep", Orphans::Keep)];
+        self.orphans = section.word("orphans", &words, self.orphans)?;
         Ok(())
     }
 }

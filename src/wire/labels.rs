@@ -18,6 +18,8 @@ pub const DRAINING: &str = "posse.dev/draining";
 pub const CONTAINER: &str = "posse.dev/container";
 /// Annotation, with the value `fail`: any other container's failure is the executor's end, too.
 pub const SIDECAR_FAILURE: &str = "posse.dev/sidecar-failure";
+/// Annotation: the deadline in its spec is posse's own, and how long that is.
+pub const MAX_AGE: &str = "posse.dev/max-age";
 /// Annotation on the Lease or the driver pod: ids up to here may have been given.
 pub const ID_HIGH_WATER: &str = "posse.dev/id-high-water";
 /// The standard label for who manages an object, and our value of it.

@@ -6,17 +6,24 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::core::ids::{ExecutorId, Uid};
-use crate::core::lease::Record;
+use crate::core::lease::{Record, Scope};
+use crate::core::leftover::OwnerPod;
 use crate::wire::build::Owner;
 use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
 use crate::wire::pod::{Text, WireError};
 
 /// The part of a Lease in an application: never an executor's, so no selection finds it as one.
-const COMPONENT_VALUE: &str = "instance";
+fn component(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Application => "application",
+        Scope::Instance => "instance",
+    }
+}
 
 /// All of a Lease of ours, as it is to be.
 #[derive(Clone, Debug)]
 pub struct LeaseObject<'a> {
+    pub scope: Scope,
     pub name: &'a str,
     pub namespace: &'a str,
     pub selection: &'a Selection,
@@ -58,6 +65,12 @@ struct JsonSpec<'a> {
 }
 
 #[derive(Deserialize)]
+struct RawList<'a> {
+    #[serde(borrow)]
+    items: Option<Vec<RawLease<'a>>>,
+}
+
+#[derive(Deserialize)]
 struct RawLease<'a> {
     #[serde(borrow)]
     metadata: Option<RawMeta<'a>>,
@@ -69,11 +82,27 @@ struct RawLease<'a> {
 #[serde(rename_all = "camelCase")]
 struct RawMeta<'a> {
     #[serde(borrow)]
+    name: Option<Text<'a>>,
+    #[serde(borrow)]
+    labels: Option<BTreeMap<String, Text<'a>>>,
+    #[serde(borrow)]
     uid: Option<Text<'a>>,
     #[serde(borrow)]
     resource_version: Option<Text<'a>>,
     #[serde(borrow)]
     annotations: Option<RawAnnotations<'a>>,
+    #[serde(borrow)]
+    owner_references: Option<Vec<RawOwner<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct RawOwner<'a> {
+    #[serde(borrow)]
+    kind: Option<Text<'a>>,
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    #[serde(borrow)]
+    uid: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -95,10 +124,47 @@ struct RawSpec<'a> {
     lease_transitions: Option<u32>,
 }
 
-/// The name of the Lease of an instance.
+/// The name of a Lease. No application's can be an instance's: neither has a point of its own.
 #[must_use]
-pub fn name_of(selection: &Selection) -> String {
-    format!("{}-{}", selection.app, selection.instance)
+pub fn name_of(scope: Scope, selection: &Selection) -> String {
+    match scope {
+        Scope::Application => format!("{}.exclusive", selection.app),
+        Scope::Instance => format!("{}-{}", selection.app, selection.instance),
+    }
+}
+
+/// A Lease of ours in a list, and what it says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedLease {
+    pub name: String,
+    pub scope: Scope,
+    pub selection: Selection,
+    pub record: Record,
+}
+
+/// Reads a list of Leases; those that are not ours are left out.
+///
+/// # Errors
+/// When it is not one, or has a Lease without uid or version.
+pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
+    let raw: RawList<'_> = serde_json::from_slice(bytes)?;
+    let mut leases = Vec::new();
+    for mut lease in raw.items.unwrap_or_default() {
+        let meta = lease.metadata.as_mut();
+        let name = meta.and_then(|meta| Some((meta.name.take()?, meta.labels.take()?)));
+        let Some((name, labels)) = name else { continue };
+        let label = |key: &str| labels.get(key).map(|text| text.0.clone().into_owned());
+        let scopes = [Scope::Application, Scope::Instance];
+        let part = label(COMPONENT.0);
+        let scope = scopes.into_iter().find(|scope| part.as_deref() == Some(component(*scope)));
+        let (Some(scope), Some(app), Some(instance)) = (scope, label(APP), label(INSTANCE)) else {
+            continue;
+        };
+        let selection = Selection { app, instance };
+        let name = name.0.into_owned();
+        leases.push(NamedLease { name, scope, selection, record: record(lease)? });
+    }
+    Ok(leases)
 }
 
 /// Reads a Lease.
@@ -106,7 +172,10 @@ pub fn name_of(selection: &Selection) -> String {
 /// # Errors
 /// When it is not one, or has no uid or version.
 pub fn parse(bytes: &[u8]) -> Result<Record, WireError> {
-    let raw: RawLease<'_> = serde_json::from_slice(bytes)?;
+    record(serde_json::from_slice(bytes)?)
+}
+
+fn record(raw: RawLease<'_>) -> Result<Record, WireError> {
     let meta = raw.metadata.ok_or(WireError::Missing("metadata"))?;
     let uid = meta.uid.ok_or(WireError::Missing("metadata.uid"))?;
     let version = meta.resource_version.ok_or(WireError::Missing("metadata.resourceVersion"))?;
@@ -121,7 +190,14 @@ pub fn parse(bytes: &[u8]) -> Result<Record, WireError> {
         renewed_ms: unix_ms(spec.renew_time.as_ref()),
         transitions: spec.lease_transitions.unwrap_or(0),
         id_high_water: high_water.and_then(|text| text.0.parse().ok()).map(ExecutorId),
+        owner: meta.owner_references.unwrap_or_default().into_iter().find_map(owner_pod),
     })
+}
+
+fn owner_pod(raw: RawOwner<'_>) -> Option<OwnerPod> {
+    let is_pod = raw.kind.is_some_and(|kind| kind.0 == "Pod");
+    let (name, uid) = (raw.name?, raw.uid?);
+    is_pod.then(|| OwnerPod { name: name.0.into_owned(), uid: Uid::new(&uid.0) })
 }
 
 impl LeaseObject<'_> {
@@ -133,7 +209,7 @@ impl LeaseObject<'_> {
         let labels = BTreeMap::from([
             (APP, self.selection.app.as_str()),
             (INSTANCE, self.selection.instance.as_str()),
-            (COMPONENT.0, COMPONENT_VALUE),
+            (COMPONENT.0, component(self.scope)),
             MANAGED_BY,
         ]);
         let high_water = record.id_high_water.map(|id| (ID_HIGH_WATER, id.to_string()));
@@ -186,6 +262,7 @@ mod tests {
             renewed_ms: Some(1_767_225_601_500),
             transitions: 3,
             id_high_water: Some(ExecutorId(2_000)),
+            owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("d") }),
         };
         let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
         let owner = Owner {
@@ -195,7 +272,8 @@ mod tests {
             uid: "d".to_owned(),
         };
         let object = LeaseObject {
-            name: &name_of(&selection),
+            scope: Scope::Instance,
+            name: &name_of(Scope::Instance, &selection),
             namespace: "analytics",
             selection: &selection,
             owner: Some(&owner),
@@ -204,7 +282,30 @@ mod tests {
         let json = String::from_utf8(object.to_json()).unwrap();
         assert_eq!(json, OURS);
         let served = json.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
-        assert_eq!(parse(served.as_bytes()), Ok(record));
+        assert_eq!(parse(served.as_bytes()), Ok(record.clone()));
+        let scope = Scope::Application;
+        let object = LeaseObject { scope, name: &name_of(scope, &selection), ..object };
+        let json = String::from_utf8(object.to_json()).unwrap();
+        assert!(json.contains(r#""name":"wordcount.exclusive""#), "{json}");
+        assert!(json.contains(r#""app.kubernetes.io/component":"application""#), "{json}");
+    }
+
+    #[test]
+    fn a_list_names_those_that_are_ours() {
+        let ours = OURS.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
+        let app = ours.replace(r#":"instance""#, r#":"application""#);
+        let foreign = ours.replace(r#":"instance""#, r#":"controller""#);
+        let list = format!(r#"{{"items":[{ours},{foreign},{app},{{"metadata":{{"name":"x"}}}}]}}"#);
+        let got = parse_list(list.as_bytes()).unwrap();
+        let scopes: Vec<Scope> = got.iter().map(|lease| lease.scope).collect();
+        assert_eq!(scopes, [Scope::Instance, Scope::Application]);
+        assert_eq!(
+            (got[0].name.as_str(), got[0].selection.instance.as_str()),
+            ("wordcount-ab3de", "ab3de")
+        );
+        assert_eq!(Ok(got[0].record.clone()), parse(ours.as_bytes()));
+        assert_eq!(parse_list(br#"{"items":null}"#), Ok(Vec::new()));
+        assert!(parse_list(b"[]").is_err());
     }
 
     #[test]

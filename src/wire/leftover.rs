@@ -48,19 +48,28 @@ mod tests {
     fn reads_what_matters() {
         let page =
             br#"{"kind":"PodList","metadata":{"resourceVersion":"7","continue":"t"},"items":[
-            {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/instance":"k","x":"y"},
+            {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y"},
              "ownerReferences":[{"kind":"Pod","name":"other","uid":"o0"},
-                                {"kind":"Pod","name":"driver","uid":"o1","controller":true}]}},
+                                {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
+             "status":{"phase":"Running"}},
             {"metadata":{"name":"b","uid":"u2","ownerReferences":
               [{"kind":"Job","name":"driver","uid":"o1","controller":true}]},"status":null}]}"#;
         let first = Leftover {
             name: "a-k-exec-1".to_owned(),
             uid: Uid::new("u1"),
+            app: Some("a".to_owned()),
             instance: Some("k".to_owned()),
             owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("o1") }),
+            phase: Phase::Running,
         };
-        let second =
-            Leftover { name: "b".to_owned(), uid: Uid::new("u2"), instance: None, owner: None };
+        let second = Leftover {
+            name: "b".to_owned(),
+            uid: Uid::new("u2"),
+            app: None,
+            instance: None,
+            owner: None,
+            phase: Phase::Pending,
+        };
         let want = Page { pods: vec![first, second], next: Some("t".to_owned()) };
         assert_eq!(parse_page(page), Ok(want));
         assert_eq!(parse_page(br#"{"metadata":{},"items":null}"#), Ok(Page::default()));

@@ -100,13 +100,19 @@ impl RawPod<'_> {
         let meta = self.metadata.ok_or(WireError::Missing("items[].metadata"))?;
         let name = meta.name.ok_or(WireError::Missing("items[].metadata.name"))?;
         let uid = meta.uid.ok_or(WireError::Missing("items[].metadata.uid"))?;
-        let instance = meta.labels.and_then(|labels| labels.instance);
+        let labels = meta.labels.unwrap_or_default();
+        let named = |text: Option<Text<'_>>| {
+            text.map(|text| text.0.into_owned()).filter(|text| !text.is_empty())
+        };
         let owner = meta.owner_references.into_iter().find(|owner| owner.is_controller);
         let owner = owner.filter(|owner| text_of(owner.kind.as_ref()) == "Pod");
+        let phase = phase(self.status.as_ref().and_then(|status| status.phase.as_ref()));
         Ok(Leftover {
+            phase,
             name: name.0.into_owned(),
             uid: Uid::new(&uid.0),
-            instance: instance.map(|text| text.0.into_owned()).filter(|text| !text.is_empty()),
+            app: named(labels.app),
+            instance: named(labels.instance),
             owner: owner.and_then(|owner| {
                 Some(OwnerPod { name: owner.name?.0.into_owned(), uid: Uid::new(&owner.uid?.0) })
             }),
@@ -172,7 +178,10 @@ impl RawPod<'_> {
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
-            end: end(&status, phase, state, sidecar),
+            end: end(&status, phase, state, sidecar).map(|end| {
+                let is_aged = annotations.max_age.is_some();
+                Box::new(End { is_aged, ..*end })
+            }),
         }))
     }
 }
@@ -348,6 +357,7 @@ fn end(
         // A side-car's code decides nothing: only where nothing else has ended is one to blame.
         init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
         sidecar,
+        is_aged: false,
     }))
 }
 

@@ -202,6 +202,7 @@ impl Template {
             container: container.map(str::to_owned),
             fails_with_sidecars: false,
             growth: growth.cloned(),
+            max_age_s: None,
         })
     }
 

@@ -43,6 +43,7 @@ pub struct Run {
     args: Vec<String>,
     driver: Vec<String>,
     env: Vec<(String, String)>,
+    is_first: bool,
 }
 
 impl Run {
@@ -58,7 +59,8 @@ impl Run {
             "shutdown": {"grace": "2s", "timeout": "2s"},
         });
         let (args, driver, env) = (Vec::new(), Vec::new(), Vec::new());
-        Self { dir: dir.to_owned(), number, settings, kubeconfig, args, driver, env }
+        let dir = dir.to_owned();
+        Self { dir, number, settings, kubeconfig, args, driver, env, is_first: false }
     }
 
     pub fn executors(mut self, n: u32) -> Self {
@@ -92,6 +94,17 @@ impl Run {
         self
     }
 
+    /// In the pod of this name and uid.
+    pub fn in_pod(self, name: &str, uid: &str) -> Self {
+        self.env("POD_NAME", name).env("POD_UID", uid)
+    }
+
+    /// As the first process of a container, which goes with it; `Posse::pid` is not its own then.
+    pub fn into_init(mut self) -> Self {
+        self.is_first = true;
+        self
+    }
+
     /// Another command of posse with these settings and this way to the server; waits for its end.
     pub fn once(self, words: &[&str]) -> Output {
         let config = self.write_settings();
@@ -111,6 +124,13 @@ impl Run {
     #[track_caller]
     pub fn start(self) -> Posse {
         let mut command = command(&self.dir);
+        if self.is_first {
+            let mut outside = Command::new("unshare");
+            outside.args(["--pid", "--fork", "--kill-child"]).arg(command.get_program());
+            outside.current_dir(&self.dir).env_clear();
+            outside.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            command = outside;
+        }
         command
             .arg("run")
             .args([Path::new("--events"), &self.file("events")])

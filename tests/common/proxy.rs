@@ -53,6 +53,17 @@ pub enum Verdict {
     Pass,
     /// The proxy answers itself, in one line.
     Reply(u16, Value),
+    /// That, and then this, once the answer has left; of a watch, its beginning.
+    Then(Box<Self>, Hook),
+}
+
+/// What a test does at a moment of a request.
+pub struct Hook(pub Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 /// The way on to the server.
@@ -217,16 +228,30 @@ fn serve(shared: &Shared, id: u64, stream: &TcpStream) -> io::Result<()> {
     while let Some(mut request) = read_request(&mut reader)? {
         let line = format!("{} {}", request.method, request.path);
         shared.log.lock().expect("no panic in here").push(line);
-        match (shared.rule)(&mut request, &shared.upstream) {
-            Verdict::Cut => return Ok(()),
-            Verdict::Reply(code, body) => reply(stream, code, &[], format!("{body}\n").as_bytes())?,
-            Verdict::Pass => pass(shared, id, stream, &request)?,
+        let mut hooks = Vec::new();
+        let mut verdict = (shared.rule)(&mut request, &shared.upstream);
+        while let Verdict::Then(first, hook) = verdict {
+            hooks.push(hook);
+            verdict = *first;
         }
+        let mut then = || hooks.drain(..).for_each(|Hook(hook)| hook());
+        match verdict {
+            Verdict::Cut | Verdict::Then(..) => return Ok(()),
+            Verdict::Reply(code, body) => reply(stream, code, &[], format!("{body}\n").as_bytes())?,
+            Verdict::Pass => pass(shared, id, stream, &request, &mut then)?,
+        }
+        then();
     }
     Ok(())
 }
 
-fn pass(shared: &Shared, id: u64, stream: &TcpStream, request: &Request) -> io::Result<()> {
+fn pass(
+    shared: &Shared,
+    id: u64,
+    stream: &TcpStream,
+    request: &Request,
+    then: &mut dyn FnMut(),
+) -> io::Result<()> {
     let answer = shared
         .upstream
         .client
@@ -241,17 +266,23 @@ fn pass(shared: &Shared, id: u64, stream: &TcpStream, request: &Request) -> io::
     }
     if code == 200 && request.is_watch() {
         shared.watches.lock().expect("no panic in here").push(id);
-        return pass_watch(shared, stream, answer.into_body().into_reader());
+        return pass_watch(shared, stream, answer.into_body().into_reader(), then);
     }
     let body = answer.into_body().with_config().limit(256 << 20).read_to_vec();
     reply(stream, code, &headers, &body.map_err(io::Error::other)?)
 }
 
 /// Line by line, so that a test can hold them back.
-fn pass_watch(shared: &Shared, mut stream: &TcpStream, body: impl io::Read) -> io::Result<()> {
+fn pass_watch(
+    shared: &Shared,
+    mut stream: &TcpStream,
+    body: impl io::Read,
+    then: &mut dyn FnMut(),
+) -> io::Result<()> {
     stream.write_all(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
     )?;
+    then();
     let mut reader = BufReader::new(body);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {

@@ -64,6 +64,32 @@ pub fn test_name() -> String {
     NAME.with_borrow(Clone::clone)
 }
 
+/// Plays `job` for each of `jobs` on so many threads, as this thread's scenario; fails with the first
+/// of them that does, and shows that one's files.
+#[track_caller]
+pub fn each_of<J: Sync>(jobs: &[J], n_threads: usize, job: impl Fn(&J) + Sync) {
+    let name = test_name();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    thread::scope(|scope| {
+        for _ in 0..n_threads {
+            scope.spawn(|| {
+                NAME.set(name.clone());
+                while let Some(one) = jobs.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    SHOWN.take();
+                    if panic::catch_unwind(AssertUnwindSafe(|| job(one))).is_err() {
+                        next.store(jobs.len(), Ordering::SeqCst);
+                        failed.lock().expect("nobody panics in here").get_or_insert(report());
+                    }
+                }
+            });
+        }
+    });
+    if let Some(report) = failed.into_inner().expect("nobody panicked in there") {
+        panic!("{report}");
+    }
+}
+
 /// A file whose last lines are printed should this thread's test fail.
 pub fn show_on_failure(path: &Path) {
     SHOWN.with_borrow_mut(|shown| shown.push(path.to_owned()));

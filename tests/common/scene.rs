@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::access::Access;
 use super::audit;
-use super::http::{Client, gone_in};
+use super::http::{Client, gone_in, gone_now};
 use super::posse::{Run, read_events};
 use super::runner;
 use super::server::{End, Node, Server, Who, items, pods_path};
@@ -142,6 +142,17 @@ impl<'s> Scene<'s> {
         self.admin.post(&pods_path(&self.namespace), &pod).ok()
     }
 
+    /// A pod of somebody else that can be ended as an executor can: a driver's, whose posse runs
+    /// beside it.
+    pub fn make_driver_pod(&self, name: &str) -> Value {
+        let mut pod = self.template();
+        pod["metadata"]["name"] = name.into();
+        let env = pod["spec"]["containers"][0]["env"].as_array_mut().expect("it has variables");
+        env.push(json!({"name": "POSSE_POD_NAME", "value": name}));
+        pod["spec"]["restartPolicy"] = "Never".into();
+        self.admin.post(&pods_path(&self.namespace), &pod).ok()
+    }
+
     /// Waits until exactly `n` executors run and none of ours is on its way in or out. What ended
     /// and is kept does not count.
     #[track_caller]
@@ -198,6 +209,12 @@ impl<'s> Scene<'s> {
     pub fn delete(&self, pod: &Value) {
         let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
         self.admin.delete(&path, &gone_in(GRACE_S)).ok();
+    }
+
+    /// Removes a pod at once, as a lost node's are removed: nobody waits for its containers.
+    pub fn remove(&self, pod: &Value) {
+        let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
+        self.admin.delete(&path, &gone_now(&pod["metadata"]["uid"])).ok();
     }
 
     /// The end of a test: nothing is left, nobody holds on to an instance, and what was written is

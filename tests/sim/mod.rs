@@ -8,6 +8,7 @@ pub mod faults;
 pub mod groups;
 pub mod losses;
 pub mod node;
+pub mod restarts;
 pub mod trace;
 pub mod world;
 

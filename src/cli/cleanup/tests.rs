@@ -92,7 +92,7 @@ fn executor(instance: &str, id: u32, owner: Option<(&str, &str)>) -> Value {
         .collect();
     json!({"metadata": {
         "name": format!("a-{instance}-exec-{id}"), "uid": format!("u-{instance}-{id}"),
-        "labels": {"posse.dev/instance": instance}, "ownerReferences": owners,
+        "labels": {"posse.dev/app": "a", "posse.dev/instance": instance}, "ownerReferences": owners,
     }})
 }
 
@@ -189,6 +189,74 @@ fn yes_removes_by_uid_what_is_over_and_leaves_the_rest() {
         format!("DELETE {LEASES}/a-alone {}", json!({"resourceVersion": "5", "uid": "l"})),
     ];
     assert_eq!(stage.deletes(), want);
+}
+
+#[test]
+fn every_application_and_leases_without_executors() {
+    let mine = |mut pod: Value| {
+        pod["metadata"]["labels"]["posse.dev/app"] = "b".into();
+        pod
+    };
+    let lease_of = |app: &str, instance: &str, part: &str, renewed: &str| {
+        let mut lease = lease(renewed);
+        let name = format!("{app}-{instance}");
+        lease["metadata"]["name"] = name.into();
+        lease["metadata"]["labels"] = json!({"posse.dev/app": app,
+            "posse.dev/instance": instance, "app.kubernetes.io/component": part});
+        lease
+    };
+    let (old, now) = ("2020-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z");
+    let leases = json!({"items": [
+        lease_of("a", "spent", "instance", old),
+        lease_of("a", "fresh", "instance", now),
+        lease_of("b", "k", "instance", old),
+        lease_of("b", "l", "application", old),
+    ]});
+    let script = || {
+        let pods = [mine(executor("k", 1, None)), executor("k", 1, Some(("live", "o-live")))];
+        vec![
+            (format!("GET {PODS}"), 200, list("", &pods)),
+            (format!("GET {PODS}/live"), 200, driver("o-live", "Running")),
+            (format!("GET {LEASES}/b-k"), 200, lease(old)),
+            (format!("GET {LEASES}/b-k"), 200, lease(old)),
+            (format!("DELETE {PODS}/a-k-exec-1"), 200, json!({})),
+            (format!("DELETE {LEASES}/a-spent"), 200, json!({})),
+            (format!("DELETE {LEASES}/b-k"), 200, json!({})),
+            (format!("DELETE {LEASES}/b-l"), 200, json!({})),
+        ]
+    };
+    let with_list = || {
+        let mut script = script();
+        script.push((format!("GET {LEASES}"), 200, leases.clone()));
+        Stage::new(script)
+    };
+    let stage = with_list();
+    let run = |stage: &Stage, args: &str| {
+        stage.folder.posse(&format!("cleanup --all-apps --kubeconfig k --stale 1h {args}"))
+    };
+    let (code, out, err) = run(&stage, "");
+    assert_eq!((code, err.as_str()), (0, ""));
+    let rows: Vec<Vec<&str>> =
+        out.lines().map(|line| line.split_whitespace().take(5).collect()).collect();
+    let want = [
+        ["APP", "INSTANCE", "EXECUTORS", "OWNER", "STATE"],
+        ["a", "k", "1", "live", "running"],
+        ["b", "k", "1", "-", "-"],
+        ["a", "spent", "0", "-", "-"],
+        ["b", "-", "0", "-", "-"],
+    ];
+    assert_eq!(rows[..5], want, "{out}");
+    assert!(out.ends_with("--yes removes 1 executor and 2 leases\n"), "{out}");
+    let stage = with_list();
+    let (code, out, err) = run(&stage, "--yes");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.ends_with("\nremoved 1 executor and 3 leases\n"), "{out}");
+    assert!(!stage.deletes().iter().any(|call| call.contains("fresh")));
+    // Without the right to list Leases, the executors go all the same.
+    let stage = Stage::new(script());
+    let (code, out, _) = run(&stage, "--yes");
+    assert_eq!(code, 0);
+    assert!(out.ends_with("\nremoved 1 executor and 1 lease\n"), "{out}");
 }
 
 #[test]

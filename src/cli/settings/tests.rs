@@ -142,6 +142,17 @@ fn mistake(file: Option<&str>, args: &str, want: &str) {
 }
 
 #[test]
+fn an_exclusive_run_needs_its_lease() {
+    mistake(
+        Some("app: a\nlease: false"),
+        "--exclusive",
+        "posse.yaml: exclusive needs the lease, and lease is false",
+    );
+    let got = settings(&[("posse.yaml", "app: a\nexecutors: []")], "--exclusive", &[]).unwrap();
+    assert!(got.exclusive && got.lease);
+}
+
+#[test]
 fn mistakes_are_told_with_their_remedy() {
     mistake(
         None,

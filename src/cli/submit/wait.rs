@@ -105,7 +105,8 @@ fn show(what: Told, out: &mut dyn Write) -> Result<(), Failure> {
 /// Removes the executors whose driver's pod is over: a driver that was killed took posse with it.
 pub fn remove_executors(app: &str, namespace: &str, server: &ServerArgs, world: &World<'_>) {
     let args = CleanupArgs {
-        app: app.to_owned(),
+        app: Some(app.to_owned()),
+        all_apps: false,
         namespace: Some(namespace.to_owned()),
         instance: None,
         stale: None,

@@ -7,11 +7,18 @@ use super::*;
 const WALL_MS: i64 = 1_767_225_600_000;
 
 fn me() -> Identity {
-    Identity::Process { boot_id: "boot.1".to_owned(), pid: 7, start_time: 99 }
+    Identity::Process { pod: None, boot_id: "boot.1".to_owned(), pid: 7, start_time: 99 }
 }
 
 fn pod(init: bool) -> Identity {
-    Identity::Pod { uid: "pod-uid".to_owned(), init }
+    let uid = "pod-uid".to_owned();
+    match init {
+        true => Identity::Pod { uid },
+        false => {
+            let boot_id = "boot.1".to_owned();
+            Identity::Process { pod: Some(uid), boot_id, pid: 7, start_time: 99 }
+        }
+    }
 }
 
 fn wall(now: Millis) -> i64 {
@@ -29,6 +36,7 @@ fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
         renewed_ms: Some(WALL_MS + renewed_ms),
         transitions: 4,
         id_high_water: Some(ExecutorId(3_000)),
+        owner: None,
     }
 }
 
@@ -398,7 +406,14 @@ fn a_stop_finds_out_whether_it_is_held() {
 #[test]
 fn identities_keep_their_text() {
     assert_eq!(Identity::process(&me().to_string()), Some(me()));
-    for other in ["", "pod-uid", "a/b/c", "/1/2", "a/1/2/3", "a/1", "a/-1/2"] {
+    assert_eq!(Identity::process(&pod(false).to_string()), Some(pod(false)));
+    assert_eq!(pod(false).to_string(), "pod-uid/boot.1/7/99");
+    for init in [true, false] {
+        assert_eq!(Identity::pod_uid(&pod(init).to_string()), "pod-uid");
+    }
+    for other in ["", "pod-uid", "a/b/c", "/1/2", "a//1/2", "a/b/1/2/3", "a/1", "a/-1/2"] {
         assert_eq!(Identity::process(other), None, "{other:?}");
     }
 }
+
+mod patience;

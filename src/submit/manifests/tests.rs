@@ -29,6 +29,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         n_executors: 4,
         grace_ms: 15_000,
         stop_timeout_ms: 10_000,
+        exclusive: false,
         create_rbac: false,
         ticket: None,
     };

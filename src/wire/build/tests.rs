@@ -23,6 +23,7 @@ fn identity() -> Identity {
         container: None,
         fails_with_sidecars: false,
         growth: None,
+        max_age_s: None,
     }
 }
 
@@ -364,6 +365,21 @@ fn pods_keep_away_from_nodes_in_every_term() {
     );
     // Who binds pods himself has the last word.
     affinity("nodeName: n1", &Value::Null);
+}
+
+#[test]
+fn an_age_becomes_the_pods_deadline() {
+    let identity = Identity { max_age_s: Some(90), ..identity() };
+    for (theirs, n_warnings) in
+        [("", 0), ("activeDeadlineSeconds: 90, ", 0), ("activeDeadlineSeconds: 7, ", 1)]
+    {
+        let text = format!("spec: {{{theirs}containers: [{{name: a, image: x}}]}}");
+        let compiled = Template::parse("t.yaml", &text).unwrap().compile(&identity).unwrap();
+        assert_eq!(compiled.warnings().len(), n_warnings, "{:?}", compiled.warnings());
+        let pod: Value = serde_json::from_slice(&compiled.render(1, 0, &Shape::default())).unwrap();
+        assert_eq!(pod["spec"]["activeDeadlineSeconds"], 90);
+        assert_eq!(pod["metadata"]["annotations"]["posse.dev/max-age"], "90s");
+    }
 }
 
 #[test]

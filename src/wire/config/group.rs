@@ -31,6 +31,8 @@ pub struct Group {
     /// How memory grows after an executor ran out of it.
     pub growth: Option<Growth>,
     pub decommission: Option<Decommission>,
+    /// How old an executor gets, in seconds; none: as old as it likes.
+    pub max_age_s: Option<u64>,
 }
 
 /// Where a group's pod comes from.
@@ -69,6 +71,7 @@ impl Default for Group {
             replace: Replace::Terminating,
             fails_with_sidecars: false,
             growth: None,
+            max_age_s: None,
             decommission: None,
         }
     }
@@ -128,6 +131,7 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
             default.fails_with_sidecars,
         )?,
         growth: trouble::growth(section)?,
+        max_age_s: Some(section.duration_ms("max_age", 0)?.div_ceil(1_000)).filter(|s| *s > 0),
         decommission: decommission(section)?,
     })
 }

@@ -70,7 +70,8 @@ allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interv
   adopt_hold: 1s, node_loss_after: 1500ms}
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0, log_lines: 200}
 lease: false
-shutdown: {grace: 1s, timeout: 2s}
+exclusive: true
+shutdown: {grace: 1s, timeout: 2s, orphans: keep}
 control: off";
     let config = Config::parse("posse.yaml", text).unwrap();
     let [a, b, c] = config.executors.as_slice() else { panic!("three groups") };
@@ -103,6 +104,7 @@ control: off";
     assert_eq!(config.policy, every_policy());
     assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
     assert_eq!((config.grace_ms, config.lease), (1_000, false));
+    assert_eq!((config.exclusive, config.orphans), (Some(true), Orphans::Keep));
     assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
 }
 
@@ -242,7 +244,10 @@ fn unknown_keys_name_their_place_and_the_known_ones() {
         "heartbeat: {x: 1}",
         "1:13: heartbeat.x: unknown key; known here: reason_wait, timeout",
     );
-    mistake("shutdown: {x: 1}", "1:12: shutdown.x: unknown key; known here: grace, timeout");
+    mistake(
+        "shutdown: {x: 1}",
+        "1:12: shutdown.x: unknown key; known here: grace, orphans, timeout",
+    );
     mistake(
         "executors: [{image: x, env: [{name: A, vlaue: x}]}]",
         "1:40: executors[0].env[0].vlaue: unknown key; known here: name, value, valueFrom",
@@ -482,7 +487,7 @@ pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
 fn every_value_about_starts_and_nodes_arrives() {
     let text = "
 executors:
-  - {group: a, image: x, sidecar_failure: fail, oom_growth: 1.25, memory_max: 2Gi}
+  - {group: a, image: x, sidecar_failure: fail, oom_growth: 1.25, memory_max: 2Gi, max_age: 1500ms}
   - {group: b, image: x, sidecar_failure: ignore}
 allocation: {start_timeout: 0, image_timeout: 1m, unschedulable_timeout: 2m}
 bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
@@ -492,6 +497,7 @@ bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
     let growth = Growth { permille: 1_250, max: "2Gi".to_owned() };
     assert_eq!((a.fails_with_sidecars, &a.growth), (true, &Some(growth)));
     assert_eq!((b.fails_with_sidecars, &b.growth), (false, &None));
+    assert_eq!((a.max_age_s, b.max_age_s), (Some(2), None), "whole seconds, never less");
     let bad_nodes =
         BadNodes { losses: 2, window_ms: 60_000, avoid_for_ms: 120_000, share_permille: 500 };
     let policy = Policy {

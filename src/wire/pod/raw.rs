@@ -3,8 +3,8 @@
 use super::{DELETION_COST, Text};
 use crate::wire::json::{Bad, Json};
 use crate::wire::labels::{
-    APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, SIDECAR_FAILURE,
-    SLOT,
+    APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, MAX_AGE,
+    SIDECAR_FAILURE, SLOT,
 };
 
 /// What is read key by key.
@@ -281,6 +281,7 @@ pub(in crate::wire) struct Annotations<'a> {
     pub(super) deletion_cost: Option<Text<'a>>,
     pub(super) sidecar_failure: Option<Text<'a>>,
     pub(super) draining: Option<Text<'a>>,
+    pub(super) max_age: Option<Text<'a>>,
 }
 
 impl<'a> Fields<'a> for Annotations<'a> {
@@ -290,6 +291,7 @@ impl<'a> Fields<'a> for Annotations<'a> {
             DELETION_COST => self.deletion_cost = Text::read(json)?,
             SIDECAR_FAILURE => self.sidecar_failure = Text::read(json)?,
             DRAINING => self.draining = Text::read(json)?,
+            MAX_AGE => self.max_age = Text::read(json)?,
             _ => {}
         }
         Ok(())

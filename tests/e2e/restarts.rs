@@ -1,0 +1,428 @@
+//! The next driver: of the same pod, of another, of two at once; what the one before it left; and
+//! what becomes of an application when the node of its driver is gone.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use posse::wire::yaml::Node;
+
+use crate::common::access::Access;
+use crate::common::embedded::Embedded;
+use crate::common::posse::{Posse, Run, command, said};
+use crate::common::proxy::{Proxy, Verdict, status};
+use crate::common::real::Real;
+use crate::common::runner::ASSETS;
+use crate::common::scene::{
+    APP, Scene, describe, executor_id, is_over, is_running, name_of, uid_of,
+};
+use crate::common::server::{End, Server, Who, items};
+use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+
+fn instance_of(pod: &Value) -> &str {
+    pod["metadata"]["labels"]["posse.dev/instance"].as_str().unwrap_or_default()
+}
+
+fn uids(pods: &[Value]) -> Vec<String> {
+    pods.iter().map(|pod| uid_of(pod).to_owned()).collect()
+}
+
+fn in_pod(run: Run, pod: &Value) -> Run {
+    run.in_pod(name_of(pod), uid_of(pod))
+}
+
+/// Exactly so many executors of the instance that `pod` gives its driver run.
+#[track_caller]
+fn wait_of(scene: &Scene<'_>, n: usize, fits: impl Fn(&str) -> bool) -> Vec<Value> {
+    wait_value(PATIENCE, &format!("{n} executors of the instance"), || {
+        let mut ours = scene.ours();
+        ours.retain(|pod| fits(instance_of(pod)) && is_running(pod));
+        if ours.len() == n { Ok(ours) } else { Err(describe(&scene.ours())) }
+    })
+}
+
+/// A run that is killed in its pod, and the executors that it leaves.
+fn leave_behind(scene: &Scene<'_>, pod: &Value) -> Vec<Value> {
+    let before: Vec<String> = scene.ours().iter().map(|pod| instance_of(pod).to_owned()).collect();
+    let posse = in_pod(scene.run().executors(1), pod).start();
+    let left = wait_of(scene, 1, |instance| !before.iter().any(|known| known == instance));
+    posse.kill();
+    left
+}
+
+fn delete_lease(scene: &Scene<'_>, name: &str) {
+    let path = leases_path(scene);
+    scene.admin.delete(&format!("{path}/{name}"), &json!({})).ok();
+}
+
+fn leases_path(scene: &Scene<'_>) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", scene.namespace)
+}
+
+fn wait_failed(scene: &Scene<'_>, pod: &Value) {
+    wait_for(PATIENCE, "the driver's pod to fail", || {
+        scene.pod(name_of(pod)).is_some_and(|pod| is_over(&pod))
+    });
+}
+
+/// The container of a driver is killed and started again in the same pod: it is the same instance,
+/// at once, and its executors are adopted.
+pub fn container_restarted(server: &dyn Server) {
+    let scene = Scene::new(server);
+    // As a container's first process, and as one that a shell has started.
+    for (name, is_init) in [("bare", true), ("wrapped", false)] {
+        let pod = scene.make_driver_pod(name);
+        let run = || {
+            let settings = json!({"app": name});
+            let run = in_pod(scene.run().executors(2).settings(settings).arg("--exclusive"), &pod);
+            if is_init { run.into_init() } else { run }
+        };
+        let first = run().start();
+        let before = scene.wait_running(2);
+        wait_for(PATIENCE, "both to be known", || first.events_of("executor_running").len() == 2);
+        first.kill();
+        let second = run().start();
+        second.wait_ready();
+        assert_eq!(uids(&scene.wait_running(2)), uids(&before), "they are adopted");
+        assert_eq!(second.events_of("executor_requested"), [] as [Value; 0]);
+        second.kill();
+        scene.remove(&pod);
+        scene.wait_none();
+    }
+    scene.finish();
+}
+
+/// A new driver pod does not wait for what older ones left, and removes what is nobody's: of a
+/// driver that failed, of one that is gone, and not of one that lives.
+pub fn orphans_of_older_instances(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let drivers = ["failed", "gone", "alive"].map(|name| scene.make_driver_pod(name));
+    let [of_failed, of_gone, of_alive] = drivers.each_ref().map(|pod| leave_behind(&scene, pod));
+    scene.hold_deletes(true);
+    scene.end(&drivers[0], End::Exit(1));
+    wait_failed(&scene, &drivers[0]);
+    scene.remove(&drivers[1]);
+    let new_pod = scene.make_driver_pod("new");
+    let posse = in_pod(scene.run().executors(2), &new_pod).start();
+    let told = |pods: &[Value]| {
+        posse.stderr().contains(&format!("that instance {} left", instance_of(&pods[0])))
+    };
+    wait_for(PATIENCE, "the failed one's to be removed", || told(&of_failed));
+    // The new ones run though the old ones are still there, on their way out.
+    let old = [instance_of(&of_failed[0]), instance_of(&of_gone[0]), instance_of(&of_alive[0])];
+    let new = wait_of(&scene, 2, |instance| !old.contains(&instance));
+    assert_eq!(
+        new.iter().map(executor_id).collect::<Vec<_>>(),
+        [1, 2],
+        "a new instance begins anew"
+    );
+    assert!(scene.pod(name_of(&of_failed[0])).is_some(), "its end is held up");
+    scene.hold_deletes(false);
+    wait_for(PATIENCE, "the old ones to go", || {
+        [&of_failed, &of_gone].iter().all(|pods| scene.pod(name_of(&pods[0])).is_none())
+    });
+    let alive = scene.pod(name_of(&of_alive[0])).expect("its owner lives");
+    assert!(is_running(&alive), "{alive}");
+    posse.stop();
+    // Told to keep them, or without the right to look for them, a run leaves them and goes on.
+    scene.end(&drivers[2], End::Exit(1));
+    wait_failed(&scene, &drivers[2]);
+    let last_pod = scene.make_driver_pod("last");
+    let keeps = json!({"shutdown": {"orphans": "keep"}});
+    let proxy = Proxy::start(&server.access(Who::Posse), |request, _| {
+        match request.path.contains("instance%21%3D") {
+            true => Verdict::Reply(403, status(403, "Forbidden", "pods is forbidden")),
+            false => Verdict::Pass,
+        }
+    });
+    let run = in_pod(scene.run().executors(1).settings(keeps), &last_pod).start();
+    wait_of(&scene, 1, |instance| instance != old[2]);
+    run.stop();
+    let run = in_pod(scene.run_with(&proxy.access()).executors(1), &last_pod).start();
+    wait_of(&scene, 1, |instance| instance != old[2]);
+    wait_for(PATIENCE, "the missing right to be told", || {
+        run.stderr().contains("we have no right")
+    });
+    run.stop();
+    assert!(is_running(&scene.pod(name_of(&of_alive[0])).expect("kept")));
+    for name in ["failed", "alive", "new", "last"] {
+        scene.remove(&scene.pod(name).expect("it is there"));
+    }
+    scene.finish();
+}
+
+/// Under `exclusive` the second driver waits for the first to go, and then works.
+pub fn exclusive_waits_its_turn(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let pods = ["one", "two"].map(|name| scene.make_driver_pod(name));
+    let run = |pod| in_pod(scene.run().executors(1).settings(json!({"exclusive": true})), pod);
+    let first = run(&pods[0]).start();
+    let of_first = scene.wait_running(1);
+    let second = run(&pods[1]).start();
+    wait_for(PATIENCE, "the second to wait", || {
+        second.stderr().contains(&format!("the application is held by {}", uid_of(&pods[0])))
+    });
+    stays_true(Duration::from_secs(1), "it goes on waiting", || !second.is_over());
+    assert_eq!(uids(&scene.wait_running(1)), uids(&of_first), "nothing is made by it");
+    first.stop();
+    let of_second = wait_of(&scene, 1, |instance| instance != instance_of(&of_first[0]));
+    assert_eq!(executor_id(&of_second[0]), 1);
+    second.stop();
+    for pod in &pods {
+        scene.remove(pod);
+    }
+    scene.finish();
+}
+
+/// The one that loses the application to another ends its driver, and leaves the executors to who
+/// has it now: of the same instance they are adopted.
+pub fn exclusive_lost_to_another(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let told = scene.file("told");
+    let script =
+        format!("trap 'touch {}; exit 7' TERM; while :; do sleep 0.1; done", told.display());
+    let run = || scene.run().executors(2).instance("twins").arg("--exclusive");
+    let loser = run().driver(&["sh", "-c", &script]).start();
+    let before = scene.wait_running(2);
+    wait_for(PATIENCE, "both to be known", || loser.events_of("executor_running").len() == 2);
+    // What a rival writes that has waited for long enough.
+    let path = format!("{}/{APP}.exclusive", leases_path(&scene));
+    let taken = json!({"spec": {"holderIdentity": "rival"}});
+    scene.admin.merge_patch(&path, &taken).ok();
+    loser.expect_exit(13);
+    assert!(told.exists(), "its driver is told to end");
+    assert!(loser.stderr().contains("taken over (rival)"), "{}", loser.stderr());
+    assert_eq!(uids(&scene.wait_running(2)), uids(&before), "the executors are the winner's");
+    let lease = scene.admin.get(&path).ok();
+    assert_eq!(lease["spec"]["holderIdentity"], "rival", "the loser takes nothing back: {lease}");
+    delete_lease(&scene, &format!("{APP}.exclusive"));
+    let winner = run().start();
+    winner.wait_ready();
+    assert_eq!(uids(&scene.wait_running(2)), uids(&before));
+    winner.stop();
+    scene.finish();
+}
+
+/// Grown too old they are ended by their kubelet, replaced, and nobody is to blame.
+pub fn executors_of_a_certain_age(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let group = json!({"group": "default", "count": 1, "template": "pod.json", "max_age": "2s"});
+    // One that the application is to blame for would end it.
+    let settings = json!({"executors": [group], "failures": {"app": 0}});
+    let posse = scene.run().settings(settings).start();
+    let first = scene.wait_running(1);
+    assert_eq!(first[0]["spec"]["activeDeadlineSeconds"], 2);
+    if server.real().is_some() {
+        scene.end(&first[0], End::PodFailed("DeadlineExceeded"));
+    }
+    let lost = posse.wait_event("executor_lost", |_| true);
+    let told = (&lost["reason"], &lost["budget"], &lost["caused_by_app"]);
+    assert_eq!(told, (&json!("deadline_exceeded"), &Value::Null, &json!(false)), "{lost}");
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    posse.stop();
+    scene.finish();
+}
+
+/// What a driver outside the cluster left goes when nobody has renewed its Lease for long; of every
+/// application, and by the rights of deploy/cleanup.yaml alone.
+pub fn stale_leases_are_cleaned_up(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let left = scene.run().executors(2).instance("away1").start();
+    scene.wait_running(2);
+    left.kill();
+    let idle = scene.run().settings(json!({"app": "other"})).instance("away2").start();
+    idle.wait_ready();
+    idle.kill();
+    let kubeconfig = scene.file("cleanup.kubeconfig");
+    let (access, args) = cleaner(&scene);
+    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
+    let clean = || {
+        let output = command(scene.dir.path())
+            .args(&args)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .output()
+            .expect("the binary can be started");
+        assert!(output.status.success(), "{}", said(&output));
+        said(&output)
+    };
+    let first = clean();
+    assert!(first.contains("kept: they have no owner, and their lease was renewed"), "{first}");
+    assert_eq!(scene.wait_running(2).len(), 2);
+    // As if they had been silent for an hour.
+    let path = leases_path(&scene);
+    for name in [format!("{APP}-away1"), "other-away2".to_owned()] {
+        let old = json!({"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}});
+        scene.admin.merge_patch(&format!("{path}/{name}"), &old).ok();
+    }
+    let second = clean();
+    assert!(second.contains("removed 2 executors and 2 leases"), "{second}");
+    assert_eq!(items(&scene.admin.get(&path).ok()), [] as [Value; 0], "no Lease is left");
+    scene.finish();
+}
+
+/// Who the CronJob of deploy/cleanup.yaml is, with the rights of that file and no others, and what
+/// it runs.
+fn cleaner(scene: &Scene<'_>) -> (Access, Vec<String>) {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/cleanup.yaml"));
+    let text = text.expect("it is there");
+    let rbac = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{}", scene.namespace);
+    let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", scene.namespace);
+    let mut args = Vec::new();
+    for document in text.split("\n---\n") {
+        let object = Node::read(document).expect("it is YAML").to_json();
+        let path = match object["kind"].as_str() {
+            Some("ServiceAccount") => accounts.clone(),
+            Some("Role") => format!("{rbac}/roles"),
+            Some("RoleBinding") => format!("{rbac}/rolebindings"),
+            _ => {
+                let container =
+                    &object["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
+                let words = container["args"].as_array().expect("it has arguments");
+                args = words.iter().map(|word| word.as_str().expect("a word").to_owned()).collect();
+                continue;
+            }
+        };
+        scene.admin.post(&path, &object).ok();
+    }
+    let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 600}});
+    let path = format!("{accounts}/posse-cleanup/token");
+    let token = scene.admin.post(&path, &asked).ok()["status"]["token"].clone();
+    let token = token.as_str().map(str::to_owned);
+    let access = scene.server.access(Who::Posse);
+    (Access { client: None, token, ..access }, args)
+}
+
+/// A Job whose pod runs posse as its entry point.
+fn job(scene: &Scene<'_>, words: &[&str]) -> Value {
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "app"}, "spec": {
+        "backoffLimit": 3, "template": {"spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 30,
+            "containers": [{
+                "name": "driver", "image": "example.com/posse:1", "command": words,
+                "env": [
+                    {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+                    {"name": "POD_UID", "valueFrom": field("metadata.uid")},
+                    {"name": "POD_IP", "valueFrom": field("status.podIP")},
+                    {"name": "POSSE_LOG", "value": "posse=debug"},
+                    {"name": "XDG_RUNTIME_DIR", "value": scene.dir.path().display().to_string()},
+                ],
+            }],
+        }},
+    }})
+}
+
+fn jobs_path(scene: &Scene<'_>) -> String {
+    format!("/apis/batch/v1/namespaces/{}/jobs", scene.namespace)
+}
+
+/// The driver's pod that runs, other than `not`.
+#[track_caller]
+fn wait_driver_pod(scene: &Scene<'_>, not: &str) -> Value {
+    wait_value(PATIENCE, "a pod of the job to run", || {
+        let is_drivers = |pod: &Value| pod["metadata"]["labels"]["job-name"] == "app";
+        let mut pods = scene.pods();
+        pods.retain(is_drivers);
+        let found = pods.iter().find(|pod| is_running(pod) && uid_of(pod) != not).cloned();
+        found.ok_or_else(|| describe(&pods))
+    })
+}
+
+fn on_node(node: &Value) -> impl Fn(&&Value) -> bool {
+    move |pod| pod["spec"]["nodeName"] == *node
+}
+
+/// Executors on several nodes and the node of the driver shut down: a new driver on another node,
+/// a new instance, the target met, the old ones gone, and nobody lifted a finger.
+pub fn driver_node_shut_down(_server: &dyn Server) {
+    let own = Embedded::start_with(&["--nodes", "3"]);
+    let scene = Scene::new(&own);
+    let end = scene.file("the.end");
+    let script = format!("until test -e {}; do sleep 0.05; done; echo the end", end.display());
+    let settings = json!({"app": APP, "namespace": scene.namespace, "exclusive": true,
+        "executors": [{"count": 6, "template": "pod.json"}],
+        "shutdown": {"grace": "2s", "timeout": "2s"}});
+    let config = scene.file("posse.yaml");
+    fs::write(&config, settings.to_string()).expect("writable");
+    let program = env!("CARGO_BIN_EXE_posse");
+    let config = config.display().to_string();
+    let words = [program, "run", "-f", &config, "--", "sh", "-c", &script];
+    scene.admin.post(&jobs_path(&scene), &job(&scene, &words)).ok();
+    let first_driver = wait_driver_pod(&scene, "");
+    let first = scene.wait_running(6);
+    let node = &first_driver["spec"]["nodeName"];
+    assert!(first.iter().any(|pod| on_node(node)(&pod)), "some are on the driver's node");
+    assert!(!first.iter().all(|pod| on_node(node)(&pod)), "and not all");
+    let path = format!("/api/v1/nodes/{}", node.as_str().expect("it is bound"));
+    scene.admin.delete(&path, &json!({})).ok();
+    remove_all_on(&scene, node);
+    let second_driver = wait_driver_pod(&scene, uid_of(&first_driver));
+    assert_ne!(second_driver["spec"]["nodeName"], *node);
+    let second = scene.wait_running(6);
+    check_heirs(&first, &second, &second_driver);
+    fs::write(end, "").expect("writable");
+    wait_for(PATIENCE, "the job to be complete", || {
+        let job = scene.admin.get(&format!("{}/app", jobs_path(&scene))).ok();
+        job["status"]["succeeded"] == 1
+    });
+    delete_job(&scene);
+    scene.finish();
+}
+
+/// What the cluster does about the pods of a node that is gone, when its quarantine of 40 s is over.
+fn remove_all_on(scene: &Scene<'_>, node: &Value) {
+    for pod in scene.pods().iter().filter(on_node(node)) {
+        scene.remove(pod);
+    }
+}
+
+fn delete_job(scene: &Scene<'_>) {
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1",
+        "propagationPolicy": "Background"});
+    scene.admin.delete(&format!("{}/app", jobs_path(scene)), &options).ok();
+}
+
+fn check_heirs(first: &[Value], second: &[Value], driver: &Value) {
+    for pod in second {
+        assert_ne!(instance_of(pod), instance_of(&first[0]), "a new instance");
+        assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], uid_of(driver));
+    }
+    let mut ids: Vec<u64> = second.iter().map(executor_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (1..=second.len() as u64).collect::<Vec<_>>(), "its ids begin anew");
+}
+
+/// The same with the real controllers of jobs and of garbage. No kubelet is there: posse runs beside
+/// the server for each pod of the job, and ends with the node.
+pub fn driver_node_lost(_server: &dyn Server) {
+    let assets = std::env::var_os(ASSETS).expect("it is set for the real server's scenarios");
+    let own = Real::start_whole(assets.as_ref());
+    let scene = Scene::new(&own);
+    scene.admin.post(&jobs_path(&scene), &job(&scene, &["posse"])).ok();
+    let start = |pod: &Value| -> Posse {
+        let run = scene.run().executors(4).settings(json!({"exclusive": true}));
+        in_pod(run, pod).into_init().start()
+    };
+    let first_driver = wait_driver_pod(&scene, "");
+    let posse = start(&first_driver);
+    let first = scene.wait_running(4);
+    let node = first_driver["spec"]["nodeName"].clone();
+    assert!(first.iter().any(|pod| on_node(&node)(&pod)), "some are on the driver's node");
+    assert!(!first.iter().all(|pod| on_node(&node)(&pod)), "and not all");
+    posse.kill();
+    remove_all_on(&scene, &node);
+    let second_driver = wait_driver_pod(&scene, uid_of(&first_driver));
+    let posse = start(&second_driver);
+    let second = wait_value(PATIENCE, "the new ones alone", || {
+        let ours = scene.ours();
+        let is_new = |pod: &Value| instance_of(pod) != instance_of(&first[0]) && is_running(pod);
+        if ours.len() == 4 && ours.iter().all(is_new) { Ok(ours) } else { Err(describe(&ours)) }
+    });
+    check_heirs(&first, &second, &second_driver);
+    posse.kill();
+    delete_job(&scene);
+    scene.finish();
+}

@@ -1,0 +1,464 @@
+//! Drivers of one application after and beside each other, in virtual time: each with its Lease and
+//! its sweep, on a server that refuses, answers late or not at all; they are killed, they stand still,
+//! their pods fail or vanish. One holds at a time, and nobody's executors go but those of the dead.
+
+use posse::core::ids::Uid;
+use posse::core::lease::{self, Fate, Identity, LeaseMachine, LeaseUpdate, Record};
+use posse::core::leftover::{Leftover, Owner, OwnerPod};
+use posse::core::pod::Phase;
+use posse::core::refusal::{Class, Refusal};
+use posse::core::rng::Rng;
+use posse::core::sweep::{self, Sweep};
+use posse::core::time::Millis;
+
+const TICK_MS: u64 = 100;
+const MINUTE_MS: u64 = 60_000;
+/// Until then things go wrong.
+const CALM_MS: u64 = 8 * MINUTE_MS;
+const END_MS: u64 = CALM_MS + 8 * MINUTE_MS;
+
+/// Millis since 1970 at the beginning.
+const WALL_MS: i64 = 1_767_225_600_000;
+
+/// A driver's pod.
+struct DriverPod {
+    name: String,
+    uid: Uid,
+    state: Owner,
+}
+
+/// What a machine has asked for and not heard of.
+struct Call<S> {
+    step: S,
+    commit_at: u64,
+    answer_at: u64,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    No,
+    /// It never gets there.
+    NotSent,
+    /// It is done, and nobody hears of it.
+    Unheard,
+}
+
+/// A process of posse.
+struct Process {
+    driver: usize,
+    instance: String,
+    identity: Identity,
+    lease: LeaseMachine,
+    sweep: Option<Sweep>,
+    lease_call: Option<(Call<lease::Step>, Option<LeaseAnswer>)>,
+    sweep_call: Option<(Call<sweep::Step>, Option<SweepAnswer>)>,
+    holds: bool,
+    /// Somebody else has it, as it was told; its driver ends by then.
+    ends_at: Option<u64>,
+    frozen_until: u64,
+    is_over: bool,
+}
+
+enum LeaseAnswer {
+    Read(Result<Option<(Record, Fate)>, Refusal>),
+    Written(Result<Record, Refusal>),
+}
+
+enum SweepAnswer {
+    Listed(Result<Vec<Leftover>, Refusal>),
+    Owner(Owner),
+    Deleted(Result<(), Refusal>),
+}
+
+struct World {
+    now: u64,
+    rng: Rng,
+    lease: Option<Record>,
+    n_versions: u64,
+    drivers: Vec<DriverPod>,
+    pods: Vec<Leftover>,
+    n_pods: u64,
+    processes: Vec<Process>,
+    next_start: u64,
+}
+
+fn refusal(class: Class) -> Refusal {
+    let message = "the simulation says so".to_owned();
+    Refusal { class, code: 500, reason: String::new(), message, retry_after_ms: None }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            now: 0,
+            rng: Rng::new(seed ^ 0x5EED),
+            lease: None,
+            n_versions: 1,
+            drivers: Vec::new(),
+            pods: Vec::new(),
+            n_pods: 0,
+            processes: Vec::new(),
+            next_start: 0,
+        };
+        let states = [
+            Owner::Absent,
+            Owner::Found(Phase::Failed),
+            Owner::Found(Phase::Succeeded),
+            Owner::Found(Phase::Running),
+            Owner::Replaced,
+        ];
+        for state in states {
+            let driver = world.make_driver(state);
+            world.make_pods(driver, true);
+        }
+        // Of a driver outside the cluster.
+        world.make_pods(0, false);
+        world
+    }
+
+    fn make_driver(&mut self, state: Owner) -> usize {
+        let n = self.drivers.len();
+        let (name, uid) = (format!("driver-{n}"), Uid::new(&format!("driver-uid-{n}")));
+        self.drivers.push(DriverPod { name, uid, state });
+        n
+    }
+
+    fn make_pods(&mut self, driver: usize, is_owned: bool) {
+        let phases = [Phase::Running, Phase::Pending, Phase::Failed, Phase::Running];
+        for id in 1..=1 + self.rng.below(3) {
+            self.n_pods += 1;
+            let n = self.n_pods;
+            let DriverPod { name, uid, .. } = &self.drivers[driver];
+            let owner = OwnerPod { name: name.clone(), uid: uid.clone() };
+            let instance = if is_owned { format!("i{driver}") } else { "away".to_owned() };
+            let phase = phases[usize::try_from(self.rng.below(4)).unwrap()];
+            self.pods.push(Leftover {
+                name: format!("a-{instance}-exec-{id}"),
+                uid: Uid::new(&format!("uid-{n}")),
+                app: Some("a".to_owned()),
+                instance: Some(instance),
+                owner: is_owned.then_some(owner),
+                phase,
+            });
+        }
+    }
+
+    /// An executor of this instance that a pod before it made: `--instance` was given.
+    fn make_heirloom(&mut self, i: usize) {
+        self.n_pods += 1;
+        let DriverPod { name, uid, .. } = &self.drivers[0];
+        self.pods.push(Leftover {
+            name: format!("a-{}-exec-99", self.processes[i].instance),
+            uid: Uid::new(&format!("uid-{}", self.n_pods)),
+            app: Some("a".to_owned()),
+            instance: Some(self.processes[i].instance.clone()),
+            owner: Some(OwnerPod { name: name.clone(), uid: uid.clone() }),
+            phase: Phase::Running,
+        });
+    }
+
+    fn start_process(&mut self) {
+        let driver = self.make_driver(Owner::Found(Phase::Running));
+        let uid = self.drivers[driver].uid.to_string();
+        let identity = Identity::Pod { uid };
+        let rng = Rng::new(self.rng.next_u64());
+        self.processes.push(Process {
+            driver,
+            instance: format!("i{driver}"),
+            lease: LeaseMachine::new(&identity, rng).patient().yielding(),
+            identity,
+            sweep: None,
+            lease_call: None,
+            sweep_call: None,
+            holds: false,
+            ends_at: None,
+            frozen_until: 0,
+            is_over: false,
+        });
+    }
+
+    fn is_calm(&self) -> bool {
+        self.now >= CALM_MS
+    }
+
+    /// Things that happen by themselves.
+    fn happen(&mut self) {
+        let n_live = self.processes.iter().filter(|process| !process.is_over).count();
+        if self.now >= self.next_start && (n_live < 2 && !self.is_calm() || n_live == 0) {
+            self.start_process();
+            self.next_start = self.now + 5_000 + self.rng.below(40_000);
+        }
+        if self.is_calm() {
+            return;
+        }
+        let n = self.processes.len() as u64;
+        let i = usize::try_from(self.rng.below(n.max(1))).unwrap();
+        if i < self.processes.len() && !self.processes[i].is_over {
+            match self.rng.below(4_000) {
+                0..4 => {
+                    // Killed; its pod says so at once or is gone.
+                    let is_gone = self.rng.chance(50);
+                    let state = if is_gone { Owner::Absent } else { Owner::Found(Phase::Failed) };
+                    let driver = self.processes[i].driver;
+                    self.drivers[driver].state = state;
+                    self.processes[i].is_over = true;
+                    self.processes[i].holds = false;
+                }
+                4..8 => self.processes[i].frozen_until = self.now + self.rng.below(120_000),
+                _ => {}
+            }
+        }
+        // The driver of an older instance ends.
+        if self.rng.below(4_000) == 0 {
+            self.drivers[3].state = Owner::Found(Phase::Succeeded);
+        }
+    }
+
+    fn call<S>(&mut self, step: S) -> Call<S> {
+        let took = self.rng.below(if self.is_calm() { 200 } else { 8_000 });
+        let fault = match self.rng.below(100) {
+            0..8 if !self.is_calm() => Fault::NotSent,
+            8..16 if !self.is_calm() => Fault::Unheard,
+            _ => Fault::No,
+        };
+        let commit_at = self.now + took / 2;
+        Call { step, commit_at, answer_at: self.now + took, fault }
+    }
+
+    fn commit_lease(&mut self, i: usize, step: &lease::Step) -> LeaseAnswer {
+        match step {
+            lease::Step::Read => LeaseAnswer::Read(Ok(self.lease.clone().map(|record| {
+                let holder = Identity::pod_uid(&record.holder);
+                let pod = self.drivers.iter().find(|driver| driver.uid.to_string() == holder);
+                let is_over = pod.is_some_and(|driver| driver.state.is_over());
+                (record, if is_over { Fate::Gone } else { Fate::Unknown })
+            }))),
+            lease::Step::Write(record) => {
+                let there = self.lease.as_ref().map_or("", |lease| lease.version_text.as_str());
+                if there != record.version_text {
+                    return LeaseAnswer::Written(Err(refusal(Class::Conflict)));
+                }
+                self.n_versions += 1;
+                let mut stored = record.clone();
+                stored.version_text = self.n_versions.to_string();
+                assert_eq!(stored.holder, self.processes[i].identity.to_string());
+                self.lease = Some(stored.clone());
+                LeaseAnswer::Written(Ok(stored))
+            }
+            other => panic!("nobody is told to stop: {other:?}"),
+        }
+    }
+
+    fn commit_sweep(&mut self, i: usize, step: &sweep::Step) -> SweepAnswer {
+        match step {
+            sweep::Step::List => {
+                let ours = self.processes[i].instance.clone();
+                let mut pods = self.pods.clone();
+                // A server that does not know the selector would give ours as well.
+                pods.retain(|pod| pod.instance.as_ref() != Some(&ours) || self.rng.chance(10));
+                SweepAnswer::Listed(Ok(pods))
+            }
+            sweep::Step::LookUp(named) => {
+                let found = self.drivers.iter().find(|driver| driver.uid == named.uid);
+                let state = found.map_or(Owner::Absent, |driver| driver.state.clone());
+                SweepAnswer::Owner(state)
+            }
+            sweep::Step::Delete(pod) => {
+                let Some(at) = self.pods.iter().position(|there| there.uid == pod.uid) else {
+                    return SweepAnswer::Deleted(Err(refusal(Class::NotFound)));
+                };
+                let gone = self.pods.remove(at);
+                assert_ne!(gone.instance.as_ref(), Some(&self.processes[i].instance), "its own");
+                assert!(!matches!(gone.phase, Phase::Failed | Phase::Succeeded), "evidence");
+                let owner = gone.owner.expect("nobody's whose driver is elsewhere");
+                let driver = self.drivers.iter().find(|driver| driver.uid == owner.uid);
+                assert!(driver.is_none_or(|driver| driver.state.is_over()), "its owner lives");
+                SweepAnswer::Deleted(Ok(()))
+            }
+            other => panic!("no call: {other:?}"),
+        }
+    }
+
+    /// One process's turn.
+    fn run(&mut self, i: usize) {
+        let (now, wall) = (Millis(self.now), WALL_MS + i64::try_from(self.now).unwrap());
+        // What was sent arrives whether or not the sender stands still.
+        if let Some((call, None)) = self.processes[i]
+            .lease_call
+            .take_if(|(call, answer)| answer.is_none() && call.commit_at <= self.now)
+        {
+            let answer = match call.fault {
+                Fault::NotSent => lost_lease(&call.step, Class::Transient),
+                Fault::No => self.commit_lease(i, &call.step),
+                Fault::Unheard => {
+                    self.commit_lease(i, &call.step);
+                    lost_lease(&call.step, Class::Unknown)
+                }
+            };
+            self.processes[i].lease_call = Some((call, Some(answer)));
+        }
+        if let Some((call, None)) = self.processes[i]
+            .sweep_call
+            .take_if(|(call, answer)| answer.is_none() && call.commit_at <= self.now)
+        {
+            let answer = match call.fault {
+                Fault::NotSent => lost_sweep(&call.step),
+                Fault::No => self.commit_sweep(i, &call.step),
+                Fault::Unheard => {
+                    self.commit_sweep(i, &call.step);
+                    lost_sweep(&call.step)
+                }
+            };
+            self.processes[i].sweep_call = Some((call, Some(answer)));
+        }
+        let process = &mut self.processes[i];
+        if process.is_over || process.frozen_until > self.now {
+            return;
+        }
+        if let Some((call, answer)) =
+            process.lease_call.take_if(|(call, answer)| answer.is_some() && call.answer_at <= now.0)
+        {
+            let sent_at = Millis(call.commit_at.saturating_sub(call.answer_at - call.commit_at));
+            match answer {
+                Some(LeaseAnswer::Read(answer)) => process.lease.on_read(answer, now, wall),
+                Some(LeaseAnswer::Written(answer)) => {
+                    process.lease.on_written(answer, sent_at, now);
+                }
+                None => {}
+            }
+        }
+        if process.lease_call.is_none() {
+            let step = process.lease.next(now, wall);
+            if matches!(step, lease::Step::Read | lease::Step::Write(_)) {
+                let call = self.call(step);
+                self.processes[i].lease_call = Some((call, None));
+            }
+        }
+        self.hear(i);
+        self.run_sweep(i, now);
+    }
+
+    fn run_sweep(&mut self, i: usize, now: Millis) {
+        let process = &mut self.processes[i];
+        let Some(sweep) = &mut process.sweep else { return };
+        if let Some((_, answer)) =
+            process.sweep_call.take_if(|(call, answer)| answer.is_some() && call.answer_at <= now.0)
+        {
+            match answer {
+                Some(SweepAnswer::Listed(answer)) => sweep.on_listed(answer, now),
+                Some(SweepAnswer::Owner(state)) => sweep.on_owner(&state),
+                Some(SweepAnswer::Deleted(answer)) => sweep.on_deleted(answer),
+                None => {}
+            }
+        }
+        while sweep.news().is_some() {}
+        if process.sweep_call.is_none() && !process.is_over {
+            let step = sweep.next(now);
+            if !matches!(step, sweep::Step::Done | sweep::Step::Wait { .. }) {
+                let call = self.call(step);
+                self.processes[i].sweep_call = Some((call, None));
+            }
+        }
+    }
+
+    fn hear(&mut self, i: usize) {
+        let mut begins = false;
+        let process = &mut self.processes[i];
+        while let Some(update) = process.lease.update().cloned() {
+            process.lease.told();
+            match update {
+                LeaseUpdate::Held { .. } => {
+                    assert!(process.ends_at.is_none(), "it takes back what it lost to another");
+                    process.holds = true;
+                    begins |= process.sweep.is_none();
+                }
+                LeaseUpdate::Lost { holder } => {
+                    process.holds = false;
+                    if holder.is_some() {
+                        process.ends_at = Some(self.now + 1_000 + self.rng.below(MINUTE_MS));
+                    }
+                }
+                LeaseUpdate::HeldBy { .. } => process.is_over = true,
+                LeaseUpdate::Waiting { .. }
+                | LeaseUpdate::Trouble { .. }
+                | LeaseUpdate::NoRights { .. }
+                | LeaseUpdate::IdsReserved { .. } => {}
+            }
+        }
+        process.is_over |= process.ends_at.is_some_and(|at| at <= self.now);
+        let (driver, is_over) = (process.driver, process.is_over);
+        if begins {
+            let rng = Rng::new(self.rng.next_u64());
+            let instance = self.processes[i].instance.clone();
+            self.processes[i].sweep = Some(Sweep::new(&instance, true, rng));
+            self.make_pods(driver, true);
+            if self.rng.chance(30) {
+                self.make_heirloom(i);
+            }
+        }
+        if is_over {
+            self.drivers[driver].state = Owner::Found(Phase::Failed);
+        }
+    }
+
+    fn check(&self) {
+        // One that stands still learns of its loss before it does anything.
+        let holds = |process: &&Process| {
+            process.holds && !process.is_over && process.frozen_until <= self.now
+        };
+        let n = self.processes.iter().filter(holds).count();
+        assert!(n <= 1, "{n} drivers hold the application at {} ms", self.now);
+    }
+
+    fn finish(&self) {
+        let live: Vec<&Process> = self.processes.iter().filter(|p| !p.is_over).collect();
+        let holders = live.iter().filter(|process| process.holds).count();
+        assert_eq!(holders, 1, "{} live drivers, and one of them works", live.len());
+        for pod in &self.pods {
+            let is_over = matches!(pod.phase, Phase::Failed | Phase::Succeeded);
+            let is_kept = live.iter().any(|p| Some(&p.instance) == pod.instance.as_ref());
+            let is_live = !is_over && !is_kept;
+            let Some(owner) = &pod.owner else { continue };
+            let driver = self.drivers.iter().find(|driver| driver.uid == owner.uid).unwrap();
+            assert!(
+                !(is_live && driver.state.is_over()),
+                "{} is left, and its driver is over",
+                pod.name
+            );
+        }
+        assert!(
+            self.pods.iter().any(|pod| pod.owner.is_none()),
+            "those of a driver elsewhere stay"
+        );
+    }
+}
+
+fn lost_lease(step: &lease::Step, class: Class) -> LeaseAnswer {
+    match step {
+        lease::Step::Read => LeaseAnswer::Read(Err(refusal(class))),
+        _ => LeaseAnswer::Written(Err(refusal(class))),
+    }
+}
+
+fn lost_sweep(step: &sweep::Step) -> SweepAnswer {
+    match step {
+        sweep::Step::List => SweepAnswer::Listed(Err(refusal(Class::Transient))),
+        sweep::Step::LookUp(_) => SweepAnswer::Owner(Owner::Unknown("no answer".to_owned())),
+        _ => SweepAnswer::Deleted(Err(refusal(Class::Unknown))),
+    }
+}
+
+/// Plays one seed to its end; panics where something is wrong.
+pub fn play(seed: u64) {
+    let mut world = World::new(seed);
+    while world.now < END_MS {
+        world.happen();
+        for i in 0..world.processes.len() {
+            world.run(i);
+        }
+        world.check();
+        world.now += TICK_MS;
+    }
+    world.finish();
+}
