@@ -94,8 +94,7 @@ impl Build<'_> {
         });
         let given = self.plan.args.iter().map(String::as_str);
         let exclusive = self.plan.exclusive.then_some("--exclusive");
-        let flags = as_job.into_iter().chain(exclusive).chain(files);
-        let words = first.into_iter().chain(flags).chain(given);
+        let words = first.into_iter().chain(as_job).chain(exclusive).chain(files).chain(given);
         let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // What the template has its container run is the driver, where nothing else says so.
         if !theirs.is_empty() && !self.has_command() {
