@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
-use std::thread;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -18,7 +17,7 @@ use crate::kube::objects::{Kind, LogQuery, Objects};
 use crate::kube::story::Witness;
 use crate::runtime::signals::Signals;
 use crate::submit::apps::{App, age, find};
-use crate::submit::follow::{Follower, find_keeper};
+use crate::submit::follow::{Follower, Say, find_keeper};
 use crate::submit::logs::LogFollower;
 use crate::submit::state::{is_final, main_container, name_of, newest, uid_of};
 use crate::submit::stop;
@@ -167,14 +166,15 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     };
     let pod_name = name_of(pod).to_owned();
     if args.follow {
-        let signals = signals()?;
         let tail = args.tail;
-        let read = move |say: crate::submit::follow::Say<'_>| {
+        let read = move |say: Say<'_>| {
             let is_ended = &AtomicBool::new(false);
             LogFollower { objects, say, tail, is_ended }.follow(&pod_name);
         };
-        let done = wait::pump(read, &signals, out)?;
-        return Ok(done.map_or(wait::DETACHED, |()| Code::Clean));
+        return Ok(match wait::pump(Box::new(read), &signals()?, &mut || true, out)? {
+            true => Code::Clean,
+            false => wait::DETACHED,
+        });
     }
     let query = LogQuery {
         container: Some(main_container(pod).to_owned()),
@@ -242,42 +242,29 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         }
     }
     let grace_s = args.grace.map(|ms| u32::try_from(ms.div_ceil(1_000)).unwrap_or(u32::MAX));
-    // All at once: each takes as long as its driver and its executors take to end.
-    let stopped: Vec<_> = thread::scope(|scope| {
-        let started: Vec<_> = names
-            .iter()
-            .map(|app| {
-                let objects = &objects;
-                let work = move || stop::stop(objects, app, grace_s);
-                (app, thread::Builder::new().name("stop".to_owned()).spawn_scoped(scope, work))
-            })
-            .collect();
-        let ended = |thread: io::Result<thread::ScopedJoinHandle<'_, _>>| {
-            thread.map_err(|error| error.to_string())?.join().map_err(|_| "it panicked".to_owned())
-        };
-        started.into_iter().map(|(app, thread)| (app, ended(thread))).collect()
-    });
+    // All are told before the first is waited for: they end at the same time.
+    let asked: Vec<_> =
+        names.iter().map(|app| (app, stop::Asked::new(&objects, app, grace_s))).collect();
     let mut worst: Option<Failure> = None;
-    for (app, result) in stopped {
-        let failure = match result {
-            Ok(Ok(stop::Stopped::Gone)) => {
+    for (app, asked) in asked {
+        let failure = match asked.and_then(|asked| asked.finish()) {
+            Ok(stop::Stopped::Gone) => {
                 print(out, &format!("application {app} stopped\n"))?;
                 continue;
             }
-            Ok(Ok(stop::Stopped::Nothing)) if outside.contains(app) => {
+            Ok(stop::Stopped::Nothing) if outside.contains(app) => {
                 let message = format!(
                     "application {app} was not submitted: end the `posse run` that keeps its \
                      executors, or see `posse cleanup --app {app}`"
                 );
                 Failure::new(Code::Failed, message)
             }
-            Ok(Ok(stop::Stopped::Nothing)) => place.nothing(app),
-            Ok(Ok(stop::Stopped::Remain(pods))) => {
+            Ok(stop::Stopped::Nothing) => place.nothing(app),
+            Ok(stop::Stopped::Remain(pods)) => {
                 let message = format!("application {app}: may remain: {}", pods.join(", "));
                 Failure::new(Code::Remain, message)
             }
-            Ok(Err(refusal)) => place.failure("it cannot be stopped", app, &refusal),
-            Err(why) => Failure::new(Code::Failed, format!("application {app}: thread: {why}")),
+            Err(refusal) => place.failure("it cannot be stopped", app, &refusal),
         };
         if let Some(earlier) = worst.replace(failure) {
             log::error!("{earlier}");

@@ -79,7 +79,23 @@ struct Batch {
 }
 
 /// An application and an instance, as far as the labels tell.
-type Whose = (Option<String>, Option<String>);
+#[derive(Debug)]
+struct Whose {
+    app: Option<String>,
+    instance: Option<String>,
+}
+
+impl Whose {
+    fn selection(&self) -> Option<Selection> {
+        Some(Selection { app: self.app.clone()?, instance: self.instance.clone()? })
+    }
+
+    /// The name of their Lease; empty where the labels do not tell.
+    fn lease_name(&self) -> String {
+        let selection = self.selection();
+        selection.map_or_else(String::new, |selection| name_of(Scope::Instance, &selection))
+    }
+}
 
 impl Batch {
     fn is_removable(&self) -> bool {
@@ -88,7 +104,7 @@ impl Batch {
 
     fn cells(&self) -> [String; 6] {
         let or_dash = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), Clone::clone);
-        let (app, instance) = &self.whose;
+        let Whose { app, instance } = &self.whose;
         let is_applications =
             self.lease.as_ref().is_some_and(|lease| lease.scope == Scope::Application);
         let instance = if is_applications { None } else { instance.as_ref() };
@@ -137,26 +153,28 @@ impl Sweep<'_> {
         let pods = self.leftovers.list().map_err(|refusal| {
             self.connection.failure("the executors cannot be listed", &refusal)
         })?;
-        let mut sorted: BTreeMap<(Whose, Option<OwnerPod>), Vec<Leftover>> = BTreeMap::new();
+        let mut sorted: BTreeMap<(Option<String>, Option<OwnerPod>), Vec<Leftover>> =
+            BTreeMap::new();
         for pod in pods {
-            let whose = (pod.app.clone(), pod.instance.clone());
-            sorted.entry((whose, pod.owner.clone())).or_default().push(pod);
+            let whose = format!("{} {}", text(pod.app.as_ref()), text(pod.instance.as_ref()));
+            sorted.entry((Some(whose), pod.owner.clone())).or_default().push(pod);
         }
         let mut states: BTreeMap<OwnerPod, Owner> = BTreeMap::new();
         let mut batches = Vec::new();
-        for ((whose, owner), pods) in sorted {
+        for ((_, owner), pods) in sorted {
+            let first = &pods[0];
+            let whose = Whose { app: first.app.clone(), instance: first.instance.clone() };
             let state = self.state(owner.as_ref(), &mut states);
             let lease = self.lease_that_matters(&whose, &state);
             let verdict = self.judge(&whose, &state, lease);
             batches.push(Batch { whose, owner, state, pods, lease: None, verdict });
         }
-        let known: BTreeSet<Whose> = batches.iter().map(|batch| batch.whose.clone()).collect();
         for lease in self.stale_leases() {
-            let Selection { app, instance } = lease.selection.clone();
-            let whose = (Some(app), Some(instance));
-            if lease.scope == Scope::Instance && known.contains(&whose) {
+            if batches.iter().any(|batch| batch.whose.lease_name() == lease.name) {
                 continue;
             }
+            let Selection { app, instance } = lease.selection.clone();
+            let whose = Whose { app: Some(app), instance: Some(instance) };
             let owner = lease.record.owner.clone();
             let state = self.state(owner.as_ref(), &mut states);
             let read = Lease::read(Some(&lease.record), self.wall_ms);
@@ -173,10 +191,10 @@ impl Sweep<'_> {
         })
     }
 
-    fn judge(&self, (_, instance): &Whose, state: &Owner, lease: Lease) -> Verdict {
+    fn judge(&self, whose: &Whose, state: &Owner, lease: Lease) -> Verdict {
         judge(&Facts {
             owner: state.clone(),
-            instance: instance.clone(),
+            instance: whose.instance.clone(),
             named: self.args.instance.clone(),
             stale_ms: self.args.stale,
             lease,
@@ -196,7 +214,7 @@ impl Sweep<'_> {
 
     /// The Lease, where it has a say: without an owner, and asked for.
     fn lease_that_matters(&self, whose: &Whose, owner: &Owner) -> Lease {
-        match (selection(whose), self.args.stale) {
+        match (whose.selection(), self.args.stale) {
             (Some(selection), Some(_)) if *owner == Owner::None => match self.lease(&selection) {
                 Ok(record) => Lease::read(record.as_ref(), self.wall_ms),
                 Err(refusal) => Lease::Unknown(format!("their lease cannot be read: {refusal}")),
@@ -217,27 +235,29 @@ impl Sweep<'_> {
     fn remove(&self, batches: &[Batch], out: &mut dyn Write) -> Result<Code, Failure> {
         let mut n_removed = 0;
         let mut failed: Vec<(&str, Refusal)> = Vec::new();
-        let mut emptied: BTreeSet<&Whose> = BTreeSet::new();
-        let mut still_there: BTreeSet<&Whose> = BTreeSet::new();
+        let mut emptied: Vec<&Whose> = Vec::new();
+        let mut still_there: BTreeSet<String> = BTreeSet::new();
         let (with_pods, leases): (Vec<&Batch>, Vec<&Batch>) =
             batches.iter().partition(|batch| batch.lease.is_none());
         for batch in with_pods {
             if !batch.is_removable() {
-                still_there.insert(&batch.whose);
+                still_there.insert(batch.whose.lease_name());
                 continue;
             }
-            emptied.insert(&batch.whose);
+            emptied.push(&batch.whose);
             for pod in &batch.pods {
                 match delete(&self.leftovers, pod) {
                     Ok(()) => n_removed += 1,
                     Err(refusal) => {
-                        still_there.insert(&batch.whose);
+                        still_there.insert(batch.whose.lease_name());
                         failed.push((&pod.name, refusal));
                     }
                 }
             }
         }
-        let removed = emptied.difference(&still_there).filter(|whose| self.remove_lease(whose));
+        // Each once, however many owners its executors have.
+        emptied.retain(|whose| still_there.insert(whose.lease_name()));
+        let removed = emptied.into_iter().filter(|whose| self.remove_lease(whose));
         let mut n_leases = removed.count();
         for batch in leases.into_iter().filter(|batch| batch.is_removable()) {
             let Some(NamedLease { name, record, .. }) = &batch.lease else { continue };
@@ -259,7 +279,7 @@ impl Sweep<'_> {
     /// Removes the Lease of an instance where nobody renews it; true where it did. One that stays
     /// does no harm: its name is not used again.
     fn remove_lease(&self, whose: &Whose) -> bool {
-        let Some(selection) = selection(whose) else { return false };
+        let Some(selection) = whose.selection() else { return false };
         let name = name_of(Scope::Instance, &selection);
         let removed = self.lease(&selection).and_then(|record| {
             let stale_ms = self.args.stale.unwrap_or(0);
@@ -277,8 +297,8 @@ impl Sweep<'_> {
     }
 }
 
-fn selection((app, instance): &Whose) -> Option<Selection> {
-    Some(Selection { app: app.clone()?, instance: instance.clone()? })
+fn text(label: Option<&String>) -> &str {
+    label.map_or("", String::as_str)
 }
 
 /// Deletes that pod and no other of its name, in the server's own time.

@@ -4,9 +4,8 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::{Arc, OnceLock};
 
-use crossbeam_channel::{bounded, select};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -20,10 +19,10 @@ use crate::cli::stage::Outgoing;
 use crate::cli::{World, manifest, print};
 use crate::core::refusal::Class;
 use crate::kube::objects::{Kind, Objects};
-use crate::runtime::signals::{Signal, Signals};
+use crate::runtime::signals::Signals;
 use crate::submit::client::{NotSubmitted, Submission, Submitted};
 use crate::submit::files::Files;
-use crate::submit::follow::Follower;
+use crate::submit::follow::{Follower, Say};
 use crate::submit::manifests::manifests;
 use crate::submit::plan::Plan;
 use crate::submit::state::{kind_and_name, name_of, uid_of};
@@ -71,7 +70,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     }
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    let Submitted { keeper, unknown_fields } = make(&submission, &signals).map_err(failed)?;
+    let Submitted { keeper, unknown_fields } = make(&submission, &signals, out)?.map_err(failed)?;
     tell_unknown(&unknown_fields, &plan);
     let line = format!(
         "application {} submitted: {} in namespace {}",
@@ -100,33 +99,27 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
 }
 
 /// Makes the driver on a thread of its own: an interrupt is heard also while the server is slow.
-fn make(submission: &Submission<'_>, signals: &Signals) -> Result<Submitted, NotSubmitted> {
-    let is_interrupted = AtomicBool::new(false);
-    let (sender, done) = bounded(1);
-    thread::scope(|scope| {
-        let is_told = &is_interrupted;
-        let work = move || {
-            let made = submission.submit(&|| is_told.load(Ordering::Acquire));
-            // The receiver is there for as long as this thread is.
-            let _ = sender.send(made);
-        };
-        let spawned = thread::Builder::new().name("submit".to_owned()).spawn_scoped(scope, work);
-        if let Err(error) = spawned {
-            log::error!("threads: {error}");
-            return Err(NotSubmitted::Interrupted);
-        }
-        loop {
-            select! {
-                recv(done) -> made => return made.unwrap_or(Err(NotSubmitted::Interrupted)),
-                recv(signals.wake()) -> _ => {
-                    if signals.take().any(Signal::is_stop) {
-                        is_interrupted.store(true, Ordering::Release);
-                        log::info!("interrupted: what was made is taken back");
-                    }
-                }
-            }
-        }
-    })
+fn make(
+    submission: &Submission<'_>,
+    signals: &Signals,
+    out: &mut dyn Write,
+) -> Result<Result<Submitted, NotSubmitted>, Failure> {
+    let Submission { objects, plan, manifests, now_s } = *submission;
+    let (objects, plan, manifests) = (objects.clone(), plan.clone(), manifests.clone());
+    let (is_interrupted, made) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
+    let (is_told, slot) = (Arc::clone(&is_interrupted), Arc::clone(&made));
+    let work = move |_: Say<'_>| {
+        let submission =
+            Submission { objects: &objects, plan: &plan, manifests: &manifests, now_s };
+        drop(slot.set(submission.submit(&|| is_told.load(Ordering::Acquire))));
+    };
+    let mut interrupt = || {
+        is_interrupted.store(true, Ordering::Release);
+        log::info!("interrupted: what was made is taken back");
+        false
+    };
+    wait::pump(Box::new(work), signals, &mut interrupt, out)?;
+    Ok(made.get().cloned().unwrap_or(Err(NotSubmitted::Interrupted)))
 }
 
 /// `posse render --driver`: the same objects, printed; the server is asked only where told to.

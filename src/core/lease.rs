@@ -14,14 +14,16 @@
 //! us may be on its way out, or on a node that was lost a moment ago. One that is still renewed
 //! after that is alive.
 
-use std::fmt;
-
 use crate::core::backoff::delay_ms;
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::leftover::OwnerPod;
 use crate::core::refusal::{Class, Refusal};
 use crate::core::rng::Rng;
 use crate::core::time::Millis;
+
+mod identity;
+
+pub use self::identity::Identity;
 
 /// How long others must see no change before they may take it over, in seconds.
 pub const LEASE_S: u32 = 60;
@@ -73,56 +75,6 @@ pub struct Record {
     pub id_high_water: Option<ExecutorId>,
     /// The pod that it goes with, as it was read; what is written has our own.
     pub owner: Option<OwnerPod>,
-}
-
-/// Who we are to the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Identity {
-    /// PID 1 of a pod, and so the successor of whoever was that before a restart.
-    Pod { uid: String },
-    /// A process of a host: the boot, the number, and when it began, for numbers come again; and the
-    /// uid of the pod that it is in, where it is in one.
-    Process { pod: Option<String>, boot_id: String, pid: u32, start_time: u64 },
-}
-
-impl Identity {
-    /// Reads the identity of a process; none where the text is something else.
-    #[must_use]
-    pub fn process(text: &str) -> Option<Self> {
-        let parts: Vec<&str> = text.split('/').collect();
-        let (pod, boot_id, pid, start_time) = match parts.as_slice() {
-            [boot_id, pid, start_time] => (None, *boot_id, pid, start_time),
-            [pod, boot_id, pid, start_time] => (Some((*pod).to_owned()), *boot_id, pid, start_time),
-            _ => return None,
-        };
-        if boot_id.is_empty() {
-            return None;
-        }
-        Some(Self::Process {
-            pod,
-            boot_id: boot_id.to_owned(),
-            pid: pid.parse().ok()?,
-            start_time: start_time.parse().ok()?,
-        })
-    }
-
-    /// The uid of the pod that a holder of this name is in, where it is in one.
-    #[must_use]
-    pub fn pod_uid(text: &str) -> &str {
-        text.split('/').next().unwrap_or_default()
-    }
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pod { uid } => f.write_str(uid),
-            Self::Process { pod, boot_id, pid, start_time } => {
-                let pod = pod.iter().map(|uid| format!("{uid}/")).collect::<String>();
-                write!(f, "{pod}{boot_id}/{pid}/{start_time}")
-            }
-        }
-    }
 }
 
 /// What is known of a holder other than by its Lease.

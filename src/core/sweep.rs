@@ -9,7 +9,7 @@
 //! driver's alone, for as long as they are there: whoever lost it to us leaves them behind. And what
 //! a driver that is gone had sent may still arrive (`LATE_MS`): there is a look after that, too.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::core::backoff::delay_ms;
 use crate::core::ids::Uid;
@@ -64,9 +64,6 @@ pub enum News {
     Removed { instance: String, n: usize, why: String },
 }
 
-/// Of one instance and one owner: they stay or go together.
-type Batch = (String, OwnerPod);
-
 /// The machine.
 #[derive(Debug)]
 pub struct Sweep {
@@ -74,15 +71,16 @@ pub struct Sweep {
     ours: String,
     /// The application is ours alone.
     is_exclusive: bool,
-    found: BTreeMap<Batch, Vec<Leftover>>,
-    /// Still to be looked up.
-    unseen: VecDeque<OwnerPod>,
-    to_delete: VecDeque<(Leftover, String)>,
+    /// Whose owners are still to be looked up: the last one's is next.
+    found: Vec<Leftover>,
+    /// Executors of one owner that is over.
+    to_delete: Vec<Leftover>,
+    /// What has become of those of that owner, so far.
+    removed: Option<News>,
     /// Deleted by us, and perhaps still on their way out.
     asked: BTreeSet<Uid>,
-    removed: BTreeMap<(String, String), usize>,
-    /// What of a look at them was told already.
-    kept_told: BTreeSet<(String, String)>,
+    /// Owners whose executors stay, as was told.
+    kept_told: BTreeSet<Uid>,
     must_list: bool,
     is_undecided: bool,
     has_failed: bool,
@@ -103,11 +101,10 @@ impl Sweep {
         Self {
             ours: ours.to_owned(),
             is_exclusive,
-            found: BTreeMap::new(),
-            unseen: VecDeque::new(),
-            to_delete: VecDeque::new(),
+            found: Vec::new(),
+            to_delete: Vec::new(),
+            removed: None,
             asked: BTreeSet::new(),
-            removed: BTreeMap::new(),
             kept_told: BTreeSet::new(),
             must_list: true,
             is_undecided: false,
@@ -127,11 +124,12 @@ impl Sweep {
         if self.is_done {
             return Step::Done;
         }
-        if let Some((pod, _)) = self.to_delete.front() {
+        if let Some(pod) = self.to_delete.last() {
             return Step::Delete(pod.clone());
         }
-        if let Some(owner) = self.unseen.front() {
-            return Step::LookUp(owner.clone());
+        self.news.extend(self.removed.take());
+        if let Some(owner) = self.found.last().and_then(|pod| pod.owner.clone()) {
+            return Step::LookUp(owner);
         }
         if !self.must_list {
             self.end_round(now);
@@ -159,44 +157,39 @@ impl Sweep {
         };
         self.must_list = false;
         self.began.get_or_insert(now);
-        self.found.clear();
-        for pod in pods {
-            let (Some(instance), Some(owner)) = (&pod.instance, &pod.owner) else { continue };
+        self.found = pods;
+        self.found.retain(|pod| {
             let is_over = matches!(pod.phase, Phase::Failed | Phase::Succeeded);
-            if *instance == self.ours || is_over || self.asked.contains(&pod.uid) {
-                continue;
-            }
-            self.found.entry((instance.clone(), owner.clone())).or_default().push(pod);
-        }
-        let owners: BTreeSet<&OwnerPod> = self.found.keys().map(|(_, owner)| owner).collect();
-        self.unseen = owners.into_iter().cloned().collect();
+            let is_ours = pod.instance.as_ref().is_none_or(|instance| *instance == self.ours);
+            pod.owner.is_some() && !is_ours && !is_over && !self.asked.contains(&pod.uid)
+        });
     }
 
-    /// The pod that was asked about.
-    pub fn on_owner(&mut self, state: &Owner) {
-        let Some(named) = self.unseen.pop_front() else { return };
-        let found = std::mem::take(&mut self.found);
-        for ((instance, owner), pods) in found {
-            if owner != named {
-                self.found.insert((instance, owner), pods);
-                continue;
+    /// What became of the owner that was asked about: its executors stay or go together.
+    pub fn on_owner(&mut self, state: Owner) {
+        let Some(last) = self.found.last() else { return };
+        let (owner, instance) = (last.owner.clone(), last.instance.clone());
+        let (pods, others) =
+            std::mem::take(&mut self.found).into_iter().partition(|pod| pod.owner == owner);
+        self.found = others;
+        let pods: Vec<Leftover> = pods;
+        let facts = Facts {
+            owner: state,
+            instance: instance.clone(),
+            named: None,
+            stale_ms: None,
+            lease: Lease::Absent,
+        };
+        let instance = instance.unwrap_or_default();
+        match judge(&facts) {
+            Verdict::Removable(why) => {
+                self.to_delete = pods;
+                self.removed = Some(News::Removed { instance, n: 0, why });
             }
-            let facts = Facts {
-                owner: state.clone(),
-                instance: Some(instance.clone()),
-                named: None,
-                stale_ms: None,
-                lease: Lease::Absent,
-            };
-            match judge(&facts) {
-                Verdict::Removable(why) => {
-                    self.to_delete.extend(pods.into_iter().map(|pod| (pod, why.clone())));
-                }
-                Verdict::Kept(why) => {
-                    self.is_undecided = true;
-                    if self.kept_told.insert((instance.clone(), why.clone())) {
-                        self.news.push_back(News::Kept { instance, n: pods.len(), why });
-                    }
+            Verdict::Kept(why) => {
+                self.is_undecided = true;
+                if owner.is_some_and(|owner| self.kept_told.insert(owner.uid)) {
+                    self.news.push_back(News::Kept { instance, n: pods.len(), why });
                 }
             }
         }
@@ -204,12 +197,13 @@ impl Sweep {
 
     /// The pod was deleted, or not.
     pub fn on_deleted(&mut self, answer: Result<(), Refusal>) {
-        let Some((pod, why)) = self.to_delete.pop_front() else { return };
+        let Some(pod) = self.to_delete.pop() else { return };
         match answer {
             Ok(()) => {
                 self.asked.insert(pod.uid);
-                let instance = pod.instance.unwrap_or_default();
-                *self.removed.entry((instance, why)).or_insert(0) += 1;
+                if let Some(News::Removed { n, .. }) = &mut self.removed {
+                    *n += 1;
+                }
             }
             // It went by itself, and another may have its name.
             Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => {}
@@ -233,9 +227,6 @@ impl Sweep {
 
     /// All that was found is decided: when to look again, if ever.
     fn end_round(&mut self, now: Millis) {
-        for ((instance, why), n) in std::mem::take(&mut self.removed) {
-            self.news.push_back(News::Removed { instance, n, why });
-        }
         self.must_list = true;
         if std::mem::take(&mut self.has_failed) {
             self.n_failures = self.n_failures.saturating_add(1);
@@ -290,7 +281,7 @@ mod tests {
         let mut deleted = Vec::new();
         loop {
             match sweep.next(now) {
-                Step::LookUp(owner) => sweep.on_owner(&state(&owner)),
+                Step::LookUp(owner) => sweep.on_owner(state(&owner)),
                 Step::Delete(pod) => {
                     deleted.push(pod.name.clone());
                     sweep.on_deleted(answer(&pod));
@@ -322,7 +313,7 @@ mod tests {
             _ => Owner::Found(Phase::Running),
         };
         let deleted = round(&mut sweep, Millis(5), &pods, state, all_go);
-        assert_eq!(deleted, ["a-done-exec-1", "a-old-exec-1", "a-old-exec-2"]);
+        assert_eq!(deleted, ["a-done-exec-1", "a-old-exec-2", "a-old-exec-1"]);
         let mut news = Vec::new();
         while let Some(one) = sweep.news() {
             news.push(match one {

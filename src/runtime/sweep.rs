@@ -43,7 +43,7 @@ pub fn sweep(sweeper: &Sweeper) {
                 let answer = sweeper.leftovers.list_others(&sweeper.ours);
                 machine.on_listed(answer, sweeper.clock.now());
             }
-            Step::LookUp(owner) => machine.on_owner(&sweeper.leftovers.owner(&owner)),
+            Step::LookUp(owner) => machine.on_owner(sweeper.leftovers.owner(&owner)),
             Step::Wait { until } => {
                 let wait = Duration::from_millis(until.since(sweeper.clock.now()));
                 if sweeper.go.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
@@ -67,6 +67,7 @@ fn tell(news: &News) {
         News::Refused { refusal, is_final: false } => {
             warn!("what earlier instances left is looked at again later: {refusal}");
         }
+        News::Removed { n: 0, .. } => {}
         News::Removed { instance, n, why } => {
             info!("removed {n} executors that instance {instance} left: {why}");
         }

@@ -1,8 +1,6 @@
 //! Owns what there is of applications in a namespace, or in all: put together from the labels of
 //! Jobs and pods. Which of them are meant is decided by patterns.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -98,20 +96,25 @@ struct Parts<'a> {
 }
 
 fn gather(jobs: &[Value], pods: &[Value]) -> Vec<App> {
-    let mut all: BTreeMap<(&str, &str), Parts<'_>> = BTreeMap::new();
-    for job in jobs {
-        let Some(key) = key_of(job) else { continue };
-        all.entry(key).or_default().job = Some(job);
-    }
-    for pod in pods {
-        let Some(key) = key_of(pod) else { continue };
-        let parts = all.entry(key).or_default();
-        match pod["metadata"]["labels"][DRIVER.0].as_str() {
-            Some(component) if component == DRIVER.1 => parts.drivers.push(pod.clone()),
-            Some(component) if component == COMPONENT.1 => parts.executors.push(pod),
+    let mut all: Vec<((&str, &str), Parts<'_>)> = Vec::new();
+    for object in jobs.iter().chain(pods) {
+        let Some(key) = key_of(object) else { continue };
+        let at = all.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            all.push((key, Parts::default()));
+            all.len() - 1
+        });
+        let parts = &mut all[at].1;
+        match object["metadata"]["labels"][DRIVER.0].as_str() {
+            // Pods have containers, Jobs have not.
+            Some(component) if component == DRIVER.1 && object["spec"]["containers"].is_null() => {
+                parts.job = Some(object);
+            }
+            Some(component) if component == DRIVER.1 => parts.drivers.push(object.clone()),
+            Some(component) if component == COMPONENT.1 => parts.executors.push(object),
             Some(_) | None => {}
         }
     }
+    all.sort_unstable_by_key(|(key, _)| *key);
     all.iter().map(|((namespace, name), parts)| app(namespace, name, parts)).collect()
 }
 
@@ -262,7 +265,7 @@ mod tests {
             "wc",
             "driver",
             json!({"metadata": {"name": "wc-driver-x", "uid": "u"},
-            "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}),
+            "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}}),
         );
         let executor = |app: &str, phase: &str| {
             labelled(

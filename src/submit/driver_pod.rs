@@ -23,8 +23,6 @@ const BIN_DIR: &str = "/opt/posse";
 const PROGRAM: &str = "posse";
 /// The service account that `deploy/rbac.yaml` makes.
 const SERVICE_ACCOUNT: &str = "posse-driver";
-/// As in posse's own image.
-const USER: u32 = 65532;
 
 /// The driver's pod without a name, and what of the template was replaced, one sentence each.
 #[derive(Clone, PartialEq)]
@@ -46,7 +44,7 @@ pub struct DriverPodParts {
 /// A field of the template that has to be changed and is not what it should be.
 pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let template = plan.template.clone().with_shorthands(plan.pod.shorthands.clone());
-    let build = Build { plan, template: &template };
+    let build = Build { plan, template: &template, parts: parts() };
     let mut warnings = Vec::new();
     let mut spec = template.spec.clone();
     let container = build.add_driver(&mut spec)?;
@@ -61,9 +59,19 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     Ok(DriverPodParts { metadata, spec, container, warnings })
 }
 
+/// What is the same in every driver: of its pod, its Job, its Service. Limits of the init container
+/// are there for quotas that ask for them.
+const PARTS: &str = include_str!("parts.json");
+
+/// `PARTS`, read.
+pub(super) fn parts() -> Value {
+    serde_json::from_slice(PARTS.as_bytes()).expect("our own text is JSON; a test reads it")
+}
+
 struct Build<'a> {
     plan: &'a Plan,
     template: &'a Template,
+    parts: Value,
 }
 
 impl Build<'_> {
@@ -97,18 +105,16 @@ impl Build<'_> {
         let words = first.into_iter().chain(as_job).chain(exclusive).chain(files).chain(given);
         let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // What the template has its container run is the driver, where nothing else says so.
-        if !theirs.is_empty() && !self.has_command() {
+        if !theirs.is_empty() && !self.plan.has_driver_command {
             args.push(json!("--"));
             args.extend(theirs);
         }
         container.insert("args".to_owned(), Value::Array(args));
         self.add_identity(container, &field)?;
         if own_image {
-            container.entry("resources").or_insert_with(
-                || json!({ "requests": { "cpu": "50m", "memory": "32Mi" }, "limits": { "memory": "128Mi" } }),
-            );
+            container.entry("resources").or_insert_with(|| self.parts["ownResources"].clone());
         }
-        add_security(container, own_image);
+        self.add_security(container, own_image);
         let mounts =
             self.template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
         self.add_mounts(mounts);
@@ -122,16 +128,9 @@ impl Build<'_> {
         field: &str,
     ) -> Result<(), TemplateError> {
         let env = self.template.list(container, "env", &format!("{field}.env"))?;
-        let fields = [
-            ("POD_NAME", "metadata.name"),
-            ("POD_UID", "metadata.uid"),
-            ("POD_IP", "status.podIP"),
-        ];
-        env.retain(|entry| !fields.iter().any(|(name, _)| entry["name"] == *name));
-        for (i, (name, path)) in fields.into_iter().enumerate() {
-            let from = json!({ "fieldRef": { "fieldPath": path } });
-            env.insert(i, json!({ "name": name, "valueFrom": from }));
-        }
+        let ours = self.parts["env"].as_array().cloned().unwrap_or_default();
+        env.retain(|entry| !ours.iter().any(|our| entry["name"] == our["name"]));
+        env.splice(0..0, ours);
         Ok(())
     }
 
@@ -139,25 +138,27 @@ impl Build<'_> {
     fn add_mounts(&self, mounts: &mut Vec<Value>) {
         // Somebody may want the control API's socket elsewhere.
         let has_run_dir = mounts.iter().any(|theirs| theirs["mountPath"] == RUN_DIR);
-        let mut add = |name: &str, path: &str| {
-            mounts.push(json!({ "name": name, "mountPath": path, "readOnly": true }));
+        let mut add = |name: &str, path: &str, is_read_only: bool| {
+            let mount = json!({ "name": name, "mountPath": path, "readOnly": is_read_only });
+            mounts.push(mount);
         };
-        add(CONFIG_VOLUME, CONFIG_DIR);
+        add(CONFIG_VOLUME, CONFIG_DIR, true);
         if self.is_brought() {
-            add(BIN_VOLUME, BIN_DIR);
+            add(BIN_VOLUME, BIN_DIR, true);
         }
         for (i, (_, path)) in self.plan.pod.secrets.iter().enumerate() {
-            add(&format!("posse-secret-{i}"), path);
+            add(&format!("posse-secret-{i}"), path, true);
         }
         for (i, (_, path)) in self.plan.pod.config_maps.iter().enumerate() {
-            add(&format!("posse-configmap-{i}"), path);
-        }
-        for (key, path) in self.plan.files.absolute() {
-            mounts.push(json!({ "name": FILES_VOLUME, "mountPath": path, "subPath": key,
-                                "readOnly": true }));
+            add(&format!("posse-configmap-{i}"), path, true);
         }
         if !has_run_dir {
-            mounts.push(json!({ "name": RUN_VOLUME, "mountPath": RUN_DIR }));
+            add(RUN_VOLUME, RUN_DIR, false);
+        }
+        for (key, path) in self.plan.files.absolute() {
+            let mut mount = json!({ "name": FILES_VOLUME, "mountPath": path, "readOnly": true });
+            mount["subPath"] = json!(key);
+            mounts.push(mount);
         }
     }
 
@@ -165,23 +166,26 @@ impl Build<'_> {
         let files = &self.plan.files;
         let name = self.plan.name();
         let volumes = self.template.list(spec, "volumes", "spec.volumes")?;
-        let mut add = |name: &str, mut volume: Value| {
-            volume["name"] = json!(name);
-            volumes.push(volume);
+        let mut add = |name: &str, kind: &str, source: Value| {
+            volumes.push(json!({ "name": name, kind: source }));
         };
-        add(CONFIG_VOLUME, json!({ "configMap": { "name": name, "items": files.items() } }));
+        let config_map = |name: &str| json!({ "name": name });
+        let mut config = config_map(&name);
+        config["items"] = Value::Array(files.items());
+        add(CONFIG_VOLUME, "configMap", config);
         if files.absolute().next().is_some() {
-            add(FILES_VOLUME, json!({ "configMap": { "name": name } }));
+            add(FILES_VOLUME, "configMap", config_map(&name));
         }
-        add(RUN_VOLUME, json!({ "emptyDir": {} }));
+        let empty = || Value::Object(Map::new());
+        add(RUN_VOLUME, "emptyDir", empty());
         if self.is_brought() {
-            add(BIN_VOLUME, json!({ "emptyDir": {} }));
+            add(BIN_VOLUME, "emptyDir", empty());
         }
         for (i, (name, _)) in self.plan.pod.secrets.iter().enumerate() {
-            add(&format!("posse-secret-{i}"), json!({ "secret": { "secretName": name } }));
+            add(&format!("posse-secret-{i}"), "secret", json!({ "secretName": name }));
         }
         for (i, (name, _)) in self.plan.pod.config_maps.iter().enumerate() {
-            add(&format!("posse-configmap-{i}"), json!({ "configMap": { "name": name } }));
+            add(&format!("posse-configmap-{i}"), "configMap", config_map(name));
         }
         Ok(())
     }
@@ -191,22 +195,9 @@ impl Build<'_> {
         let Some(image) = self.plan.pod.posse_image.as_ref().filter(|_| self.is_brought()) else {
             return Ok(());
         };
-        let mut container = Map::new();
-        for (key, value) in [
-            ("name", json!("posse")),
-            ("image", json!(image)),
-            ("command", json!([PROGRAM, "copy", BIN_DIR])),
-            ("volumeMounts", json!([{ "name": BIN_VOLUME, "mountPath": BIN_DIR }])),
-            // Limits too: a quota may ask for them.
-            (
-                "resources",
-                json!({ "requests": { "cpu": "50m", "memory": "32Mi" },
-                        "limits": { "cpu": "500m", "memory": "64Mi" } }),
-            ),
-        ] {
-            container.insert(key.to_owned(), value);
-        }
-        add_security(&mut container, true);
+        let mut container = self.parts["init"].as_object().cloned().unwrap_or_default();
+        container.insert("image".to_owned(), json!(image));
+        self.add_security(&mut container, true);
         let list = self.template.list(spec, "initContainers", "spec.initContainers")?;
         list.insert(0, Value::Object(container));
         Ok(())
@@ -227,10 +218,7 @@ impl Build<'_> {
             spec.insert("serviceAccountName".to_owned(), json!(account));
         }
         spec.entry("serviceAccountName").or_insert_with(|| json!(SERVICE_ACCOUNT));
-        spec.entry("securityContext").or_insert_with(|| {
-            json!({ "runAsNonRoot": true, "runAsUser": USER,
-                    "seccompProfile": { "type": "RuntimeDefault" } })
-        });
+        spec.entry("securityContext").or_insert_with(|| self.parts["podSecurity"].clone());
         Ok(())
     }
 
@@ -299,9 +287,16 @@ impl Build<'_> {
         container.ok_or_else(|| self.template.fail(field, "expected a map".to_owned()))
     }
 
-    /// True where the driver's command is given by posse.yaml or after `--`.
-    fn has_command(&self) -> bool {
-        self.plan.has_driver_command
+    /// What the level `restricted` of pod security asks for, where the template does not say
+    /// otherwise. A driver's image may need a file system to write to; posse's own does not.
+    fn add_security(&self, container: &mut Map<String, Value>, is_own_image: bool) {
+        container.entry("securityContext").or_insert_with(|| {
+            let mut context = self.parts["security"].clone();
+            if is_own_image {
+                context["readOnlyRootFilesystem"] = Value::Bool(true);
+            }
+            context
+        });
     }
 
     /// True where an init container brings posse.
@@ -314,19 +309,6 @@ impl Build<'_> {
         let image = self.plan.pod.shorthands.image.as_ref();
         image.is_some() && image == self.plan.pod.posse_image.as_ref()
     }
-}
-
-/// What the level `restricted` of pod security asks for, where the template does not say otherwise.
-/// A driver's image may need a file system to write to; posse's own does not.
-fn add_security(container: &mut Map<String, Value>, is_own_image: bool) {
-    container.entry("securityContext").or_insert_with(|| {
-        let mut context =
-            json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
-        if is_own_image {
-            context["readOnlyRootFilesystem"] = json!(true);
-        }
-        context
-    });
 }
 
 fn texts(pairs: &[(String, String)]) -> Map<String, Value> {

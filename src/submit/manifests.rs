@@ -7,21 +7,13 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::submit::driver_pod::{DriverPodParts, driver_pod};
+use crate::submit::driver_pod::{self, DriverPodParts, driver_pod};
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
 use crate::wire::labels::{APP, DRIVER};
 use crate::wire::staged::TICKET_KEY;
 use crate::wire::template::TemplateError;
 use crate::wire::yaml::Node;
-
-/// A Job that is over is kept for so long, seconds: time to look at it.
-const KEEP_FINISHED_S: u32 = 600;
-/// posse's own codes that another try comes to again: a mistake in what it was given, a template
-/// that the server refuses, a spent failure budget.
-const FINAL_CODES: [u8; 3] = [2, 4, 11];
-/// posse's own code where another driver of the application has taken over: that one goes on.
-const TAKEN_OVER: u8 = 13;
 
 /// ServiceAccount, Role and RoleBinding with the rights that posse needs, and no others.
 const RBAC: &str = include_str!("../../deploy/rbac.yaml");
@@ -59,29 +51,23 @@ impl Manifests {
 /// A field of the driver's template that is not what it should be.
 pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     let mut parts = if plan.create_rbac { rbac(plan)? } else { Vec::new() };
-    parts.push(json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": plan.metadata(),
-        "data": plan.files.data(),
-    }));
+    let fixed = driver_pod::parts();
+    parts.push(object("v1", "ConfigMap", plan.metadata(), "data", plan.files.data().into()));
     if let Some(ticket) = &plan.ticket {
-        parts.push(json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": plan.metadata(), "type": "Opaque",
-            "data": { TICKET_KEY: BASE64_STANDARD.encode(ticket.to_json()) },
-        }));
+        let data = json!({ TICKET_KEY: BASE64_STANDARD.encode(ticket.to_json()) });
+        parts.push(object("v1", "Secret", plan.metadata(), "data", data));
     }
-    parts.push(json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": plan.metadata(),
-        // Executors may dial before the driver's container counts as ready.
-        "spec": { "clusterIP": "None", "publishNotReadyAddresses": true,
-                  "selector": { APP: plan.app, DRIVER.0: DRIVER.1 } },
-    }));
+    // Addresses are told early: executors may dial before the driver's container counts as ready.
+    let mut service = fixed["service"].clone();
+    service["selector"] = json!({ APP: plan.app, DRIVER.0: DRIVER.1 });
+    parts.push(object("v1", "Service", plan.metadata(), "spec", service));
     let parts_of_pod = driver_pod(plan)?;
     let DriverPodParts { metadata, spec, container: _, warnings } = &parts_of_pod;
-    let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+    let mut pod = object("v1", "Pod", json!(metadata), "spec", json!(spec));
     pod["metadata"]["namespace"] = json!(plan.namespace);
     pod["metadata"]["name"] = json!(plan.name());
     let keeper = match plan.pod.kind {
-        DriverKind::Job => job(plan, &parts_of_pod),
+        DriverKind::Job => job(plan, &parts_of_pod, &fixed["job"]),
         DriverKind::Pod => {
             let mut keeper = pod.clone();
             let ours = plan.keeper_metadata();
@@ -95,30 +81,27 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     Ok(Manifests { parts, keeper, pod, warnings: warnings.clone() })
 }
 
-fn job(plan: &Plan, pod: &DriverPodParts) -> Value {
-    let container = &pod.container;
-    let on_codes = |action: &str, codes: &[u8]| {
-        json!({ "action": action, "onExitCodes":
-            { "containerName": container, "operator": "In", "values": codes } })
-    };
-    let mut spec = json!({
-        "backoffLimit": plan.pod.retries,
-        "ttlSecondsAfterFinished": KEEP_FINISHED_S,
-        // Servers that do not know these two leave them out: then a drain counts as a failure.
-        "podFailurePolicy": { "rules": [
-            { "action": "Ignore",
-              "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] },
-            on_codes("Ignore", &[TAKEN_OVER]),
-            on_codes("FailJob", &FINAL_CODES),
-        ] },
-        "podReplacementPolicy": "Failed",
-        "template": { "metadata": pod.metadata, "spec": pod.spec },
-    });
+/// A Job that is over is kept for ten minutes: time to look at it. Its policy: a disruption is no
+/// failure; nor is 13, by which posse says that another driver of the application has taken over;
+/// 2, 4 and 11 are posse's own codes that another try comes to again (a mistake in what it was given,
+/// a template that the server refuses, a spent failure budget). A server that knows neither policy
+/// leaves them out.
+fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
+    let mut spec = fixed.clone();
+    let rules = spec["podFailurePolicy"]["rules"].as_array_mut().into_iter().flatten();
+    for codes in rules.filter_map(|rule| rule.get_mut("onExitCodes")) {
+        codes["containerName"] = json!(pod.container);
+    }
+    spec["backoffLimit"] = json!(plan.pod.retries);
+    spec["template"] = json!({ "metadata": pod.metadata, "spec": pod.spec });
     if plan.pod.deadline_ms > 0 {
         spec["activeDeadlineSeconds"] = json!(plan.pod.deadline_ms.div_ceil(1_000));
     }
-    json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": plan.keeper_metadata(),
-            "spec": spec })
+    object("batch/v1", "Job", plan.keeper_metadata(), "spec", spec)
+}
+
+fn object(version: &str, kind: &str, metadata: Value, key: &str, value: Value) -> Value {
+    json!({ "apiVersion": version, "kind": kind, "metadata": metadata, key: value })
 }
 
 /// The fields of a Job that the server's answer to it must have, or it does not know them.

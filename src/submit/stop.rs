@@ -37,36 +37,65 @@ pub enum Stopped {
     Remain(Vec<String>),
 }
 
-/// Ends an application. `grace_s` is what the driver gets to end in, instead of what its pod says.
-///
-/// # Errors
-/// The server's refusal.
-pub fn stop(objects: &Objects, app: &str, grace_s: Option<u32>) -> Result<Stopped, Refusal> {
-    let keeper = find_keeper(objects, app)?;
-    let drivers = drivers(objects, app)?;
-    let live: Vec<&Value> = drivers.iter().filter(|pod| !is_final(pod)).collect();
-    let uids: Vec<&str> = drivers.iter().map(uid_of).collect();
-    if !live.is_empty() {
-        if let Some((Kind::Job, job)) = &keeper {
-            empty(objects, app, job)?;
+/// An application that has been told to end.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    objects: &'a Objects,
+    app: String,
+    keeper: Option<(Kind, Value)>,
+    drivers: Vec<Value>,
+    grace_s: Option<u32>,
+}
+
+impl<'a> Asked<'a> {
+    /// Tells an application's driver to end. `grace_s` is what it gets for that, instead of what its
+    /// pod says.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn new(objects: &'a Objects, app: &str, grace_s: Option<u32>) -> Result<Self, Refusal> {
+        let keeper = find_keeper(objects, app)?;
+        let asked =
+            Self { objects, app: app.to_owned(), keeper, drivers: drivers(objects, app)?, grace_s };
+        if asked.live().next().is_some() {
+            if let Some((Kind::Job, job)) = &asked.keeper {
+                empty(objects, app, job)?;
+            }
+            for pod in asked.live() {
+                patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), grace_s))?;
+            }
         }
-        for pod in &live {
-            patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), grace_s))?;
+        Ok(asked)
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Value> {
+        self.drivers.iter().filter(|pod| !is_final(pod))
+    }
+
+    /// Sees it end, and removes what is left of it.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    pub fn finish(&self) -> Result<Stopped, Refusal> {
+        let objects = self.objects;
+        let live: Vec<&Value> = self.live().collect();
+        let uids: Vec<&str> = self.drivers.iter().map(uid_of).collect();
+        let remaining = wait_until_gone(objects, &self.app, &live, &uids, self.grace_s)?;
+        if let Some((kind, keeper)) = &self.keeper {
+            patiently(|| objects.delete(*kind, name_of(keeper), uid_of(keeper), None))?;
         }
+        for pod in self.drivers.iter().filter(|pod| is_final(pod)) {
+            patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
+        }
+        let n_parts = remove_parts(objects, &self.app)?;
+        Ok(match remaining.is_empty() {
+            false => Stopped::Remain(remaining),
+            true if self.keeper.is_none() && self.drivers.is_empty() && n_parts == 0 => {
+                Stopped::Nothing
+            }
+            true => Stopped::Gone,
+        })
     }
-    let remaining = wait_until_gone(objects, app, &live, &uids, grace_s)?;
-    if let Some((kind, keeper)) = &keeper {
-        patiently(|| objects.delete(*kind, name_of(keeper), uid_of(keeper), None))?;
-    }
-    for pod in drivers.iter().filter(|pod| is_final(pod)) {
-        patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
-    }
-    let n_parts = remove_parts(objects, app)?;
-    Ok(match remaining.is_empty() {
-        false => Stopped::Remain(remaining),
-        true if keeper.is_none() && drivers.is_empty() && n_parts == 0 => Stopped::Nothing,
-        true => Stopped::Gone,
-    })
 }
 
 /// The pods that were made for an application's driver.

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::core::ids::{ExecutorId, Uid};
 use crate::core::lease::{Record, Scope};
 use crate::core::leftover::OwnerPod;
 use crate::wire::build::Owner;
 use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
-use crate::wire::pod::{Text, WireError};
+use crate::wire::pod::WireError;
 
 /// The part of a Lease in an application: never an executor's, so no selection finds it as one.
 fn component(scope: Scope) -> &'static str {
@@ -64,66 +65,6 @@ struct JsonSpec<'a> {
     lease_transitions: u32,
 }
 
-#[derive(Deserialize)]
-struct RawList<'a> {
-    #[serde(borrow)]
-    items: Option<Vec<RawLease<'a>>>,
-}
-
-#[derive(Deserialize)]
-struct RawLease<'a> {
-    #[serde(borrow)]
-    metadata: Option<RawMeta<'a>>,
-    #[serde(borrow)]
-    spec: Option<RawSpec<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawMeta<'a> {
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-    #[serde(borrow)]
-    labels: Option<BTreeMap<String, Text<'a>>>,
-    #[serde(borrow)]
-    uid: Option<Text<'a>>,
-    #[serde(borrow)]
-    resource_version: Option<Text<'a>>,
-    #[serde(borrow)]
-    annotations: Option<RawAnnotations<'a>>,
-    #[serde(borrow)]
-    owner_references: Option<Vec<RawOwner<'a>>>,
-}
-
-#[derive(Deserialize)]
-struct RawOwner<'a> {
-    #[serde(borrow)]
-    kind: Option<Text<'a>>,
-    #[serde(borrow)]
-    name: Option<Text<'a>>,
-    #[serde(borrow)]
-    uid: Option<Text<'a>>,
-}
-
-#[derive(Deserialize)]
-struct RawAnnotations<'a> {
-    #[serde(borrow, rename = "posse.dev/id-high-water")]
-    id_high_water: Option<Text<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawSpec<'a> {
-    #[serde(borrow)]
-    holder_identity: Option<Text<'a>>,
-    lease_duration_seconds: Option<u32>,
-    #[serde(borrow)]
-    acquire_time: Option<Text<'a>>,
-    #[serde(borrow)]
-    renew_time: Option<Text<'a>>,
-    lease_transitions: Option<u32>,
-}
-
 /// The name of a Lease. No application's can be an instance's: neither has a point of its own.
 #[must_use]
 pub fn name_of(scope: Scope, selection: &Selection) -> String {
@@ -145,23 +86,23 @@ pub struct NamedLease {
 /// Reads a list of Leases; those that are not ours are left out.
 ///
 /// # Errors
-/// When it is not one, or has a Lease without uid or version.
+/// When it is not one, or has a Lease of ours without uid or version.
 pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
-    let raw: RawList<'_> = serde_json::from_slice(bytes)?;
+    let list: Value = serde_json::from_slice(bytes)?;
+    let items = list.get("items").ok_or(WireError::Missing("items"))?;
     let mut leases = Vec::new();
-    for mut lease in raw.items.unwrap_or_default() {
-        let meta = lease.metadata.as_mut();
-        let name = meta.and_then(|meta| Some((meta.name.take()?, meta.labels.take()?)));
-        let Some((name, labels)) = name else { continue };
-        let label = |key: &str| labels.get(key).map(|text| text.0.clone().into_owned());
-        let scopes = [Scope::Application, Scope::Instance];
+    for lease in items.as_array().into_iter().flatten() {
+        let meta = |key: &str| lease.get("metadata")?.get(key)?.as_str().map(str::to_owned);
+        let label = |key: &str| lease.get("metadata")?.get("labels")?.get(key)?.as_str();
         let part = label(COMPONENT.0);
-        let scope = scopes.into_iter().find(|scope| part.as_deref() == Some(component(*scope)));
-        let (Some(scope), Some(app), Some(instance)) = (scope, label(APP), label(INSTANCE)) else {
+        let scopes = [Scope::Application, Scope::Instance];
+        let scope = scopes.into_iter().find(|scope| part == Some(component(*scope)));
+        let (Some(scope), Some(app), Some(instance), Some(name)) =
+            (scope, label(APP), label(INSTANCE), meta("name"))
+        else {
             continue;
         };
-        let selection = Selection { app, instance };
-        let name = name.0.into_owned();
+        let selection = Selection { app: app.to_owned(), instance: instance.to_owned() };
         leases.push(NamedLease { name, scope, selection, record: record(lease)? });
     }
     Ok(leases)
@@ -172,32 +113,37 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
 /// # Errors
 /// When it is not one, or has no uid or version.
 pub fn parse(bytes: &[u8]) -> Result<Record, WireError> {
-    record(serde_json::from_slice(bytes)?)
+    record(&serde_json::from_slice(bytes)?)
 }
 
-fn record(raw: RawLease<'_>) -> Result<Record, WireError> {
-    let meta = raw.metadata.ok_or(WireError::Missing("metadata"))?;
-    let uid = meta.uid.ok_or(WireError::Missing("metadata.uid"))?;
-    let version = meta.resource_version.ok_or(WireError::Missing("metadata.resourceVersion"))?;
-    let spec = raw.spec.unwrap_or_default();
-    let high_water = meta.annotations.and_then(|annotations| annotations.id_high_water);
+fn record(lease: &Value) -> Result<Record, WireError> {
+    let meta = lease.get("metadata").ok_or(WireError::Missing("metadata"))?;
+    let text = |key: &str| meta.get(key).and_then(Value::as_str);
+    let uid = text("uid").ok_or(WireError::Missing("metadata.uid"))?;
+    let version = text("resourceVersion").ok_or(WireError::Missing("metadata.resourceVersion"))?;
+    let spec = |key: &str| lease.get("spec")?.get(key);
+    let number = |key: &str| spec(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    let time = |key: &str| unix_ms(spec(key)?.as_str()?);
+    let high_water = || meta.get("annotations")?.get(ID_HIGH_WATER)?.as_str()?.parse().ok();
+    let owners = meta.get("ownerReferences").and_then(Value::as_array);
     Ok(Record {
-        uid: Uid::new(&uid.0),
-        version_text: version.0.into_owned(),
-        holder: spec.holder_identity.unwrap_or_default().0.into_owned(),
-        duration_s: spec.lease_duration_seconds.unwrap_or(0),
-        acquired_ms: unix_ms(spec.acquire_time.as_ref()),
-        renewed_ms: unix_ms(spec.renew_time.as_ref()),
-        transitions: spec.lease_transitions.unwrap_or(0),
-        id_high_water: high_water.and_then(|text| text.0.parse().ok()).map(ExecutorId),
-        owner: meta.owner_references.unwrap_or_default().into_iter().find_map(owner_pod),
+        uid: Uid::new(uid),
+        version_text: version.to_owned(),
+        holder: spec("holderIdentity").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        duration_s: number("leaseDurationSeconds").unwrap_or(0),
+        acquired_ms: time("acquireTime"),
+        renewed_ms: time("renewTime"),
+        transitions: number("leaseTransitions").unwrap_or(0),
+        id_high_water: high_water().map(ExecutorId),
+        owner: owners.into_iter().flatten().find_map(owner_pod),
     })
 }
 
-fn owner_pod(raw: RawOwner<'_>) -> Option<OwnerPod> {
-    let is_pod = raw.kind.is_some_and(|kind| kind.0 == "Pod");
-    let (name, uid) = (raw.name?, raw.uid?);
-    is_pod.then(|| OwnerPod { name: name.0.into_owned(), uid: Uid::new(&uid.0) })
+fn owner_pod(owner: &Value) -> Option<OwnerPod> {
+    let text = |key: &str| owner.get(key)?.as_str();
+    let is_pod = text("kind") == Some("Pod");
+    let (name, uid) = (text("name")?, text("uid")?);
+    is_pod.then(|| OwnerPod { name: name.to_owned(), uid: Uid::new(uid) })
 }
 
 impl LeaseObject<'_> {
@@ -236,8 +182,8 @@ impl LeaseObject<'_> {
     }
 }
 
-fn unix_ms(text: Option<&Text<'_>>) -> Option<i64> {
-    text?.0.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+fn unix_ms(text: &str) -> Option<i64> {
+    text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
 }
 
 /// Kubernetes' MicroTime: six digits after the point, no more and no fewer.

@@ -347,7 +347,7 @@ impl World {
         {
             match answer {
                 Some(SweepAnswer::Listed(answer)) => sweep.on_listed(answer, now),
-                Some(SweepAnswer::Owner(state)) => sweep.on_owner(&state),
+                Some(SweepAnswer::Owner(state)) => sweep.on_owner(state),
                 Some(SweepAnswer::Deleted(answer)) => sweep.on_deleted(answer),
                 None => {}
             }

@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use log::info;
-
 use crate::cli::Env;
-use crate::cli::exit::{Code, Failure};
-use crate::cli::settings::{RunSettings, Server};
+use crate::cli::exit::Failure;
+use crate::cli::settings::RunSettings;
 
 /// The embedded cluster of `--dev`, where it was asked for.
 #[derive(Debug)]
@@ -18,16 +16,17 @@ pub(super) struct Embedded {
 #[cfg(feature = "dev")]
 impl Embedded {
     pub(super) fn start(settings: &RunSettings, _env: &Env<'_>) -> Result<Self, Failure> {
-        if settings.server != Server::Dev {
+        if settings.server != crate::cli::settings::Server::Dev {
             return Ok(Self { cluster: None });
         }
         let options = crate::dev::Options {
             namespaces: settings.namespace.iter().cloned().collect(),
             ..crate::dev::Options::default()
         };
-        let cluster = crate::dev::Cluster::start(options)
-            .map_err(|error| Failure::new(Code::Server, format!("--dev: {error}")))?;
-        info!("embedded cluster: export KUBECONFIG={}", cluster.kubeconfig().display());
+        let cluster = crate::dev::Cluster::start(options).map_err(|error| {
+            Failure::new(crate::cli::exit::Code::Server, format!("--dev: {error}"))
+        })?;
+        log::info!("embedded cluster: export KUBECONFIG={}", cluster.kubeconfig().display());
         Ok(Self { cluster: Some(cluster) })
     }
 

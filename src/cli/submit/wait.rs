@@ -2,6 +2,7 @@
 //! are told to leave it alone.
 
 use std::io::Write;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crossbeam_channel::{bounded, select};
@@ -29,12 +30,16 @@ pub fn wait(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let app = follower.app.clone();
-    let Some(ending) = pump(move |say| follower.follow(say), signals, out)? else {
+    let ended: Arc<OnceLock<_>> = Arc::default();
+    let slot = Arc::clone(&ended);
+    let work = move |say: Say<'_>| drop(slot.set(follower.follow(say)));
+    if !pump(Box::new(work), signals, &mut || true, out)? {
         log::info!(
             "application {app} runs on: `posse logs {app} -f` follows it, `posse stop {app}` ends it"
         );
         return Ok(DETACHED);
-    };
+    }
+    let ending = ended.get().cloned().ok_or_else(gone)?;
     let ending = ending.map_err(|refusal| {
         let what = format!("application {app} runs on, but cannot be looked at");
         connection.failure(&what, &refusal)
@@ -51,36 +56,35 @@ pub fn wait(
     Ok(if ending.code == 0 { Code::Clean } else { Code::Driver(ending.code) })
 }
 
-/// Prints what a thread tells until it is done, and gives what came of it; none where a signal came
-/// first.
+/// What a thread does, telling of it.
+pub type Work = Box<dyn FnOnce(Say<'_>) + Send>;
+
+/// Prints what a thread tells until it is done. False where it is left alone before that: each time
+/// we are told to end, `leaves` says whether it is.
 ///
 /// # Errors
 /// stdout cannot be written, or there is no thread.
-pub fn pump<T: Send + 'static>(
-    work: impl FnOnce(Say<'_>) -> T + Send + 'static,
+pub fn pump(
+    work: Work,
     signals: &Signals,
+    leaves: &mut dyn FnMut() -> bool,
     out: &mut dyn Write,
-) -> Result<Option<T>, Failure> {
+) -> Result<bool, Failure> {
     let (sender, told) = bounded(TOLD_MAX);
-    let (end_sender, end) = bounded(1);
-    let thread = move || {
-        let say = |what: Told| sender.send(what).is_ok();
-        // Nobody waits for it where a signal came first.
-        let _ = end_sender.send(work(&say));
-    };
+    let thread = move || work(&|what: Told| sender.send(what).is_ok());
     thread::Builder::new()
-        .name("follow".to_owned())
+        .name("work".to_owned())
         .spawn(thread)
         .map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))?;
     loop {
         select! {
             recv(told) -> what => match what {
                 Ok(what) => show(what, out)?,
-                Err(_) => return end.recv().map(Some).map_err(|_| gone()),
+                Err(_) => return Ok(true),
             },
             recv(signals.wake()) -> _ => {
-                if signals.take().any(Signal::is_stop) {
-                    return Ok(None);
+                if signals.take().any(Signal::is_stop) && leaves() {
+                    return Ok(false);
                 }
             }
         }

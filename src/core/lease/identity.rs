@@ -1,0 +1,53 @@
+//! Owns the names under which holders of a Lease know each other. Whether one lives it cannot tell.
+
+use std::fmt;
+
+/// Who we are to the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// PID 1 of a pod, and so the successor of whoever was that before a restart.
+    Pod { uid: String },
+    /// A process of a host: the boot, the number, and when it began, for numbers come again; and the
+    /// uid of the pod that it is in, where it is in one.
+    Process { pod: Option<String>, boot_id: String, pid: u32, start_time: u64 },
+}
+
+impl Identity {
+    /// Reads the identity of a process; none where the text is something else.
+    #[must_use]
+    pub fn process(text: &str) -> Option<Self> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let (pod, boot_id, pid, start_time) = match parts.as_slice() {
+            [boot_id, pid, start_time] => (None, *boot_id, pid, start_time),
+            [pod, boot_id, pid, start_time] => (Some((*pod).to_owned()), *boot_id, pid, start_time),
+            _ => return None,
+        };
+        if boot_id.is_empty() {
+            return None;
+        }
+        Some(Self::Process {
+            pod,
+            boot_id: boot_id.to_owned(),
+            pid: pid.parse().ok()?,
+            start_time: start_time.parse().ok()?,
+        })
+    }
+
+    /// The uid of the pod that a holder of this name is in, where it is in one.
+    #[must_use]
+    pub fn pod_uid(text: &str) -> &str {
+        text.split('/').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod { uid } => f.write_str(uid),
+            Self::Process { pod, boot_id, pid, start_time } => {
+                let pod = pod.iter().map(|uid| format!("{uid}/")).collect::<String>();
+                write!(f, "{pod}{boot_id}/{pid}/{start_time}")
+            }
+        }
+    }
+}
