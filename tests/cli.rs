@@ -69,7 +69,7 @@ fn refused(files: &[(&str, &str)], args: &[&str], words: &[&str]) {
 }
 
 /// The commands that read a configuration.
-const READERS: [&str; 3] = ["render", "run", "submit"];
+const READERS: [&str; 4] = ["check", "render", "run", "submit"];
 
 /// The same for one `posse.yaml`, under every command that reads one.
 #[track_caller]

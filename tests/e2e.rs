@@ -8,6 +8,7 @@
 
 mod common;
 mod e2e {
+    pub mod check;
     pub mod driver;
     pub mod faults;
     pub mod groups;
@@ -69,6 +70,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Embedded groups::{events_over_reconnects, hostile_clients};
     Embedded openapi::{openapi_and_router, openapi_checker, openapi_fuzzed};
+    Both check::{check_before_a_run};
+    Real check::{check_of_rights, check_of_the_way};
     Both refusals::{
         foreign_pod_in_the_way, own_ending_pod_in_the_way, quota_then_room,
         quota_wakes_when_a_pod_goes,

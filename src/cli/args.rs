@@ -39,6 +39,8 @@ pub enum Command {
     Run(RunArgs),
     /// Print the pods that would be created
     Render(RenderArgs),
+    /// Look whether a run would work: reach, rights, quota, templates; say what to do about it
+    Check(CheckArgs),
     /// Remove what ended applications left behind
     Cleanup(CleanupArgs),
     /// Put a driver into the cluster, and follow it to its end
@@ -180,6 +182,18 @@ pub enum Output {
     Yaml,
     /// A v1 List
     Json,
+}
+
+/// `posse check`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `posse cleanup`.

@@ -2,6 +2,7 @@
 
 pub mod apps;
 pub mod args;
+pub mod check;
 pub mod cleanup;
 pub mod client;
 pub mod copy;
@@ -101,6 +102,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Logs(args) => apps::logs(&args, world, out),
         Command::Stop(args) => apps::stop(&args, world, out),
         Command::Copy(args) => copy::copy(&args),
+        Command::Check(args) => check::check(&args, world, out),
         Command::Cleanup(args) => cleanup::cleanup(&args, world, out),
         Command::Status(args) => client::status(&args, world, out),
         Command::Scale(args) => client::scale(&args, world, out),

@@ -60,12 +60,7 @@ pub fn render(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let groups = chosen(args, settings)?;
-    let run = RunIdentity {
-        instance: settings.instance.clone().unwrap_or_else(|| INSTANCE_SHOWN.to_owned()),
-        namespace: settings.namespace.clone().unwrap_or_else(|| NAMESPACE_SHOWN.to_owned()),
-        owner: None,
-        driver_host: settings.driver.host.clone().unwrap_or_else(|| DRIVER_HOST_SHOWN.to_owned()),
-    };
+    let run = shown_identity(settings);
     let mut bodies = Vec::new();
     for (id, group) in (args.id..).zip(&groups) {
         let compiled = group.template.compile(&settings.identity(Some(group), &run))?;
@@ -84,6 +79,17 @@ pub fn render(
         })
         .collect();
     manifest::print(pods.iter(), args.output, out)
+}
+
+/// Whose pods are shown before a run has found out: with stand-ins where only a run knows.
+#[must_use]
+pub fn shown_identity(settings: &RunSettings) -> RunIdentity {
+    RunIdentity {
+        instance: settings.instance.clone().unwrap_or_else(|| INSTANCE_SHOWN.to_owned()),
+        namespace: settings.namespace.clone().unwrap_or_else(|| NAMESPACE_SHOWN.to_owned()),
+        owner: None,
+        driver_host: settings.driver.host.clone().unwrap_or_else(|| DRIVER_HOST_SHOWN.to_owned()),
+    }
 }
 
 /// What the server's refusal of a group's pod comes to.

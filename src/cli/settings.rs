@@ -179,6 +179,17 @@ impl RunSettings {
     }
 }
 
+/// True where nothing says what is to be run: no file, and no flag in its place.
+#[must_use]
+pub fn are_absent(args: &FileArgs, world: &World<'_>) -> bool {
+    let flagged = args.file.is_some()
+        || args.app.is_some()
+        || args.image.is_some()
+        || args.template.is_some()
+        || args.executors.is_some();
+    !flagged && !world.dir.join(DEFAULT_FILE).exists()
+}
+
 /// Random bits from the system's own source, for what only has to differ from run to run.
 #[must_use]
 pub fn random_bits() -> u64 {

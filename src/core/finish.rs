@@ -206,7 +206,9 @@ impl Finish {
 
     fn begin_stop(&mut self) -> Vec<Order> {
         self.phase = Phase::Stopping;
-        let has_failed = self.driver_code.is_some_and(|code| code != 0)
+        // However a driver ends that was told to: that is no failure of the application's.
+        let is_unasked = self.signalled_at.is_none();
+        let has_failed = self.driver_code.is_some_and(|code| code != 0 && is_unasked)
             || matches!(self.verdict, Some(Verdict::BudgetSpent(_) | Verdict::DriverSilent { .. }));
         vec![Order::Stop(StopOrder { keep: self.keeps(), spare_evidence: has_failed })]
     }
@@ -259,7 +261,13 @@ mod tests {
         assert_eq!(finish.on_time(Millis(15_999)), []);
         assert_eq!(finish.on_time(Millis(16_000)), [Order::KillDriver]);
         assert_eq!(finish.on_time(Millis(99_000)), []);
-        assert_eq!(finish.on_driver_ended(137), [STOP_FAILED]);
+        assert_eq!(
+            finish.on_driver_ended(137),
+            [STOP],
+            "the signal's doing, not the application's"
+        );
+        finish.on_stopped(nothing_left(), false);
+        assert_eq!(finish.outcome().expect("it is over").driver, Some(137));
     }
 
     #[test]

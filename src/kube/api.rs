@@ -456,7 +456,9 @@ pub fn version(http: &Http) -> Result<String, Refusal> {
 pub fn lost(error: TransportError) -> Refusal {
     let (class, message) = match error {
         TransportError::Credentials(message) => (Class::Unauthorized, message),
-        TransportError::NotSent(message) => (Class::Transient, message),
+        TransportError::NotSent(message) | TransportError::Tls(message) => {
+            (Class::Transient, message)
+        }
         TransportError::Unknown(message) => (Class::Unknown, message),
     };
     Refusal { class, code: 0, reason: String::new(), message, retry_after_ms: None }
@@ -489,7 +491,7 @@ pub(super) fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Ref
         Ok(_) if body.len() as u64 > bytes_max => format!("it is longer than {bytes_max} bytes"),
         Ok(_) => {
             let Stream { status, retry_after, json, .. } = *stream;
-            return Ok(Response { status, retry_after, json, body });
+            return Ok(Response { status, retry_after, json, date: None, body });
         }
         Err(e) => e.to_string(),
     };

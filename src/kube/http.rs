@@ -13,13 +13,16 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use ureq::config::{Config, ConfigBuilder};
 use ureq::http;
-use ureq::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use ureq::http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER,
+};
 use ureq::typestate::AgentScope;
 use ureq::{Agent, AsSendBody, Body};
 
 use super::auth::{Auth, Grant};
 use super::config::{Bearer, Cluster, ConfigError, Trust};
 use super::connector::{Dialer, Names, Verdict, judge, words};
+use super::incluster;
 use super::tls::{CertPair, Material};
 
 pub use super::stream::{Stream, StreamHandle};
@@ -106,6 +109,8 @@ pub struct Response {
     pub retry_after: Option<Duration>,
     /// Whether the body says to be JSON.
     pub json: bool,
+    /// The server's clock, as it writes it; none where it says nothing.
+    pub date: Option<String>,
     /// All of it.
     pub body: Vec<u8>,
 }
@@ -116,6 +121,7 @@ impl fmt::Debug for Response {
             .field("status", &self.status)
             .field("retry_after", &self.retry_after)
             .field("json", &self.json)
+            .field("date", &self.date)
             .field("body_bytes", &self.body.len())
             .finish()
     }
@@ -128,6 +134,8 @@ pub enum TransportError {
     Credentials(String),
     /// The request never reached the server: it is safe to send it again.
     NotSent(String),
+    /// As `NotSent`: there was no agreement on TLS, or no trust.
+    Tls(String),
     /// The server may have done it.
     Unknown(String),
 }
@@ -135,9 +143,10 @@ pub enum TransportError {
 impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Credentials(problem) | Self::NotSent(problem) | Self::Unknown(problem) => {
-                f.write_str(problem)
-            }
+            Self::Credentials(problem)
+            | Self::NotSent(problem)
+            | Self::Tls(problem)
+            | Self::Unknown(problem) => f.write_str(problem),
         }
     }
 }
@@ -242,6 +251,13 @@ impl Http {
         &self.shared.base
     }
 
+    /// Whom our token is about, by its own claims; none where there is no token, or an opaque one.
+    #[must_use]
+    pub fn token_subject(&self) -> Option<String> {
+        let authorization = self.shared.grant().ok()?.authorization?;
+        incluster::subject(authorization.to_str().ok()?.strip_prefix("Bearer ")?)
+    }
+
     /// Our address as the API server sees it, told by the routing table alone: no packet is sent.
     ///
     /// # Errors
@@ -283,6 +299,7 @@ impl Http {
             status: head.status.as_u16(),
             retry_after: retry_after(&head.headers),
             json: is_json(&head.headers),
+            date: date(&head.headers),
             body: self.shared.read_whole(body, request.body_bytes_max)?,
         })
     }
@@ -479,10 +496,10 @@ impl Shared {
         {
             problem = format!("{problem} (authorities: {})", blob.place());
         }
-        let failure = if verdict.not_sent {
-            TransportError::NotSent(problem)
-        } else {
-            TransportError::Unknown(problem)
+        let failure = match (verdict.not_sent, verdict.tls) {
+            (true, true) => TransportError::Tls(problem),
+            (true, false) => TransportError::NotSent(problem),
+            (false, _) => TransportError::Unknown(problem),
         };
         (failure, verdict)
     }
@@ -515,6 +532,10 @@ fn discard(response: http::Response<Body>) {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?;
     seconds.trim().parse().ok().map(Duration::from_secs)
+}
+
+fn date(headers: &HeaderMap) -> Option<String> {
+    headers.get(DATE)?.to_str().ok().map(str::to_owned)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -5,6 +5,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::config::{
     Bearer, Blob, BlobSource, BoundPod, Cluster, ConfigError, Identity, Server, Sources, Trust,
@@ -80,9 +81,22 @@ struct RawPod {
 /// The pod in a token's claims. The signature is the API server's business: the kubelet put the
 /// token where only this pod reads it.
 fn bound_pod(token: &str) -> Option<BoundPod> {
-    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    let claims: RawClaims = serde_json::from_slice(&claims).ok()?;
+    let claims: RawClaims = claims(token)?;
     claims.kubernetes.pod.map(|RawPod { name, uid }| BoundPod { name, uid })
+}
+
+/// Whom a token is about, where it is one that tells.
+pub(super) fn subject(token: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct RawSubject {
+        sub: String,
+    }
+    claims::<RawSubject>(token).map(|claims| claims.sub)
+}
+
+fn claims<T: DeserializeOwned>(token: &str) -> Option<T> {
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&claims).ok()
 }
 
 fn namespace(dir: &Path) -> String {
@@ -155,6 +169,8 @@ mod tests {
             "pod":{"name":"driver","uid":"3f25"},"serviceaccount":{"name":"s","uid":"1"}}}"#;
         let pod = BoundPod { name: "driver".to_owned(), uid: "3f25".to_owned() };
         assert_eq!(bound_pod(&token(bound)), Some(pod.clone()));
+        assert_eq!(subject(&token(bound)), None);
+        assert_eq!(subject(&token(r#"{"sub":"me"}"#)).as_deref(), Some("me"));
         for unbound in ["{}", r#"{"kubernetes.io":{}}"#, r#"{"kubernetes.io":{"pod":7}}"#, "x"] {
             assert_eq!(bound_pod(&token(unbound)), None, "{unbound}");
         }

@@ -11,6 +11,7 @@ mod kubeconfig;
 pub mod leftovers;
 pub mod objects;
 pub mod owner;
+pub mod preflight;
 mod proxy;
 pub mod story;
 mod stream;

@@ -1,5 +1,6 @@
 //! Bytes to core values and back: serde lives here and nowhere below. No sockets, no clock.
 
+pub mod amounts;
 pub mod build;
 pub mod config;
 pub mod control;
@@ -18,6 +19,7 @@ pub mod memory;
 pub mod names;
 pub mod placeholders;
 pub mod pod;
+pub mod preflight;
 pub mod quantity;
 pub mod review;
 pub mod section;

@@ -138,6 +138,12 @@ impl Quantity {
         Self { nanos: self.nanos.saturating_sub(other.nanos), ..self }
     }
 
+    /// So many of it.
+    #[must_use]
+    pub fn times(self, n: u32) -> Self {
+        Self { nanos: self.nanos.saturating_mul(i128::from(n)), ..self }
+    }
+
     /// The same amount, to be written with decimal suffixes.
     #[must_use]
     pub fn decimal(self) -> Self {

@@ -19,6 +19,13 @@ impl Epoch {
     }
 }
 
+/// Milliseconds since 1970 of a `Date` header, which is exact to the second; none where it is none.
+#[must_use]
+pub fn http_date_ms(text: &str) -> Option<i64> {
+    let parser = jiff::fmt::rfc2822::DateTimeParser::new();
+    parser.parse_timestamp(text).ok().map(jiff::Timestamp::as_millisecond)
+}
+
 /// Milliseconds since 1970 of a wall time; 0 for times before.
 #[must_use]
 pub fn unix_ms(wall: SystemTime) -> u64 {
@@ -29,6 +36,14 @@ pub fn unix_ms(wall: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_the_date_of_an_answer() {
+        assert_eq!(http_date_ms("Thu, 01 Jan 2026 00:00:01 GMT"), Some(1_767_225_601_000));
+        for other in ["", "now", "2026-01-01T00:00:01Z"] {
+            assert_eq!(http_date_ms(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn writes_milliseconds_always() {

@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use super::amounts::Amounts;
 use crate::dev::kind::Kind;
 use crate::dev::object::{array_at, metadata_mut, object_mut, text_at};
+use crate::wire::amounts::Amounts;
 
 /// Where a pod tells what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";

@@ -3,7 +3,6 @@
 //! object is stored under, so that no two requests pass on the same rest of a quota.
 
 mod account;
-mod amounts;
 mod limits;
 mod quota;
 
@@ -12,13 +11,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 pub(crate) use self::account::DEFAULT as DEFAULT_ACCOUNT;
-pub(crate) use self::amounts::Amounts;
 pub(crate) use self::quota::{counts, in_scope, usage};
 use crate::dev::defaults::quality_of_service;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{Object, metadata_mut, object_mut};
 use crate::dev::refused::Refused;
 use crate::dev::state::State;
+pub(crate) use crate::wire::amounts::Amounts;
 use crate::wire::quantity::Quantity;
 
 /// The finalizers of what is protected while it is in use.

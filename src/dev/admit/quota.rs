@@ -4,13 +4,12 @@
 use serde_json::{Value, json};
 
 use super::Quantity;
-use super::amounts::Amounts;
 use crate::dev::kind::Kind;
 use crate::dev::object::{array_at, is_terminal, text_at};
 use crate::dev::time;
+use crate::wire::amounts::{Amounts, REQUESTS, named, pod_usage};
 
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
-const REQUESTS: &str = "requests.";
 /// Kinds whose number has another name besides `count/…`.
 const NUMBERED: [&str; 3] = ["configmaps", "resourcequotas", "secrets"];
 const OF_PODS: [&str; 10] = [
@@ -83,39 +82,6 @@ fn is_over(pod: &Value, now: &str) -> bool {
         at != 0 && time::seconds(now) > at.saturating_add(grace)
     });
     overdue || is_terminal(text_at(pod, "/status/phase"))
-}
-
-fn pod_usage(pod: &Value) -> Amounts {
-    let mut totals = [Amounts::default(), Amounts::default()];
-    for (total, list) in totals.iter_mut().zip(["/resources/requests", "/resources/limits"]) {
-        for container in array_at(pod, "/spec/containers") {
-            total.add(&Amounts::read(container, list));
-        }
-        for container in array_at(pod, "/spec/initContainers") {
-            total.raise_to(&Amounts::read(container, list));
-        }
-    }
-    let [requests, limits] = totals;
-    named(&requests, &limits)
-}
-
-/// Requests and limits under the names that quotas have for them.
-fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
-    let mut used = Amounts::default();
-    used.set("pods", Quantity::whole(1));
-    let plain = |name: &str| matches!(name, "cpu" | "memory" | "ephemeral-storage");
-    for (name, amount) in &requests.0 {
-        if plain(name) || name.starts_with("hugepages-") {
-            used.set(name, *amount);
-        }
-        if plain(name) || name.starts_with("hugepages-") || name.contains('/') {
-            used.set(&format!("{REQUESTS}{name}"), *amount);
-        }
-    }
-    for (name, amount) in limits.0.iter().filter(|(name, _)| plain(name)) {
-        used.set(&format!("limits.{name}"), *amount);
-    }
-    used
 }
 
 fn claim_usage(claim: &Value) -> Amounts {

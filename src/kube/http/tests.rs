@@ -81,18 +81,30 @@ fn secure(
 
 #[track_caller]
 fn assert_not_sent(outcome: Result<Response, TransportError>, words: &str) {
-    match outcome {
-        Err(TransportError::NotSent(problem)) => assert!(problem.contains(words), "{problem}"),
-        other => panic!("{other:?}, not {words:?}"),
-    }
+    assert_lost(outcome, TransportError::NotSent, words);
+}
+
+/// As `assert_not_sent`, because of TLS.
+#[track_caller]
+fn assert_untrusted(outcome: Result<Response, TransportError>, words: &str) {
+    assert_lost(outcome, TransportError::Tls, words);
 }
 
 #[track_caller]
 fn assert_unknown(outcome: Result<Response, TransportError>, words: &str) {
-    match outcome {
-        Err(TransportError::Unknown(problem)) => assert!(problem.contains(words), "{problem}"),
-        other => panic!("{other:?}, not {words:?}"),
-    }
+    assert_lost(outcome, TransportError::Unknown, words);
+}
+
+#[track_caller]
+fn assert_lost(
+    outcome: Result<Response, TransportError>,
+    kind: fn(String) -> TransportError,
+    words: &str,
+) {
+    let error = outcome.expect_err("there is no answer");
+    let problem = error.to_string();
+    assert_eq!(error, kind(problem.clone()), "for {words:?}");
+    assert!(problem.contains(words), "{problem}");
 }
 
 #[test]
@@ -204,7 +216,7 @@ fn what_never_left_is_told_from_what_may_have_arrived() {
     let mut hung_up = cluster(&server, &folder);
     hung_up.server.port = address.port();
     let hanging_up = thread::spawn(move || drop(listener.accept().unwrap()));
-    assert_not_sent(http_post(&Http::connect(hung_up).unwrap()), "https://127.0.0.1");
+    assert_untrusted(http_post(&Http::connect(hung_up).unwrap()), "https://127.0.0.1");
     hanging_up.join().unwrap();
 
     // The request arrived and the answer did not.

@@ -15,13 +15,13 @@ fn only_the_right_server_is_believed() {
         let other = folder.write("other", Authority::new().pem);
         let wrong = Cluster { trust: Trust::Roots(file("ca-field", other)), ..right.clone() };
         let outcome = http_post(&Http::connect(wrong.clone()).unwrap());
-        assert_not_sent(outcome.clone(), "UnknownIssuer");
-        assert_not_sent(outcome, "(authorities: ca-field (");
+        assert_untrusted(outcome.clone(), "UnknownIssuer");
+        assert_untrusted(outcome, "(authorities: ca-field (");
         let careless = Cluster { trust: Trust::Anything, ..wrong };
         assert_eq!(get(&Http::connect(careless).unwrap()).unwrap().status, 200);
 
         server.set_tls(authority.server(&["10.1.1.1", "other.example.com"], versions, None));
-        assert_not_sent(http_post(&Http::connect(right).unwrap()), "not valid for name");
+        assert_untrusted(http_post(&Http::connect(right).unwrap()), "not valid for name");
     }
 }
 
@@ -30,7 +30,7 @@ fn the_certificate_may_carry_another_name() {
     let folder = Folder::new();
     let server = secure(&folder, &["kube.internal"], |_| ok("{}"));
     let plain_name = cluster(&server, &folder);
-    assert_not_sent(get(&Http::connect(plain_name.clone()).unwrap()), "not valid for name");
+    assert_untrusted(get(&Http::connect(plain_name.clone()).unwrap()), "not valid for name");
     let named = Cluster { tls_server_name: Some("kube.internal".to_owned()), ..plain_name };
     assert_eq!(get(&Http::connect(named).unwrap()).unwrap().status, 200);
     assert_eq!(server.wait().header("host"), Some(server.address.to_string().as_str()));
@@ -47,9 +47,9 @@ fn a_rotated_authority_is_taken_up_at_once() {
 
     let next = Authority::new();
     server.set_tls(next.server(&["127.0.0.1"], &BOTH, None));
-    assert_not_sent(http_post(&http), "UnknownIssuer");
+    assert_untrusted(http_post(&http), "UnknownIssuer");
     folder.write("ca", "half a fi");
-    assert_not_sent(http_post(&http), "UnknownIssuer");
+    assert_untrusted(http_post(&http), "UnknownIssuer");
     folder.write("ca", &next.pem);
     assert_eq!(http_post(&http).unwrap().status, 200);
     let mut stream = http.open_stream("/logs", Duration::from_secs(20)).unwrap();
@@ -80,11 +80,11 @@ fn a_client_certificate_is_shown_and_its_rotation_taken_up() {
         let http = Http::connect(with_certificate(&server, &folder, &clients)).unwrap();
         assert_eq!(http_post(&http).unwrap().status, 200);
         let nobody = Http::connect(cluster(&server, &folder)).unwrap();
-        assert_not_sent(http_post(&nobody), "received fatal alert");
+        assert_untrusted(http_post(&nobody), "received fatal alert");
 
         let next = Authority::new();
         server.set_tls(tls(&next));
-        assert_not_sent(http_post(&http), "received fatal alert");
+        assert_untrusted(http_post(&http), "received fatal alert");
         let (chain, key) = next.issue(&["me"]);
         folder.write("chain", chain);
         folder.write("key", key);

@@ -1,0 +1,139 @@
+//! `posse check`: each thing that it can find, on a server that has it.
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::common::access::Access;
+use crate::common::scene::Scene;
+use crate::common::server::{Server, Who};
+use crate::common::wait::{PATIENCE, wait_value};
+
+/// What `posse check --json` prints, and its exit code.
+fn check(scene: &Scene<'_>, access: &Access, n_executors: u32, args: &[&str]) -> (Value, i32) {
+    let words = [&["check", "--json"], args].concat();
+    let output: Output = scene.run_with(access).executors(n_executors).once(&words);
+    let code = output.status.code().expect("it ends by itself");
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    (report, code)
+}
+
+/// The one check of that name.
+fn named<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let checks = report["checks"].as_array().expect("a list of checks");
+    let found = checks.iter().find(|check| check["check"] == name);
+    found.unwrap_or_else(|| panic!("no check {name} in {report:#}"))
+}
+
+#[track_caller]
+fn expect(report: &Value, name: &str, status: &str, words: &str) {
+    let found = named(report, name);
+    let message = found["message"].as_str().expect("a message");
+    assert_eq!(found["status"], status, "{name}: {report:#}");
+    assert!(message.contains(words), "{name} does not say {words:?}: {message}");
+}
+
+/// All is well but for the room; then the namespace, the way and the template are not.
+pub fn check_before_a_run(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let access = server.access(Who::Posse);
+    let (report, code) = check(&scene, &access, 2, &[]);
+    assert_eq!(code, 0, "{report:#}");
+    assert_eq!(report["ok"], true);
+    expect(&report, "reach", "ok", "answers: Kubernetes v");
+    expect(&report, "clock", "ok", "within");
+    expect(&report, "rights", "ok", "create pods");
+    expect(&report, "lease", "ok", "update leases");
+    expect(&report, "template default", "ok", "would take it");
+    assert_eq!(scene.pods(), [] as [Value; 0], "a check creates nothing");
+
+    let quotas = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "room"}, "spec": {"hard": {"pods": "3"}}});
+    scene.admin.post(&quotas, &quota).ok();
+    wait_value(PATIENCE, "the quota to be counted", || {
+        let quota = scene.admin.get(&format!("{quotas}/room")).ok();
+        quota["status"]["used"]["pods"].as_str().map(drop).ok_or_else(|| quota.to_string())
+    });
+    // Whoever may not read quotas is told so; the administrator may.
+    let admin = server.access(Who::Admin);
+    let (report, code) = check(&scene, &admin, 4, &[]);
+    assert_eq!(code, 0, "too little room is no failure: {report:#}");
+    expect(&report, "quota", "warning", "room has 3 of 3 pods left, the executors want 4");
+    let (report, _) = check(&scene, &admin, 3, &[]);
+    expect(&report, "quota", "ok", "room for all executors");
+
+    let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"},
+        "spec": {"limits": [{"type": "Container", "max": {"memory": "64Mi"},
+                             "default": {"memory": "32Mi"}}]}});
+    scene.admin.post(&format!("/api/v1/namespaces/{}/limitranges", scene.namespace), &range).ok();
+    scene.write_template("big.yaml", |template| {
+        template["spec"]["containers"][0]["resources"] = json!({"limits": {"memory": "1Gi"}});
+    });
+    let (report, code) = check(&scene, &admin, 1, &["--template", "big.yaml"]);
+    assert_eq!(code, 4, "{report:#}");
+    assert_eq!(report["ok"], false);
+    expect(
+        &report,
+        "limits",
+        "note",
+        "small: Container max memory=64Mi, defaultRequest memory=32Mi",
+    );
+    expect(&report, "template default", "failed", "maximum memory usage per Container is 64Mi");
+
+    let (report, code) = check(&scene, &admin, 1, &["--namespace", "nowhere"]);
+    assert_eq!(code, 3, "{report:#}");
+    expect(&report, "namespace", "failed", "namespaces \"nowhere\" not found");
+    scene.finish();
+}
+
+/// A server that is not there, a certificate of nobody we know, credentials of nobody it knows.
+pub fn check_of_the_way(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let good = server.access(Who::Posse);
+    let nobody = Access { url: "https://127.0.0.1:1".to_owned(), ..good.clone() };
+    let (report, code) = check(&scene, &nobody, 1, &[]);
+    assert_eq!(code, 3);
+    expect(&report, "reach", "failed", "Connection refused");
+
+    let ca = Some(crate::common::certs::Authority::new("another-ca").cert);
+    let (report, code) = check(&scene, &Access { ca, ..good.clone() }, 1, &[]);
+    assert_eq!(code, 3);
+    expect(&report, "reach", "ok", "accepts connections");
+    expect(&report, "tls", "failed", "invalid peer certificate");
+
+    let stranger = Access { client: None, token: Some("wrong".to_owned()), ..good };
+    let (report, code) = check(&scene, &stranger, 1, &[]);
+    assert_eq!(code, 3, "{report:#}");
+    expect(&report, "identity", "failed", "Unauthorized");
+    scene.finish();
+}
+
+/// Missing rights are named at once, and the role that is printed grants them.
+pub fn check_of_rights(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let (report, code) = check(&scene, &server.access(Who::Stranger), 1, &[]);
+    assert_eq!(code, 3, "{report:#}");
+    expect(&report, "rights", "failed", "missing: list pods, watch pods, create pods, delete pods");
+    expect(&report, "lease", "warning", "missing: get leases, create leases, update leases");
+    let remedy = named(&report, "lease")["remedy"].as_str().expect("a remedy");
+    let (_, role) = remedy.split_once('\n').expect("a manifest");
+    let role = posse::wire::yaml::Node::read(role).expect("YAML").to_json();
+    for (item, resource) in role["items"].as_array().unwrap().iter().zip(["roles", "rolebindings"])
+    {
+        let mut item = item.clone();
+        if resource == "rolebindings" {
+            // The server of the tests is too old to tell who we are.
+            item["subjects"][0]["name"] = "stranger".into();
+        }
+        let path =
+            format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/{resource}", scene.namespace);
+        scene.admin.post(&path, &item).ok();
+    }
+    wait_value(PATIENCE, "the rights to be there", || {
+        let (report, code) = check(&scene, &server.access(Who::Stranger), 1, &[]);
+        if code == 0 { Ok(()) } else { Err(report.to_string()) }
+    });
+    scene.finish();
+}
