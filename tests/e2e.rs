@@ -101,7 +101,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         submit_and_exit_codes, submit_cut_short, submit_detached, submit_made_of_nothing_new,
         submit_interrupted, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way, submit_stopped, submit_twice_at_once,
     };
-    Embedded submit::{submit_drained, submit_out_of_memory};
+    Embedded submit::{submit_drained, submit_out_of_memory, submit_with_rights_of_its_own};
     Real submit::{submit_without_rights};
     Embedded starts::{no_node_is_waited_for};
     Embedded stage::{

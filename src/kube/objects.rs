@@ -55,6 +55,12 @@ impl Kind {
         self.row().1
     }
 
+    /// Its name in the server's own messages.
+    #[must_use]
+    pub fn word(self) -> String {
+        self.name().to_ascii_lowercase()
+    }
+
     fn row(self) -> &'static (Self, &'static str, &'static str, &'static str) {
         let found = Self::ALL.iter().find(|(kind, ..)| *kind == self);
         found.expect("every kind has a line in ALL")

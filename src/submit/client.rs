@@ -130,7 +130,7 @@ impl Submission<'_> {
                 Ok(Some(object)) => found.push(Found { kind, object }),
                 Err(refusal) if other && refusal.class == Class::Rights => {}
                 Err(refusal) => {
-                    let what = format!("whether there is a {} {name}", word(kind));
+                    let what = format!("whether there is a {} {name}", kind.word());
                     return Err(NotSubmitted::Refused { what, refusal });
                 }
             }
@@ -289,7 +289,7 @@ impl Submission<'_> {
         for part in made.iter().take(self.manifests.parts.len()) {
             let patch = owned_by(&keeper, &part.uid);
             patiently(|| self.objects.patch(part.kind, &part.name, &patch)).map_err(|refusal| {
-                let what = format!("{} {} cannot be bound to its job", word(part.kind), part.name);
+                let what = format!("{} {} cannot be bound to its job", part.kind.word(), part.name);
                 NotSubmitted::Refused { what, refusal }
             })?;
         }
@@ -323,7 +323,7 @@ impl Submission<'_> {
         let mut remains = Vec::new();
         for Made { kind, name, uid } in made.into_iter().rev() {
             if let Err(refusal) = patiently(|| self.objects.delete(kind, &name, &uid, None)) {
-                remains.push(format!("{} {name} ({refusal})", word(kind)));
+                remains.push(format!("{} {name} ({refusal})", kind.word()));
             }
         }
         match remains.is_empty() {
@@ -359,11 +359,6 @@ fn refused(object: &Value, refusal: Refusal) -> NotSubmitted {
 
 fn kind_of(object: &Value) -> Kind {
     Kind::of(object).expect("we make objects of known kinds only")
-}
-
-/// A kind as the server's own messages write it.
-fn word(kind: Kind) -> String {
-    kind.name().to_ascii_lowercase()
 }
 
 fn named(object: &Value) -> String {

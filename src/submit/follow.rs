@@ -226,14 +226,14 @@ impl Follower {
             seen.iter().find_map(|time| time.as_str()).unwrap_or_default().to_owned()
         });
         match last.map(reason_and_message) {
-            Some(why) => format!("{} {} has no pod: {why}", self.kind.name(), self.name),
-            None => format!("{} {} has no pod yet", self.kind.name(), self.name),
+            Some(why) => format!("job {} has no pod: {why}", self.name),
+            None => format!("job {} has no pod yet", self.name),
         }
     }
 
     fn ending(&self, look: &Look, memory: &Memory) -> Option<Ending> {
         let Some(keeper) = &look.keeper else {
-            let why = format!("{} {} was removed", self.kind.name(), self.name);
+            let why = format!("{} {} was removed", self.kind.word(), self.name);
             return Some(Ending { code: memory.code.unwrap_or(1), why });
         };
         let failed_code = memory.code.filter(|code| *code != 0).unwrap_or(1);

@@ -107,7 +107,8 @@ pub fn state(job: Option<&Value>, pods: &[Value]) -> State {
     match job_end(job) {
         Some((true, _)) => State::Succeeded,
         Some((false, _)) => State::Failed,
-        None if is_ending(job) => State::Stopping,
+        // `posse stop` has it have no pods before it deletes it.
+        None if is_ending(job) || job["spec"]["parallelism"] == 0 => State::Stopping,
         None if job["spec"]["suspend"] == true => State::Suspended,
         // The controller has yet to see it, or waits before it makes another pod.
         None if by_pod.is_over() || by_pod == State::Stopping => State::Retrying,

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::common::access::Access;
+use crate::common::embedded::Embedded;
 use crate::common::posse::{Posse, Run, said};
 use crate::common::proxy::{Proxy, Verdict, status};
 use crate::common::scene::{APP, Scene, describe, is_running, name_of, uid_of};
@@ -495,6 +496,25 @@ pub fn submit_stopped(server: &dyn Server) {
     scene.finish();
 }
 
+/// The rights that `--create-rbac` gives are all that a run needs, to its end.
+pub fn submit_with_rights_of_its_own(_: &dyn Server) {
+    let own = Embedded::start_with(&["--rbac"]);
+    let scene = Scene::new(&own);
+    let account = json!({"driver": {"service_account": null}});
+    let submit =
+        run(&scene).executors(2).settings(account).begin(&["submit", "--create-rbac", "--logs"]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 2);
+    scene.end(&driver, End::Exit(0));
+    // A stop that could not see its executors go would be 12.
+    expect_exit(&submit, 0);
+    assert_eq!(describe(&pods_of(&scene, "executor")), "0 pods: ");
+    for word in [" WARN ", " ERROR "] {
+        assert!(!submit.stdout().contains(word), "{}", submit.stdout());
+    }
+    stop_and_finish(scene);
+}
+
 /// What a user may not do is refused in the server's words, and leaves nothing; only where that user
 /// may not take back what he made, it is named.
 pub fn submit_without_rights(server: &dyn Server) {
@@ -618,7 +638,7 @@ fn kill_container_of(_scene: &Scene<'_>, pod: &Value) {
 pub fn submit_wordcount(_: &dyn Server) {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = crate::common::scene::TempDir::new("wordcount");
-    let embedded = crate::common::embedded::Embedded::start_in(root);
+    let embedded = Embedded::start_in(root);
     let kubeconfig = dir.path().join("kubeconfig");
     std::fs::write(&kubeconfig, embedded.access(Who::Admin).kubeconfig("default")).unwrap();
     let output = crate::common::posse::command(dir.path())

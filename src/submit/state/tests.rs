@@ -71,7 +71,10 @@ fn a_state_in_a_word() {
     suspended["spec"]["suspend"] = json!(true);
     let mut stopping = job(json!({}));
     stopping["metadata"]["deletionTimestamp"] = json!("t");
+    let mut emptied = job(json!({}));
+    emptied["spec"]["parallelism"] = json!(0);
     for (job, pods, want) in [
+        (Some(emptied), vec![], State::Stopping),
         (Some(job(json!({}))), vec![], State::Pending),
         (Some(job(json!({}))), vec![running()], State::Running),
         (Some(job(json!({}))), vec![failed()], State::Retrying),
