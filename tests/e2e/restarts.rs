@@ -180,8 +180,10 @@ pub fn exclusive_waits_its_turn(server: &dyn Server) {
 pub fn exclusive_lost_to_another(server: &dyn Server) {
     let scene = Scene::new(server);
     let told = scene.file("told");
-    let script =
-        format!("trap 'touch {}; exit 7' TERM; while :; do sleep 0.1; done", told.display());
+    let script = format!(
+        "trap 'touch {}; exit 7' TERM; while kill -0 $PPID; do sleep 0.1; done",
+        told.display()
+    );
     let run = || scene.run().executors(2).instance("twins").arg("--exclusive");
     let loser = run().driver(&["sh", "-c", &script]).start();
     let before = scene.wait_running(2);
@@ -341,7 +343,10 @@ pub fn driver_node_shut_down(_server: &dyn Server) {
     let own = Embedded::start_with(&["--nodes", "3"]);
     let scene = Scene::new(&own);
     let end = scene.file("the.end");
-    let script = format!("until test -e {}; do sleep 0.05; done; echo the end", end.display());
+    let script = format!(
+        "until test -e {}; do kill -0 $PPID || exit 9; sleep 0.05; done; echo the end",
+        end.display()
+    );
     let settings = json!({"app": APP, "namespace": scene.namespace, "exclusive": true,
         "executors": [{"count": 6, "template": "pod.json"}],
         "shutdown": {"grace": "2s", "timeout": "2s"}});
