@@ -274,10 +274,8 @@ mod tests {
         Answer::Reply(code, json, status.to_string().into_bytes())
     }
 
-    #[test]
-    fn a_server_that_never_answers_does_not_hold_up_the_end() {
-        let server = TestServer::start(None, |_| Answer::Stall(Vec::new()));
-        let lease = LeaseSettings {
+    fn settings(server: &TestServer) -> LeaseSettings {
+        LeaseSettings {
             http: plain_client(server.address),
             scope: Scope::Instance,
             is_patient: false,
@@ -285,7 +283,13 @@ mod tests {
             selection: selection(),
             owner: None,
             identity: crate::runtime::lease::identity(None, 1),
-        };
+        }
+    }
+
+    #[test]
+    fn a_server_that_never_answers_does_not_hold_up_the_end() {
+        let server = TestServer::start(None, |_| Answer::Stall(Vec::new()));
+        let lease = settings(&server);
         let (sender, _receiver) = inbox();
         let clock = Clock::start();
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
@@ -301,15 +305,7 @@ mod tests {
 
     fn acquire(script: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Acquired {
         let server = TestServer::start(None, move |seen| script(seen.line()));
-        let lease = LeaseSettings {
-            http: plain_client(server.address),
-            scope: Scope::Instance,
-            is_patient: false,
-            namespace: "ns".to_owned(),
-            selection: selection(),
-            owner: None,
-            identity: crate::runtime::lease::identity(None, 1),
-        };
+        let lease = settings(&server);
         let (sender, receiver) = inbox();
         let (signals, clock) = (Signals::start().unwrap(), Clock::start());
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
