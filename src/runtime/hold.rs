@@ -150,8 +150,8 @@ pub struct LeaseSettings {
 pub enum Acquired {
     /// It is ours, and ids up to here may have been given before.
     Held { id_high_water: u64 },
-    /// Somebody asked for the end meanwhile.
-    Interrupted,
+    /// Somebody asked for the end meanwhile; who held it, where it was waited for.
+    Interrupted { holder: Option<String> },
     /// Another live posse holds the instance.
     HeldBy { holder: String },
     /// Our rights do not suffice for a Lease.
@@ -175,14 +175,14 @@ pub fn await_lease(
     let mut deadline = Instant::now() + timeout;
     let mut last = "no answer".to_owned();
     let mut n_not_found = 0;
-    let mut waited_for = String::new();
+    let mut waited_for: Option<String> = None;
     loop {
         let message = select! {
             recv(inbox) -> message => message,
             recv(signals.wake()) -> _ => {
                 // No driver is there yet whom a hang-up could concern.
                 if signals.take().any(Signal::is_stop_without_driver) {
-                    return Acquired::Interrupted;
+                    return Acquired::Interrupted { holder: waited_for };
                 }
                 continue;
             }
@@ -221,7 +221,7 @@ pub fn await_lease(
             }
             LeaseUpdate::Waiting { holder, until } => {
                 let wait = Duration::from_millis(until.since(clock.now()));
-                if waited_for != holder {
+                if waited_for.as_ref() != Some(&holder) {
                     info!(
                         "the {} is held by {holder}: it is taken over when that one gives it up, or \
                          in {} s if nothing moves",
@@ -229,7 +229,7 @@ pub fn await_lease(
                         wait.as_secs()
                     );
                 }
-                waited_for = holder;
+                waited_for = Some(holder);
                 deadline = Instant::now() + wait + timeout;
             }
             LeaseUpdate::IdsReserved { .. } | LeaseUpdate::Lost { .. } => {}

@@ -4,6 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use posse::wire::yaml::Node;
@@ -165,6 +166,10 @@ pub fn exclusive_waits_its_turn(server: &dyn Server) {
     });
     stays_true(Duration::from_secs(1), "it goes on waiting", || !second.is_over());
     assert_eq!(uids(&scene.wait_running(1)), uids(&of_first), "nothing is made by it");
+    let third = run(&pods[1]).driver(&["true"]).start();
+    wait_for(PATIENCE, "the third to wait", || third.stderr().contains("the application is held"));
+    third.signal(Signal::TERM);
+    third.expect_exit(3);
     first.stop();
     let of_second = wait_of(&scene, 1, |instance| instance != instance_of(&of_first[0]));
     assert_eq!(executor_id(&of_second[0]), 1);
