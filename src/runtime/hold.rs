@@ -150,8 +150,8 @@ pub struct LeaseSettings {
 pub enum Acquired {
     /// It is ours, and ids up to here may have been given before.
     Held { id_high_water: u64 },
-    /// Somebody asked for the end meanwhile.
-    Interrupted,
+    /// Somebody asked for the end meanwhile; who held it, where it was waited for.
+    Interrupted { holder: Option<String> },
     /// Another live posse holds the instance.
     HeldBy { holder: String },
     /// Our rights do not suffice for a Lease.
@@ -175,14 +175,14 @@ pub fn await_lease(
     let mut deadline = Instant::now() + timeout;
     let mut last = "no answer".to_owned();
     let mut n_not_found = 0;
-    let mut waited_for = String::new();
+    let mut waited_for: Option<String> = None;
     loop {
         let message = select! {
             recv(inbox) -> message => message,
             recv(signals.wake()) -> _ => {
                 // No driver is there yet whom a hang-up could concern.
                 if signals.take().any(Signal::is_stop_without_driver) {
-                    return Acquired::Interrupted;
+                    return Acquired::Interrupted { holder: waited_for };
                 }
                 continue;
             }
@@ -221,7 +221,7 @@ pub fn await_lease(
             }
             LeaseUpdate::Waiting { holder, until } => {
                 let wait = Duration::from_millis(until.since(clock.now()));
-                if waited_for != holder {
+                if waited_for.as_ref() != Some(&holder) {
                     info!(
                         "the {} is held by {holder}: it is taken over when that one gives it up, or \
                          in {} s if nothing moves",
@@ -229,7 +229,7 @@ pub fn await_lease(
                         wait.as_secs()
                     );
                 }
-                waited_for = holder;
+                waited_for = Some(holder);
                 deadline = Instant::now() + wait + timeout;
             }
             LeaseUpdate::IdsReserved { .. } | LeaseUpdate::Lost { .. } => {}
@@ -274,10 +274,8 @@ mod tests {
         Answer::Reply(code, json, status.to_string().into_bytes())
     }
 
-    #[test]
-    fn a_server_that_never_answers_does_not_hold_up_the_end() {
-        let server = TestServer::start(None, |_| Answer::Stall(Vec::new()));
-        let lease = LeaseSettings {
+    fn settings(server: &TestServer) -> LeaseSettings {
+        LeaseSettings {
             http: plain_client(server.address),
             scope: Scope::Instance,
             is_patient: false,
@@ -285,7 +283,13 @@ mod tests {
             selection: selection(),
             owner: None,
             identity: crate::runtime::lease::identity(None, 1),
-        };
+        }
+    }
+
+    #[test]
+    fn a_server_that_never_answers_does_not_hold_up_the_end() {
+        let server = TestServer::start(None, |_| Answer::Stall(Vec::new()));
+        let lease = settings(&server);
         let (sender, _receiver) = inbox();
         let clock = Clock::start();
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
@@ -301,15 +305,7 @@ mod tests {
 
     fn acquire(script: impl Fn(&str) -> Answer + Send + Sync + 'static) -> Acquired {
         let server = TestServer::start(None, move |seen| script(seen.line()));
-        let lease = LeaseSettings {
-            http: plain_client(server.address),
-            scope: Scope::Instance,
-            is_patient: false,
-            namespace: "ns".to_owned(),
-            selection: selection(),
-            owner: None,
-            identity: crate::runtime::lease::identity(None, 1),
-        };
+        let lease = settings(&server);
         let (sender, receiver) = inbox();
         let (signals, clock) = (Signals::start().unwrap(), Clock::start());
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();

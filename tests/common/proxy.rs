@@ -171,6 +171,14 @@ impl Proxy {
         *self.acceptor.lock().expect("no panic in here") = Some(acceptor);
     }
 
+    /// True where everything that was sent has been dealt with, and whoever sent it is gone: there is
+    /// no connection but those of watches.
+    pub fn is_quiet(&self) -> bool {
+        let watches = self.shared.watches.lock().expect("no panic in here").clone();
+        let connections = self.shared.connections.lock().expect("no panic in here");
+        connections.keys().all(|id| watches.contains(id))
+    }
+
     /// The way on, for a test that sends something later than posse did.
     pub fn upstream(&self) -> &Upstream {
         &self.shared.upstream

@@ -211,6 +211,8 @@ fn play(server: &dyn Server, job: &Job) -> (Vec<String>, bool) {
     lead(&scene, &last, 1, |_| {});
     let is_struck = gate.is_struck.load(Ordering::SeqCst);
     if is_struck {
+        // A server does not take back what it was sent.
+        wait_for(PATIENCE, "its last calls to be dealt with", || proxy.is_quiet());
         if let Some(pod) = &first_pod {
             end_driver(&scene, pod, job.heir);
         }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use posse::wire::yaml::Node;
@@ -165,6 +166,10 @@ pub fn exclusive_waits_its_turn(server: &dyn Server) {
     });
     stays_true(Duration::from_secs(1), "it goes on waiting", || !second.is_over());
     assert_eq!(uids(&scene.wait_running(1)), uids(&of_first), "nothing is made by it");
+    let third = run(&pods[1]).driver(&["true"]).start();
+    wait_for(PATIENCE, "the third to wait", || third.stderr().contains("the application is held"));
+    third.signal(Signal::TERM);
+    third.expect_exit(3);
     first.stop();
     let of_second = wait_of(&scene, 1, |instance| instance != instance_of(&of_first[0]));
     assert_eq!(executor_id(&of_second[0]), 1);
@@ -180,8 +185,10 @@ pub fn exclusive_waits_its_turn(server: &dyn Server) {
 pub fn exclusive_lost_to_another(server: &dyn Server) {
     let scene = Scene::new(server);
     let told = scene.file("told");
-    let script =
-        format!("trap 'touch {}; exit 7' TERM; while :; do sleep 0.1; done", told.display());
+    let script = format!(
+        "trap 'touch {}; exit 7' TERM; while kill -0 $PPID; do sleep 0.1; done",
+        told.display()
+    );
     let run = || scene.run().executors(2).instance("twins").arg("--exclusive");
     let loser = run().driver(&["sh", "-c", &script]).start();
     let before = scene.wait_running(2);
@@ -341,7 +348,10 @@ pub fn driver_node_shut_down(_server: &dyn Server) {
     let own = Embedded::start_with(&["--nodes", "3"]);
     let scene = Scene::new(&own);
     let end = scene.file("the.end");
-    let script = format!("until test -e {}; do sleep 0.05; done; echo the end", end.display());
+    let script = format!(
+        "until test -e {}; do kill -0 $PPID || exit 9; sleep 0.05; done; echo the end",
+        end.display()
+    );
     let settings = json!({"app": APP, "namespace": scene.namespace, "exclusive": true,
         "executors": [{"count": 6, "template": "pod.json"}],
         "shutdown": {"grace": "2s", "timeout": "2s"}});

@@ -16,7 +16,7 @@ use crate::core::rng::Rng;
 use crate::kube::owner::DriverPod;
 use crate::runtime::engine::START_TIMEOUT_MS;
 use crate::runtime::hold::{
-    ABANDON_TIMEOUT, Acquired, Hold, IdKeeper, LeaseHandle, LeaseSettings, await_lease,
+    self, ABANDON_TIMEOUT, Acquired, Hold, IdKeeper, LeaseHandle, LeaseSettings, await_lease,
 };
 use crate::runtime::inbox::Message;
 use crate::runtime::lease;
@@ -152,7 +152,14 @@ impl Run<'_> {
             Acquired::Held { id_high_water } => return Ok(Ok((handle, id_high_water))),
             Acquired::NoRights { message } => Ok(Err(message)),
             Acquired::HeldBy { holder } => Err(held_by(scope, selection, &holder)),
-            Acquired::Interrupted => Err(Failure::new(Code::Clean, "interrupted before the start")),
+            Acquired::Interrupted { holder: None } => {
+                Err(Failure::new(Code::Clean, "interrupted before the start"))
+            }
+            // Nobody may take it for an application that has done its work.
+            Acquired::Interrupted { holder: Some(holder) } => Err(Failure::new(
+                Code::Server,
+                format!("interrupted while {holder} held the {}", hold::what(scope)),
+            )),
             Acquired::Refused { message } => {
                 let message = format!("{}: {message}", self.server.http.server());
                 Err(Failure::new(Code::Server, message))
