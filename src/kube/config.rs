@@ -117,7 +117,6 @@ pub struct Cluster {
     pub(crate) tls_server_name: Option<String>,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) identity: Identity,
-    pub(crate) compression: bool,
 }
 
 /// A pod that a token is bound to.

@@ -56,7 +56,6 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
             bearer: Bearer::TokenFile { path: token, first },
             ..Identity::default()
         },
-        compression: true,
     })
 }
 

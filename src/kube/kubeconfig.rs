@@ -330,7 +330,6 @@ fn endpoint(
         tls_server_name,
         proxy,
         identity: Identity::default(),
-        compression: !raw.disable_compression,
     })
 }
 
@@ -382,7 +381,7 @@ fn exec_cluster(
     if let Some(url) = raw.proxy_url.clone() {
         info["proxy-url"] = url.into();
     }
-    if !cluster.compression {
+    if raw.disable_compression {
         info["disable-compression"] = true.into();
     }
     match &raw.exec_extension {

@@ -172,7 +172,6 @@ pub(crate) fn plain_client(address: SocketAddr) -> Http {
         tls_server_name: None,
         proxy: None,
         identity: Identity::default(),
-        compression: false,
     };
     Http::connect(cluster).unwrap()
 }

@@ -99,7 +99,6 @@ impl Transfer {
             trust,
             tls_server_name: None,
             identity: Identity::default(),
-            compression: false,
         };
         let settings = match cluster.server.tls {
             true => Some(Material::read(&cluster, None)?.settings(&cluster)?),

@@ -201,7 +201,6 @@ fn a_full_one_is_read_whole() {
     assert_eq!((rancher.server.port, rancher.server.prefix.as_str()), (443, "/k8s/clusters/c-abc"));
     assert_eq!(rancher.namespace, "analytics");
     assert_eq!(rancher.tls_server_name.as_deref(), Some("kube.internal"));
-    assert!(!rancher.compression);
     assert_eq!(rancher.proxy.as_ref().map(|proxy| proxy.host()), Some("10.0.0.1"));
     let Trust::Roots(roots) = &rancher.trust else { panic!("{rancher:?}") };
     assert!(
