@@ -291,8 +291,17 @@ mod tests {
         };
         let mut going = executor("wc", "Running");
         going["metadata"]["deletionTimestamp"] = json!(made);
+        // An earlier Job's, not collected yet.
+        let old = labelled(
+            "wc",
+            "driver",
+            json!({"metadata": {"name": "wc-driver-z", "uid": "old",
+            "ownerReferences": [{"uid": "gone"}]}, "spec": {"containers": []},
+            "status": {"phase": "Failed"}}),
+        );
         let pods = [
             driver,
+            old,
             executor("wc", "Running"),
             executor("wc", "Pending"),
             executor("wc", "Failed"),
