@@ -16,7 +16,7 @@ use crate::core::refusal::Refusal;
 use crate::kube::objects::{Kind, LogQuery, Objects};
 use crate::kube::story::Witness;
 use crate::runtime::signals::Signals;
-use crate::submit::apps::{App, age, find};
+use crate::submit::apps::{App, age, find, of_keeper};
 use crate::submit::follow::{Follower, Say, find_keeper};
 use crate::submit::logs::LogFollower;
 use crate::submit::state::{is_final, main_container, name_of, newest, uid_of};
@@ -144,7 +144,12 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         }
     }
     let pods = match args.executor {
-        None => stop::drivers(&objects, &args.app).map_err(refused)?,
+        None => {
+            let keeper = find_keeper(&objects, &args.app).map_err(refused)?;
+            let job = keeper.filter(|(kind, _)| *kind == Kind::Job).map(|(_, job)| job);
+            let pods = stop::drivers(&objects, &args.app).map_err(refused)?;
+            of_keeper(job.as_ref(), pods)
+        }
         id @ Some(_) => {
             let witness = Witness::new(place.connection.http.clone(), place.namespace.as_str());
             witness.executors(&args.app, id).map_err(refused)?

@@ -6,8 +6,11 @@ use serde_json::{Value, json};
 
 use crate::core::refusal::Refusal;
 use crate::kube::objects::{Kind, Objects};
+use crate::submit::follow::is_owned;
 use crate::submit::plan::driver_selector;
-use crate::submit::state::{State, driver_status, exit_code, is_final, name_of, newest, state};
+use crate::submit::state::{
+    State, driver_status, exit_code, is_final, name_of, newest, state, uid_of,
+};
 use crate::wire::labels::{APP, COMPONENT, DRIVER, EXECUTORS, INSTANCE, MANAGED_BY};
 use crate::wire::names;
 
@@ -125,6 +128,7 @@ fn key_of(object: &Value) -> Option<(&str, &str)> {
 
 fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
     let Parts { job, drivers, executors } = parts;
+    let drivers = &of_keeper(*job, drivers.clone());
     let driver = newest(drivers);
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let live: Vec<&&Value> = executors
@@ -162,6 +166,15 @@ fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
             None => created.min(),
         },
     }
+}
+
+/// The driver's pods without those of an earlier Job of the name, which are yet to be collected.
+#[must_use]
+pub fn of_keeper(job: Option<&Value>, mut pods: Vec<Value>) -> Vec<Value> {
+    if let Some(job) = job {
+        pods.retain(|pod| is_owned(pod, uid_of(job)));
+    }
+    pods
 }
 
 /// True where the name fits the pattern, in which `*` stands for any letters and `?` for one.
@@ -258,13 +271,14 @@ mod tests {
         let job = labelled(
             "wc",
             "driver",
-            json!({"metadata": {"creationTimestamp": made,
+            json!({"metadata": {"creationTimestamp": made, "uid": "j",
             "annotations": {EXECUTORS: "3"}}, "status": {"failed": 1}}),
         );
         let driver = labelled(
             "wc",
             "driver",
-            json!({"metadata": {"name": "wc-driver-x", "uid": "u"},
+            json!({"metadata": {"name": "wc-driver-x", "uid": "u",
+            "ownerReferences": [{"uid": "j"}]},
             "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}}),
         );
         let executor = |app: &str, phase: &str| {
@@ -277,8 +291,17 @@ mod tests {
         };
         let mut going = executor("wc", "Running");
         going["metadata"]["deletionTimestamp"] = json!(made);
+        // An earlier Job's, not collected yet.
+        let old = labelled(
+            "wc",
+            "driver",
+            json!({"metadata": {"name": "wc-driver-z", "uid": "old",
+            "ownerReferences": [{"uid": "gone"}]}, "spec": {"containers": []},
+            "status": {"phase": "Failed"}}),
+        );
         let pods = [
             driver,
+            old,
             executor("wc", "Running"),
             executor("wc", "Pending"),
             executor("wc", "Failed"),
