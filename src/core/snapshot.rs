@@ -1,8 +1,9 @@
 //! Owns what the server last said: pods by uid, and the position in its history. Applies lists,
 //! events and answers by version; never moves a pod back. What a change means is `reconciler`'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use crate::core::gather;
 use crate::core::ids::{Uid, Version};
 use crate::core::input::{List, Mark, PodEvent};
 use crate::core::pod::Pod;
@@ -130,7 +131,7 @@ impl Snapshot {
         }
         // It may lag behind the watch.
         let is_old = is_before(list.version, self.position);
-        let listed: BTreeSet<Uid> = list.pods.iter().map(|pod| pod.uid.clone()).collect();
+        let listed = gather::set(list.pods.iter().map(|pod| pod.uid.clone()));
         let mut changes = Vec::new();
         let gone: Vec<Uid> = self
             .pods

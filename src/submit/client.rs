@@ -118,9 +118,12 @@ impl Submission<'_> {
         let mut found = Vec::new();
         let own = self.manifests.all().filter_map(Kind::of);
         // An application may have been a Job before and be a Pod now.
-        let mut kinds: Vec<Kind> = own.chain([Kind::Job, Kind::Pod]).collect();
-        kinds.sort_unstable();
-        kinds.dedup();
+        let mut kinds: Vec<Kind> = Vec::new();
+        for kind in own.chain([Kind::Job, Kind::Pod]) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
         let keeper_kind = Kind::of(&self.manifests.keeper);
         let name = self.plan.name();
         for kind in kinds {

@@ -303,9 +303,14 @@ fn ids(fields: &Map<String, Value>) -> Result<BTreeSet<ExecutorId>, BadCall> {
     const FIELD: &str = "executors";
     let list = fields.get(FIELD).ok_or_else(|| BadCall::new(FIELD, "is missing"))?;
     let list = list.as_array().ok_or_else(|| BadCall::new(FIELD, "must be a list of numbers"))?;
-    let ids = list.iter().map(|id| id.as_u64().filter(|&id| id > 0).map(ExecutorId));
-    ids.collect::<Option<_>>()
-        .ok_or_else(|| BadCall::new(FIELD, "must hold executor ids: whole numbers from 1"))
+    let mut ids = BTreeSet::new();
+    for id in list {
+        let id = id.as_u64().filter(|&id| id > 0).map(ExecutorId);
+        ids.insert(
+            id.ok_or_else(|| BadCall::new(FIELD, "must hold executor ids: whole numbers from 1"))?,
+        );
+    }
+    Ok(ids)
 }
 
 /// A reason goes into events and logs: a line, not a book.

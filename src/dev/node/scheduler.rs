@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::nodes::CORDON;
+use crate::core::gather;
 use crate::dev::api::Api;
 use crate::dev::controllers::tolerates;
 use crate::dev::events::{self, Note};
@@ -405,9 +406,9 @@ fn expression(requirement: &Value) -> String {
 
 fn resources(given: Option<&Value>) -> Resources {
     let given = given.and_then(Value::as_object).into_iter().flatten();
-    given
-        .filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?)))
-        .collect()
+    let parsed =
+        given.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?)));
+    gather::map(parsed)
 }
 
 fn add(sum: &mut Resources, name: &str, amount: Quantity) {

@@ -1,12 +1,12 @@
 //! Owns the columns of each kind's Table and what stands in them. Pure: an object in, a row out.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
 use super::age::{age, human};
 use super::pods;
+use crate::core::gather;
 use crate::dev::kind::Kind;
 use crate::dev::object::{array_at, text_at};
 use crate::dev::time;
@@ -297,15 +297,14 @@ fn node(object: &Value, now: &str) -> Vec<Value> {
     }
     let empty = Map::new();
     let labels = object.pointer("/metadata/labels").and_then(Value::as_object).unwrap_or(&empty);
-    let roles: BTreeSet<&str> = labels
-        .iter()
-        .filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
+    let roles = labels.iter().filter_map(|(key, value)| {
+        match key.strip_prefix("node-role.kubernetes.io/") {
             Some(role) => Some(role),
             None if key == "kubernetes.io/role" => value.as_str(),
             None => None,
-        })
-        .filter(|role| !role.is_empty())
-        .collect();
+        }
+    });
+    let roles = gather::set(roles.filter(|role| !role.is_empty()));
     let roles: Vec<&str> = roles.into_iter().collect();
     let address = |kind: &str| {
         let addresses = array_at(object, "/status/addresses");
@@ -446,10 +445,8 @@ fn external_ip(service: &Value) -> String {
         "ExternalName" => text_at(service, "/spec/externalName").to_owned(),
         "LoadBalancer" => {
             let ingress = array_at(service, "/status/loadBalancer/ingress").iter();
-            let given: BTreeSet<&str> = ingress
-                .map(|point| or(text_at(point, "/ip"), text_at(point, "/hostname")))
-                .filter(|address| !address.is_empty())
-                .collect();
+            let given = ingress.map(|point| or(text_at(point, "/ip"), text_at(point, "/hostname")));
+            let given = gather::set(given.filter(|address| !address.is_empty()));
             let all: Vec<&str> =
                 given.into_iter().chain([own.as_str()]).filter(|a| !a.is_empty()).collect();
             or(&all.join(","), "<pending>").to_owned()

@@ -48,13 +48,15 @@ struct RawExec {
 impl RawUser {
     pub(super) fn read(user: &Section<'_>) -> Result<Self, section::ConfigError> {
         let extra = user.section("as-user-extra")?;
-        let values =
-            |entry: &Entry| Ok((entry.key.clone(), extra.texts(&entry.key)?.unwrap_or_default()));
+        let mut as_user_extra = BTreeMap::new();
+        for Entry { key, .. } in extra.entries() {
+            as_user_extra.insert(key.clone(), extra.texts(key)?.unwrap_or_default());
+        }
         Ok(Self {
             as_user: user.given("as")?,
             as_groups: user.texts("as-groups")?.unwrap_or_default(),
             as_uid: user.given("as-uid")?,
-            as_user_extra: extra.entries().iter().map(values).collect::<Result<_, _>>()?,
+            as_user_extra,
             has_auth_provider: user.get("auth-provider").is_some(),
             client_certificate: user.given("client-certificate")?,
             client_certificate_data: user.given("client-certificate-data")?,

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::environment::{Blocked, Env, expand};
 use super::sandbox::Mount;
+use crate::core::gather;
 use crate::dev::api::Api;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{array_at, text_at};
@@ -48,12 +49,10 @@ pub(super) fn set_up(api: &Api, pod: &Value, pod_folder: &Path) -> Result<(), St
 }
 
 fn used(pod: &Value) -> BTreeSet<&str> {
-    ["/spec/initContainers", "/spec/containers"]
-        .iter()
-        .flat_map(|list| array_at(pod, list))
-        .flat_map(|container| array_at(container, "/volumeMounts"))
-        .map(|mount| text_at(mount, "/name"))
-        .collect()
+    let lists = ["/spec/initContainers", "/spec/containers"];
+    let containers = lists.iter().flat_map(|list| array_at(pod, list));
+    let mounts = containers.flat_map(|container| array_at(container, "/volumeMounts"));
+    gather::set(mounts.map(|mount| text_at(mount, "/name")))
 }
 
 fn set_up_one(api: &Api, pod: &Value, volume: &Value, pod_folder: &Path) -> Result<(), String> {

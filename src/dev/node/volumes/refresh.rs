@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use serde_json::Value;
 
 use super::{VOLUMES, atomic, content, stamp};
+use crate::core::gather;
 use crate::dev::api::Api;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::logs;
@@ -77,7 +78,7 @@ impl Look {
             let after = std::mem::replace(&mut self.seen, state.store.version());
             let changed: Option<BTreeSet<Key>> = match state.store.changes_after(after) {
                 Ok(changes) if after > 0 => {
-                    Some(changes.map(|change| change.now.key.clone()).collect())
+                    Some(gather::set(changes.map(|change| change.now.key.clone())))
                 }
                 Ok(_) | Err(_) => None,
             };
