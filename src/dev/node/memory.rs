@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use super::tree;
+
 /// The pages of `/proc` are so long on every machine that this runs on.
 fn page_bytes() -> u64 {
     u64::try_from(rustix::param::page_size()).unwrap_or(4096)
@@ -12,12 +14,8 @@ fn page_bytes() -> u64 {
 /// each: an upper bound that is cheap to read.
 pub(super) fn groups() -> BTreeMap<u32, (u64, Vec<u32>)> {
     let mut groups: BTreeMap<u32, (u64, Vec<u32>)> = BTreeMap::new();
-    let Ok(entries) = fs::read_dir("/proc") else { return groups };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let page = page_bytes();
-    for pid in pids {
-        // Gone meanwhile: it holds nothing.
-        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+    for (pid, stat) in tree::processes() {
         if let Some((group, pages)) = group_and_pages(&stat) {
             let entry = groups.entry(group).or_default();
             entry.0 = entry.0.saturating_add(pages.saturating_mul(page));
@@ -27,10 +25,9 @@ pub(super) fn groups() -> BTreeMap<u32, (u64, Vec<u32>)> {
     groups
 }
 
-/// The fields 5 and 24 of a process's `stat`; the name before them may hold anything.
+/// The fields 5 and 24 of a process's `stat`.
 fn group_and_pages(stat: &str) -> Option<(u32, u64)> {
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
+    let fields = tree::fields(stat)?;
     Some((fields.get(2)?.parse().ok()?, fields.get(21)?.parse().ok()?))
 }
 

@@ -20,6 +20,7 @@ mod sources;
 mod start;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod volumes;
 
 use std::io;

@@ -9,10 +9,13 @@ use std::process::{Child, ExitStatus};
 use std::thread;
 
 use crossbeam_channel::Sender;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 
 use super::Input;
 use super::start::{NotStarted, Prepared};
+use super::tree;
 
 /// A waiting thread does nothing else.
 const WAITER_STACK_BYTES: usize = 64 << 10;
@@ -62,14 +65,22 @@ impl Process {
         self.signal_group(Signal::TERM);
     }
 
+    /// Kills the whole container: who left the group, as a driver under `posse run` does, is in it
+    /// all the same.
     pub(super) fn kill(&self) {
+        let descendants = tree::descendants(self.child.id());
         self.signal_group(Signal::KILL);
+        for pid in descendants.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+        {
+            // It may have ended with the group.
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 
     /// The exit code of a process that has ended: 128 + N for signal N. What it left behind in its
     /// group is killed, as a container ends with its first process.
     pub(super) fn reap(mut self) -> i32 {
-        self.kill();
+        self.signal_group(Signal::KILL);
         // Where somebody else has reaped it, a container runtime says 137.
         self.child.wait().map_or(LOST, exit_code)
     }

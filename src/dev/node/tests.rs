@@ -462,6 +462,20 @@ fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
 }
 
 #[test]
+fn who_left_the_containers_group_ends_with_it() {
+    let fixture = start(|_| {});
+    // As `posse run` has its driver: a group of its own.
+    fixture.create(&pod("a", "setsid sh -c 'echo $$$$; exec sleep 100' & wait"));
+    fixture.in_phase("a", "Running");
+    let pid = fixture.wait_for_log("a", "", "\n").trim().to_owned();
+    let alive = || std::path::Path::new("/proc").join(&pid).exists();
+    assert!(alive());
+    let path = "/api/v1/namespaces/default/pods/a?gracePeriodSeconds=0";
+    assert_eq!(fixture.delete(path).status, 200);
+    eventually("the process's end", || (!alive()).then_some(()));
+}
+
+#[test]
 fn the_last_run_is_the_previous_one_while_the_next_is_awaited() {
     let fixture = start(|_| {});
     let mut spec = pod("a", "echo run; exit 1");
