@@ -344,7 +344,8 @@ pub fn submit_interrupted(server: &dyn Server) {
     let submit = run_with(&scene, &proxy.access()).begin(&["submit"]);
     wait_for(PATIENCE, "the service's request", || is_there.load(Ordering::SeqCst));
     assert_eq!(made(&scene), ["configmaps/shop-driver"]);
-    submit.signal(Signal::INT);
+    // As INT, which a shell has its background jobs ignore.
+    submit.signal(Signal::TERM);
     wait_for(PATIENCE, "a word on it", || submit.stderr().contains("interrupted: "));
     may_go.store(true, Ordering::SeqCst);
     expect_exit(&submit, 130);
@@ -468,7 +469,8 @@ pub fn submit_detached(server: &dyn Server) {
     let submit = run(&scene).begin(&["submit"]);
     let driver = wait_driver(&scene, "");
     wait_for(PATIENCE, "the wait to have begun", || submit.stderr().contains("runs on "));
-    submit.signal(Signal::INT);
+    // As INT, which a shell has its background jobs ignore.
+    submit.signal(Signal::TERM);
     expect_exit(&submit, 130);
     let said = submit.stderr();
     assert!(said.contains("application shop runs on: `posse logs shop -f`"), "{said}");
