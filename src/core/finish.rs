@@ -207,8 +207,7 @@ impl Finish {
     fn begin_stop(&mut self) -> Vec<Order> {
         self.phase = Phase::Stopping;
         // However a driver ends that was told to: that is no failure of the application's.
-        let is_unasked = self.signalled_at.is_none();
-        let has_failed = self.driver_code.is_some_and(|code| code != 0 && is_unasked)
+        let has_failed = self.driver_code.is_some_and(|code| code != 0 && !self.is_signalled)
             || matches!(self.verdict, Some(Verdict::BudgetSpent(_) | Verdict::DriverSilent { .. }));
         vec![Order::Stop(StopOrder { keep: self.keeps(), spare_evidence: has_failed })]
     }
