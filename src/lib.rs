@@ -12,6 +12,7 @@
 //! binary.
 
 pub mod cli;
+pub mod clock;
 pub mod control;
 pub mod core;
 #[cfg(feature = "dev")]

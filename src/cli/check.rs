@@ -16,7 +16,6 @@ use crate::cli::run::ground::doubt_about;
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, GroupSettings, RunSettings};
 use crate::cli::{World, print};
-use crate::core::gather;
 use crate::core::pod_text::Shape;
 use crate::core::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
@@ -255,7 +254,7 @@ impl Checks {
             let each = self.template(&settings, group);
             let all =
                 each.0.iter().map(|(name, amount)| (name.clone(), amount.times(group.spec.target)));
-            usage.add(&Amounts(gather::map(all)));
+            usage.add(&Amounts(all.into_iter().collect()));
         }
         self.settings = Some(settings);
         Some(usage)

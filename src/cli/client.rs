@@ -12,7 +12,6 @@ use crate::control::address::default_folders;
 use crate::control::client::{Client, ClientError, Whom};
 use crate::control::table::status_table;
 use crate::core::command::AfterKill;
-use crate::core::gather;
 use crate::core::ids::ExecutorId;
 use crate::wire::control::{Killed, target_body};
 
@@ -56,7 +55,7 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
 /// # Errors
 /// There is no such run, or it refuses.
 pub fn kill(args: &KillArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let ids: BTreeSet<ExecutorId> = gather::set(args.ids.iter().copied().map(ExecutorId));
+    let ids: BTreeSet<ExecutorId> = args.ids.iter().copied().map(ExecutorId).collect();
     let after = match args.target {
         Some(target) => AfterKill::Target(target),
         None if args.no_replace => AfterKill::Lower,

@@ -11,7 +11,6 @@ pub mod command;
 pub mod event;
 pub mod executors;
 pub mod finish;
-pub mod gather;
 pub mod growth;
 pub mod hearing;
 pub mod idalloc;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::command::{AfterKill, Command, Reply};
 use crate::core::event::{DeleteCause, LossReason};
-use crate::core::gather;
 use crate::core::ids::{ExecutorId, GroupName};
 use crate::core::loss::Loss;
 use crate::core::reconciler::Reconciler;
@@ -100,9 +99,10 @@ impl Reconciler {
 
     /// The group that all of these belong to, else the only one there is. An error: several.
     fn only_group(&self, ids: &[ExecutorId]) -> Result<Option<GroupName>, ()> {
-        let groups: BTreeSet<&GroupName> = gather::set(
-            ids.iter().filter_map(|&id| self.executors.get(id).map(|executor| &executor.group)),
-        );
+        let groups: BTreeSet<&GroupName> = ids
+            .iter()
+            .filter_map(|&id| self.executors.get(id).map(|executor| &executor.group))
+            .collect();
         let mut all = self.executors.groups.keys();
         match (groups.len(), groups.first(), all.next(), all.next()) {
             (0, _, Some(only), None) => Ok(Some(only.clone())),

@@ -1,9 +1,8 @@
 //! Owns what the server last said: pods by uid, and the position in its history. Applies lists,
 //! events and answers by version; never moves a pod back. What a change means is `reconciler`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core::gather;
 use crate::core::ids::{Uid, Version};
 use crate::core::input::{List, Mark, PodEvent};
 use crate::core::pod::Pod;
@@ -131,7 +130,7 @@ impl Snapshot {
         }
         // It may lag behind the watch.
         let is_old = is_before(list.version, self.position);
-        let listed = gather::set(list.pods.iter().map(|pod| pod.uid.clone()));
+        let listed = list.pods.iter().map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>();
         let mut changes = Vec::new();
         let gone: Vec<Uid> = self
             .pods

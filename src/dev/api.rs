@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
 
+use crate::clock::Clock;
 use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::deletion::{Collector, Deleted};
@@ -33,7 +34,6 @@ use crate::dev::table::Form;
 use crate::dev::time;
 use crate::dev::watch::Watch;
 use crate::dev::write;
-use crate::runtime::clock::Clock;
 use crate::serve::Request;
 
 /// The API server without its sockets.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::core::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
@@ -19,7 +20,6 @@ use crate::dev::kubeconfig::{self, Access};
 use crate::dev::node::{self, Node};
 use crate::dev::rbac;
 use crate::dev::server::{self, Door};
-use crate::runtime::clock::Clock;
 
 /// How an embedded cluster is to be.
 #[derive(Clone, Debug)]

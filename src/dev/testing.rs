@@ -14,8 +14,8 @@ use super::faults::Faults;
 use super::state::State;
 use super::store::Store;
 use super::{Cluster, Options};
+use crate::clock::Clock;
 use crate::core::rng::Rng;
-use crate::runtime::clock::Clock;
 
 /// One whole answer.
 #[derive(Debug)]

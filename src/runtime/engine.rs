@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, error, info, warn};
 
+use crate::clock::Clock;
 use crate::core::action::{Action, Verdict};
 use crate::core::event::Event;
 use crate::core::finish::{Finish, Order, Outcome};
@@ -22,7 +23,6 @@ use crate::core::reconciler::Reconciler;
 use crate::core::refusal::{Class, Refusal};
 use crate::core::stop::StopOrder;
 use crate::core::time::Millis;
-use crate::runtime::clock::Clock;
 use crate::runtime::driver::{Driver, DriverEnv, Reaper};
 use crate::runtime::events::EventLog;
 use crate::runtime::hold;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::clock::Clock;
 use crate::control::{Events, Read};
 use crate::core::event::Event;
 use crate::core::time::Millis;
-use crate::runtime::clock::Clock;
 use crate::runtime::worker::Worker;
 use crate::wire::event;
 use crate::wire::time::Epoch;

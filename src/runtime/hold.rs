@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use log::{info, warn};
 
+use crate::clock::Clock;
 use crate::core::ids::ExecutorId;
 use crate::core::lease::{Identity, LeaseUpdate, Release, Scope};
 use crate::core::refusal::{Class, Refusal};
@@ -15,7 +16,6 @@ use crate::kube::api::Leases;
 use crate::kube::http::Http;
 use crate::kube::leftovers::Leftovers;
 use crate::kube::owner::DriverPod;
-use crate::runtime::clock::Clock;
 use crate::runtime::inbox::Message;
 use crate::runtime::lease::{LeaseCommand, LeaseKeeper, keep};
 use crate::runtime::signals::{Signal, Signals};

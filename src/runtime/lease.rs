@@ -6,13 +6,13 @@ use std::{fs, io, process};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 
+use crate::clock::Clock;
 use crate::core::ids::ExecutorId;
 use crate::core::lease::{Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Scope, Step};
 use crate::core::refusal::Refusal;
 use crate::core::rng::Rng;
 use crate::kube::api::Leases;
 use crate::kube::leftovers::Leftovers;
-use crate::runtime::clock::Clock;
 use crate::wire::build::Owner;
 use crate::wire::labels::Selection;
 use crate::wire::lease::{LeaseObject, name_of};

@@ -1,6 +1,5 @@
 //! Threads, channels, the one clock, signals, the driver process and the loop.
 
-pub mod clock;
 pub mod drafts;
 pub mod driver;
 pub mod engine;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use log::{info, warn};
 
+use crate::clock::Clock;
 use crate::core::rng::Rng;
 use crate::core::sweep::{News, Step, Sweep};
 use crate::kube::leftovers::Leftovers;
-use crate::runtime::clock::Clock;
 
 /// What the sweeper works with.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use log::warn;
 
+use crate::clock::Clock;
 use crate::core::ids::ExecutorId;
 use crate::core::input::{Input, ListSource};
 use crate::core::lease::Release;
@@ -16,7 +17,6 @@ use crate::core::rng::Rng;
 use crate::kube::api::Pods;
 use crate::kube::leftovers::Leftovers;
 use crate::kube::owner::DriverPod;
-use crate::runtime::clock::Clock;
 use crate::runtime::engine::{SharedMark, Upstream};
 use crate::runtime::hold::{Hold, IdKeeper};
 use crate::runtime::inbox::Message;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError, bounded};
 
+use crate::clock::Clock;
 use crate::core::ids::{Uid, Version};
 use crate::core::input::{Input, List, ListSource, Mark, PodEvent};
 use crate::core::pod::Pod;
@@ -18,7 +19,6 @@ use crate::core::time::Millis;
 use crate::core::watch::{End, Step, WatchMachine};
 use crate::kube::api::{Listed, Pods};
 use crate::kube::http::{Stream, StreamHandle};
-use crate::runtime::clock::Clock;
 use crate::wire::watch::{LineEvent, parse_line};
 
 /// A line is not longer than this, in bytes; etcd keeps no object above 1.5 MiB.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::taints::Taints;
-use crate::core::gather;
 use crate::core::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::{Note, record};
@@ -77,7 +76,7 @@ impl Nodes {
         let grace = api.faults.number(Fault::NodeGrace).unwrap_or(GRACE_MS);
         let mut state = api.lock();
         let nodes: Vec<Arc<Object>> = state.store.objects(Kind::Node, "").cloned().collect();
-        self.known = gather::map(nodes.iter().map(|node| (node.key.name.clone(), false)));
+        self.known = nodes.iter().map(|node| (node.key.name.clone(), false)).collect();
         self.lost.retain(|name, _| self.known.contains_key(name));
         let mut due = Vec::new();
         for node in &nodes {

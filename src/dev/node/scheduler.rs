@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::nodes::CORDON;
-use crate::core::gather;
 use crate::dev::api::Api;
 use crate::dev::controllers::tolerates;
 use crate::dev::events::{self, Note};
@@ -408,7 +407,7 @@ fn resources(given: Option<&Value>) -> Resources {
     let given = given.and_then(Value::as_object).into_iter().flatten();
     let parsed =
         given.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?)));
-    gather::map(parsed)
+    parsed.collect()
 }
 
 fn add(sum: &mut Resources, name: &str, amount: Quantity) {

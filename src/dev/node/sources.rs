@@ -7,7 +7,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::core::gather;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{array_at, text_at};
 use crate::dev::store::Store;
@@ -37,9 +36,7 @@ pub(super) fn data(
     };
     let decoded = |list: &str| -> Data {
         // The server took nothing that cannot be decoded.
-        gather::map(
-            members(list).map(|(key, text)| (key, STANDARD.decode(text).unwrap_or_default())),
-        )
+        members(list).map(|(key, text)| (key, STANDARD.decode(text).unwrap_or_default())).collect()
     };
     if kind == Kind::Secret {
         return Ok(Some(decoded("data")));

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::age::{age, human};
 use super::pods;
-use crate::core::gather;
+use std::collections::BTreeSet;
+
 use crate::dev::kind::Kind;
 use crate::dev::object::{array_at, text_at};
 use crate::dev::time;
@@ -304,7 +305,7 @@ fn node(object: &Value, now: &str) -> Vec<Value> {
             None => None,
         }
     });
-    let roles = gather::set(roles.filter(|role| !role.is_empty()));
+    let roles = roles.filter(|role| !role.is_empty()).collect::<BTreeSet<_>>();
     let roles: Vec<&str> = roles.into_iter().collect();
     let address = |kind: &str| {
         let addresses = array_at(object, "/status/addresses");
@@ -446,7 +447,7 @@ fn external_ip(service: &Value) -> String {
         "LoadBalancer" => {
             let ingress = array_at(service, "/status/loadBalancer/ingress").iter();
             let given = ingress.map(|point| or(text_at(point, "/ip"), text_at(point, "/hostname")));
-            let given = gather::set(given.filter(|address| !address.is_empty()));
+            let given = given.filter(|address| !address.is_empty()).collect::<BTreeSet<_>>();
             let all: Vec<&str> =
                 given.into_iter().chain([own.as_str()]).filter(|a| !a.is_empty()).collect();
             or(&all.join(","), "<pending>").to_owned()

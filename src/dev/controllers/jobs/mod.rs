@@ -9,7 +9,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use self::plan::{Outcome, Past, Phase, Pod, Spec, Step, Verdict};
-use crate::core::gather;
 use crate::core::time::Millis;
 use crate::dev::api::{Answer, Api};
 use crate::dev::deletion::{DeleteOptions, Propagation};
@@ -152,7 +151,7 @@ impl Track {
         let gone = std::mem::take(&mut self.gone);
         let mut facts: Vec<Pod> =
             gone.iter().map(|pod| Pod { gone: true, ..read_pod(job, pod) }).collect();
-        let told = gather::set(pods.iter().chain(&gone).map(|pod| pod.uid.clone()));
+        let told = pods.iter().chain(&gone).map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>();
         // Where the history was too short to tell how they ended.
         let lost = self.known.difference(&told).map(|uid| Pod {
             uid: uid.clone(),

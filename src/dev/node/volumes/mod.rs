@@ -16,7 +16,6 @@ use serde_json::Value;
 
 use super::environment::{Blocked, Env, expand};
 use super::sandbox::Mount;
-use crate::core::gather;
 use crate::dev::api::Api;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::{array_at, text_at};
@@ -52,7 +51,7 @@ fn used(pod: &Value) -> BTreeSet<&str> {
     let lists = ["/spec/initContainers", "/spec/containers"];
     let containers = lists.iter().flat_map(|list| array_at(pod, list));
     let mounts = containers.flat_map(|container| array_at(container, "/volumeMounts"));
-    gather::set(mounts.map(|mount| text_at(mount, "/name")))
+    mounts.map(|mount| text_at(mount, "/name")).collect()
 }
 
 fn set_up_one(api: &Api, pod: &Value, volume: &Value, pod_folder: &Path) -> Result<(), String> {

@@ -11,7 +11,6 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use serde_json::Value;
 
 use super::{VOLUMES, atomic, content, stamp};
-use crate::core::gather;
 use crate::dev::api::Api;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::logs;
@@ -78,7 +77,7 @@ impl Look {
             let after = std::mem::replace(&mut self.seen, state.store.version());
             let changed: Option<BTreeSet<Key>> = match state.store.changes_after(after) {
                 Ok(changes) if after > 0 => {
-                    Some(gather::set(changes.map(|change| change.now.key.clone())))
+                    Some(changes.map(|change| change.now.key.clone()).collect::<BTreeSet<_>>())
                 }
                 Ok(_) | Err(_) => None,
             };
