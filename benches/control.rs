@@ -25,12 +25,12 @@ use common::proxy::{Proxy, Verdict};
 use common::scene::TempDir;
 use common::wait::{wait_for, wait_value};
 use figures::quantile;
-use posse::core::action::Action;
-use posse::core::ids::ExecutorId;
-use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::pod::{ContainerState, Phase, Pod};
+use posse::core::model::action::Action;
+use posse::core::model::ids::ExecutorId;
+use posse::core::model::input::{Input, PodEvent, Seen};
+use posse::core::model::pod::{ContainerState, Phase, Pod};
+use posse::core::model::time::Millis;
 use posse::core::reconciler::Reconciler;
-use posse::core::time::Millis;
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -172,7 +172,7 @@ fn losses() {
             version += 1;
             let mut pod = pods[id].clone();
             (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
-            pod.version = Some(posse::core::ids::Version(version));
+            pod.version = Some(posse::core::model::ids::Version(version));
             PodEvent::Applied(pod)
         });
         let epoch = core.mark().epoch;
@@ -204,12 +204,12 @@ fn settle(
         let epoch = core.mark().epoch;
         for action in actions {
             *version += 1;
-            let at = Some(posse::core::ids::Version(*version));
+            let at = Some(posse::core::model::ids::Version(*version));
             let event = match action {
                 Action::Create { id, asked, .. } => {
                     let model = pods.values().next().unwrap();
                     let pod = Pod {
-                        uid: posse::core::ids::Uid::new(&format!("u{id}")),
+                        uid: posse::core::model::ids::Uid::new(&format!("u{id}")),
                         name: format!("{}{id}", harness::PREFIX).into(),
                         id,
                         version: at,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 
 /// Started once per process; copies agree with each other.
 #[derive(Clone, Copy, Debug)]

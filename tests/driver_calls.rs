@@ -5,16 +5,16 @@
 mod harness;
 
 use harness::{PREFIX, Run, policy, refusal, set, spec};
-use posse::core::action::{Action, Patch, Verdict};
-use posse::core::command::{AfterKill, Command, Reply};
-use posse::core::event::{DeleteCause, Event, LossReason};
-use posse::core::ids::{ExecutorId, Uid};
-use posse::core::input::Input;
-use posse::core::pod::{Draining, Phase};
-use posse::core::policy::{Decommission, GroupSpec, Policy, ScaleDown};
-use posse::core::refusal::Class;
-use posse::core::stop::StopOrder;
-use posse::core::time::Millis;
+use posse::core::model::action::{Action, Patch, Verdict};
+use posse::core::model::command::{AfterKill, Command, Reply};
+use posse::core::model::event::{DeleteCause, Event, LossReason};
+use posse::core::model::ids::{ExecutorId, Uid};
+use posse::core::model::input::Input;
+use posse::core::model::pod::{Draining, Phase};
+use posse::core::model::refusal::Class;
+use posse::core::model::stop::StopOrder;
+use posse::core::model::time::Millis;
+use posse::core::policy::settings::{Decommission, GroupSpec, Policy, ScaleDown};
 
 const TIMEOUT_MS: u64 = 60_000;
 
@@ -401,7 +401,8 @@ fn draining_goes_on_over_a_restart() {
     ] {
         let mut run = Run::unlisted(policy(), vec![gently("g", 0)]);
         let mut pod = run.pod("g", 1);
-        (pod.phase, pod.container) = (Phase::Running, posse::core::pod::ContainerState::Running);
+        (pod.phase, pod.container) =
+            (Phase::Running, posse::core::model::pod::ContainerState::Running);
         pod.node = Some("node".into());
         pod.draining = Some(Box::new(Draining { cause, until_unix_ms }));
         run.pods.push(pod);

@@ -6,17 +6,17 @@ mod harness;
 use std::sync::Arc;
 
 use harness::{Run, policy, refusal, spec};
-use posse::core::action::Action;
-use posse::core::command::{Command, GroupChange, Reply};
-use posse::core::event::{DeleteCause, Event};
-use posse::core::ids::{ExecutorId, GroupName};
-use posse::core::input::{Input, List, ListSource};
-use posse::core::pod_text::{Part, PodText, Shape};
-use posse::core::policy::{Policy, Replace, ScaleDown};
-use posse::core::refusal::Class;
-use posse::core::status::State;
-use posse::core::time::Millis;
-use posse::core::waiting::Waiting;
+use posse::core::model::action::Action;
+use posse::core::model::command::{Command, GroupChange, Reply};
+use posse::core::model::event::{DeleteCause, Event};
+use posse::core::model::ids::{ExecutorId, GroupName};
+use posse::core::model::input::{Input, List, ListSource};
+use posse::core::model::pod_text::{Part, PodText, Shape};
+use posse::core::model::refusal::Class;
+use posse::core::model::status::State;
+use posse::core::model::time::Millis;
+use posse::core::model::waiting::Waiting;
+use posse::core::policy::settings::{Policy, Replace, ScaleDown};
 
 fn pod(text: &str) -> Arc<PodText> {
     Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
@@ -309,7 +309,7 @@ fn a_group_deleted_before_the_first_list_takes_what_it_shows_along() {
 
 #[test]
 fn a_template_that_came_by_a_call_does_not_end_the_run() {
-    let file = posse::core::policy::GroupSpec { from_file: true, ..spec("g", 1) };
+    let file = posse::core::policy::settings::GroupSpec { from_file: true, ..spec("g", 1) };
     let mut run = Run::new(policy(), vec![file]);
     assert_eq!(made(&mut run).len(), 1);
     put(&mut run, "g", only("b"));

@@ -5,16 +5,16 @@
 mod harness;
 
 use harness::{PREFIX, Run, policy, refusal, spec};
-use posse::core::action::Action;
-use posse::core::event::{Event, LossReason};
-use posse::core::ids::{ExecutorId, Uid, Version};
-use posse::core::input::{Input, List, ListSource};
-use posse::core::pod::ContainerState::{Ended, Running};
-use posse::core::pod::Phase;
-use posse::core::policy::Policy;
-use posse::core::refusal::Class;
-use posse::core::stop::StopOrder;
-use posse::core::time::Millis;
+use posse::core::model::action::Action;
+use posse::core::model::event::{Event, LossReason};
+use posse::core::model::ids::{ExecutorId, Uid, Version};
+use posse::core::model::input::{Input, List, ListSource};
+use posse::core::model::pod::ContainerState::{Ended, Running};
+use posse::core::model::pod::Phase;
+use posse::core::model::refusal::Class;
+use posse::core::model::stop::StopOrder;
+use posse::core::model::time::Millis;
+use posse::core::policy::settings::Policy;
 
 const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
 
@@ -189,7 +189,7 @@ fn logs_are_read_few_at_a_time_and_few_a_minute() {
 
 #[test]
 fn only_losses_by_the_application_have_their_log_read() {
-    type End = fn(&mut posse::core::pod::Pod);
+    type End = fn(&mut posse::core::model::pod::Pod);
     let rows: [(End, bool); 4] = [
         (|pod| pod.phase = Phase::Succeeded, false),
         (|pod| pod.deleting = true, false),
@@ -249,7 +249,8 @@ fn a_stop_waits_for_the_last_logs_but_not_for_long() {
 
 #[test]
 fn a_budget_that_is_spent_is_told_once() {
-    let policy = Policy { failures_app: posse::core::policy::FailureLimit::Max(1), ..policy() };
+    let policy =
+        Policy { failures_app: posse::core::policy::settings::FailureLimit::Max(1), ..policy() };
     let mut run = Run::with_running(policy, vec![spec("g", 4)]);
     run.failed(&[1, 2, 3, 4]);
     let n =

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use posse::cli::exit::Code;
-use posse::core::event::LossReason;
+use posse::core::model::event::LossReason;
 use posse::wire::config::{Config, Group, KEYS};
 use posse::wire::labels;
 

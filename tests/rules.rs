@@ -4,18 +4,18 @@
 mod harness;
 
 use harness::{PREFIX, Run, policy, refusal, spec};
-use posse::core::action::{Action, Patch, Verdict};
-use posse::core::event::{DeleteCause, Event, LossReason};
-use posse::core::ids::{ExecutorId, Uid, Version};
-use posse::core::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
-use posse::core::pod::{Draining, Stuck, StuckKind};
-use posse::core::policy::{GroupSpec, Policy, Replace};
-use posse::core::refusal::{Class, Refusal};
-use posse::core::rng::Rng;
-use posse::core::stop::StopOrder;
-use posse::core::time::Millis;
-use posse::core::waiting::Waiting;
-use posse::core::window::Window;
+use posse::core::model::action::{Action, Patch, Verdict};
+use posse::core::model::event::{DeleteCause, Event, LossReason};
+use posse::core::model::ids::{ExecutorId, Uid, Version};
+use posse::core::model::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
+use posse::core::model::pod::{Draining, Stuck, StuckKind};
+use posse::core::model::refusal::{Class, Refusal};
+use posse::core::model::rng::Rng;
+use posse::core::model::stop::StopOrder;
+use posse::core::model::time::Millis;
+use posse::core::model::waiting::Waiting;
+use posse::core::policy::settings::{GroupSpec, Policy, Replace};
+use posse::core::policy::window::Window;
 
 const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
 
@@ -396,7 +396,7 @@ fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
 fn a_counted_pod_is_no_second_loss_after_a_restart() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 0)]);
     let mut pod = run.pod("g", 1);
-    (pod.phase, pod.counted) = (posse::core::pod::Phase::Failed, Some(7));
+    (pod.phase, pod.counted) = (posse::core::model::pod::Phase::Failed, Some(7));
     run.pods.push(pod);
     run.list();
     assert_eq!(run.group("g").failed, 1);

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parts::check::Verdict;
 use parts::faults::Profile;
 use parts::world::World;
-use posse::core::ids::GroupName;
-use posse::core::policy::{GroupSpec, Policy};
-use posse::core::rng::Rng;
-use posse::core::time::Millis;
+use posse::core::model::ids::GroupName;
+use posse::core::model::rng::Rng;
+use posse::core::model::time::Millis;
+use posse::core::policy::settings::{GroupSpec, Policy};
 
 const SEEDS: u64 = 2_000;
 const TRACE_LINES: usize = 60;

@@ -7,18 +7,18 @@
 mod harness;
 
 use harness::{Run, policy, refusal, set, spec};
-use posse::core::action::{Action, Patch};
-use posse::core::command::{AfterKill, Command, Reply};
-use posse::core::event::{Event, LossReason};
-use posse::core::ids::{ExecutorId, Uid};
-use posse::core::input::{Input, PodEvent};
-use posse::core::plan::share;
-use posse::core::pod::{ContainerState, End, Phase, Stuck, StuckKind};
-use posse::core::policy::{Decommission, GroupSpec, Policy, ScaleDown};
-use posse::core::refusal::Class;
-use posse::core::stop::StopOrder;
-use posse::core::time::Millis;
-use posse::core::waiting::Waiting;
+use posse::core::model::action::{Action, Patch};
+use posse::core::model::command::{AfterKill, Command, Reply};
+use posse::core::model::event::{Event, LossReason};
+use posse::core::model::ids::{ExecutorId, Uid};
+use posse::core::model::input::{Input, PodEvent};
+use posse::core::model::pod::{ContainerState, End, Phase, Stuck, StuckKind};
+use posse::core::model::refusal::Class;
+use posse::core::model::stop::StopOrder;
+use posse::core::model::time::Millis;
+use posse::core::model::waiting::Waiting;
+use posse::core::policy::plan::share;
+use posse::core::policy::settings::{Decommission, GroupSpec, Policy, ScaleDown};
 
 const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
 
@@ -87,8 +87,10 @@ fn spark_c1_9_when_a_current_batch_reaches_error_states_re_request_them() {
     run.running(&[1, 2, 3, 4]);
     run.failed(&[5]);
     let asked = run.take();
-    assert!(asked.iter().any(|a| matches!(a, posse::core::action::Action::Create { id, .. }
-        if id.0 == 6)));
+    assert!(
+        asked.iter().any(|a| matches!(a, posse::core::model::action::Action::Create { id, .. }
+        if id.0 == 6))
+    );
     assert_eq!(asked.len(), 2, "one create and the delete of the failed pod: {asked:?}");
 }
 
@@ -139,7 +141,8 @@ fn spark_c1_13_correctly_identify_timed_out_pending_pod_requests_as_excess() {
 /// Spark spares executors by an idle time-out; with `scale_down: pending` posse spares what runs.
 #[test]
 fn spark_c1_14_respect_executor_idle_timeout_configuration() {
-    let group = posse::core::policy::GroupSpec { scale_down: ScaleDown::Pending, ..spec("g", 5) };
+    let group =
+        posse::core::policy::settings::GroupSpec { scale_down: ScaleDown::Pending, ..spec("g", 5) };
     let mut run = Run::new(policy(), vec![group]);
     run.created(&[1, 2, 3, 4]);
     run.created(&[5]);
@@ -220,9 +223,9 @@ fn spark_c3_3_support_pod_listing_with_resource_version() {
     assert_eq!(run.creates(), [3]);
     run.created(&[3]);
     let version = asked.position;
-    let source = posse::core::input::ListSource::Poll;
-    let list = posse::core::input::List { source, pods: old, version, asked };
-    run.tell(posse::core::input::Input::List(list));
+    let source = posse::core::model::input::ListSource::Poll;
+    let list = posse::core::model::input::List { source, pods: old, version, asked };
+    run.tell(posse::core::model::input::Input::List(list));
     assert_eq!((run.take(), run.group("g").running, run.group("g").pending), (vec![], 2, 1));
 }
 
@@ -314,7 +317,10 @@ fn spark_c4_1_watch_events_should_be_pushed_as_snapshot_updates() {
     let pod = run.pod("g", 1);
     run.pods.push(pod.clone());
     let epoch = run.core.mark().epoch;
-    run.tell(posse::core::input::Input::Watch { epoch, events: vec![PodEvent::Applied(pod)] });
+    run.tell(posse::core::model::input::Input::Watch {
+        epoch,
+        events: vec![PodEvent::Applied(pod)],
+    });
     assert_eq!(run.core.snapshot().pods().count(), 1);
     run.running(&[1]);
     assert!(run.core.snapshot().pods().all(|pod| pod.ready));

@@ -5,14 +5,14 @@
 mod harness;
 
 use harness::{Run, policy, spec};
-use posse::core::action::Action;
-use posse::core::event::{Event, LossReason};
-use posse::core::input::{Input, PodEvent};
-use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
-use posse::core::pod_text::Shape;
-use posse::core::policy::{BadNodes, GroupSpec, Policy};
-use posse::core::time::Millis;
-use posse::core::waiting::Waiting;
+use posse::core::model::action::Action;
+use posse::core::model::event::{Event, LossReason};
+use posse::core::model::input::{Input, PodEvent};
+use posse::core::model::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::model::pod_text::Shape;
+use posse::core::model::time::Millis;
+use posse::core::model::waiting::Waiting;
+use posse::core::policy::settings::{BadNodes, GroupSpec, Policy};
 
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60_000;
@@ -32,7 +32,7 @@ fn bound(run: &mut Run, ids: &[u64], kind: Option<StuckKind>) {
 /// The server says that it is there.
 fn bookmark(run: &mut Run) {
     run.version += 1;
-    let bookmark = PodEvent::Bookmark(posse::core::ids::Version(run.version));
+    let bookmark = PodEvent::Bookmark(posse::core::model::ids::Version(run.version));
     let epoch = run.core.mark().epoch;
     run.tell(Input::Watch { epoch, events: vec![bookmark] });
 }

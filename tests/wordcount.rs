@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use posse::core::rng::Rng;
+use posse::core::model::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// All texts there are: with another one the example counts more than this test.

@@ -12,7 +12,7 @@ use crate::cli::server::Connection;
 use crate::cli::submit::wait;
 use crate::cli::{World, print};
 use crate::control::table::table;
-use crate::core::refusal::Refusal;
+use crate::core::model::refusal::Refusal;
 use crate::kube::objects::{Kind, LogQuery, Objects};
 use crate::kube::story::Witness;
 use crate::runtime::signals::Signals;

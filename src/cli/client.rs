@@ -11,8 +11,8 @@ use crate::cli::{World, print};
 use crate::control::address::default_folders;
 use crate::control::client::{Client, ClientError, Whom};
 use crate::control::table::status_table;
-use crate::core::command::AfterKill;
-use crate::core::ids::ExecutorId;
+use crate::core::model::command::AfterKill;
+use crate::core::model::ids::ExecutorId;
 use crate::wire::control::{Killed, target_body};
 
 /// `posse status`.

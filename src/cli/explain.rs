@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::core::loss::MESSAGE_BYTES_MAX;
-use crate::core::status::State;
-use crate::core::text::harmless;
-use crate::core::waiting::Waiting;
+use crate::core::model::status::State;
+use crate::core::model::text::harmless;
+use crate::core::model::waiting::Waiting;
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
 /// One sentence for each group, or for the one that is asked for.

@@ -9,8 +9,8 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
 use crate::cli::{World, manifest, submit};
-use crate::core::pod_text::Shape;
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::pod_text::Shape;
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::wire::labels::Selection;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use log::{debug, error};
 
 use crate::cli::settings::RunSettings;
-use crate::core::refusal::Refusal;
+use crate::core::model::refusal::Refusal;
 use crate::kube::api::{access_review, version};
 use crate::kube::http::Http;
 use crate::wire::review::Access;

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cli::World;
 use crate::cli::args::ServerArgs;
 use crate::cli::exit::{Code, Failure};
-use crate::core::refusal::Refusal;
+use crate::core::model::refusal::Refusal;
 use crate::kube::config::{BoundPod, CA_BUNDLES, SERVICE_ACCOUNT_DIR, Sources};
 use crate::kube::http::Http;
 

@@ -14,7 +14,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::{Connection, sources};
 use crate::cli::{World, print};
 use crate::control::table::table;
-use crate::core::bundle::Patience;
+use crate::core::policy::bundle_expiry::Patience;
 use crate::kube::config::read_file;
 use crate::kube::http::Http;
 use crate::kube::transfer::{Authorities, Peer, Transfer};

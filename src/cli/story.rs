@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::explain;
-use crate::core::text::harmless;
+use crate::core::model::text::harmless;
 use crate::wire::labels::COUNTED;
 use crate::wire::status_json::ExecutorJson;
 

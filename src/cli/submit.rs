@@ -17,7 +17,7 @@ use crate::cli::server::Connection;
 use crate::cli::settings::{self, RunSettings};
 use crate::cli::stage::Outgoing;
 use crate::cli::{World, manifest, print};
-use crate::core::refusal::Class;
+use crate::core::model::refusal::Class;
 use crate::kube::objects::{Kind, Objects};
 use crate::runtime::signals::Signals;
 use crate::submit::client::{NotSubmitted, Submission, Submitted};

@@ -11,7 +11,7 @@ use crate::cli::init::SAMPLE;
 use crate::cli::render;
 use crate::cli::settings::RunSettings;
 use crate::cli::testing::Folder;
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 
 #[test]
 fn the_arguments_are_consistent() {

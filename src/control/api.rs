@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::control::address::{Bound, ControlError, SocketFile};
 use crate::control::{Busy, Core, Drafts, Events, NoDraft, Read};
-use crate::core::command::{Command, Reply};
-use crate::core::ids::GroupName;
+use crate::core::model::command::{Command, Reply};
+use crate::core::model::ids::GroupName;
 use crate::serve::token::Token;
 use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;

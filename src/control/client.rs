@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::control::address::{ControlError, connect_unix, live_sockets};
-use crate::core::command::AfterKill;
-use crate::core::ids::ExecutorId;
+use crate::core::model::command::AfterKill;
+use crate::core::model::ids::ExecutorId;
 use crate::serve::token::Token;
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;

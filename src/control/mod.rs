@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::core::command::{Command, Reply};
-use crate::core::ids::GroupName;
-use crate::core::pod_text::PodText;
+use crate::core::model::command::{Command, Reply};
+use crate::core::model::ids::GroupName;
+use crate::core::model::pod_text::PodText;
 use crate::wire::control::BadCall;
 
 /// The way to the one thread that decides. Its owner implements it over the inbox.

@@ -1,8 +1,8 @@
 //! Owns the reading of an executor's end: why it was lost, from structure and never from text.
 
-use crate::core::event::LossReason;
-use crate::core::pod::{ContainerState, End, Phase, Pod};
-use crate::core::text::{harmless, harmless_end};
+use crate::core::model::event::LossReason;
+use crate::core::model::pod::{ContainerState, End, Phase, Pod};
+use crate::core::model::text::{harmless, harmless_end};
 
 /// A loss's message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4_096;

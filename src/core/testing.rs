@@ -1,7 +1,7 @@
 //! Owns the plain values that tests in `core/` begin with; compiled for tests alone.
 
-use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
-use crate::core::pod::{ContainerState, Phase, Pod};
+use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use crate::core::model::pod::{ContainerState, Phase, Pod};
 
 /// A running pod of executor `id` in group `default`, at version `version`.
 pub(crate) fn pod(id: u64, version: u64) -> Pod {

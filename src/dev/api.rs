@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::deletion::{Collector, Deleted};
 use crate::dev::discovery;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::api::Api;
 use crate::dev::certificate;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::json;
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::Object;
 use crate::dev::state::State;

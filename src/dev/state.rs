@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 use crate::dev::admit::Disabled;
 use crate::dev::controllers::namespaces;
 use crate::dev::deletion::Collector;

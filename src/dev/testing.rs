@@ -15,7 +15,7 @@ use super::state::State;
 use super::store::Store;
 use super::{Cluster, Options};
 use crate::clock::Clock;
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 
 /// One whole answer.
 #[derive(Debug)]

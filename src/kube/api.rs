@@ -7,11 +7,11 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-use crate::core::ids::{Uid, Version};
-use crate::core::input::Seen;
-use crate::core::lease::Record;
-use crate::core::pod::Pod;
-use crate::core::refusal::{Class, Refusal};
+use crate::core::machines::lease::Record;
+use crate::core::model::ids::{Uid, Version};
+use crate::core::model::input::Seen;
+use crate::core::model::pod::Pod;
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::http::{Http, Method, Request, Response, Stream, StreamHandle, TransportError};
 use crate::wire::labels::{FIELD_MANAGER, Selection};
 use crate::wire::lease::LeaseObject;

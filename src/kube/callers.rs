@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::refusal::Refusal;
+use crate::core::model::refusal::Refusal;
 use crate::kube::api::{OBJECT_BYTES_MAX, call, write, written};
 use crate::kube::http::{Http, Method};
 use crate::kube::objects::{Kind, Objects};

@@ -1,8 +1,10 @@
 //! Owns the requests that are not about one instance: all executors of an application, their end,
 //! and the pods that own them. Decides nothing.
 
-use crate::core::leftover::{Leftover, Owner, OwnerPod};
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::pod::OwnerPod;
+
+use crate::core::model::refusal::{Class, Refusal};
+use crate::core::policy::orphans::{Leftover, Owner};
 use crate::kube::api::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, Leases, OBJECT_BYTES_MAX,
     PAGE_ITEMS, PAGES_MAX, call, delete_pod, encoded, get, object_path,

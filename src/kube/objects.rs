@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::api::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, MERGE_PATCH,
     OBJECT_BYTES_MAX, PAGE_ITEMS, PAGES_MAX, Preconditions, REFUSAL_BYTES_MAX, call,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde::Deserialize;
 
-use crate::core::ids::ExecutorId;
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::api::lost;
 use crate::kube::config::BoundPod;
 use crate::kube::http::{Http, Method, Request};

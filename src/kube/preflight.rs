@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::core::refusal::Refusal;
+use crate::core::model::refusal::Refusal;
 use crate::kube::api::{OBJECT_BYTES_MAX, call, encoded, get, object_path, write, written};
 use crate::kube::http::{Http, Method, TransportError};
 use crate::wire::pod::WireError;

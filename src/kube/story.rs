@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::api::{
     CALL_TIMEOUT, LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, encoded, get, object_path,
 };

@@ -7,10 +7,10 @@ use log::warn;
 use serde_json::Value;
 
 use crate::control::{Drafts, NoDraft};
-use crate::core::ids::{ExecutorId, GroupName};
-use crate::core::input::Seen;
-use crate::core::pod_text::{PodText, Shape};
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::ids::{ExecutorId, GroupName};
+use crate::core::model::input::Seen;
+use crate::core::model::pod_text::{PodText, Shape};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::api::Pods;
 use crate::wire::build::Identity;
 use crate::wire::control::BadCall;

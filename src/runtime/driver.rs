@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal as SystemSignal, WaitId, WaitIdOptions, WaitOptions};
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::runtime::signals::Signal;
 
 /// What the driver is told through its environment.

@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::clock::Clock;
 use crate::control::{Events, Read};
-use crate::core::event::Event;
-use crate::core::time::Millis;
+use crate::core::model::event::Event;
+use crate::core::model::time::Millis;
 use crate::runtime::worker::Worker;
 use crate::wire::event;
 use crate::wire::time::Epoch;

@@ -8,10 +8,10 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use log::{info, warn};
 
 use crate::clock::Clock;
-use crate::core::ids::ExecutorId;
-use crate::core::lease::{Identity, LeaseUpdate, Release, Scope};
-use crate::core::refusal::{Class, Refusal};
-use crate::core::rng::Rng;
+use crate::core::machines::lease::{Identity, LeaseUpdate, Release, Scope};
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::rng::Rng;
 use crate::kube::api::Leases;
 use crate::kube::http::Http;
 use crate::kube::leftovers::Leftovers;

@@ -9,10 +9,10 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use crate::clock::Clock;
 use crate::control::{Busy, Core};
-use crate::core::command::{Command, Reply};
-use crate::core::input::Input;
-use crate::core::lease::{LeaseUpdate, Scope};
-use crate::core::refusal::Refusal;
+use crate::core::machines::lease::{LeaseUpdate, Scope};
+use crate::core::model::command::{Command, Reply};
+use crate::core::model::input::Input;
+use crate::core::model::refusal::Refusal;
 
 /// Messages that fit into the inbox. The watch relists when it is full, control answers 429, the
 /// writers wait.

@@ -7,10 +7,12 @@ use std::{fs, io, process};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 
 use crate::clock::Clock;
-use crate::core::ids::ExecutorId;
-use crate::core::lease::{Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Scope, Step};
-use crate::core::refusal::Refusal;
-use crate::core::rng::Rng;
+use crate::core::machines::lease::{
+    Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Scope, Step,
+};
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::refusal::Refusal;
+use crate::core::model::rng::Rng;
 use crate::kube::api::Leases;
 use crate::kube::leftovers::Leftovers;
 use crate::wire::build::Owner;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use log::{Level, info};
 
-use crate::core::action::Verdict;
-use crate::core::event::Event;
-use crate::core::ids::GroupName;
-use crate::core::status::GroupStatus;
-use crate::core::text::harmless;
-use crate::core::time::Millis;
-use crate::core::waiting::Waiting;
+use crate::core::model::action::Verdict;
+use crate::core::model::event::Event;
+use crate::core::model::ids::GroupName;
+use crate::core::model::status::GroupStatus;
+use crate::core::model::text::harmless;
+use crate::core::model::time::Millis;
+use crate::core::model::waiting::Waiting;
 
 /// Losses that get a line of their own in a `LOSS_WINDOW_MS`; the others are counted.
 const LOSS_LINES_MAX: u32 = 10;

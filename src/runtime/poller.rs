@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::core::backoff::delay_ms;
-use crate::core::input::{Input, ListSource, Mark};
-use crate::core::refusal::Refusal;
-use crate::core::rng::Rng;
-use crate::core::time::Millis;
-use crate::core::watch::{BACKOFF_MS, BACKOFF_MS_MAX, RETRY_AFTER_MS_MAX};
+use crate::core::machines::watch::{BACKOFF_MS, BACKOFF_MS_MAX, RETRY_AFTER_MS_MAX};
+use crate::core::model::input::{Input, ListSource, Mark};
+use crate::core::model::refusal::Refusal;
+use crate::core::model::rng::Rng;
+use crate::core::model::time::Millis;
+use crate::core::policy::backoff::delay_ms;
 use crate::runtime::watcher::Lister;
 
 /// When the poller lists by itself.

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::core::status::GroupStatus;
-use crate::core::time::Millis;
+use crate::core::model::status::GroupStatus;
+use crate::core::model::time::Millis;
 
 /// What the line tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,7 +207,7 @@ const ERASE_TO_END: &str = "\x1b[K";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::waiting::Waiting;
+    use crate::core::model::waiting::Waiting;
     use crate::wire::status_json::tests::sample;
 
     #[test]

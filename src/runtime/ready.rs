@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use log::{debug, info};
 
-use crate::core::input::Input;
+use crate::core::model::input::Input;
 use crate::runtime::inbox::Message;
 
 const TRY_EVERY: Duration = Duration::from_millis(100);

@@ -7,8 +7,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use log::{info, warn};
 
 use crate::clock::Clock;
-use crate::core::rng::Rng;
-use crate::core::sweep::{News, Step, Sweep};
+use crate::core::machines::orphan_cleanup::{News, Step, Sweep};
+use crate::core::model::rng::Rng;
 use crate::kube::leftovers::Leftovers;
 
 /// What the sweeper works with.

@@ -10,10 +10,10 @@ use crossbeam_channel::{Sender, bounded};
 use log::warn;
 
 use crate::clock::Clock;
-use crate::core::ids::ExecutorId;
-use crate::core::input::{Input, ListSource};
-use crate::core::lease::Release;
-use crate::core::rng::Rng;
+use crate::core::machines::lease::Release;
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::input::{Input, ListSource};
+use crate::core::model::rng::Rng;
 use crate::kube::api::Pods;
 use crate::kube::leftovers::Leftovers;
 use crate::kube::owner::DriverPod;

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::{debug, warn};
 
-use crate::core::action::{Action, Patch};
-use crate::core::ids::Uid;
-use crate::core::input::{Input, List, ListSource};
-use crate::core::ledger::CHORES_IN_FLIGHT_MAX;
-use crate::core::logs::READS_IN_FLIGHT_MAX;
-use crate::core::refusal::Refusal;
+use crate::core::model::action::{Action, Patch};
+use crate::core::model::ids::Uid;
+use crate::core::model::input::{Input, List, ListSource};
+use crate::core::model::refusal::Refusal;
+use crate::core::reconciler::LOG_READS_IN_FLIGHT_MAX;
+use crate::core::state::ledger::CHORES_IN_FLIGHT_MAX;
 use crate::kube::api::Pods;
 use crate::runtime::inbox::Message;
 use crate::wire::{draining, labels};
@@ -65,7 +65,7 @@ impl Writers {
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
             chores: Pool::new("chore", CHORE_WRITERS_MAX, n_chores),
-            logs: Pool::new("log", READS_IN_FLIGHT_MAX, READS_IN_FLIGHT_MAX),
+            logs: Pool::new("log", LOG_READS_IN_FLIGHT_MAX, LOG_READS_IN_FLIGHT_MAX),
         }
     }
 

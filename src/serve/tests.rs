@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 use crate::serve::connection;
 use crate::serve::socket::Socket;
 use crate::serve::{Body, Handler, Limits, Listen, Receiver, Request, Responder, Server};

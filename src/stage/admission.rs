@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::callers::{subject_access_review, token_review};
 use crate::kube::http::Http;
 use crate::serve::token::{Token, bearer};

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::core::backoff::delay_ms;
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
+use crate::core::policy::backoff::delay_ms;
 use crate::kube::http::Stream;
 use crate::kube::transfer::TransferError;
 use crate::wire::control::parse_error;

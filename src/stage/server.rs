@@ -12,7 +12,7 @@ use ring::rand::SystemRandom;
 pub use crate::stage::admission::Admission;
 pub use crate::stage::store::Quotas;
 
-use crate::core::bundle::Patience;
+use crate::core::policy::bundle_expiry::Patience;
 use crate::kube::config::ConfigError;
 use crate::kube::http::Http;
 use crate::serve::{Limits, Listen, Plain, Server};

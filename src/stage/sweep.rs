@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::core::bundle::{Facts, Owner, Patience, judge};
-use crate::core::refusal::Class;
+use crate::core::model::refusal::Class;
+use crate::core::policy::bundle_expiry::{Facts, Owner, Patience, judge};
 use crate::kube::callers::apps_with_pods;
 use crate::kube::http::Http;
 use crate::stage::identity::Identity;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ring::digest::{SHA256, digest};
 
-use crate::core::bundle::Patience;
+use crate::core::policy::bundle_expiry::Patience;
 use crate::kube::config::Sources;
 use crate::kube::transfer::{Authorities, Peer, Transfer};
 use crate::serve::token::Token;

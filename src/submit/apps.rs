@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::core::refusal::Refusal;
+use crate::core::model::refusal::Refusal;
 use crate::kube::objects::{Kind, Objects};
 use crate::submit::follow::is_owned;
 use crate::submit::plan::driver_selector;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::objects::{Kind, Objects, owned_by};
 use crate::submit::manifests::{Manifests, NEWER_FIELDS};
 use crate::submit::plan::Plan;

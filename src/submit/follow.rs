@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
 
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::objects::{Kind, Objects};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::core::refusal::Class;
+use crate::core::model::refusal::Class;
 use crate::kube::objects::{Kind, LogQuery, Objects};
 use crate::submit::follow::{Say, Told};
 use crate::submit::state::{driver_status, main_container};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::kube::objects::{Kind, Objects};
 use crate::submit::client::patiently;
 use crate::submit::follow::{find_keeper, is_driver_of, is_owned};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::core::ids::ExecutorId;
-use crate::core::pod_text::{Part, PodText, Shape};
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::pod_text::{Part, PodText, Shape};
 use crate::wire::keep_away;
 use crate::wire::labels::{self, Selection};
 use crate::wire::memory::{Growth, Steps};

@@ -1,8 +1,8 @@
 //! Owns the format of posse.yaml: its keys, their defaults and what is wrong with a value. Reads
 //! no file itself, and knows no flags: `cli/` lays those over what comes from here.
 
-use crate::core::policy::{FailureLimit, Policy};
-use crate::core::sweep::Orphans;
+use crate::core::machines::orphan_cleanup::Orphans;
+use crate::core::policy::settings::{FailureLimit, Policy};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::core::command::{AfterKill, Command, GroupChange};
-use crate::core::ids::{ExecutorId, GroupName};
-use crate::core::pod_text::PodText;
-use crate::core::policy::{Replace, ScaleDown};
+use crate::core::model::command::{AfterKill, Command, GroupChange};
+use crate::core::model::ids::{ExecutorId, GroupName};
+use crate::core::model::pod_text::PodText;
+use crate::core::policy::settings::{Replace, ScaleDown};
 
 /// What a kill call did, as its answer says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

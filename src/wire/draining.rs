@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-use crate::core::event::DeleteCause;
-use crate::core::pod::Draining;
-use crate::core::time::Millis;
+use crate::core::model::event::DeleteCause;
+use crate::core::model::pod::Draining;
+use crate::core::model::time::Millis;
 use crate::wire::time::Epoch;
 
 /// Between the cause and the time.

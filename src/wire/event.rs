@@ -2,8 +2,8 @@
 
 use serde::ser::{SerializeMap, Serializer};
 
-use crate::core::event::{Event, Subject};
-use crate::core::time::Millis;
+use crate::core::model::event::{Event, Subject};
+use crate::core::model::time::Millis;
 use crate::wire::time::Epoch;
 
 /// The line of one event, with its line end. Absent facts are null.
@@ -126,9 +126,9 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::core::event::{Budget, DeleteCause, LossReason};
-    use crate::core::ids::{ExecutorId, GroupName, Uid};
-    use crate::core::waiting::Waiting;
+    use crate::core::model::event::{Budget, DeleteCause, LossReason};
+    use crate::core::model::ids::{ExecutorId, GroupName, Uid};
+    use crate::core::model::waiting::Waiting;
 
     #[track_caller]
     fn check(event: Event, facts: &str) {

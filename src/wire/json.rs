@@ -258,7 +258,7 @@ mod tests {
     use serde_json::{Map, Value, json};
 
     use super::*;
-    use crate::core::rng::Rng;
+    use crate::core::model::rng::Rng;
 
     /// The whole value, built with nothing but the reader.
     fn value(json: &mut Json<'_>) -> Result<Value, Bad> {

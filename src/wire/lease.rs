@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::core::ids::{ExecutorId, Uid};
-use crate::core::lease::{Record, Scope};
-use crate::core::leftover::OwnerPod;
+use crate::core::machines::lease::{Record, Scope};
+use crate::core::model::ids::{ExecutorId, Uid};
+use crate::core::model::pod::OwnerPod;
 use crate::wire::build::Owner;
 use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
 use crate::wire::pod::WireError;

@@ -1,8 +1,8 @@
 //! Owns reading what `posse cleanup` looks at: pods of any instance, and the pods that own them.
 
-use crate::core::ids::Uid;
-use crate::core::leftover::Leftover;
-use crate::core::pod::Phase;
+use crate::core::model::ids::Uid;
+use crate::core::model::pod::Phase;
+use crate::core::policy::orphans::Leftover;
 use crate::wire::json::Json;
 use crate::wire::list::read_pods;
 use crate::wire::pod::{RawPod, WireError, object};
@@ -42,7 +42,7 @@ pub fn parse_owner(bytes: &[u8]) -> Result<(Uid, Phase), WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::leftover::OwnerPod;
+    use crate::core::model::pod::OwnerPod;
 
     #[test]
     fn reads_what_matters() {

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::core::ids::Version;
-use crate::core::input::Seen;
-use crate::core::pod::Pod;
+use crate::core::model::ids::Version;
+use crate::core::model::input::Seen;
+use crate::core::model::pod::Pod;
 use crate::wire::json::{Bad, Json};
 use crate::wire::labels::Selection;
 use crate::wire::pod::{Fields, RawPod, WireError, object};

@@ -1,6 +1,6 @@
 //! Owns the reading of a container's log: bytes to lines that anybody may look at. Asks nobody.
 
-use crate::core::text::harmless;
+use crate::core::model::text::harmless;
 
 /// The most lines that are told of one log.
 pub const LOG_LINES_MAX: u32 = 200;

@@ -6,10 +6,11 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::core::ids::{ExecutorId, GroupName, Uid, Version};
-use crate::core::input::{Foreign, Seen};
-use crate::core::leftover::{Leftover, OwnerPod};
-use crate::core::pod::{ContainerState, End, InitEnd, Phase, Pod, Stuck, StuckKind};
+use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use crate::core::model::input::{Foreign, Seen};
+use crate::core::model::pod::OwnerPod;
+use crate::core::model::pod::{ContainerState, End, InitEnd, Phase, Pod, Stuck, StuckKind};
+use crate::core::policy::orphans::Leftover;
 use crate::wire::draining;
 use crate::wire::json::{Bad, Json};
 use crate::wire::labels::{COMPONENT, Selection};

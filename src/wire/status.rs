@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::core::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Class, Refusal};
 use crate::wire::pod::{Text, clipped};
 
 /// How much of a server's words is kept, in bytes.

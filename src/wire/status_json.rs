@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::status::{ExecutorStatus, GroupStatus, Status};
+use crate::core::model::status::{ExecutorStatus, GroupStatus, Status};
 use crate::wire::time::Epoch;
 
 /// Which run it is.
@@ -129,10 +129,10 @@ pub(crate) mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::core::ids::{ExecutorId, GroupName, Uid};
-    use crate::core::status::State;
-    use crate::core::time::Millis;
-    use crate::core::waiting::Waiting;
+    use crate::core::model::ids::{ExecutorId, GroupName, Uid};
+    use crate::core::model::status::State;
+    use crate::core::model::time::Millis;
+    use crate::core::model::waiting::Waiting;
 
     /// Two groups and two executors in the most different states.
     pub(crate) fn sample() -> Status {

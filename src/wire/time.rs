@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 
 /// The wall time of `Millis::ZERO`: turns the core's moments into what people read.
 #[derive(Clone, Copy, Debug)]

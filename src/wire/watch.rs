@@ -1,9 +1,9 @@
 //! Owns reading one line of a watch. What a line means for the next request is `core::watch`'s.
 
-use crate::core::ids::Version;
-use crate::core::input::Seen;
-use crate::core::pod::Pod;
-use crate::core::refusal::Refusal;
+use crate::core::model::ids::Version;
+use crate::core::model::input::Seen;
+use crate::core::model::pod::Pod;
+use crate::core::model::refusal::Refusal;
 use crate::wire::json::Json;
 use crate::wire::labels::Selection;
 use crate::wire::pod::{RawPod, WireError, object};
@@ -126,7 +126,7 @@ struct RawLine<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::refusal::Class;
+    use crate::core::model::refusal::Class;
 
     const SESSION: &str = include_str!("../../fixtures/watch/session.jsonl");
     const EXPIRED: &str = include_str!("../../fixtures/watch/expired.jsonl");

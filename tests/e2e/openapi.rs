@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use posse::core::rng::Rng;
+use posse::core::model::rng::Rng;
 use serde_json::{Map, Value, json};
 
 use crate::common::control::{Control, DOCUMENT};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posse::core::rng::Rng;
+use posse::core::model::rng::Rng;
 use posse::wire::bundle::{Label, hex};
 use posse::wire::yaml::Node;
 use ring::digest::{SHA256, digest};

@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 
 use std::sync::Arc;
 
-use posse::core::action::Action;
-use posse::core::command::{Command, Reply};
-use posse::core::event::{Event, LossReason};
-use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
-use posse::core::input::{Input, List, ListSource, PodEvent, Seen};
-use posse::core::pod::{ContainerState, End, Phase, Pod};
-use posse::core::policy::{FailureLimit, GroupSpec, Policy};
+use posse::core::model::action::Action;
+use posse::core::model::command::{Command, Reply};
+use posse::core::model::event::{Event, LossReason};
+use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse::core::model::input::{Input, List, ListSource, PodEvent, Seen};
+use posse::core::model::pod::{ContainerState, End, Phase, Pod};
+use posse::core::model::refusal::{Class, Refusal};
+use posse::core::model::status::GroupStatus;
+use posse::core::model::time::Millis;
+use posse::core::model::waiting::Waiting;
+use posse::core::policy::settings::{FailureLimit, GroupSpec, Policy};
 use posse::core::reconciler::{Identity, Reconciler};
-use posse::core::refusal::{Class, Refusal};
-use posse::core::status::GroupStatus;
-use posse::core::time::Millis;
-use posse::core::waiting::Waiting;
 
 pub const PREFIX: &str = "app-x-exec-";
 

@@ -1,10 +1,10 @@
 //! Owns the way between the core and the cluster: what becomes of a request, when it takes effect,
 //! and what is answered, with the faults that the profile draws.
 
-use posse::core::action::{Action, Patch};
-use posse::core::ids::Uid;
-use posse::core::input::{Foreign, Input, List, ListSource, Seen};
-use posse::core::refusal::{Class, Refusal};
+use posse::core::model::action::{Action, Patch};
+use posse::core::model::ids::Uid;
+use posse::core::model::input::{Foreign, Input, List, ListSource, Seen};
+use posse::core::model::refusal::{Class, Refusal};
 
 use super::check::{Check, Verdict};
 use super::cluster::CreateError;
@@ -205,7 +205,7 @@ impl World {
     fn create(
         &mut self,
         id: u64,
-        group: &posse::core::ids::GroupName,
+        group: &posse::core::model::ids::GroupName,
         slot: u32,
     ) -> Result<Seen, Refusal> {
         let name = format!("{PREFIX}{id}");
@@ -232,7 +232,7 @@ impl World {
         uid: &Uid,
         name: &str,
         is_forced: bool,
-    ) -> Result<Option<posse::core::pod::Pod>, Refusal> {
+    ) -> Result<Option<posse::core::model::pod::Pod>, Refusal> {
         let found = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
         match found {
             None => Err(not_found()),

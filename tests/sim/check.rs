@@ -3,17 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posse::core::action::{Action, Patch};
-use posse::core::command::{Command, Reply};
-use posse::core::event::{Event, LossReason};
-use posse::core::ids::{ExecutorId, Uid};
-use posse::core::input::{Input, PodEvent, Seen};
-use posse::core::pod::{Phase, Pod};
-use posse::core::policy::{GroupSpec, Replace, ScaleDown};
+use posse::core::model::action::{Action, Patch};
+use posse::core::model::command::{Command, Reply};
+use posse::core::model::event::{Event, LossReason};
+use posse::core::model::ids::{ExecutorId, Uid};
+use posse::core::model::input::{Input, PodEvent, Seen};
+use posse::core::model::pod::{Phase, Pod};
+use posse::core::model::refusal::Class;
+use posse::core::model::status::State;
+use posse::core::model::stop::{StopOrder, StopResult};
+use posse::core::policy::settings::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
-use posse::core::refusal::Class;
-use posse::core::status::State;
-use posse::core::stop::{StopOrder, StopResult};
 
 use super::cluster::{Cluster, is_over};
 use super::groups::Groups;

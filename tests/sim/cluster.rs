@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use posse::core::event::DeleteCause;
-use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
-use posse::core::input::PodEvent;
-use posse::core::pod::{ContainerState, Draining, Phase, Pod};
+use posse::core::model::event::DeleteCause;
+use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse::core::model::input::PodEvent;
+use posse::core::model::pod::{ContainerState, Draining, Phase, Pod};
 
 /// The log keeps so many entries; a watch from before them gets 410.
 const LOG_MAX: usize = 60;

@@ -4,15 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use posse::core::command::{AfterKill, Command, Reply};
-use posse::core::event::{Event, LossReason};
-use posse::core::ids::{ExecutorId, GroupName};
-use posse::core::pod::ContainerState;
-use posse::core::policy::{Decommission, GroupSpec, Policy};
+use posse::core::model::command::{AfterKill, Command, Reply};
+use posse::core::model::event::{Event, LossReason};
+use posse::core::model::ids::{ExecutorId, GroupName};
+use posse::core::model::pod::ContainerState;
+use posse::core::model::rng::Rng;
+use posse::core::model::status::State;
+use posse::core::model::time::Millis;
+use posse::core::policy::settings::{Decommission, GroupSpec, Policy};
 use posse::core::reconciler::Reconciler;
-use posse::core::rng::Rng;
-use posse::core::status::State;
-use posse::core::time::Millis;
 
 use super::check::Verdict;
 use super::cluster::{Cluster, is_over};

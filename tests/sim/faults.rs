@@ -1,7 +1,7 @@
 //! Owns what a seed means: which faults there are, how often, and what the run is like.
 
-use posse::core::policy::{BadNodes, FailureLimit, Policy};
-use posse::core::rng::Rng;
+use posse::core::model::rng::Rng;
+use posse::core::policy::settings::{BadNodes, FailureLimit, Policy};
 
 /// Chances in percent, and times in milliseconds.
 #[derive(Clone, Debug)]

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use posse::core::command::{Command, GroupChange, Reply};
-use posse::core::ids::{GroupName, Uid};
-use posse::core::pod_text::{Part, PodText};
-use posse::core::policy::{GroupSpec, Replace, ScaleDown};
+use posse::core::model::command::{Command, GroupChange, Reply};
+use posse::core::model::ids::{GroupName, Uid};
+use posse::core::model::pod_text::{Part, PodText};
+use posse::core::model::rng::Rng;
+use posse::core::model::time::Millis;
+use posse::core::policy::settings::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
-use posse::core::rng::Rng;
-use posse::core::time::Millis;
 
 use super::check::Verdict;
 use super::cluster::{Cluster, is_over};

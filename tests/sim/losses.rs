@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use posse::core::action::Action;
-use posse::core::event::{Budget, Event, LossReason};
-use posse::core::ids::Uid;
-use posse::core::pod::ContainerState;
-use posse::core::policy::{FailureLimit, Policy};
+use posse::core::model::action::Action;
+use posse::core::model::event::{Budget, Event, LossReason};
+use posse::core::model::ids::Uid;
+use posse::core::model::pod::ContainerState;
+use posse::core::policy::settings::{FailureLimit, Policy};
 use posse::core::reconciler::Reconciler;
 
 use super::check::{Check, Verdict, fail};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use posse::core::ids::Uid;
-use posse::core::input::Seen;
-use posse::core::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
-use posse::core::rng::Rng;
+use posse::core::model::ids::Uid;
+use posse::core::model::input::Seen;
+use posse::core::model::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::model::rng::Rng;
 
 use super::cluster::{Cause, is_over};
 use super::faults::{Trouble, at};

@@ -2,14 +2,15 @@
 //! its sweep, on a server that refuses, answers late or not at all; they are killed, they stand still,
 //! their pods fail or vanish. One holds at a time, and nobody's executors go but those of the dead.
 
-use posse::core::ids::Uid;
-use posse::core::lease::{self, Fate, Identity, LeaseMachine, LeaseUpdate, Record};
-use posse::core::leftover::{Leftover, Owner, OwnerPod};
-use posse::core::pod::Phase;
-use posse::core::refusal::{Class, Refusal};
-use posse::core::rng::Rng;
-use posse::core::sweep::{self, Sweep};
-use posse::core::time::Millis;
+use posse::core::machines::lease::{self, Fate, Identity, LeaseMachine, LeaseUpdate, Record};
+use posse::core::machines::orphan_cleanup::{self, Sweep};
+use posse::core::model::ids::Uid;
+use posse::core::model::pod::OwnerPod;
+use posse::core::model::pod::Phase;
+use posse::core::model::refusal::{Class, Refusal};
+use posse::core::model::rng::Rng;
+use posse::core::model::time::Millis;
+use posse::core::policy::orphans::{Leftover, Owner};
 
 const TICK_MS: u64 = 100;
 const MINUTE_MS: u64 = 60_000;
@@ -52,7 +53,7 @@ struct Process {
     lease: LeaseMachine,
     sweep: Option<Sweep>,
     lease_call: Option<(Call<lease::Step>, Option<LeaseAnswer>)>,
-    sweep_call: Option<(Call<sweep::Step>, Option<SweepAnswer>)>,
+    sweep_call: Option<(Call<orphan_cleanup::Step>, Option<SweepAnswer>)>,
     holds: bool,
     /// Somebody else has it, as it was told; its driver ends by then.
     ends_at: Option<u64>,
@@ -250,21 +251,21 @@ impl World {
         }
     }
 
-    fn commit_sweep(&mut self, i: usize, step: &sweep::Step) -> SweepAnswer {
+    fn commit_sweep(&mut self, i: usize, step: &orphan_cleanup::Step) -> SweepAnswer {
         match step {
-            sweep::Step::List => {
+            orphan_cleanup::Step::List => {
                 let ours = self.processes[i].instance.clone();
                 let mut pods = self.pods.clone();
                 // A server that does not know the selector would give ours as well.
                 pods.retain(|pod| pod.instance.as_ref() != Some(&ours) || self.rng.chance(10));
                 SweepAnswer::Listed(Ok(pods))
             }
-            sweep::Step::LookUp(named) => {
+            orphan_cleanup::Step::LookUp(named) => {
                 let found = self.drivers.iter().find(|driver| driver.uid == named.uid);
                 let state = found.map_or(Owner::Absent, |driver| driver.state.clone());
                 SweepAnswer::Owner(state)
             }
-            sweep::Step::Delete(pod) => {
+            orphan_cleanup::Step::Delete(pod) => {
                 let Some(at) = self.pods.iter().position(|there| there.uid == pod.uid) else {
                     return SweepAnswer::Deleted(Err(refusal(Class::NotFound)));
                 };
@@ -355,7 +356,7 @@ impl World {
         while sweep.news().is_some() {}
         if process.sweep_call.is_none() && !process.is_over {
             let step = sweep.next(now);
-            if !matches!(step, sweep::Step::Done | sweep::Step::Wait { .. }) {
+            if !matches!(step, orphan_cleanup::Step::Done | orphan_cleanup::Step::Wait { .. }) {
                 let call = self.call(step);
                 self.processes[i].sweep_call = Some((call, None));
             }
@@ -441,10 +442,12 @@ fn lost_lease(step: &lease::Step, class: Class) -> LeaseAnswer {
     }
 }
 
-fn lost_sweep(step: &sweep::Step) -> SweepAnswer {
+fn lost_sweep(step: &orphan_cleanup::Step) -> SweepAnswer {
     match step {
-        sweep::Step::List => SweepAnswer::Listed(Err(refusal(Class::Transient))),
-        sweep::Step::LookUp(_) => SweepAnswer::Owner(Owner::Unknown("no answer".to_owned())),
+        orphan_cleanup::Step::List => SweepAnswer::Listed(Err(refusal(Class::Transient))),
+        orphan_cleanup::Step::LookUp(_) => {
+            SweepAnswer::Owner(Owner::Unknown("no answer".to_owned()))
+        }
         _ => SweepAnswer::Deleted(Err(refusal(Class::Unknown))),
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use posse::core::input::{Input, PodEvent};
+use posse::core::model::input::{Input, PodEvent};
 
 use super::cluster::is_over;
 
@@ -37,7 +37,7 @@ pub fn trace(line: impl FnOnce() -> String) {
 
 /// An input in a line.
 pub fn short(input: &Input) -> String {
-    let pod = |pod: &posse::core::pod::Pod| {
+    let pod = |pod: &posse::core::model::pod::Pod| {
         let version = pod.version.map_or(0, |version| version.0);
         let over = if is_over(pod) { " over" } else { "" };
         format!("{}:{}@{version}{over}", pod.id, pod.uid)

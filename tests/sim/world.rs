@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use posse::core::action::Action;
-use posse::core::event::Event;
-use posse::core::ids::{ExecutorId, GroupName, Uid, Version};
-use posse::core::input::{Input, List, ListSource, Mark, PodEvent};
-use posse::core::policy::{GroupSpec, Policy};
+use posse::core::model::action::Action;
+use posse::core::model::event::Event;
+use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse::core::model::input::{Input, List, ListSource, Mark, PodEvent};
+use posse::core::model::rng::Rng;
+use posse::core::model::stop::StopOrder;
+use posse::core::model::time::Millis;
+use posse::core::policy::settings::{GroupSpec, Policy};
 use posse::core::reconciler::{Identity, Reconciler};
-use posse::core::rng::Rng;
-use posse::core::stop::StopOrder;
-use posse::core::time::Millis;
 
 use super::check::{Check, Verdict};
 use super::cluster::Cluster;

@@ -8,7 +8,7 @@ use crate::cli::World;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{RunSettings, Server};
-use crate::core::reach::{Doubt, doubt};
+use crate::core::policy::address_check::{Doubt, doubt};
 use crate::kube::http::Http;
 use crate::kube::owner::{self, Hints};
 use crate::wire::build::Owner;

@@ -9,10 +9,10 @@ use log::{debug, warn};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::rights;
 use crate::cli::run::Run;
-use crate::core::ids::ExecutorId;
-use crate::core::lease::{Release, Scope};
-use crate::core::refusal::Class;
-use crate::core::rng::Rng;
+use crate::core::machines::lease::{Release, Scope};
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::refusal::Class;
+use crate::core::model::rng::Rng;
 use crate::kube::owner::DriverPod;
 use crate::runtime::engine::START_TIMEOUT_MS;
 use crate::runtime::hold::{

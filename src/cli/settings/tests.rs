@@ -7,8 +7,8 @@ use clap::Parser as _;
 use super::*;
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::testing::Folder;
-use crate::core::pod_text::Shape;
-use crate::core::policy::FailureLimit;
+use crate::core::model::pod_text::Shape;
+use crate::core::policy::settings::FailureLimit;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
 const EXECUTOR: &str = include_str!("../../../fixtures/config/executor.yaml");

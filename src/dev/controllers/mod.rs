@@ -27,7 +27,7 @@ use self::nodes::Nodes;
 use self::orphans::Orphans;
 use self::quotas::Quotas;
 pub(crate) use self::taints::tolerates;
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::Ages;
 use crate::dev::faults::Fault;

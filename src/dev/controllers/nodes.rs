@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::taints::Taints;
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::api::Api;
 use crate::dev::events::{Note, record};
 use crate::dev::faults::Fault;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::kind::{Key, Kind};
 use crate::dev::object::object_mut;
 use crate::dev::state::State;

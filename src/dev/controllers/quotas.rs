@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::admit::{Amounts, counts, in_scope, usage};
 use crate::dev::api::Api;
 use crate::dev::kind::Kind;

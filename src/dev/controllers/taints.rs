@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::deletion::DeleteOptions;
 use crate::dev::events::{Note, record};
 use crate::dev::kind::{Key, Kind};

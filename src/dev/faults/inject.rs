@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 use crate::dev::faults::{Fault, Faults};
 use crate::dev::object::metadata_mut;
 use crate::dev::refused::Refused;

@@ -17,7 +17,7 @@ use super::probe::{self, Action, Probe, Which};
 use super::process::{Process, StartFailed, not_started};
 use super::run::{Ended, Role, State};
 use super::start::{NotStarted, Place, Words, prepare};
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::kind::Key;
 use crate::dev::logs;
 use crate::dev::object::{Object, array_at, text_at};

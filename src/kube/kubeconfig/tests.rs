@@ -6,7 +6,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 use crate::kube::config::{Bearer, BlobSource, Cluster, ConfigError, Sources, Trust};
 use crate::kube::http::Http;
 use crate::kube::testing::{Authority, Folder, no_env, sources};

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::thread;
 
 use super::*;
-use crate::core::ids::ExecutorId;
+use crate::core::model::ids::ExecutorId;
 use crate::kube::testing::{Answer, TestServer, plain_client};
 use crate::runtime::poller::{Schedule, poll};
 use crate::wire::labels::Selection;

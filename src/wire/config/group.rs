@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::core::policy::{Decommission, Replace, ScaleDown};
+use crate::core::policy::settings::{Decommission, Replace, ScaleDown};
 use crate::wire::config::{checked, only, trouble};
 use crate::wire::memory::Growth;
 use crate::wire::names;

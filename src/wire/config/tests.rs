@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::core::policy::{BadNodes, Decommission, Replace, ScaleDown};
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
+use crate::core::policy::settings::{BadNodes, Decommission, Replace, ScaleDown};
 use crate::wire::memory::Growth;
 use crate::wire::template::Shorthands;
 

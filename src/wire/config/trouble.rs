@@ -1,6 +1,6 @@
 //! Owns the keys about executors that run out of memory and nodes that are bad.
 
-use crate::core::policy::BadNodes;
+use crate::core::policy::settings::BadNodes;
 use crate::wire::config::group::{is_decimal, memory_mistake};
 use crate::wire::config::only;
 use crate::wire::memory::Growth;

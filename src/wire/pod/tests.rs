@@ -4,7 +4,7 @@ use std::mem::{size_of, size_of_val};
 
 use super::*;
 use crate::core::loss::classify;
-use crate::core::rng::Rng;
+use crate::core::model::rng::Rng;
 use crate::wire::list::parse_page;
 use crate::wire::watch::parse_line;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use self::plan::{Outcome, Past, Phase, Pod, Spec, Step, Verdict};
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 use crate::dev::api::{Answer, Api};
 use crate::dev::deletion::{DeleteOptions, Propagation};
 use crate::dev::events::{self, Note};

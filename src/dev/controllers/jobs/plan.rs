@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::core::time::Millis;
+use crate::core::model::time::Millis;
 
 /// What the job asks for.
 #[derive(Clone, Debug)]

@@ -1,0 +1,6 @@
+//! State machines for threads that only do I/O: each says what to do next, and when.
+
+pub mod lease;
+pub mod orphan_cleanup;
+pub mod shutdown;
+pub mod watch;

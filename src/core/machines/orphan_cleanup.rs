@@ -1,0 +1,382 @@
+//! Owns the removal of what earlier instances of the application left: whom to look up, whom to
+//! remove, and when to look again. Pure: sends nothing; the thread around it does as told, and the
+//! reconciler never waits for it.
+//!
+//! Only executors go whose driver pod is gone or has ended (`leftover::judge`), by uid, and only
+//! those that have not ended themselves: a pod that has holds nothing any more, may be the evidence
+//! of a failure, and goes with its driver pod. Those whose driver pod lives are somebody's. It may
+//! be ending just now, so they are looked at again for a while; where the application is this
+//! driver's alone, for as long as they are there: whoever lost it to us leaves them behind. And what
+//! a driver that is gone had sent may still arrive (`LATE_MS`): there is a look after that, too.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::core::model::ids::Uid;
+use crate::core::model::pod::OwnerPod;
+use crate::core::model::pod::Phase;
+use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::rng::Rng;
+use crate::core::model::time::Millis;
+use crate::core::policy::backoff::delay_ms;
+use crate::core::policy::orphans::{Facts, Lease, Leftover, Owner, Verdict, judge};
+
+/// How long after a look at executors that somebody may still own the next one comes.
+pub const LOOK_AGAIN_MS: u64 = 30_000;
+/// So long after the first look a create that was under way then may still have come; a server
+/// gives a request no longer.
+pub const LATE_MS: u64 = 60_000;
+/// Looks at such executors, where others may rightfully run beside us.
+pub const LOOKS_MAX: u32 = 10;
+const BACKOFF_MS: u64 = 1_000;
+const BACKOFF_MS_MAX: u64 = 30_000;
+
+/// What becomes of executors whose driver is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// They are removed.
+    Delete,
+    /// They are not looked at.
+    Keep,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Delete exactly this pod; answer with `on_deleted`.
+    Delete(Leftover),
+    /// Nothing any more.
+    Done,
+    /// Read the executors of all other instances; answer with `on_listed`.
+    List,
+    /// Find out what became of this pod; answer with `on_owner`.
+    LookUp(OwnerPod),
+    /// Nothing before `until`; then ask again.
+    Wait { until: Millis },
+}
+
+/// What a person is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// So many of an instance stay, for this reason.
+    Kept { instance: String, n: usize, why: String },
+    /// The server refuses; `is_final`: it is not asked again.
+    Refused { refusal: Refusal, is_final: bool },
+    /// So many of an instance were removed, for this reason.
+    Removed { instance: String, n: usize, why: String },
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Sweep {
+    /// The instance that is never touched.
+    ours: String,
+    /// The application is ours alone.
+    is_exclusive: bool,
+    /// Whose owners are still to be looked up: the last one's is next.
+    found: Vec<Leftover>,
+    /// Executors of one owner that is over.
+    to_delete: Vec<Leftover>,
+    /// What has become of those of that owner, so far.
+    removed: Option<News>,
+    /// Deleted by us, and perhaps still on their way out.
+    asked: BTreeSet<Uid>,
+    /// Owners whose executors stay, as was told.
+    kept_told: BTreeSet<Uid>,
+    must_list: bool,
+    is_undecided: bool,
+    has_failed: bool,
+    is_done: bool,
+    due_at: Millis,
+    n_looks: u32,
+    /// When the first LIST was answered.
+    began: Option<Millis>,
+    n_failures: u32,
+    news: VecDeque<News>,
+    rng: Rng,
+}
+
+impl Sweep {
+    /// One that begins with a look. `is_exclusive`: no other driver of the application is to work.
+    #[must_use]
+    pub fn new(ours: &str, is_exclusive: bool, rng: Rng) -> Self {
+        Self {
+            ours: ours.to_owned(),
+            is_exclusive,
+            found: Vec::new(),
+            to_delete: Vec::new(),
+            removed: None,
+            asked: BTreeSet::new(),
+            kept_told: BTreeSet::new(),
+            must_list: true,
+            is_undecided: false,
+            has_failed: false,
+            is_done: false,
+            due_at: Millis::ZERO,
+            n_looks: 0,
+            began: None,
+            n_failures: 0,
+            news: VecDeque::new(),
+            rng,
+        }
+    }
+
+    /// What to do now.
+    pub fn next(&mut self, now: Millis) -> Step {
+        if self.is_done {
+            return Step::Done;
+        }
+        if let Some(pod) = self.to_delete.last() {
+            return Step::Delete(pod.clone());
+        }
+        self.news.extend(self.removed.take());
+        if let Some(owner) = self.found.last().and_then(|pod| pod.owner.clone()) {
+            return Step::LookUp(owner);
+        }
+        if !self.must_list {
+            self.end_round(now);
+        }
+        match (self.is_done, now < self.due_at) {
+            (true, _) => Step::Done,
+            (false, true) => Step::Wait { until: self.due_at },
+            (false, false) => Step::List,
+        }
+    }
+
+    /// The next thing to tell.
+    pub fn news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// The executors of other instances were read.
+    pub fn on_listed(&mut self, answer: Result<Vec<Leftover>, Refusal>, now: Millis) {
+        let pods = match answer {
+            Ok(pods) => pods,
+            Err(refusal) => {
+                self.on_refused(refusal);
+                return self.end_round(now);
+            }
+        };
+        self.must_list = false;
+        self.began.get_or_insert(now);
+        self.found = pods;
+        self.found.retain(|pod| {
+            let is_over = matches!(pod.phase, Phase::Failed | Phase::Succeeded);
+            let is_ours = pod.instance.as_ref().is_none_or(|instance| *instance == self.ours);
+            pod.owner.is_some() && !is_ours && !is_over && !self.asked.contains(&pod.uid)
+        });
+    }
+
+    /// What became of the owner that was asked about: its executors stay or go together.
+    pub fn on_owner(&mut self, state: Owner) {
+        let Some(last) = self.found.last() else { return };
+        let (owner, instance) = (last.owner.clone(), last.instance.clone());
+        let (pods, others) =
+            std::mem::take(&mut self.found).into_iter().partition(|pod| pod.owner == owner);
+        self.found = others;
+        let pods: Vec<Leftover> = pods;
+        let facts = Facts {
+            owner: state,
+            instance: instance.clone(),
+            named: None,
+            stale_ms: None,
+            lease: Lease::Absent,
+        };
+        let instance = instance.unwrap_or_default();
+        match judge(&facts) {
+            Verdict::Removable(why) => {
+                self.to_delete = pods;
+                self.removed = Some(News::Removed { instance, n: 0, why });
+            }
+            Verdict::Kept(why) => {
+                self.is_undecided = true;
+                if owner.is_some_and(|owner| self.kept_told.insert(owner.uid)) {
+                    self.news.push_back(News::Kept { instance, n: pods.len(), why });
+                }
+            }
+        }
+    }
+
+    /// The pod was deleted, or not.
+    pub fn on_deleted(&mut self, answer: Result<(), Refusal>) {
+        let Some(pod) = self.to_delete.pop() else { return };
+        match answer {
+            Ok(()) => {
+                self.asked.insert(pod.uid);
+                if let Some(News::Removed { n, .. }) = &mut self.removed {
+                    *n += 1;
+                }
+            }
+            // It went by itself, and another may have its name.
+            Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => {}
+            Err(refusal) => {
+                // The others would fare no better now; they are found again.
+                self.to_delete.clear();
+                self.on_refused(refusal);
+            }
+        }
+    }
+
+    fn on_refused(&mut self, refusal: Refusal) {
+        let is_final = refusal.class == Class::Rights;
+        self.is_done |= is_final;
+        self.has_failed = true;
+        // The same trouble again is no news.
+        if is_final || self.n_failures == 0 {
+            self.news.push_back(News::Refused { refusal, is_final });
+        }
+    }
+
+    /// All that was found is decided: when to look again, if ever.
+    fn end_round(&mut self, now: Millis) {
+        self.must_list = true;
+        if std::mem::take(&mut self.has_failed) {
+            self.n_failures = self.n_failures.saturating_add(1);
+            let delay = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
+            self.due_at = now.after(delay);
+        } else {
+            self.n_failures = 0;
+            self.n_looks = self.n_looks.saturating_add(1);
+            let is_worth = self.is_exclusive || self.n_looks < LOOKS_MAX;
+            let is_early = self.began.is_some_and(|began| now.since(began) < LATE_MS);
+            self.is_done |= !(is_early || self.is_undecided && is_worth);
+            self.due_at = now.after(LOOK_AGAIN_MS);
+        }
+        self.is_undecided = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(name: &str) -> OwnerPod {
+        OwnerPod { name: name.to_owned(), uid: Uid::new(&format!("uid-{name}")) }
+    }
+
+    fn pod(instance: &str, id: u32, owner: Option<OwnerPod>, phase: Phase) -> Leftover {
+        Leftover {
+            name: format!("a-{instance}-exec-{id}"),
+            uid: Uid::new(&format!("{instance}-{id}")),
+            app: Some("a".to_owned()),
+            instance: Some(instance.to_owned()),
+            owner,
+            phase,
+        }
+    }
+
+    fn refusal(class: Class) -> Refusal {
+        let message = "no".to_owned();
+        Refusal { class, code: 500, reason: String::new(), message, retry_after_ms: None }
+    }
+
+    /// Plays a round in which these are found, with these owners; the pods that were deleted.
+    fn round(
+        sweep: &mut Sweep,
+        now: Millis,
+        pods: &[Leftover],
+        state: impl Fn(&OwnerPod) -> Owner,
+        answer: impl Fn(&Leftover) -> Result<(), Refusal>,
+    ) -> Vec<String> {
+        assert_eq!(sweep.next(now), Step::List);
+        sweep.on_listed(Ok(pods.to_vec()), now);
+        let mut deleted = Vec::new();
+        loop {
+            match sweep.next(now) {
+                Step::LookUp(owner) => sweep.on_owner(state(&owner)),
+                Step::Delete(pod) => {
+                    deleted.push(pod.name.clone());
+                    sweep.on_deleted(answer(&pod));
+                }
+                Step::Done | Step::List | Step::Wait { .. } => return deleted,
+            }
+        }
+    }
+
+    fn all_go(_: &Leftover) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    #[test]
+    fn only_what_is_nobodys_and_lives_goes() {
+        let mut sweep = Sweep::new("new", false, Rng::new(1));
+        let pods = [
+            pod("old", 1, Some(owner("gone")), Phase::Running),
+            pod("old", 2, Some(owner("gone")), Phase::Pending),
+            pod("old", 3, Some(owner("gone")), Phase::Failed),
+            pod("done", 1, Some(owner("failed")), Phase::Running),
+            pod("peer", 1, Some(owner("lives")), Phase::Running),
+            pod("away", 1, None, Phase::Running),
+            pod("new", 1, Some(owner("gone")), Phase::Running),
+        ];
+        let state = |owner: &OwnerPod| match owner.name.as_str() {
+            "gone" => Owner::Absent,
+            "failed" => Owner::Found(Phase::Failed),
+            _ => Owner::Found(Phase::Running),
+        };
+        let deleted = round(&mut sweep, Millis(5), &pods, state, all_go);
+        assert_eq!(deleted, ["a-done-exec-1", "a-old-exec-2", "a-old-exec-1"]);
+        let mut news = Vec::new();
+        while let Some(one) = sweep.news() {
+            news.push(match one {
+                News::Kept { instance, n, .. } => format!("{n} of {instance} stay"),
+                News::Removed { instance, n, why } => format!("{n} of {instance} go: {why}"),
+                News::Refused { refusal, .. } => refusal.to_string(),
+            });
+        }
+        let want = [
+            "1 of peer stay",
+            "1 of done go: their owner has ended",
+            "2 of old go: their owner is gone",
+        ];
+        assert_eq!(news, want);
+        // Those on their way out are not deleted again, nor those that stay told again.
+        assert_eq!(sweep.next(Millis(6)), Step::Wait { until: Millis(5 + LOOK_AGAIN_MS) });
+        let then = Millis(5 + LOOK_AGAIN_MS);
+        assert_eq!(round(&mut sweep, then, &pods, state, all_go), [""; 0]);
+        assert_eq!(sweep.news(), None);
+    }
+
+    #[test]
+    fn it_looks_again_while_somebody_may_own_them() {
+        for (is_exclusive, n_rounds) in [(false, LOOKS_MAX), (true, 50)] {
+            let mut sweep = Sweep::new("new", is_exclusive, Rng::new(1));
+            let pods = [pod("old", 1, Some(owner("lives")), Phase::Running)];
+            let lives = |_: &OwnerPod| Owner::Found(Phase::Running);
+            let mut now = Millis::ZERO;
+            for n in 1..n_rounds {
+                assert_eq!(round(&mut sweep, now, &pods, lives, all_go), [""; 0], "{n}");
+                now = now.after(LOOK_AGAIN_MS);
+            }
+            let over = |_: &OwnerPod| Owner::Found(Phase::Failed);
+            assert_eq!(round(&mut sweep, now, &pods, over, all_go), ["a-old-exec-1"]);
+            assert_eq!(sweep.next(now), Step::Done, "nobody is left");
+        }
+    }
+
+    #[test]
+    fn without_a_right_it_ends_and_other_trouble_is_sat_out() {
+        let pods = [
+            pod("old", 1, Some(owner("gone")), Phase::Running),
+            pod("old", 2, Some(owner("gone")), Phase::Running),
+        ];
+        let gone = |_: &OwnerPod| Owner::Absent;
+        let mut sweep = Sweep::new("new", false, Rng::new(1));
+        sweep.on_listed(Err(refusal(Class::Rights)), Millis(1));
+        assert_eq!(sweep.next(Millis(1)), Step::Done);
+        let forbidden = refusal(Class::Rights);
+        assert_eq!(sweep.news(), Some(News::Refused { refusal: forbidden, is_final: true }));
+
+        let mut sweep = Sweep::new("new", false, Rng::new(1));
+        let late = |_: &Leftover| Err(refusal(Class::Transient));
+        assert_eq!(round(&mut sweep, Millis(1), &pods, gone, late).len(), 1);
+        let Step::Wait { until } = sweep.next(Millis(1)) else { panic!("no backoff") };
+        // One goes by itself meanwhile, and under its name another.
+        let other = |_: &Leftover| Err(refusal(Class::Conflict));
+        assert_eq!(round(&mut sweep, until, &pods, gone, other).len(), 2);
+        // What was on its way when its driver ended has come by now.
+        assert!(matches!(sweep.next(until), Step::Wait { .. }));
+        let then = until.after(LATE_MS);
+        assert_eq!(round(&mut sweep, then, &pods[1..], gone, all_go), ["a-old-exec-2"]);
+        assert_eq!(sweep.next(then), Step::Done);
+    }
+}

@@ -1,0 +1,387 @@
+//! Owns what a watcher does next: when to LIST, when to WATCH and from which version, when to wait
+//! and for how long. Pure: sends nothing, reads no clock; the thread around it does as told.
+
+use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::rng::Rng;
+use crate::core::model::time::Millis;
+use crate::core::policy::backoff::delay_ms;
+
+/// The first delay after a failure; doubled with each further one.
+pub const BACKOFF_MS: u64 = 800;
+/// What the doubling stops at.
+pub const BACKOFF_MS_MAX: u64 = 30_000;
+/// After so long without a failure the next one counts as the first again.
+pub const QUIET_MS: u64 = 120_000;
+/// The longest wait that a server can ask for: a mistyped header must not blind us for a day.
+pub const RETRY_AFTER_MS_MAX: u64 = 300_000;
+/// A watch that ends sooner than this without an event has failed, however politely it ended.
+pub const SHORT_WATCH_MS: u64 = 1_000;
+/// How long the server is asked to keep a watch open, in seconds: a random number from here ...
+pub const WATCH_S_MIN: u32 = 300;
+/// ... to here, so that a thousand instances do not come back at the same moment.
+pub const WATCH_S_MAX: u32 = 600;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask for all of it, consistently, and answer with `on_listed` or `on_list_failed`.
+    List,
+    /// Nothing before `until`; then ask again.
+    Wait { until: Millis },
+    /// Open a watch from `version_text`, which the server ends after `timeout_s` seconds.
+    Watch { version_text: String, timeout_s: u32 },
+}
+
+/// How a watch ended, or why it did not begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The server ended it in good order.
+    Clean,
+    /// The connection was cut; what the transport says.
+    Cut(String),
+    /// The server sent an ERROR event.
+    ErrorEvent(Refusal),
+    /// No byte came for the idle time-out.
+    Idle,
+    /// The inbox had no room: what was read last was not delivered.
+    Overrun,
+    /// It did not begin: an HTTP status other than success, or no connection.
+    Refused(Refusal),
+    /// A LIST was asked for from outside: the server's history went back.
+    RelistRequested,
+    /// A line that cannot be read, or is longer than a line may be.
+    Undecodable(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Listing,
+    Watching { opened_at: Millis, n_lines: u64 },
+    Ready,
+}
+
+/// The list/watch machine of one resource.
+#[derive(Clone, Debug)]
+pub struct WatchMachine {
+    phase: Phase,
+    /// The last version told: a LIST's, an event's or a bookmark's. Text, for it need not compare.
+    version_text: String,
+    listed_at: Millis,
+    not_before: Millis,
+    n_failures: u32,
+    failed_at: Option<Millis>,
+    rng: Rng,
+}
+
+impl WatchMachine {
+    /// A machine that has seen nothing and begins with a LIST.
+    #[must_use]
+    pub fn new(rng: Rng) -> Self {
+        Self {
+            phase: Phase::Listing,
+            version_text: String::new(),
+            listed_at: Millis::ZERO,
+            not_before: Millis::ZERO,
+            n_failures: 0,
+            failed_at: None,
+            rng,
+        }
+    }
+
+    /// What to do now. Asking twice without telling what came of it gives the same kind of step.
+    pub fn next(&mut self, now: Millis) -> Step {
+        if now < self.not_before {
+            return Step::Wait { until: self.not_before };
+        }
+        match self.phase {
+            Phase::Listing => Step::List,
+            Phase::Ready | Phase::Watching { .. } => {
+                let spread = u64::from(WATCH_S_MAX - WATCH_S_MIN) + 1;
+                let extra = u32::try_from(self.rng.below(spread)).unwrap_or(0);
+                Step::Watch {
+                    version_text: self.version_text.clone(),
+                    timeout_s: WATCH_S_MIN + extra,
+                }
+            }
+        }
+    }
+
+    /// A whole LIST came, and was delivered.
+    ///
+    /// # Errors
+    /// When it has no version: a watch could not go on from it, so it is listed again, later.
+    pub fn on_listed(&mut self, version_text: &str, now: Millis) -> Result<(), String> {
+        if version_text.is_empty() {
+            self.fail(now, None);
+            return Err("the list has no resourceVersion to watch from".to_owned());
+        }
+        version_text.clone_into(&mut self.version_text);
+        self.listed_at = now;
+        self.phase = Phase::Ready;
+        Ok(())
+    }
+
+    /// A LIST failed, or could not be delivered.
+    pub fn on_list_failed(&mut self, refusal: &Refusal, now: Millis) {
+        self.phase = Phase::Listing;
+        self.fail(now, refusal.retry_after_ms);
+    }
+
+    /// The watch is open.
+    pub fn on_opened(&mut self, now: Millis) {
+        self.phase = Phase::Watching { opened_at: now, n_lines: 0 };
+    }
+
+    /// A line came and was delivered; `version_text` is its object's, where it has one.
+    pub fn on_line(&mut self, version_text: Option<&str>) {
+        if let Phase::Watching { n_lines, .. } = &mut self.phase {
+            *n_lines += 1;
+        }
+        if let Some(text) = version_text.filter(|text| !text.is_empty()) {
+            text.clone_into(&mut self.version_text);
+        }
+    }
+
+    /// The watch is over, or did not begin. Answers why it is begun anew, in words; none where the
+    /// end is the ordinary one and the watch goes on where it was.
+    pub fn on_ended(&mut self, end: &End, now: Millis) -> Option<String> {
+        let short = match self.phase {
+            Phase::Watching { opened_at, n_lines } => {
+                n_lines == 0 && now.since(opened_at) < SHORT_WATCH_MS
+            }
+            Phase::Listing | Phase::Ready => false,
+        };
+        self.phase = if relists(end) { Phase::Listing } else { Phase::Ready };
+        match end {
+            Clean if !short => return None,
+            Idle if !short => {}
+            RelistRequested => self.not_before = now,
+            // A version that was fresh a moment ago and is expired now would go round for ever.
+            ErrorEvent(refusal) | Refused(refusal)
+                if refusal.class == Class::Expired
+                    && now.since(self.listed_at) >= SHORT_WATCH_MS => {}
+            ErrorEvent(refusal) | Refused(refusal) => self.fail(now, refusal.retry_after_ms),
+            Clean | Cut(_) | Idle | Overrun | Undecodable(_) => self.fail(now, None),
+        }
+        Some(words(end))
+    }
+
+    /// Asks for a LIST at once, whatever was going on and however long it was to wait.
+    pub fn relist(&mut self, now: Millis) {
+        self.phase = Phase::Listing;
+        self.not_before = now;
+    }
+
+    fn fail(&mut self, now: Millis, retry_after_ms: Option<u64>) {
+        if self.failed_at.is_some_and(|at| now.since(at) >= QUIET_MS) {
+            self.n_failures = 0;
+        }
+        self.n_failures = self.n_failures.saturating_add(1);
+        self.failed_at = Some(now);
+        let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
+        let asked = retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
+        self.not_before = now.after(backoff.max(asked));
+    }
+}
+
+use End::{Clean, Cut, ErrorEvent, Idle, Overrun, Refused, RelistRequested, Undecodable};
+
+/// Whether what we hold can no longer be carried on by a watch from the last version.
+fn relists(end: &End) -> bool {
+    match end {
+        Clean | Cut(_) | Idle => false,
+        // Only "not now" leaves the version good; whatever else the server says of a running watch
+        // may be about the version.
+        ErrorEvent(refusal) => refusal.class != Class::Throttled,
+        Overrun | RelistRequested | Undecodable(_) => true,
+        Refused(refusal) => match refusal.class {
+            Class::Rights
+            | Class::Throttled
+            | Class::Transient
+            | Class::Unauthorized
+            | Class::Unknown => false,
+            Class::Capacity
+            | Class::Conflict
+            | Class::Exists
+            | Class::Expired
+            | Class::NamespaceGone
+            | Class::NotFound
+            | Class::Template => true,
+        },
+    }
+}
+
+fn words(end: &End) -> String {
+    match end {
+        Clean => "the server ended it at once, without an event".to_owned(),
+        Cut(problem) => format!("the connection was cut: {problem}"),
+        ErrorEvent(refusal) if refusal.class == Class::Expired => {
+            format!("its version expired: {refusal}")
+        }
+        ErrorEvent(refusal) => format!("the server ended it: {refusal}"),
+        Idle => "the server was silent".to_owned(),
+        Overrun => "events came faster than they were taken".to_owned(),
+        RelistRequested => "the server's history went back".to_owned(),
+        Refused(refusal) => format!("the server refused it: {refusal}"),
+        Undecodable(problem) => format!("a line cannot be read: {problem}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTED: Millis = Millis(1_000_000);
+
+    fn refusal(class: Class, code: u16, retry_after_ms: Option<u64>) -> Refusal {
+        Refusal { class, code, reason: String::new(), message: "no".to_owned(), retry_after_ms }
+    }
+
+    fn watching() -> WatchMachine {
+        let mut machine = WatchMachine::new(Rng::new(1));
+        assert_eq!(machine.next(LISTED), Step::List);
+        machine.on_listed("100", LISTED).unwrap();
+        assert!(
+            matches!(machine.next(LISTED), Step::Watch { version_text, .. } if version_text == "100")
+        );
+        machine
+    }
+
+    /// What is asked for after an end: `Some(version)` = a watch, none = a LIST; and the delay.
+    fn after(machine: &mut WatchMachine, now: Millis) -> (Option<String>, u64) {
+        let mut at = now;
+        loop {
+            match machine.next(at) {
+                Step::Wait { until } => at = until,
+                Step::List => return (None, at.since(now)),
+                Step::Watch { version_text, .. } => return (Some(version_text), at.since(now)),
+            }
+        }
+    }
+
+    #[test]
+    fn every_end_has_its_answer() {
+        let first = 800..1_600;
+        let at_once = 0..1;
+        let r = refusal;
+        // The end; how long it was open, in ms; lines; goes on with a watch; delay; told.
+        let table = [
+            (Clean, 300_000, 5, true, at_once.clone(), false),
+            (Clean, 300_000, 0, true, at_once.clone(), false),
+            (Clean, 999, 1, true, at_once.clone(), false),
+            (Clean, 999, 0, true, first.clone(), true),
+            (Idle, 120_000, 0, true, at_once.clone(), true),
+            (Idle, 10, 0, true, first.clone(), true),
+            (Cut("x".into()), 50_000, 3, true, first.clone(), true),
+            (ErrorEvent(r(Class::Expired, 410, None)), 5_000, 0, false, at_once.clone(), true),
+            (ErrorEvent(r(Class::Expired, 410, None)), 10, 0, false, first.clone(), true),
+            (ErrorEvent(r(Class::Throttled, 429, None)), 5_000, 0, true, first.clone(), true),
+            (ErrorEvent(r(Class::Throttled, 429, Some(7_000))), 5_000, 0, true, 7_000..7_001, true),
+            (ErrorEvent(r(Class::Unknown, 500, None)), 5_000, 0, false, first.clone(), true),
+            (ErrorEvent(r(Class::Rights, 403, None)), 5_000, 0, false, first.clone(), true),
+            (Overrun, 5_000, 9, false, first.clone(), true),
+            (Undecodable("x".into()), 5_000, 9, false, first.clone(), true),
+            (RelistRequested, 5_000, 9, false, at_once.clone(), true),
+        ];
+        for (end, open_ms, n_lines, watches, delay, told) in table {
+            let mut machine = watching();
+            machine.on_opened(LISTED);
+            for i in 0..n_lines {
+                machine.on_line(Some(&format!("{}", 101 + i)));
+            }
+            let now = LISTED.after(open_ms);
+            assert_eq!(machine.on_ended(&end, now).is_some(), told, "{end:?}");
+            let (version, waited) = after(&mut machine, now);
+            let wanted = watches.then(|| format!("{}", 100 + n_lines));
+            assert_eq!(version, wanted, "{end:?}");
+            assert!(delay.contains(&waited), "{end:?}: {waited}");
+        }
+    }
+
+    #[test]
+    fn a_watch_that_does_not_begin() {
+        let table = [
+            (Class::Expired, 410, Some(0), false, 0..1),
+            (Class::Throttled, 429, None, true, 800..1_600),
+            (Class::Throttled, 429, Some(9_000), true, 9_000..9_001),
+            (Class::Throttled, 429, Some(10), true, 800..1_600),
+            (Class::Throttled, 429, Some(86_400_000), true, 300_000..300_001),
+            (Class::Transient, 0, None, true, 800..1_600),
+            (Class::Transient, 503, None, true, 800..1_600),
+            (Class::Unknown, 500, None, true, 800..1_600),
+            (Class::Unknown, 504, None, true, 800..1_600),
+            (Class::Unauthorized, 401, None, true, 800..1_600),
+            (Class::Rights, 403, None, true, 800..1_600),
+            (Class::NotFound, 404, None, false, 800..1_600),
+            (Class::Template, 400, None, false, 800..1_600),
+        ];
+        for (class, code, retry_after_ms, watches, delay) in table {
+            let mut machine = watching();
+            let now = LISTED.after(2_000);
+            let end = Refused(refusal(class, code, retry_after_ms));
+            assert!(machine.on_ended(&end, now).is_some());
+            let (version, waited) = after(&mut machine, now);
+            assert_eq!(version.is_some(), watches, "{class:?}");
+            assert!(delay.contains(&waited), "{class:?}: {waited}");
+        }
+    }
+
+    #[test]
+    fn failures_double_to_the_cap_and_are_forgotten_when_it_is_quiet() {
+        let mut machine = watching();
+        let mut now = LISTED;
+        for low in [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
+            machine.on_ended(&Cut("x".into()), now);
+            let (_, waited) = after(&mut machine, now);
+            assert!((low..2 * low).contains(&waited), "{low}: {waited}");
+            now = now.after(waited);
+        }
+        now = now.after(QUIET_MS);
+        machine.on_ended(&Cut("x".into()), now);
+        let (_, waited) = after(&mut machine, now);
+        assert!((800..1_600).contains(&waited), "{waited}");
+    }
+
+    #[test]
+    fn a_list_without_a_version_is_listed_again_later() {
+        let mut machine = WatchMachine::new(Rng::new(1));
+        assert!(machine.on_listed("", LISTED).is_err());
+        let (version, waited) = after(&mut machine, LISTED);
+        assert_eq!(version, None);
+        assert!((800..1_600).contains(&waited));
+        machine.on_list_failed(&refusal(Class::Throttled, 429, Some(5_000)), LISTED);
+        assert_eq!(after(&mut machine, LISTED), (None, 5_000));
+    }
+
+    #[test]
+    fn versions_that_do_not_compare_are_carried_as_text() {
+        let mut machine = watching();
+        machine.on_opened(LISTED);
+        machine.on_line(Some("v-abc"));
+        machine.on_line(None);
+        machine.on_line(Some(""));
+        machine.on_ended(&Clean, LISTED.after(400_000));
+        assert_eq!(after(&mut machine, LISTED.after(400_000)).0, Some("v-abc".to_owned()));
+    }
+
+    #[test]
+    fn a_relist_does_not_wait() {
+        let mut machine = watching();
+        machine.on_ended(&Cut("x".into()), LISTED);
+        assert!(matches!(machine.next(LISTED), Step::Wait { .. }));
+        machine.relist(LISTED);
+        assert_eq!(machine.next(LISTED), Step::List);
+    }
+
+    #[test]
+    fn the_time_asked_for_is_spread() {
+        let mut machine = watching();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..2_000 {
+            let Step::Watch { timeout_s, .. } = machine.next(LISTED) else { panic!("no watch") };
+            assert!((WATCH_S_MIN..=WATCH_S_MAX).contains(&timeout_s));
+            seen.insert(timeout_s);
+        }
+        assert!(seen.len() > 250, "{}", seen.len());
+    }
+}

@@ -1,0 +1,16 @@
+//! The vocabulary: what the core is told, what it answers, and the values both are made of.
+
+pub mod action;
+pub mod command;
+pub mod event;
+pub mod ids;
+pub mod input;
+pub mod pod;
+pub mod pod_text;
+pub mod refusal;
+pub mod rng;
+pub mod status;
+pub mod stop;
+pub mod text;
+pub mod time;
+pub mod waiting;

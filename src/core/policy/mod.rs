@@ -1,0 +1,14 @@
+//! The rules that stand alone: each takes facts and answers with a decision.
+
+pub mod address_check;
+pub mod backoff;
+pub mod budgets;
+pub mod bundle_expiry;
+pub mod memory_scaling;
+pub mod nodes;
+pub mod orphans;
+pub mod plan;
+pub mod settings;
+pub mod throttle;
+pub mod victims;
+pub mod window;

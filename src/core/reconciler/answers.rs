@@ -1,0 +1,426 @@
+//! Owns what the server's answers mean: creates acknowledged, refused, of unknown outcome; deletes
+//! and patches done or to be asked again. Sends nothing.
+
+use super::{Reconciler, Timer};
+use crate::core::loss::MESSAGE_BYTES_MAX;
+use crate::core::model::action::{Action, Verdict};
+use crate::core::model::event::Event;
+use crate::core::model::ids::{ExecutorId, Uid};
+use crate::core::model::input::{Mark, Seen};
+use crate::core::model::pod::Pod;
+use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::text::harmless;
+use crate::core::model::time::Millis;
+use crate::core::policy::backoff::delay_ms;
+use crate::core::policy::throttle::Cause;
+use crate::core::state::ledger::{ChoreKind, ChoreStep, CreateStep, DELETE_SEEN_MS};
+use crate::core::state::snapshot::{Believed, Change};
+
+const RETRY_INITIAL_MS: u64 = 500;
+const RETRY_MAX_MS: u64 = 30_000;
+/// A request that our rights forbid is tried again ever more rarely: they may have been mended.
+const NO_RIGHTS_RETRY_MAX_MS: u64 = 300_000;
+/// A mark that cannot be written costs one repeated report after a restart, or one more who is
+/// chosen to go, no more.
+const MARK_TRIES_MAX: u32 = 5;
+
+impl Reconciler {
+    pub(super) fn on_created(
+        &mut self,
+        id: ExecutorId,
+        asked: Mark,
+        answer: Result<Seen, Refusal>,
+        now: Millis,
+    ) {
+        let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else {
+            self.window.on_answered();
+            return;
+        };
+        let sent_at = create.sent_at;
+        match answer {
+            Ok(Seen::Ours(pod)) if pod.id == id && *pod.name == *self.pod_name(id) => {
+                self.settle_flight(id);
+                self.window.on_answered();
+                self.on_created_pod(id, &pod, asked, now);
+            }
+            Ok(Seen::Ours(Pod { uid, name, .. })) => {
+                self.on_stripped(id, &uid, &name, sent_at, now);
+            }
+            Ok(Seen::Foreign(foreign)) => {
+                self.on_stripped(id, &foreign.uid, &foreign.name, sent_at, now);
+            }
+            Err(refusal) => self.on_create_refused(id, sent_at, &refusal, now),
+        }
+    }
+
+    fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, asked: Mark, now: Millis) {
+        let Some(sent_at) = self.sent_at(id) else { return };
+        match self.snapshot.answer(pod, asked, true) {
+            Believed::OtherEpoch => self.post_again(id, Some(sent_at), now, now),
+            Believed::WentBack => {
+                self.post_again(id, Some(sent_at), now, now);
+                self.go_back();
+            }
+            believed @ (Believed::Current | Believed::KnownGone | Believed::Overtaken) => {
+                self.close_create(id, pod, believed == Believed::Current, true, now);
+            }
+        }
+    }
+
+    /// The create has come to a pod: alive in the snapshot (`is_there`), or come and gone already.
+    /// `is_acknowledged`: the pod is that of the last POST.
+    fn close_create(
+        &mut self,
+        id: ExecutorId,
+        pod: &Pod,
+        is_there: bool,
+        is_acknowledged: bool,
+        now: Millis,
+    ) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let (is_gone, is_unseen) = (executor.is_gone, executor.uid.is_none());
+        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
+        if is_unseen {
+            self.note_taken(id);
+        }
+        self.close_entry(id, is_acknowledged);
+        if is_gone {
+            self.drop_executor(id);
+        }
+        if is_there {
+            if is_unseen && is_cancelled {
+                self.on_first_sight(id, &pod.uid, true, now);
+            }
+            // A second pod under the id is condemned there.
+            self.on_change(Some(Change::Seen(pod.uid.clone())), now);
+        } else if is_unseen {
+            self.on_end_of(pod, is_cancelled, now);
+        }
+    }
+
+    /// The server took the create of this executor: its group may go on.
+    pub(super) fn note_taken(&mut self, id: ExecutorId) {
+        let Some(sent_at) = self.sent_at(id) else { return };
+        let Some(group) = self.executors.group_of(id) else { return };
+        group.brake.on_created(id, sent_at);
+        if group.brake.cause().is_none() {
+            group.refusal = None;
+        }
+    }
+
+    /// A pod without our labels came of our create: we would be blind to it.
+    fn on_stripped(&mut self, id: ExecutorId, uid: &Uid, name: &str, sent_at: Millis, now: Millis) {
+        self.settle_flight(id);
+        self.window.on_answered();
+        self.chores.ask(uid, name, ChoreKind::Delete);
+        let message = "the pod came back without our labels (a mutating webhook changes them); \
+                       posse would not find it again, so it was deleted";
+        let refusal = Refusal {
+            class: Class::Template,
+            code: 0,
+            reason: String::new(),
+            message: message.to_owned(),
+            retry_after_ms: None,
+        };
+        self.give_up(id, Cause::Permanent, sent_at, &refusal, now);
+    }
+
+    fn on_create_refused(
+        &mut self,
+        id: ExecutorId,
+        sent_at: Millis,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        if refusal.class == Class::Exists {
+            let mark = self.mark();
+            if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.as_deref_mut()) {
+                // The GET keeps the create's place in the window.
+                (create.step, create.asked) = (CreateStep::Check, mark);
+                self.actions.push_back(Action::Get { id, asked: mark });
+            }
+            return;
+        }
+        self.settle_flight(id);
+        if refusal.is_overload() {
+            self.window.on_overload(sent_at, refusal, now, &mut self.rng);
+        } else {
+            self.window.on_answered();
+        }
+        match refusal.class {
+            Class::Unknown => {
+                let at = self.retry_at(id, refusal, now);
+                self.post_again(id, Some(sent_at), at, now);
+            }
+            Class::Throttled | Class::Transient | Class::Conflict | Class::Expired => {
+                let at = self.retry_at(id, refusal, now);
+                self.post_again(id, None, at, now);
+            }
+            Class::Capacity => self.give_up(id, Cause::Capacity, sent_at, refusal, now),
+            Class::Unauthorized => self.give_up(id, Cause::Server, sent_at, refusal, now),
+            Class::Rights => self.give_up(id, Cause::Rights, sent_at, refusal, now),
+            Class::NamespaceGone | Class::NotFound | Class::Template => {
+                self.give_up(id, Cause::Permanent, sent_at, refusal, now);
+            }
+            // Handled above; to ask again is the safe reading.
+            Class::Exists => self.post_again(id, None, now.after(RETRY_INITIAL_MS), now),
+        }
+    }
+
+    pub(super) fn on_got(
+        &mut self,
+        id: ExecutorId,
+        asked: Mark,
+        answer: Result<Seen, Refusal>,
+        now: Millis,
+    ) {
+        self.settle_flight(id);
+        let sent_at = self.sent_at(id);
+        match (&answer, sent_at) {
+            (Err(refusal), Some(sent_at)) if refusal.is_overload() => {
+                self.window.on_overload(sent_at, refusal, now, &mut self.rng);
+            }
+            (Ok(_) | Err(_), _) => self.window.on_answered(),
+        }
+        match answer {
+            Ok(Seen::Ours(pod)) if self.is_our_own(id, &pod) => {
+                match self.snapshot.answer(&pod, asked, false) {
+                    Believed::OtherEpoch | Believed::WentBack => self.check_again(id, now, now),
+                    Believed::Current => self.close_create(id, &pod, true, false, now),
+                    Believed::KnownGone | Believed::Overtaken => {
+                        self.close_create(id, &pod, false, false, now);
+                    }
+                }
+            }
+            // Somebody else's pod has the name: the next id has another.
+            Ok(Seen::Ours(_) | Seen::Foreign(_)) => self.spend(id, now),
+            Err(refusal) => match refusal.class {
+                // It existed a moment ago, or the rights to look are missing: the id is spent.
+                Class::NotFound | Class::Rights | Class::NamespaceGone => self.spend(id, now),
+                Class::Capacity
+                | Class::Conflict
+                | Class::Exists
+                | Class::Expired
+                | Class::Template
+                | Class::Throttled
+                | Class::Transient
+                | Class::Unauthorized
+                | Class::Unknown => {
+                    let at = self.retry_at(id, &refusal, now);
+                    self.check_again(id, at, now);
+                }
+            },
+        }
+    }
+
+    pub(super) fn on_deleted(
+        &mut self,
+        uid: &Uid,
+        answer: Result<Option<Pod>, Refusal>,
+        now: Millis,
+    ) {
+        let Some(chore) = self.chores.on_answered(uid) else { return };
+        match answer {
+            Ok(pod) => {
+                let at = now.after(DELETE_SEEN_MS);
+                chore.step = ChoreStep::Accepted(at);
+                self.timers.insert((at, Timer::Chore(uid.clone())));
+                if self.snapshot.get(uid).is_none() {
+                    // Behind our labels' back, or gone: nothing will tell of its end.
+                    self.chores.remove(uid);
+                }
+                let change = pod.and_then(|pod| self.snapshot.refresh(pod));
+                self.on_change(change, now);
+            }
+            Err(refusal) => match refusal.class {
+                // Gone, or another pod by now under that name: the one that was meant is gone.
+                Class::NotFound | Class::Conflict => {
+                    let change = self.snapshot.forget(uid);
+                    self.chores.remove(uid);
+                    self.on_change(change, now);
+                }
+                Class::Capacity
+                | Class::Exists
+                | Class::Expired
+                | Class::NamespaceGone
+                | Class::Rights
+                | Class::Template
+                | Class::Throttled
+                | Class::Transient
+                | Class::Unauthorized
+                | Class::Unknown => self.retry_chore(uid, &refusal, now),
+            },
+        }
+    }
+
+    pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
+        let Some(chore) = self.chores.on_answered(uid) else { return };
+        // What is only marked, and stays.
+        let is_mark = matches!(chore.kind, ChoreKind::Count | ChoreKind::Mark);
+        let is_hopeless = chore.n_tries >= MARK_TRIES_MAX;
+        if chore.kind == ChoreKind::MarkAndDelete {
+            // Marked or not, it goes: the mark only tells a later run that it was chosen.
+            chore.kind = ChoreKind::Delete;
+        }
+        match answer {
+            Err(refusal) if matches!(refusal.class, Class::NotFound | Class::Conflict) => {
+                let change = self.snapshot.forget(uid);
+                self.chores.remove(uid);
+                self.on_change(change, now);
+            }
+            Err(refusal) if is_mark && !is_hopeless && refusal.class != Class::Rights => {
+                self.retry_chore(uid, &refusal, now);
+            }
+            Ok(()) | Err(_) if is_mark => self.chores.remove(uid),
+            Ok(()) | Err(_) => self.chores.queue(uid),
+        }
+    }
+
+    fn retry_chore(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
+        let Some(chore) = self.chores.get(uid) else { return };
+        let max =
+            if refusal.class == Class::Rights { NO_RIGHTS_RETRY_MAX_MS } else { RETRY_MAX_MS };
+        let delay = delay_ms(chore.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
+        let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
+        self.chores.retry_at(uid, at);
+        self.timers.insert((at, Timer::Chore(uid.clone())));
+    }
+
+    /// The request of this create is answered: the group has one fewer under way.
+    fn settle_flight(&mut self, id: ExecutorId) {
+        if let Some(group) = self.executors.group_of(id) {
+            group.n_in_flight = group.n_in_flight.saturating_sub(1);
+        }
+    }
+
+    fn sent_at(&self, id: ExecutorId) -> Option<Millis> {
+        self.executors.get(id)?.create.as_ref().map(|create| create.sent_at)
+    }
+
+    fn retry_at(&mut self, id: ExecutorId, refusal: &Refusal, now: Millis) -> Millis {
+        let n_tries =
+            self.executors.get(id).and_then(|e| e.create.as_ref()).map_or(1, |c| c.n_tries);
+        let delay = delay_ms(n_tries, RETRY_INITIAL_MS, RETRY_MAX_MS, &mut self.rng);
+        now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)))
+    }
+
+    /// The POST is to be sent again under the same name, unless its pod was seen meanwhile.
+    /// `unknown_since`: the one before may have taken effect.
+    fn post_again(
+        &mut self,
+        id: ExecutorId,
+        unknown_since: Option<Millis>,
+        at: Millis,
+        now: Millis,
+    ) {
+        self.wait_again(id, unknown_since, CreateStep::PostAt(at), at, now);
+    }
+
+    fn check_again(&mut self, id: ExecutorId, at: Millis, now: Millis) {
+        self.wait_again(id, None, CreateStep::CheckAt(at), at, now);
+    }
+
+    fn wait_again(
+        &mut self,
+        id: ExecutorId,
+        unknown_since: Option<Millis>,
+        step: CreateStep,
+        at: Millis,
+        now: Millis,
+    ) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let (is_seen, is_gone) = (executor.uid.is_some(), executor.is_gone);
+        let Some(create) = executor.create.as_deref_mut() else { return };
+        create.unknown_since = unknown_since.or(create.unknown_since);
+        create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
+        create.step = step;
+        if is_gone {
+            self.drop_executor(id);
+        } else if is_seen {
+            self.close_entry(id, false);
+        } else if create.is_cancelled || self.stop.is_some() {
+            self.cancel_create(id, now);
+        } else {
+            self.timers.insert((at, Timer::Create(id)));
+        }
+    }
+
+    /// The server will not have it: the id is spent, and the group is held back.
+    fn give_up(
+        &mut self,
+        id: ExecutorId,
+        cause: Cause,
+        sent_at: Millis,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        self.hold_back(id, cause, sent_at, refusal, now);
+        self.spend(id, now);
+    }
+
+    /// Nothing came of this id's last request. Of an earlier one something may still come.
+    fn spend(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if executor.is_gone {
+            self.drop_executor(id);
+        } else if executor.uid.is_some() {
+            self.close_entry(id, false);
+        } else if let Some(create) = &mut executor.create {
+            create.step = CreateStep::CheckAt(now);
+            self.cancel_create(id, now);
+        }
+    }
+
+    fn hold_back(
+        &mut self,
+        id: ExecutorId,
+        cause: Cause,
+        sent_at: Millis,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let name = executor.group.clone();
+        let asked_for = executor.create.as_ref().and_then(|create| create.pod.clone());
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        if group.is_removed || asked_for != group.spec.pod {
+            // It says nothing of what the group's pods are now.
+            return;
+        }
+        let is_news = group.brake.on_refused(cause, sent_at, now, &mut self.rng);
+        let message = harmless(&refusal.to_string(), MESSAGE_BYTES_MAX);
+        group.refusal = Some(message.clone());
+        if group.spec.from_file && !group.had_pods && self.stop.is_none() {
+            let verdict = match refusal.class {
+                Class::Template => {
+                    Some(Verdict::TemplateRefused { group: name.clone(), message: message.clone() })
+                }
+                Class::NotFound | Class::Rights => {
+                    Some(Verdict::NotAllowed { message: message.clone() })
+                }
+                Class::Capacity
+                | Class::Conflict
+                | Class::Exists
+                | Class::Expired
+                | Class::NamespaceGone
+                | Class::Throttled
+                | Class::Transient
+                | Class::Unauthorized
+                | Class::Unknown => None,
+            };
+            self.verdict = self.verdict.take().or(verdict);
+        }
+        if is_news {
+            let cause = cause.as_str();
+            self.events.push_back(Event::CreateRefused { group: name, cause, message });
+        }
+    }
+
+    /// A pod under a name of ours, with our labels and our owner: an earlier create of ours.
+    fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
+        pod.id == id
+            && self.executors.get(id).is_some_and(|executor| executor.group == pod.group)
+            && *pod.name == *self.pod_name(id)
+            && (self.identity.owner.is_none() || pod.owner == self.identity.owner)
+    }
+}

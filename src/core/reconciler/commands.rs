@@ -1,0 +1,114 @@
+//! Owns the arithmetic of what the driver or a person asks for: targets and kills. Repeats change
+//! nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Reconciler;
+use crate::core::loss::Loss;
+use crate::core::model::command::{AfterKill, Command, Reply};
+use crate::core::model::event::{DeleteCause, LossReason};
+use crate::core::model::ids::{ExecutorId, GroupName};
+use crate::core::model::status::State;
+use crate::core::model::time::Millis;
+
+impl Reconciler {
+    /// Carries out one call and answers it. What follows from it is the next turn's.
+    pub fn command(&mut self, command: Command, now: Millis) -> Reply {
+        self.note_call(now);
+        match command {
+            Command::DeleteGroup { group } => self.delete_group(&group, now),
+            Command::Disconnected { executor } => self.on_disconnected(executor, now),
+            Command::DriverReady => {
+                self.is_driver_ready = true;
+                Reply::Done
+            }
+            Command::Heartbeat { executors } => self.on_heartbeats(&executors, now),
+            Command::Idle { executors } => self.on_idle(executors, now),
+            Command::Kill { executors, after, force, reason } => {
+                self.kill(&executors, after, force, reason.as_deref(), now)
+            }
+            Command::PutGroup { group, change } => self.put_group(group, change, now),
+            Command::SetTarget { group, target } => {
+                self.set_target(&group, target, now).map_or(Reply::UnknownGroup, Reply::Target)
+            }
+            Command::Status => Reply::Status(self.status()),
+        }
+    }
+
+    fn kill(
+        &mut self,
+        asked: &BTreeSet<ExecutorId>,
+        after: AfterKill,
+        force: bool,
+        reason: Option<&str>,
+        now: Millis,
+    ) -> Reply {
+        let (known, unknown) = self.split_known(asked);
+        let group = match self.only_group(&known) {
+            Ok(group) => group,
+            Err(()) if matches!(after, AfterKill::Target(_)) => {
+                let what = "the executors belong to several groups: which target is meant?";
+                return Reply::Refused { what: what.to_owned(), field: "target" };
+            }
+            Err(()) => None,
+        };
+        if force {
+            known.iter().for_each(|&id| self.hurry(id, now));
+        }
+        let live = known.into_iter().filter(|&id| self.is_live(id));
+        let (busy, killed): (Vec<ExecutorId>, Vec<ExecutorId>) =
+            live.partition(|&id| !force && self.is_busy(id, now));
+        match (after, &group) {
+            (AfterKill::Lower, _) => self.lower_by(&killed, now),
+            (AfterKill::Target(target), Some(group)) => {
+                self.set_target(group, target, now);
+            }
+            (AfterKill::Replace, _) | (AfterKill::Target(_), None) => {}
+        }
+        for &id in &killed {
+            let message = reason.unwrap_or("killed by a call").to_owned();
+            let loss = Loss { reason: LossReason::Killed, exit_code: None, message };
+            if force {
+                self.give_up_on(id, &loss, now);
+            } else {
+                self.lose(id, &loss, now);
+                self.decommission(id, DeleteCause::Killed, now);
+            }
+        }
+        let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.spec.target));
+        Reply::Killed { killed, busy, unknown, target }
+    }
+
+    fn is_busy(&self, id: ExecutorId, now: Millis) -> bool {
+        let runs = self.executors.get(id).is_some_and(|e| e.state == State::Running);
+        runs && self.hearing.is_busy(id, now)
+    }
+
+    /// Lowers each group's target by as many of these as belong to it, but not below its `min`.
+    fn lower_by(&mut self, ids: &[ExecutorId], now: Millis) {
+        let mut fewer: BTreeMap<GroupName, u32> = BTreeMap::new();
+        for executor in ids.iter().filter_map(|&id| self.executors.get(id)) {
+            *fewer.entry(executor.group.clone()).or_default() += 1;
+        }
+        for (name, n) in fewer {
+            if let Some(group) = self.executors.groups.get(&name) {
+                self.change_target(&name, group.spec.target.saturating_sub(n), now);
+            }
+        }
+    }
+
+    /// The group that all of these belong to, else the only one there is. An error: several.
+    fn only_group(&self, ids: &[ExecutorId]) -> Result<Option<GroupName>, ()> {
+        let groups: BTreeSet<&GroupName> = ids
+            .iter()
+            .filter_map(|&id| self.executors.get(id).map(|executor| &executor.group))
+            .collect();
+        let mut all = self.executors.groups.keys();
+        match (groups.len(), groups.first(), all.next(), all.next()) {
+            (0, _, Some(only), None) => Ok(Some(only.clone())),
+            (0, ..) => Ok(None),
+            (1, Some(&only), ..) => Ok(Some(only.clone())),
+            _ => Err(()),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Owns how groups come, change and go while the run lasts. Repeats change nothing.
+
+use super::Reconciler;
+use crate::core::model::command::{GroupChange, Reply};
+use crate::core::model::event::{DeleteCause, Event};
+use crate::core::model::ids::{ExecutorId, GroupName};
+use crate::core::model::time::Millis;
+use crate::core::policy::memory_scaling::Growth;
+use crate::core::policy::settings::GroupSpec;
+use crate::core::policy::throttle::{Brake, Cause};
+use crate::core::state::executors::Group;
+
+/// Every turn looks at every group.
+const GROUPS_MAX: usize = 1_000;
+
+impl Reconciler {
+    /// Makes a group, or changes the one there is; its executors stay as they are. One whose
+    /// executors are being ended for good is made anew, beside them.
+    pub(super) fn put_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
+        let GroupChange { pod, target, min, max, scale_down, replace } = change;
+        let before = self.executors.groups.get(&name).filter(|group| !group.is_removed);
+        let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
+        if before.is_none() && self.executors.groups.len() >= GROUPS_MAX {
+            let what = format!("there are {GROUPS_MAX} groups, the most there can be: delete one");
+            return Reply::Refused { what, field: "group" };
+        }
+        let is_new_pod = old.pod.as_ref() != Some(&pod);
+        let min = min.unwrap_or(old.min);
+        let max = max.or(old.max);
+        if max.is_some_and(|max| max < min) {
+            let what = format!("is below min, which is {min}");
+            return Reply::Refused { what, field: "max" };
+        }
+        let spec = GroupSpec {
+            target: target.unwrap_or(old.target).max(min).min(max.unwrap_or(u32::MAX)),
+            min,
+            max,
+            scale_down: scale_down.unwrap_or(old.scale_down),
+            replace: replace.unwrap_or(old.replace),
+            // The file has no part in it any more.
+            from_file: false,
+            memory_steps: pod.memory_steps(),
+            decommission: old.decommission,
+            pod: Some(pod),
+            name: name.clone(),
+        };
+        let group = self
+            .executors
+            .groups
+            .entry(name.clone())
+            .or_insert_with(|| Group::new(GroupSpec::bare(name.clone()), true));
+        if group.is_removed {
+            (group.is_removed, group.is_target_set, group.had_pods) = (false, false, false);
+        }
+        // The server has just been asked, and would take it: what was said before is void.
+        if is_new_pod || matches!(group.brake.cause(), Some(Cause::Permanent | Cause::Rights)) {
+            (group.brake, group.refusal) = (Brake::default(), None);
+        }
+        if is_new_pod {
+            group.growth = Growth::default();
+        }
+        group.is_known = true;
+        group.is_target_set |= target.is_some();
+        let target = spec.target;
+        group.spec = spec;
+        if target != old.target {
+            self.events.push_back(Event::TargetChanged { group: name, target });
+            self.note_targets(now);
+        }
+        Reply::Target(target)
+    }
+
+    /// Ends a group: all of its executors, and then itself.
+    pub(super) fn delete_group(&mut self, name: &GroupName, now: Millis) -> Reply {
+        let Some(group) = self.executors.groups.get_mut(name) else { return Reply::UnknownGroup };
+        if group.is_removed {
+            return Reply::Done;
+        }
+        group.is_removed = true;
+        group.refusal = None;
+        let had_target = group.spec.target > 0;
+        (group.spec.target, group.spec.min) = (0, 0);
+        let members: Vec<ExecutorId> = group.members.iter().copied().collect();
+        if had_target {
+            self.events.push_back(Event::TargetChanged { group: name.clone(), target: 0 });
+            self.note_targets(now);
+        }
+        for id in members {
+            self.end_for_good(id, now);
+        }
+        if self.had_first_list {
+            self.forget_empty_groups();
+        }
+        Reply::Done
+    }
+
+    /// Ends an executor of a group that goes; evidence goes with it.
+    fn end_for_good(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        if !executor.is_kept {
+            if !executor.is_lost {
+                self.end(id, DeleteCause::ScaledDown, now);
+            }
+            return;
+        }
+        self.delete_evidence(id);
+        self.settle(id, now);
+    }
+
+    /// Not before the first LIST: what it shows belongs to them.
+    pub(super) fn forget_empty_groups(&mut self) {
+        self.executors.groups.retain(|_, group| !group.is_over());
+    }
+}

@@ -1,0 +1,359 @@
+//! Owns what a pod's appearance, change and end mean for its executor: adoption, running, losses
+//! and what becomes of the dead. Sends nothing.
+
+use super::{Reconciler, Timer};
+use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
+use crate::core::model::action::Verdict;
+use crate::core::model::event::{Budget, DeleteCause, Event, LossReason};
+use crate::core::model::ids::{ExecutorId, Uid};
+use crate::core::model::input::{List, ListSource};
+use crate::core::model::pod::{ContainerState, Phase, Pod};
+use crate::core::model::text::harmless;
+use crate::core::model::time::Millis;
+use crate::core::policy::memory_scaling::GROWN_PROVEN_MS;
+use crate::core::policy::nodes::is_to_blame;
+use crate::core::policy::settings::GroupSpec;
+use crate::core::policy::throttle::{Brake, Cause};
+use crate::core::state::executors::{Executor, Group, has_ended};
+use crate::core::state::ledger::ChoreKind;
+use crate::core::state::snapshot::Change;
+
+impl Reconciler {
+    pub(super) fn on_list(&mut self, list: List, now: Millis) {
+        let is_first = !self.had_first_list && list.asked.epoch == self.mark().epoch;
+        let named_so = |pod: &&Pod| *pod.name == *self.pod_name(pod.id);
+        let highest = list.pods.iter().filter(named_so).map(|pod| pod.id).max();
+        let has_pods = list.pods.iter().any(|pod| !pod.deleting);
+        let is_stop = list.source == ListSource::Stop;
+        let is_void = list.asked.epoch != self.mark().epoch;
+        let replaced = self.snapshot.replace(list);
+        if is_stop {
+            self.on_stop_listed(replaced.is_ok() && !is_void, now);
+        }
+        let Ok(changes) = replaced else {
+            self.go_back();
+            return;
+        };
+        if is_first && self.snapshot.is_synced() {
+            self.had_first_list = true;
+            self.await_driver(now);
+            self.ids.on_first_list(highest);
+            if has_pods && self.policy.adopt_hold_ms > 0 {
+                self.hold_until = Some(now.after(self.policy.adopt_hold_ms));
+            }
+        }
+        for change in changes {
+            self.on_change(Some(change), now);
+        }
+        if self.had_first_list {
+            self.forget_empty_groups();
+        }
+    }
+
+    pub(super) fn on_change(&mut self, change: Option<Change>, now: Millis) {
+        match change {
+            None => {}
+            Some(Change::Gone(pod)) => self.on_gone(&pod, now),
+            Some(Change::Seen(uid)) => self.on_seen(&uid, now),
+        }
+    }
+
+    fn on_seen(&mut self, uid: &Uid, now: Millis) {
+        self.note_leaving(uid, now);
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        let (id, name) = (pod.id, pod.name.clone());
+        let is_named_so = *name == *self.pod_name(id);
+        if is_named_so {
+            self.ids.on_seen(id);
+        }
+        let is_second = match self.executors.get(id) {
+            // A pod of another group is not what this create asked for, whatever its name.
+            Some(executor) => {
+                executor.is_gone
+                    || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
+            }
+            None => self.spent.contains(id),
+        };
+        if is_second || !is_named_so {
+            // An id has at most one pod, ever; this one is deleted, whatever it does.
+            self.chores.ask(uid, &name, ChoreKind::Delete);
+            return;
+        }
+        if self.executors.get(id).is_none() {
+            self.adopt(id, uid, now);
+        } else if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
+            let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
+            let is_cancelled = create.is_some_and(|create| create.is_cancelled);
+            self.on_first_sight(id, uid, is_cancelled, now);
+        }
+        self.observe(id, now);
+    }
+
+    /// A pod of ours that this run did not ask for: an earlier run did.
+    fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        if !self.executors.groups.contains_key(&pod.group) {
+            let group = Group::new(GroupSpec::bare(pod.group.clone()), false);
+            self.executors.groups.insert(pod.group.clone(), group);
+        }
+        let group = self.executors.groups.get_mut(&pod.group).expect("it was made just now");
+        group.had_pods = true;
+        let mut executor = Executor::new(pod.group.clone(), now);
+        executor.uid = Some(uid.clone());
+        executor.is_adopted = true;
+        // Which nodes it keeps away from is not known any more: it may have to for as long as that.
+        let bad_nodes = &self.policy.bad_nodes;
+        executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));
+        executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
+        // Its loss was told, and counted, before posse was started again.
+        executor.is_lost = pod.counted.is_some();
+        if !executor.is_lost && self.stop.as_ref().is_some_and(|stop| !stop.order.keep) {
+            executor.ending = Some(DeleteCause::Stopped);
+        }
+        executor.is_kept = executor.is_lost && pod.phase == Phase::Failed && !pod.deleting;
+        let kept_since = executor.is_kept.then(|| pod.counted.unwrap_or(0));
+        self.executors.insert(id, executor, Some(pod));
+        if let Some(at) = kept_since {
+            self.keep_since(id, at);
+        }
+        self.trim_kept(now);
+    }
+
+    /// The pod of a create is there: by its event, before or after the answer.
+    pub(super) fn on_first_sight(
+        &mut self,
+        id: ExecutorId,
+        uid: &Uid,
+        is_cancelled: bool,
+        now: Millis,
+    ) {
+        self.note_taken(id);
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.uid = Some(uid.clone());
+        if executor.create.as_ref().is_some_and(|create| !create.is_in_flight()) {
+            self.close_entry(id, false);
+        }
+        if let Some(group) = self.executors.group_of(id) {
+            group.had_pods = true;
+        }
+        if is_cancelled {
+            self.end(id, self.cancel_cause(), now);
+        }
+    }
+
+    /// Draws what follows from the pod as it is now.
+    fn observe(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
+            return;
+        };
+        let due = self.start_deadline(id);
+        let is_over = pod.deleting || has_ended(pod);
+        let is_running = pod.container == ContainerState::Running && !is_over;
+        let is_new_run =
+            is_running && executor.running_since.is_none() && executor.ending.is_none();
+        let was_draining = pod.draining.is_some() && executor.ending.is_none() && !executor.is_lost;
+        let is_unheard_loss = is_over && !executor.is_lost && executor.ending.is_none();
+        let loss = (is_unheard_loss && !was_draining).then(|| classify(pod, false));
+
+        if was_draining {
+            self.resume_end(id, now);
+        } else if let Some(loss) = loss {
+            self.lose(id, &loss, now);
+        } else if is_new_run {
+            self.on_running(id, now);
+        }
+        if is_over {
+            self.settle(id, now);
+            self.clear_away(id, now);
+        } else {
+            self.insist(id, now);
+            self.settle(id, now);
+        }
+        self.note_start(id, due, now);
+    }
+
+    fn on_running(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.running_since = Some(now);
+        let is_grown = executor.memory_step > 0;
+        let is_adopted = executor.is_adopted;
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
+        let ip = pod.and_then(|pod| pod.ip);
+        if let Some(group) = self.executors.group_of(id) {
+            if !is_adopted {
+                group.brake.on_started(now);
+            }
+            if group.brake.cause().is_none() {
+                group.refusal = None;
+            }
+            if group.brake.young_probe() == Some(id) {
+                let timer = Timer::Proven(group.spec.name.clone(), id);
+                self.timers.insert((Brake::proven_at(now), timer));
+            }
+        }
+        if let Some(node) = &node {
+            self.nodes.note(node);
+        }
+        if is_grown {
+            self.timers.insert((now.after(GROWN_PROVEN_MS), Timer::Grown(id)));
+        }
+        if let Some(subject) = self.subject(id) {
+            self.events.push_back(Event::ExecutorRunning { subject, node, ip });
+        }
+    }
+
+    /// An executor that posse was not ending stopped being capacity. Told once per uid.
+    pub(super) fn lose(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
+        let Some(subject) = self.subject(id) else { return };
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.is_lost = true;
+        // An adopted one ran for some time before we looked: it is not young.
+        let lived_ms = match (executor.running_since, executor.is_adopted) {
+            (_, true) => Some(u64::MAX),
+            (since, false) => since.map(|since| now.since(since)),
+        };
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
+        let is_nodes_doing = pod.is_some_and(|pod| is_to_blame(loss.reason, pod));
+        let blamed = node.clone().filter(|_| is_nodes_doing);
+        let Loss { reason, exit_code, .. } = *loss;
+        // Whoever wrote it: the driver's words and the server's alike.
+        let message = harmless(&loss.message, MESSAGE_BYTES_MAX);
+        self.events.push_back(Event::ExecutorLost { subject, node, reason, exit_code, message });
+        if let Some(budget) = reason.budget()
+            && self.budgets.charge(budget, now)
+            && self.stop.is_none()
+        {
+            self.events.push_back(Event::BudgetExhausted { budget });
+            self.verdict.get_or_insert(Verdict::BudgetSpent(budget));
+        }
+        if reason.budget() == Some(Budget::App) {
+            self.want_log(id, now);
+        }
+        if !matches!(reason, LossReason::Killed | LossReason::MaxAge) {
+            self.slow_down(id, lived_ms, loss, now);
+        }
+        if let Some(node) = blamed {
+            self.blame(node, reason, now);
+        }
+        self.settle(id, now);
+    }
+
+    /// What the group learns from a loss: to go slower, or with more memory.
+    fn slow_down(&mut self, id: ExecutorId, lived_ms: Option<u64>, loss: &Loss, now: Millis) {
+        let step = self.executors.get(id).map_or(0, |executor| executor.memory_step);
+        let rng = &mut self.rng;
+        let Some(group) = self.executors.group_of(id) else { return };
+        if loss.reason == LossReason::OomKilled {
+            let n_steps = u32::try_from(group.spec.memory_steps.len()).unwrap_or(u32::MAX);
+            group.growth.on_oom(step, n_steps);
+        }
+        match Cause::of_start(loss.reason) {
+            Some(cause) => {
+                if group.brake.on_start_failed(id, cause, now, rng) {
+                    group.refusal = Some(loss.message.clone());
+                }
+            }
+            None => {
+                group.brake.on_ended(id, lived_ms, now, rng);
+            }
+        }
+    }
+
+    fn blame(&mut self, node: String, reason: LossReason, now: Millis) {
+        if let Some(until) = self.nodes.on_loss(&node, now) {
+            self.timers.insert((until, Timer::Node));
+            self.events.push_back(Event::NodeAvoided { node, until, reason });
+        }
+    }
+
+    /// What becomes of an ended pod: evidence, or deleted.
+    fn clear_away(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(uid) = executor.uid.clone() else { return };
+        self.wake_quota(now);
+        let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let is_evidence = executor.is_lost
+            && executor.ending.is_none()
+            && pod.phase == Phase::Failed
+            && self.policy.keep_failed > 0;
+        let name = pod.name.clone();
+        if !is_evidence {
+            self.chores.ask(&uid, &name, ChoreKind::Delete);
+            return;
+        }
+        let is_going = self.chores.get(&uid).is_some_and(|chore| chore.kind != ChoreKind::Count);
+        if executor.is_kept || is_going {
+            return;
+        }
+        executor.is_kept = true;
+        self.kept.push_back(id);
+        self.chores.ask(&uid, &name, ChoreKind::Count);
+        self.settle(id, now);
+        self.trim_kept(now);
+    }
+
+    fn on_gone(&mut self, pod: &Pod, now: Millis) {
+        self.chores.remove(&pod.uid);
+        self.stuck.forget(&pod.uid);
+        self.forget_log(&pod.uid);
+        if *pod.name == *self.pod_name(pod.id) {
+            self.ids.on_seen(pod.id);
+        }
+        self.wake_quota(now);
+        let Some(executor) = self.executors.get(pod.id) else { return };
+        let is_its_pod = match &executor.uid {
+            Some(uid) => *uid == pod.uid && !executor.is_gone,
+            // Came and went before anything else told of it.
+            None => *pod.name == *self.pod_name(pod.id) && executor.group == pod.group,
+        };
+        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
+        if is_its_pod {
+            self.on_end_of(pod, is_cancelled, now);
+        }
+    }
+
+    /// The pod of an executor is gone: told as a loss or as a delete, once, and the id is spent.
+    pub(super) fn on_end_of(&mut self, pod: &Pod, is_cancelled: bool, now: Millis) {
+        let id = pod.id;
+        let cancel_cause = self.cancel_cause();
+        if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
+            self.note_taken(id);
+        }
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.uid = Some(pod.uid.clone());
+        let was_draining = pod.draining.as_ref().map(|draining| draining.cause);
+        let cause =
+            executor.ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
+        if !executor.is_lost {
+            match (cause, self.subject(id)) {
+                (Some(cause), Some(subject)) => {
+                    self.events.push_back(Event::ExecutorDeleted { subject, cause });
+                }
+                (Some(_), None) => {}
+                (None, _) => self.lose(id, &classify(pod, true), now),
+            }
+        }
+        if let Some(group) = self.executors.group_of(id) {
+            group.had_pods = true;
+        }
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {
+            // The entry stays until the answer is in: a second pod may come of it.
+            (executor.is_gone, executor.is_kept) = (true, false);
+            self.kept.retain(|kept| *kept != id);
+            self.settle(id, now);
+        } else {
+            self.drop_executor(id);
+        }
+    }
+
+    fn wake_quota(&mut self, now: Millis) {
+        for group in self.executors.groups.values_mut() {
+            group.brake.on_room(now);
+        }
+    }
+}

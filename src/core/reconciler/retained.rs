@@ -1,0 +1,34 @@
+//! Owns the order of failed pods that are kept as evidence, and which of them go. Which pods are
+//! evidence is `on_pod`'s to say.
+
+use super::Reconciler;
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::time::Millis;
+use crate::core::state::ledger::ChoreKind;
+
+impl Reconciler {
+    /// Puts one that was kept before a restart among the others by its label: oldest first.
+    pub(super) fn keep_since(&mut self, id: ExecutorId, at: u64) {
+        let is_later = |kept: &ExecutorId| {
+            let pod = self.executors.get(*kept).and_then(|e| self.snapshot.get(e.uid.as_ref()?));
+            pod.and_then(|pod| pod.counted).is_none_or(|other| (other, *kept) > (at, id))
+        };
+        let place = self.kept.iter().position(is_later).unwrap_or(self.kept.len());
+        self.kept.insert(place, id);
+    }
+
+    /// Lets the oldest go where there are more than may stay.
+    pub(super) fn trim_kept(&mut self, now: Millis) {
+        while self.kept.len() > self.policy.keep_failed as usize {
+            let Some(id) = self.kept.pop_front() else { return };
+            let Some(executor) = self.executors.get_mut(id) else { continue };
+            executor.is_kept = false;
+            if let Some(uid) = executor.uid.clone()
+                && let Some(pod) = self.snapshot.get(&uid)
+            {
+                self.chores.ask(&uid, &pod.name, ChoreKind::Delete);
+            }
+            self.settle(id, now);
+        }
+    }
+}

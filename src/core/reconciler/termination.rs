@@ -1,0 +1,182 @@
+//! Owns how executors are ended by posse's own decision: at once, or with time to end by themselves.
+//! Whom and why is decided elsewhere.
+
+use super::{Reconciler, Timer};
+use crate::core::loss::Loss;
+use crate::core::model::action::Patch;
+use crate::core::model::event::{DeleteCause, Event};
+use crate::core::model::ids::{ExecutorId, Uid};
+use crate::core::model::pod::{ContainerState, Draining};
+use crate::core::model::time::Millis;
+use crate::core::state::executors::has_ended;
+use crate::core::state::ledger::{ChoreKind, CreateStep};
+
+impl Reconciler {
+    /// Ends an executor that posse does not wait for: its loss is told, and it is deleted.
+    pub(super) fn give_up_on(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
+        self.lose(id, loss, now);
+        self.end(id, DeleteCause::Killed, now);
+    }
+
+    /// Decides the end of an executor. It is no capacity from here on, and never taken back.
+    pub(super) fn end(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if executor.ending.is_some() {
+            return;
+        }
+        let Some(uid) = executor.uid.clone() else {
+            self.cancel_create(id, now);
+            return;
+        };
+        executor.ending = Some(cause);
+        if let Some(pod) = self.snapshot.get(&uid)
+            && !pod.deleting
+        {
+            // An unbound pod goes at once: no mark would be read by anybody.
+            let is_marked = pod.draining.is_some() || pod.node.is_none() || has_ended(pod);
+            let kind = match cause {
+                DeleteCause::ScaledDown if !is_marked => ChoreKind::MarkAndDelete,
+                DeleteCause::Condemned
+                | DeleteCause::Killed
+                | DeleteCause::ScaledDown
+                | DeleteCause::Stopped
+                | DeleteCause::Unplaced => ChoreKind::Delete,
+            };
+            self.chores.ask(&uid, &pod.name, kind);
+        }
+        if let Some(group) = self.executors.group_of(id) {
+            group.brake.on_probe_void(id);
+        }
+        self.settle(id, now);
+    }
+
+    /// Gives up a create whose pod was not seen.
+    pub(super) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(create) = &mut executor.create else { return };
+        create.is_cancelled = true;
+        let is_in_flight = create.is_in_flight();
+        if !is_in_flight {
+            let Some(until) = create.open_until().filter(|&until| until > now) else {
+                self.drop_executor(id);
+                return;
+            };
+            create.step = CreateStep::Linger(until);
+            self.timers.insert((until, Timer::Create(id)));
+        }
+        self.due_creates.remove(&id);
+        if let Some(group) = self.executors.group_of(id) {
+            group.brake.on_probe_void(id);
+        }
+        self.settle(id, now);
+    }
+
+    /// Why a create is given up now.
+    pub(super) fn cancel_cause(&self) -> DeleteCause {
+        if self.stop.is_some() { DeleteCause::Stopped } else { DeleteCause::ScaledDown }
+    }
+
+    /// Ends an executor with the time that its group gives to those that run.
+    pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
+        let after_ms = self.executors.get(id).and_then(|executor| {
+            let group = self.executors.groups.get(&executor.group)?;
+            let pod = self.snapshot.get(executor.uid.as_ref()?)?;
+            // What does not run has nothing to bring to an end.
+            let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
+            let decommission = group.spec.decommission.as_ref();
+            let decommission = decommission.filter(|_| runs && executor.ending.is_none())?;
+            Some(decommission.after_ms)
+        });
+        match after_ms {
+            Some(ms) => self.drain(id, cause, now.after(ms), now),
+            None => self.end(id, cause, now),
+        }
+    }
+
+    fn drain(&mut self, id: ExecutorId, cause: DeleteCause, until: Millis, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(uid) = executor.uid.clone() else { return };
+        (executor.ending, executor.drain_until) = (Some(cause), Some(until));
+        self.timers.insert((until, Timer::Drain(id)));
+        if let Some(pod) = self.snapshot.get(&uid)
+            && pod.draining.is_none()
+        {
+            self.chores.ask(&uid, &pod.name, ChoreKind::Mark);
+        }
+        if let Some(group) = self.executors.group_of(id) {
+            group.brake.on_probe_void(id);
+        }
+        if let Some(subject) = self.subject(id) {
+            self.events.push_back(Event::ExecutorDraining { subject, cause, until });
+        }
+        self.settle(id, now);
+    }
+
+    /// Goes on with an end that an earlier run began, by what it wrote onto the pod.
+    pub(super) fn resume_end(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let Some(pod) = pod else { return };
+        let Some(Draining { cause, until_unix_ms }) = pod.draining.as_deref().copied() else {
+            return;
+        };
+        // A kill was told as a loss when it was decided.
+        executor.is_lost = executor.is_adopted && cause == DeleteCause::Killed;
+        let until = until_unix_ms.map(|ms| Millis(ms.saturating_sub(self.identity.start_unix_ms)));
+        match until.filter(|&until| until > now && !pod.deleting && !has_ended(pod)) {
+            Some(until) => self.drain(id, cause, until, now),
+            None => self.end(id, cause, now),
+        }
+    }
+
+    /// It has no time any more, whatever it was given.
+    pub(super) fn hurry(&mut self, id: ExecutorId, now: Millis) {
+        if let Some(executor) = self.executors.get_mut(id)
+            && executor.drain_until.take().is_some()
+        {
+            self.insist(id, now);
+        }
+    }
+
+    /// The time that it had is over.
+    pub(super) fn on_drained(&mut self, id: ExecutorId, now: Millis) {
+        if self.executors.get(id).is_some_and(|e| e.drain_until.is_some_and(|at| at <= now)) {
+            self.insist(id, now);
+        }
+    }
+
+    /// What a pod is marked with that goes.
+    pub(super) fn draining_patch(&self, uid: &Uid) -> Patch {
+        let executor = self.snapshot.get(uid).and_then(|pod| self.executors.get(pod.id));
+        let until = executor.and_then(|executor| executor.drain_until);
+        let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
+        let decommission = group.and_then(|group| group.spec.decommission.as_ref());
+        let draining = Draining {
+            cause: executor.and_then(|e| e.ending).unwrap_or(DeleteCause::ScaledDown),
+            until_unix_ms: until.map(|at| self.identity.start_unix_ms.saturating_add(at.0)),
+        };
+        Patch::Draining(draining, decommission.and_then(|decommission| decommission.label.clone()))
+    }
+
+    /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
+    /// gone back over its end), it is deleted.
+    pub(super) fn insist(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let has_time = executor.drain_until.is_some_and(|until| until > now);
+        if has_time || (!executor.is_lost && executor.ending.is_none()) {
+            return;
+        }
+        self.delete_evidence(id);
+    }
+
+    /// Deletes what is left of an executor, whether it was to be kept or not.
+    pub(super) fn delete_evidence(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.is_kept = false;
+        self.kept.retain(|kept| *kept != id);
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        if let Some(pod) = pod.filter(|pod| !pod.deleting) {
+            self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Owns what a turn of the run does: what is due, the plan, and its carrying out into actions.
+
+use std::sync::Arc;
+
+use super::{Reconciler, Timer};
+use crate::core::model::action::{Action, Patch};
+use crate::core::model::event::{DeleteCause, Event};
+use crate::core::model::ids::{ExecutorId, GroupName, Uid};
+use crate::core::model::pod_text::Shape;
+use crate::core::model::status::State;
+use crate::core::model::time::Millis;
+use crate::core::model::waiting::Waiting;
+use crate::core::policy::plan::{Circumstances, GroupPlan, GroupView, plan};
+use crate::core::policy::throttle::Brake;
+use crate::core::policy::victims::{Candidate, Stage, choose};
+use crate::core::state::executors::Executor;
+use crate::core::state::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
+
+impl Reconciler {
+    /// Does what is due at its time. Every timer is checked against what it was set for.
+    pub(super) fn fire_timers(&mut self, now: Millis) {
+        while let Some((at, _)) = self.timers.first()
+            && *at <= now
+        {
+            let Some((at, timer)) = self.timers.pop_first() else { return };
+            match timer {
+                Timer::Chore(uid) => self.on_chore_due(&uid, now),
+                Timer::Create(id) => self.on_create_due(id, now),
+                Timer::Disconnected(id) => self.on_search_over(id, now),
+                Timer::Drain(id) => self.on_drained(id, now),
+                Timer::Heartbeat => self.on_heartbeats_due(at, now),
+                Timer::Proven(group, id) => self.on_proven(&group, id, now),
+                Timer::Grown(id) => self.on_grown(id),
+                Timer::Node => {
+                    self.nodes.on_time(now);
+                    // One that did it again has a later end.
+                    self.timers.extend(self.nodes.first_end().map(|at| (at, Timer::Node)));
+                }
+                Timer::Start(id) => self.on_start_due(id, now),
+                Timer::Silence => self.on_silence_due(at, now),
+                Timer::Stuck(uid) => self.on_stuck(uid, now),
+                // Its only purpose is this turn.
+                Timer::Unschedulable => {}
+            }
+        }
+    }
+
+    /// A grown executor may have run for long enough.
+    fn on_grown(&mut self, id: ExecutorId) {
+        let is_running =
+            self.executors.get(id).is_some_and(|executor| executor.state == State::Running);
+        if let Some(group) = self.executors.group_of(id).filter(|_| is_running) {
+            group.growth.on_proven();
+        }
+    }
+
+    fn on_chore_due(&mut self, uid: &Uid, now: Millis) {
+        let Some(chore) = self.chores.get(uid) else { return };
+        let is_due = match chore.step {
+            ChoreStep::RetryAt(at) => at <= now,
+            ChoreStep::Accepted(at) => {
+                at <= now && self.snapshot.get(uid).is_some_and(|pod| !pod.deleting)
+            }
+            ChoreStep::Answer | ChoreStep::Queued => false,
+        };
+        if is_due {
+            self.chores.queue(uid);
+        }
+    }
+
+    fn on_create_due(&mut self, id: ExecutorId, now: Millis) {
+        let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else { return };
+        match create.step {
+            CreateStep::PostAt(at) | CreateStep::CheckAt(at) if at <= now => {
+                self.due_creates.insert(id);
+            }
+            CreateStep::Linger(until) if until <= now => self.drop_executor(id),
+            CreateStep::Answer
+            | CreateStep::Check
+            | CreateStep::CheckAt(_)
+            | CreateStep::Linger(_)
+            | CreateStep::PostAt(_) => {}
+        }
+    }
+
+    fn on_proven(&mut self, name: &GroupName, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let lives = executor.state == State::Running
+            && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now);
+        if executor.state == State::Pending {
+            // History went back over its start.
+            self.timers.insert((Brake::proven_at(now), Timer::Proven(name.clone(), id)));
+        }
+        if let Some(group) = self.executors.groups.get_mut(name)
+            && lives
+            && group.brake.young_probe() == Some(id)
+        {
+            group.brake.on_proven();
+        }
+    }
+
+    /// Plans once and carries it out. When a wait ends by itself, where one does.
+    pub(super) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
+        let gate = self.gate();
+        if gate.is_none_or(|waiting| waiting == Waiting::DriverReady) {
+            self.send_due_creates(now);
+        }
+        if self.hold_until.is_some_and(|until| until <= now) {
+            self.hold_until = None;
+        }
+        let plans = self.make_plan(gate, now);
+        // A start whose time is up waits for a word from the server.
+        let times = plans.iter().filter_map(|plan| plan.waiting?.1);
+        let wait_until = times.filter(|until| *until > now).min();
+        for plan in plans {
+            self.carry_out(plan, now);
+        }
+        let closed = self.window.closed_until(now).filter(|_| !self.due_creates.is_empty());
+        [wait_until, closed].into_iter().flatten().min()
+    }
+
+    /// Why nothing may be created, whatever the groups want.
+    fn gate(&self) -> Option<Waiting> {
+        if !self.is_lease_held {
+            Some(Waiting::Lease)
+        } else if !self.had_first_list {
+            Some(Waiting::FirstList)
+        } else if !self.snapshot.is_synced() {
+            Some(Waiting::StaleSnapshot)
+        } else if !self.is_driver_ready {
+            Some(Waiting::DriverReady)
+        } else {
+            None
+        }
+    }
+
+    fn make_plan(&self, gate: Option<Waiting>, now: Millis) -> Vec<GroupPlan> {
+        let groups = &self.executors.groups;
+        let all = Circumstances {
+            now,
+            gate: gate.map(|waiting| (waiting, None)),
+            room: self.window.room(now),
+            closed_until: self.window.closed_until(now),
+            pending_max: self.policy.pending_max,
+            hold_until: self.hold_until,
+        };
+        let views: Vec<GroupView<'_>> = groups
+            .iter()
+            .map(|(name, group)| GroupView {
+                name,
+                group,
+                is_unschedulable: self.is_unschedulable(group, now),
+                stuck: self.stuck_waiting(group),
+            })
+            .collect();
+        plan(&views, &all)
+    }
+
+    fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
+        let GroupPlan { group, n_creates, n_ends, mut waiting } = plan;
+        if n_ends > 0 {
+            self.end_surplus(&group, n_ends, now);
+        }
+        if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
+            self.actions.push_back(Action::ReserveIds { up_to });
+        }
+        for _ in 0..n_creates {
+            let Some(id) = self.ids.take() else {
+                waiting = Some((Waiting::Ids, None));
+                break;
+            };
+            self.begin_create(id, &group, now);
+        }
+        let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
+        let is_news = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
+        group_state.waiting = waiting;
+        let group_state = self.executors.groups.get(&group);
+        // A full window is the pace itself, not a reason that anybody could act on.
+        if let Some((waiting, until)) = waiting
+            && is_news
+            && waiting != Waiting::InFlight
+        {
+            let message = group_state.and_then(|group| self.waiting_words(group));
+            self.events.push_back(Event::Waiting { group, waiting, until, message });
+        }
+    }
+
+    fn begin_create(&mut self, id: ExecutorId, name: &GroupName, now: Millis) {
+        let asked = self.mark();
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let slot = group.slots.take();
+        group.brake.on_sent(id);
+        let mut executor = Executor::new(name.clone(), now);
+        executor.slot = Some(slot);
+        let step = group.growth.take();
+        executor.memory_step = step;
+        let memory = step.checked_sub(1).and_then(|i| group.spec.memory_steps.get(i as usize));
+        let memory = memory.cloned();
+        executor.create = Some(Box::new(Create {
+            step: CreateStep::Answer,
+            asked,
+            sent_at: now,
+            unknown_since: None,
+            n_unknown: 0,
+            n_tries: 0,
+            is_cancelled: false,
+            pod: None,
+        }));
+        self.executors.insert(id, executor, None);
+        if let Some(subject) = self.subject(id) {
+            self.events.push_back(Event::ExecutorRequested { subject: subject.clone() });
+            if let Some(memory) = memory {
+                self.events.push_back(Event::MemoryGrown { subject, memory });
+            }
+        }
+        self.send_create(id, now);
+    }
+
+    /// Creates of unknown outcome and throttled ones come before new ones.
+    fn send_due_creates(&mut self, now: Millis) {
+        while self.window.room(now) > 0
+            && let Some(id) = self.due_creates.pop_first()
+        {
+            self.send_create(id, now);
+        }
+    }
+
+    fn send_create(&mut self, id: ExecutorId, now: Millis) {
+        let asked = self.mark();
+        // The latest, on every try: whatever made the pod of that name, it is the group's.
+        let Some(spec) = self.executors.group_of(id).map(|group| &group.spec) else { return };
+        let (pod, n_steps) = (spec.pod.clone(), spec.memory_steps.len());
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
+        executor.avoids_until = self.nodes.first_end();
+        // Another template may have come since, with fewer steps or none.
+        let n_steps = u32::try_from(n_steps).unwrap_or(u32::MAX);
+        executor.memory_step = executor.memory_step.min(n_steps);
+        let shape = Shape { avoid: self.nodes.names(), memory_step: executor.memory_step };
+        let Some(create) = executor.create.as_deref_mut() else { return };
+        let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
+        (create.asked, create.sent_at) = (asked, now);
+        create.n_tries = create.n_tries.saturating_add(1);
+        let is_check = matches!(create.step, CreateStep::CheckAt(_));
+        if !is_check {
+            create.pod = Some(Arc::clone(&pod));
+        }
+        create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
+        self.window.on_sent();
+        if let Some(group) = self.executors.group_of(id) {
+            group.n_in_flight += 1;
+        }
+        self.actions.push_back(if is_check {
+            Action::Get { id, asked }
+        } else {
+            Action::Create { id, group, slot, shape, asked, pod }
+        });
+    }
+
+    fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let candidates = group.members.iter().filter_map(|&id| {
+            let executor = self.executors.get(id)?;
+            let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+            let stage = match executor.state {
+                State::Requested => Stage::NotCreated,
+                State::Pending => Stage::Pending,
+                State::Running if !pod.is_some_and(|pod| pod.ready) => Stage::NotReady,
+                State::Running if self.hearing.is_idle(id, now) => Stage::Idle,
+                State::Running => Stage::Ready,
+                State::Draining | State::Terminating | State::Failed => return None,
+            };
+            let deletion_cost = pod.map_or(0, |pod| pod.deletion_cost);
+            Some(Candidate { id, stage, deletion_cost })
+        });
+        for id in choose(candidates.collect(), n as usize) {
+            self.decommission(id, DeleteCause::ScaledDown, now);
+        }
+    }
+
+    /// Sends deletes and patches, as many as may be under way.
+    pub(super) fn send_chores(&mut self, _now: Millis) {
+        if !self.is_lease_held || !self.snapshot.is_synced() {
+            return;
+        }
+        self.look_at_nodes();
+        while self.chores.has_room()
+            && let Some((uid, chore)) = self.chores.send_next()
+        {
+            let name = chore.name.to_string();
+            self.actions.push_back(match chore.kind {
+                ChoreKind::Count => Action::Patch { uid, name, patch: Patch::Counted },
+                ChoreKind::Delete => {
+                    let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
+                    Action::Delete { uid, name, grace_s }
+                }
+                ChoreKind::Forget => Action::Delete { uid, name, grace_s: Some(0) },
+                ChoreKind::Mark | ChoreKind::MarkAndDelete => {
+                    let patch = self.draining_patch(&uid);
+                    Action::Patch { uid, name, patch }
+                }
+            });
+        }
+    }
+}
