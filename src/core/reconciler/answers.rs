@@ -1,7 +1,8 @@
 //! Owns what the server's answers mean: creates acknowledged, refused, of unknown outcome; deletes
 //! and patches done or to be asked again. Sends nothing.
 
-use super::{Reconciler, Timer};
+use super::Reconciler;
+use super::timers::Timer;
 use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::model::action::{Action, Verdict};
 use crate::core::model::event::Event;
@@ -224,7 +225,7 @@ impl Reconciler {
             Ok(pod) => {
                 let at = now.after(DELETE_SEEN_MS);
                 chore.step = ChoreStep::Accepted(at);
-                self.timers.insert((at, Timer::Chore(uid.clone())));
+                self.timers.set(at, Timer::Mutation(uid.clone()));
                 if self.snapshot.get(uid).is_none() {
                     // Behind our labels' back, or gone: nothing will tell of its end.
                     self.chores.remove(uid);
@@ -283,7 +284,7 @@ impl Reconciler {
         let delay = delay_ms(chore.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
         let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
         self.chores.retry_at(uid, at);
-        self.timers.insert((at, Timer::Chore(uid.clone())));
+        self.timers.set(at, Timer::Mutation(uid.clone()));
     }
 
     /// The request of this create is answered: the group has one fewer under way.
@@ -341,7 +342,7 @@ impl Reconciler {
         } else if create.is_cancelled || self.stop.is_some() {
             self.cancel_create(id, now);
         } else {
-            self.timers.insert((at, Timer::Create(id)));
+            self.timers.set(at, Timer::Create(id));
         }
     }
 

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Reconciler, Timer};
+use super::Reconciler;
+use super::timers::Timer;
 use crate::core::loss::Loss;
 use crate::core::model::action::Verdict;
 use crate::core::model::command::Reply;
@@ -26,7 +27,7 @@ impl Reconciler {
     pub(super) fn await_driver(&mut self, now: Millis) {
         if self.policy.driver_silence_ms > 0 {
             self.hearing.spoke_at = Some(now);
-            self.timers.insert((now.after(self.policy.driver_silence_ms), Timer::Silence));
+            self.timers.set(now.after(self.policy.driver_silence_ms), Timer::Silence);
         }
     }
 
@@ -45,7 +46,7 @@ impl Reconciler {
         let Some(spoke_at) = self.hearing.spoke_at else { return };
         let due = spoke_at.after(silence_ms);
         if due > now {
-            self.timers.insert((due, Timer::Silence));
+            self.timers.set(due, Timer::Silence);
         } else if self.stop.is_none() {
             self.verdict.get_or_insert(Verdict::DriverSilent { silence_ms });
         }
@@ -73,7 +74,7 @@ impl Reconciler {
         let until = now.after(self.policy.reason_wait_ms);
         if self.is_live(id) {
             if self.hearing.on_lost(id, until) {
-                self.timers.insert((until, Timer::Disconnected(id)));
+                self.timers.set(until, Timer::Disconnected(id));
             }
         } else if self.executors.get(id).is_none() && !self.spent.contains(id) {
             return Reply::UnknownExecutor;
@@ -89,7 +90,7 @@ impl Reconciler {
             // What would tell the reason is out of sight.
             let until = now.after(self.policy.reason_wait_ms.max(STALL_MS));
             self.hearing.search_on(id, until);
-            self.timers.insert((until, Timer::Disconnected(id)));
+            self.timers.set(until, Timer::Disconnected(id));
             return;
         }
         self.hearing.forget(id);
@@ -150,7 +151,7 @@ impl Reconciler {
 
     fn look_again(&mut self, at: Millis) {
         self.hearing.has_timer = true;
-        self.timers.insert((at, Timer::Heartbeat));
+        self.timers.set(at, Timer::Heartbeat);
     }
 
     /// Nobody is judged by a picture that is known to be wrong, or for an instance of another's.

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Reconciler, Timer};
+use super::Reconciler;
+use super::timers::Timer;
 use crate::core::model::action::Action;
 use crate::core::model::ids::Uid;
 use crate::core::model::refusal::{Class, Refusal};
@@ -35,7 +36,7 @@ impl Reconciler {
     pub(super) fn note_leaving(&mut self, uid: &Uid, now: Millis) {
         let is_bound = self.snapshot.get(uid).is_some_and(|pod| pod.deleting && pod.node.is_some());
         if is_bound && !self.stuck.is_forbidden && self.stuck.leaving.insert(uid.clone()) {
-            self.timers.insert((now.after(STUCK_MS), Timer::Stuck(uid.clone())));
+            self.timers.set(now.after(STUCK_MS), Timer::Terminating(uid.clone()));
         }
     }
 
@@ -47,7 +48,7 @@ impl Reconciler {
         if !self.stuck.nodes.contains(&node) {
             self.stuck.nodes.push(node);
         }
-        self.timers.insert((now.after(STUCK_MS), Timer::Stuck(uid)));
+        self.timers.set(now.after(STUCK_MS), Timer::Terminating(uid));
     }
 
     /// Asks for one node at a time.

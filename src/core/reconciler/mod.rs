@@ -13,6 +13,7 @@ mod retained;
 mod startup;
 mod stop;
 mod termination;
+mod timers;
 mod turn;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -21,6 +22,7 @@ use self::force_delete::Stuck;
 pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
 use self::log_reads::LogReads;
 use self::stop::Stop;
+use self::timers::Timers;
 use crate::core::model::action::{Action, Verdict};
 use crate::core::model::event::{Event, Subject};
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
@@ -58,32 +60,6 @@ pub struct Identity {
     pub is_driver_ready: bool,
 }
 
-/// Something that is due at a time. Fired late or twice it does no harm: it is checked then.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    Chore(Uid),
-    Create(ExecutorId),
-    /// An executor with more memory may have run for long enough.
-    Grown(ExecutorId),
-    /// A node may be used again.
-    Node,
-    /// The executor that has to live for its group to go on may have lived long enough.
-    Proven(GroupName, ExecutorId),
-    /// A start has taken too long.
-    Start(ExecutorId),
-    /// The reason of an executor that the driver lost was looked for long enough.
-    Disconnected(ExecutorId),
-    /// An executor has had its time to end by itself.
-    Drain(ExecutorId),
-    /// An executor may not have been heard from for too long.
-    Heartbeat,
-    /// The driver may have been silent for too long.
-    Silence,
-    /// A pod may have been on its way out for too long.
-    Stuck(Uid),
-    Unschedulable,
-}
-
 /// The owner of snapshot, ledger and plan.
 #[derive(Debug)]
 pub struct Reconciler {
@@ -106,7 +82,7 @@ pub struct Reconciler {
     kept: VecDeque<ExecutorId>,
     /// Creates whose next request waits for room only.
     due_creates: BTreeSet<ExecutorId>,
-    timers: BTreeSet<(Millis, Timer)>,
+    timers: Timers,
     /// Starts whose time is up, to be judged by the next word from the server.
     overdue: BTreeSet<ExecutorId>,
     /// When the watch or a LIST last told anything.
@@ -157,7 +133,7 @@ impl Reconciler {
             logs: LogReads::default(),
             kept: VecDeque::new(),
             due_creates: BTreeSet::new(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             overdue: BTreeSet::new(),
             news_at: None,
             has_news: false,
@@ -245,8 +221,7 @@ impl Reconciler {
     /// When the next turn is due even if nothing happens.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
-        let timer = self.timers.first().map(|(at, _)| *at);
-        [timer, self.wait_until].into_iter().flatten().min()
+        [self.timers.next_at(), self.wait_until].into_iter().flatten().min()
     }
 
     /// What has been applied: to be noted before a LIST is sent.

@@ -1,7 +1,8 @@
 //! Owns what a pod's appearance, change and end mean for its executor: adoption, running, losses
 //! and what becomes of the dead. Sends nothing.
 
-use super::{Reconciler, Timer};
+use super::Reconciler;
+use super::timers::Timer;
 use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
 use crate::core::model::action::Verdict;
 use crate::core::model::event::{Budget, DeleteCause, Event, LossReason};
@@ -189,15 +190,15 @@ impl Reconciler {
                 group.refusal = None;
             }
             if group.brake.young_probe() == Some(id) {
-                let timer = Timer::Proven(group.spec.name.clone(), id);
-                self.timers.insert((Brake::proven_at(now), timer));
+                let timer = Timer::ProbeProven(group.spec.name.clone(), id);
+                self.timers.set(Brake::proven_at(now), timer);
             }
         }
         if let Some(node) = &node {
             self.nodes.note(node);
         }
         if is_grown {
-            self.timers.insert((now.after(GROWN_PROVEN_MS), Timer::Grown(id)));
+            self.timers.set(now.after(GROWN_PROVEN_MS), Timer::MemoryProven(id));
         }
         if let Some(subject) = self.subject(id) {
             self.events.push_back(Event::ExecutorRunning { subject, node, ip });
@@ -264,7 +265,7 @@ impl Reconciler {
 
     fn blame(&mut self, node: String, reason: LossReason, now: Millis) {
         if let Some(until) = self.nodes.on_loss(&node, now) {
-            self.timers.insert((until, Timer::Node));
+            self.timers.set(until, Timer::Node);
             self.events.push_back(Event::NodeAvoided { node, until, reason });
         }
     }

@@ -5,7 +5,8 @@
 //! given up by the first word from the server (a change, a bookmark, a LIST) after its time is up,
 //! never before: the pod may run by now and the watch be down.
 
-use super::{Reconciler, Timer};
+use super::Reconciler;
+use super::timers::Timer;
 use crate::core::loss::Loss;
 use crate::core::model::action::Action;
 use crate::core::model::event::{DeleteCause, LossReason};
@@ -60,17 +61,17 @@ impl Reconciler {
         let next = self.start_deadline(id);
         if next != due {
             if let Some(at) = due {
-                self.timers.remove(&(at, Timer::Start(id)));
+                self.timers.cancel(at, Timer::Start(id));
             }
             if let Some(at) = next {
-                self.timers.insert((at, Timer::Start(id)));
+                self.timers.set(at, Timer::Start(id));
             }
         }
         let is_unschedulable =
             |start: Start| start.stuck.is_some_and(|(kind, _)| kind == StuckKind::Unschedulable);
         if self.policy.unschedulable_max > 0 && is_unschedulable(start) && !is_unschedulable(before)
         {
-            self.timers.insert((now.after(UNSCHEDULABLE_MS), Timer::Unschedulable));
+            self.timers.set(now.after(UNSCHEDULABLE_MS), Timer::Unschedulable);
         }
     }
 
@@ -129,7 +130,7 @@ impl Reconciler {
         }
         match self.news_asked_at.map(|at| at.after(NEWS_ASKED_EVERY_MS)).filter(|&at| at > now) {
             Some(at) => {
-                self.timers.insert((at, Timer::Start(id)));
+                self.timers.set(at, Timer::Start(id));
             }
             None => {
                 self.news_asked_at = Some(now);

@@ -1,7 +1,8 @@
 //! Owns how executors are ended by posse's own decision: at once, or with time to end by themselves.
 //! Whom and why is decided elsewhere.
 
-use super::{Reconciler, Timer};
+use super::Reconciler;
+use super::timers::Timer;
 use crate::core::loss::Loss;
 use crate::core::model::action::Patch;
 use crate::core::model::event::{DeleteCause, Event};
@@ -62,7 +63,7 @@ impl Reconciler {
                 return;
             };
             create.step = CreateStep::Linger(until);
-            self.timers.insert((until, Timer::Create(id)));
+            self.timers.set(until, Timer::Create(id));
         }
         self.due_creates.remove(&id);
         if let Some(group) = self.executors.group_of(id) {
@@ -97,7 +98,7 @@ impl Reconciler {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let Some(uid) = executor.uid.clone() else { return };
         (executor.ending, executor.drain_until) = (Some(cause), Some(until));
-        self.timers.insert((until, Timer::Drain(id)));
+        self.timers.set(until, Timer::Drain(id));
         if let Some(pod) = self.snapshot.get(&uid)
             && pod.draining.is_none()
         {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Reconciler, Timer};
+use super::Reconciler;
+use super::timers::Timer;
 use crate::core::model::action::{Action, Patch};
 use crate::core::model::event::{DeleteCause, Event};
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
@@ -19,26 +20,25 @@ use crate::core::state::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
 impl Reconciler {
     /// Does what is due at its time. Every timer is checked against what it was set for.
     pub(super) fn fire_timers(&mut self, now: Millis) {
-        while let Some((at, _)) = self.timers.first()
-            && *at <= now
-        {
-            let Some((at, timer)) = self.timers.pop_first() else { return };
+        while let Some((at, timer)) = self.timers.pop_due(now) {
             match timer {
-                Timer::Chore(uid) => self.on_chore_due(&uid, now),
+                Timer::Mutation(uid) => self.on_chore_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
                 Timer::Disconnected(id) => self.on_search_over(id, now),
                 Timer::Drain(id) => self.on_drained(id, now),
                 Timer::Heartbeat => self.on_heartbeats_due(at, now),
-                Timer::Proven(group, id) => self.on_proven(&group, id, now),
-                Timer::Grown(id) => self.on_grown(id),
+                Timer::ProbeProven(group, id) => self.on_proven(&group, id, now),
+                Timer::MemoryProven(id) => self.on_grown(id),
                 Timer::Node => {
                     self.nodes.on_time(now);
                     // One that did it again has a later end.
-                    self.timers.extend(self.nodes.first_end().map(|at| (at, Timer::Node)));
+                    if let Some(at) = self.nodes.first_end() {
+                        self.timers.set(at, Timer::Node);
+                    }
                 }
                 Timer::Start(id) => self.on_start_due(id, now),
                 Timer::Silence => self.on_silence_due(at, now),
-                Timer::Stuck(uid) => self.on_stuck(uid, now),
+                Timer::Terminating(uid) => self.on_stuck(uid, now),
                 // Its only purpose is this turn.
                 Timer::Unschedulable => {}
             }
@@ -89,7 +89,7 @@ impl Reconciler {
             && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now);
         if executor.state == State::Pending {
             // History went back over its start.
-            self.timers.insert((Brake::proven_at(now), Timer::Proven(name.clone(), id)));
+            self.timers.set(Brake::proven_at(now), Timer::ProbeProven(name.clone(), id));
         }
         if let Some(group) = self.executors.groups.get_mut(name)
             && lives

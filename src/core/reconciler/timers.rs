@@ -1,0 +1,67 @@
+//! What is due at which time. A timer that fires late or twice does no harm: whoever set it checks
+//! then whether it still applies.
+
+use std::collections::BTreeSet;
+
+use crate::core::model::ids::{ExecutorId, GroupName, Uid};
+use crate::core::model::time::Millis;
+
+/// What a timer is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// A create can be sent again, or given up.
+    Create(ExecutorId),
+    /// The search for the reason of a disconnected executor's loss ends.
+    Disconnected(ExecutorId),
+    /// The drain period of an executor ends.
+    Drain(ExecutorId),
+    /// An executor may have missed its heartbeats.
+    Heartbeat,
+    /// An executor with more memory may have run long enough to prove that the memory suffices.
+    MemoryProven(ExecutorId),
+    /// A delete or patch of a pod can be sent again.
+    Mutation(Uid),
+    /// A node may no longer be avoided.
+    Node,
+    /// The probe of a group in a crash loop may have run long enough to end the throttle.
+    ProbeProven(GroupName, ExecutorId),
+    /// The driver may have been silent for too long.
+    Silence,
+    /// A start may have taken too long.
+    Start(ExecutorId),
+    /// A pod may have been terminating for too long.
+    Terminating(Uid),
+    /// A group may have had too many unschedulable executors for too long.
+    Unschedulable,
+}
+
+/// All timers, by the time when they are due.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Timers {
+    due: BTreeSet<(Millis, Timer)>,
+}
+
+impl Timers {
+    /// Sets a timer. The same timer at the same time is set once.
+    pub(super) fn set(&mut self, at: Millis, timer: Timer) {
+        self.due.insert((at, timer));
+    }
+
+    /// Takes back a timer that was set for this time.
+    pub(super) fn cancel(&mut self, at: Millis, timer: Timer) {
+        self.due.remove(&(at, timer));
+    }
+
+    /// When the next timer is due.
+    pub(super) fn next_at(&self) -> Option<Millis> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// The next timer that is due by now, with its time.
+    pub(super) fn pop_due(&mut self, now: Millis) -> Option<(Millis, Timer)> {
+        if self.next_at()? > now {
+            return None;
+        }
+        self.due.pop_first()
+    }
+}
