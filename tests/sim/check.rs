@@ -374,7 +374,7 @@ impl Check {
         let pod = core.snapshot().get(uid).filter(|pod| pod.phase == Phase::Failed);
         let executor = pod.and_then(|pod| core.executors().get(pod.id));
         let is_told = self.ended.contains(uid) || self.counted.contains(uid);
-        if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.ending.is_none())
+        if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.life.ending().is_none())
             && !is_told
             && cluster.n_restores == 0
         {

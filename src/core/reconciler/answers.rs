@@ -14,6 +14,7 @@ use crate::core::model::text::harmless;
 use crate::core::model::time::Millis;
 use crate::core::policy::backoff::delay_ms;
 use crate::core::policy::throttle::Cause;
+use crate::core::state::executors::Life;
 use crate::core::state::ledger::{ChoreKind, ChoreStep, CreateStep, DELETE_SEEN_MS};
 use crate::core::state::snapshot::{Believed, Change};
 
@@ -79,8 +80,8 @@ impl Reconciler {
         now: Millis,
     ) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        let (is_gone, is_unseen) = (executor.is_gone, executor.uid.is_none());
-        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
+        let (is_gone, is_unseen) = (executor.life == Life::Gone, executor.uid.is_none());
+        let is_cancelled = executor.is_cancelled();
         if is_unseen {
             self.note_taken(id);
         }
@@ -330,7 +331,8 @@ impl Reconciler {
         now: Millis,
     ) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        let (is_seen, is_gone) = (executor.uid.is_some(), executor.is_gone);
+        let (is_seen, is_gone) = (executor.uid.is_some(), executor.life == Life::Gone);
+        let is_cancelled = executor.is_cancelled();
         let Some(create) = executor.create.as_deref_mut() else { return };
         create.unknown_since = unknown_since.or(create.unknown_since);
         create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
@@ -339,7 +341,7 @@ impl Reconciler {
             self.drop_executor(id);
         } else if is_seen {
             self.close_entry(id, false);
-        } else if create.is_cancelled || self.stop.is_some() {
+        } else if is_cancelled || self.stop.is_some() {
             self.cancel_create(id, now);
         } else {
             self.timers.set(at, Timer::Create(id));
@@ -362,7 +364,7 @@ impl Reconciler {
     /// Nothing came of this id's last request. Of an earlier one something may still come.
     fn spend(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        if executor.is_gone {
+        if executor.life == Life::Gone {
             self.drop_executor(id);
         } else if executor.uid.is_some() {
             self.close_entry(id, false);

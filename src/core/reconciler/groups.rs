@@ -8,7 +8,7 @@ use crate::core::model::time::Millis;
 use crate::core::policy::memory_scaling::Growth;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::policy::throttle::{Brake, Cause};
-use crate::core::state::executors::Group;
+use crate::core::state::executors::{Group, Life};
 
 /// Every turn looks at every group.
 const GROUPS_MAX: usize = 1_000;
@@ -97,8 +97,8 @@ impl Reconciler {
     /// Ends an executor of a group that goes; evidence goes with it.
     fn end_for_good(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        if !executor.is_kept {
-            if !executor.is_lost {
+        if executor.life != Life::Retained {
+            if !executor.life.is_lost() {
                 self.end(id, DeleteCause::ScaledDown, now);
             }
             return;

@@ -15,7 +15,7 @@ use crate::core::policy::memory_scaling::GROWN_PROVEN_MS;
 use crate::core::policy::nodes::is_to_blame;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::policy::throttle::{Brake, Cause};
-use crate::core::state::executors::{Executor, Group, has_ended};
+use crate::core::state::executors::{Ending, Executor, Group, Life, has_ended};
 use crate::core::state::ledger::ChoreKind;
 use crate::core::state::snapshot::Change;
 
@@ -70,7 +70,7 @@ impl Reconciler {
         let is_second = match self.executors.get(id) {
             // A pod of another group is not what this create asked for, whatever its name.
             Some(executor) => {
-                executor.is_gone
+                executor.life == Life::Gone
                     || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
             }
             None => self.spent.contains(id),
@@ -83,8 +83,7 @@ impl Reconciler {
         if self.executors.get(id).is_none() {
             self.adopt(id, uid, now);
         } else if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
-            let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
-            let is_cancelled = create.is_some_and(|create| create.is_cancelled);
+            let is_cancelled = self.executors.get(id).is_some_and(Executor::is_cancelled);
             self.on_first_sight(id, uid, is_cancelled, now);
         }
         self.observe(id, now);
@@ -107,12 +106,15 @@ impl Reconciler {
         executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));
         executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
         // Its loss was told, and counted, before posse was started again.
-        executor.is_lost = pod.counted.is_some();
-        if !executor.is_lost && self.stop.as_ref().is_some_and(|stop| !stop.order.keep) {
-            executor.ending = Some(DeleteCause::Stopped);
-        }
-        executor.is_kept = executor.is_lost && pod.phase == Phase::Failed && !pod.deleting;
-        let kept_since = executor.is_kept.then(|| pod.counted.unwrap_or(0));
+        executor.life = match pod.counted {
+            Some(_) if pod.phase == Phase::Failed && !pod.deleting => Life::Retained,
+            Some(_) => Life::Lost { ending: None },
+            None if self.stop.as_ref().is_some_and(|stop| !stop.order.keep) => {
+                Life::Ending(Ending::now(DeleteCause::Stopped))
+            }
+            None => Life::Wanted,
+        };
+        let kept_since = pod.counted.filter(|_| executor.life == Life::Retained);
         self.executors.insert(id, executor, Some(pod));
         if let Some(at) = kept_since {
             self.keep_since(id, at);
@@ -151,10 +153,10 @@ impl Reconciler {
         let due = self.start_deadline(id);
         let is_over = pod.deleting || has_ended(pod);
         let is_running = pod.container == ContainerState::Running && !is_over;
-        let is_new_run =
-            is_running && executor.running_since.is_none() && executor.ending.is_none();
-        let was_draining = pod.draining.is_some() && executor.ending.is_none() && !executor.is_lost;
-        let is_unheard_loss = is_over && !executor.is_lost && executor.ending.is_none();
+        let is_wanted = executor.life == Life::Wanted;
+        let is_new_run = is_running && executor.running_since.is_none() && is_wanted;
+        let was_draining = pod.draining.is_some() && is_wanted;
+        let is_unheard_loss = is_over && is_wanted;
         let loss = (is_unheard_loss && !was_draining).then(|| classify(pod, false));
 
         if was_draining {
@@ -209,7 +211,7 @@ impl Reconciler {
     pub(super) fn lose(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
         let Some(subject) = self.subject(id) else { return };
         let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.is_lost = true;
+        executor.life = executor.life.lost();
         // An adopted one ran for some time before we looked: it is not young.
         let lived_ms = match (executor.running_since, executor.is_adopted) {
             (_, true) => Some(u64::MAX),
@@ -277,8 +279,8 @@ impl Reconciler {
         self.wake_quota(now);
         let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
         let Some(executor) = self.executors.get_mut(id) else { return };
-        let is_evidence = executor.is_lost
-            && executor.ending.is_none()
+        let is_evidence = executor.life.is_lost()
+            && executor.life.ending().is_none()
             && pod.phase == Phase::Failed
             && self.policy.keep_failed > 0;
         let name = pod.name.clone();
@@ -287,10 +289,10 @@ impl Reconciler {
             return;
         }
         let is_going = self.chores.get(&uid).is_some_and(|chore| chore.kind != ChoreKind::Count);
-        if executor.is_kept || is_going {
+        if executor.life == Life::Retained || is_going {
             return;
         }
-        executor.is_kept = true;
+        executor.life = Life::Retained;
         self.kept.push_back(id);
         self.chores.ask(&uid, &name, ChoreKind::Count);
         self.settle(id, now);
@@ -307,11 +309,11 @@ impl Reconciler {
         self.wake_quota(now);
         let Some(executor) = self.executors.get(pod.id) else { return };
         let is_its_pod = match &executor.uid {
-            Some(uid) => *uid == pod.uid && !executor.is_gone,
+            Some(uid) => *uid == pod.uid && executor.life != Life::Gone,
             // Came and went before anything else told of it.
             None => *pod.name == *self.pod_name(pod.id) && executor.group == pod.group,
         };
-        let is_cancelled = executor.create.as_ref().is_some_and(|create| create.is_cancelled);
+        let is_cancelled = executor.is_cancelled();
         if is_its_pod {
             self.on_end_of(pod, is_cancelled, now);
         }
@@ -327,9 +329,9 @@ impl Reconciler {
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.uid = Some(pod.uid.clone());
         let was_draining = pod.draining.as_ref().map(|draining| draining.cause);
-        let cause =
-            executor.ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
-        if !executor.is_lost {
+        let ending = executor.life.ending().map(|ending| ending.cause);
+        let cause = ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
+        if !executor.life.is_lost() {
             match (cause, self.subject(id)) {
                 (Some(cause), Some(subject)) => {
                     self.events.push_back(Event::ExecutorDeleted { subject, cause });
@@ -344,7 +346,7 @@ impl Reconciler {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {
             // The entry stays until the answer is in: a second pod may come of it.
-            (executor.is_gone, executor.is_kept) = (true, false);
+            executor.life = Life::Gone;
             self.kept.retain(|kept| *kept != id);
             self.settle(id, now);
         } else {

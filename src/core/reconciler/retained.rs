@@ -4,6 +4,7 @@
 use super::Reconciler;
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::time::Millis;
+use crate::core::state::executors::Life;
 use crate::core::state::ledger::ChoreKind;
 
 impl Reconciler {
@@ -22,7 +23,9 @@ impl Reconciler {
         while self.kept.len() > self.policy.keep_failed as usize {
             let Some(id) = self.kept.pop_front() else { return };
             let Some(executor) = self.executors.get_mut(id) else { continue };
-            executor.is_kept = false;
+            if executor.life == Life::Retained {
+                executor.life = Life::Lost { ending: None };
+            }
             if let Some(uid) = executor.uid.clone()
                 && let Some(pod) = self.snapshot.get(&uid)
             {

@@ -8,6 +8,7 @@ use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::{Class, Refusal};
 use crate::core::model::stop::{StopOrder, StopResult};
 use crate::core::model::time::Millis;
+use crate::core::state::executors::{Ending, Life};
 use crate::core::state::ledger::ChoreKind;
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
@@ -81,8 +82,8 @@ impl Reconciler {
                 if !is_awaited {
                     self.cancel_create(id, now);
                 }
-            } else if !order.keep && executor.ending.is_none() && !executor.is_lost {
-                executor.ending = Some(DeleteCause::Stopped);
+            } else if !order.keep && executor.life == Life::Wanted {
+                executor.life = Life::Ending(Ending::now(DeleteCause::Stopped));
                 self.settle(id, now);
             }
         }
@@ -104,7 +105,8 @@ impl Reconciler {
         let spares = self.stop.as_ref().is_some_and(|stop| stop.order.spare_evidence);
         let mut result = StopResult { remaining: Vec::new(), evidence: Vec::new() };
         for pod in self.snapshot.pods() {
-            let is_kept = self.executors.get(pod.id).is_some_and(|executor| executor.is_kept);
+            let is_kept =
+                self.executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained);
             let names =
                 if is_kept && spares { &mut result.evidence } else { &mut result.remaining };
             names.push(pod.name.to_string());
@@ -199,7 +201,11 @@ impl Reconciler {
         let is_clear = self.snapshot.is_synced()
             && self.chores.unseen(&self.snapshot).next().is_none()
             && self.snapshot.pods().all(|pod| {
-                spares && self.executors.get(pod.id).is_some_and(|executor| executor.is_kept)
+                spares
+                    && self
+                        .executors
+                        .get(pod.id)
+                        .is_some_and(|executor| executor.life == Life::Retained)
             });
         let Some(stop) = &mut self.stop else { return false };
         if has_open {
@@ -246,7 +252,8 @@ impl Reconciler {
         }
         let spares = stop.is_some_and(|stop| stop.order.spare_evidence);
         for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
-            let is_kept = self.executors.get(pod.id).is_some_and(|executor| executor.is_kept);
+            let is_kept =
+                self.executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained);
             if !(spares && is_kept) {
                 self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
             }

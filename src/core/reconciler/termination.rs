@@ -9,7 +9,7 @@ use crate::core::model::event::{DeleteCause, Event};
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::pod::{ContainerState, Draining};
 use crate::core::model::time::Millis;
-use crate::core::state::executors::has_ended;
+use crate::core::state::executors::{Ending, Life, has_ended};
 use crate::core::state::ledger::{ChoreKind, CreateStep};
 
 impl Reconciler {
@@ -22,14 +22,14 @@ impl Reconciler {
     /// Decides the end of an executor. It is no capacity from here on, and never taken back.
     pub(super) fn end(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        if executor.ending.is_some() {
+        if executor.life.ending().is_some() {
             return;
         }
         let Some(uid) = executor.uid.clone() else {
             self.cancel_create(id, now);
             return;
         };
-        executor.ending = Some(cause);
+        executor.life = executor.life.ended_by(Ending::now(cause));
         if let Some(pod) = self.snapshot.get(&uid)
             && !pod.deleting
         {
@@ -55,7 +55,9 @@ impl Reconciler {
     pub(super) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let Some(create) = &mut executor.create else { return };
-        create.is_cancelled = true;
+        if executor.life == Life::Wanted {
+            executor.life = Life::Cancelled;
+        }
         let is_in_flight = create.is_in_flight();
         if !is_in_flight {
             let Some(until) = create.open_until().filter(|&until| until > now) else {
@@ -85,7 +87,7 @@ impl Reconciler {
             // What does not run has nothing to bring to an end.
             let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
             let decommission = group.spec.decommission.as_ref();
-            let decommission = decommission.filter(|_| runs && executor.ending.is_none())?;
+            let decommission = decommission.filter(|_| runs && executor.life.ending().is_none())?;
             Some(decommission.after_ms)
         });
         match after_ms {
@@ -97,7 +99,7 @@ impl Reconciler {
     fn drain(&mut self, id: ExecutorId, cause: DeleteCause, until: Millis, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let Some(uid) = executor.uid.clone() else { return };
-        (executor.ending, executor.drain_until) = (Some(cause), Some(until));
+        executor.life = executor.life.ended_by(Ending { cause, drain_until: Some(until) });
         self.timers.set(until, Timer::Drain(id));
         if let Some(pod) = self.snapshot.get(&uid)
             && pod.draining.is_none()
@@ -122,7 +124,9 @@ impl Reconciler {
             return;
         };
         // A kill was told as a loss when it was decided.
-        executor.is_lost = executor.is_adopted && cause == DeleteCause::Killed;
+        if executor.is_adopted && cause == DeleteCause::Killed {
+            executor.life = executor.life.lost();
+        }
         let until = until_unix_ms.map(|ms| Millis(ms.saturating_sub(self.identity.start_unix_ms)));
         match until.filter(|&until| until > now && !pod.deleting && !has_ended(pod)) {
             Some(until) => self.drain(id, cause, until, now),
@@ -133,15 +137,17 @@ impl Reconciler {
     /// It has no time any more, whatever it was given.
     pub(super) fn hurry(&mut self, id: ExecutorId, now: Millis) {
         if let Some(executor) = self.executors.get_mut(id)
-            && executor.drain_until.take().is_some()
+            && let Some(ending @ Ending { drain_until: Some(_), .. }) = executor.life.ending()
         {
+            executor.life = executor.life.ended_by(Ending { drain_until: None, ..ending });
             self.insist(id, now);
         }
     }
 
     /// The time that it had is over.
     pub(super) fn on_drained(&mut self, id: ExecutorId, now: Millis) {
-        if self.executors.get(id).is_some_and(|e| e.drain_until.is_some_and(|at| at <= now)) {
+        let until = self.executors.get(id).and_then(|executor| executor.life.ending()?.drain_until);
+        if until.is_some_and(|until| until <= now) {
             self.insist(id, now);
         }
     }
@@ -149,11 +155,12 @@ impl Reconciler {
     /// What a pod is marked with that goes.
     pub(super) fn draining_patch(&self, uid: &Uid) -> Patch {
         let executor = self.snapshot.get(uid).and_then(|pod| self.executors.get(pod.id));
-        let until = executor.and_then(|executor| executor.drain_until);
+        let ending = executor.and_then(|executor| executor.life.ending());
+        let until = ending.and_then(|ending| ending.drain_until);
         let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
         let decommission = group.and_then(|group| group.spec.decommission.as_ref());
         let draining = Draining {
-            cause: executor.and_then(|e| e.ending).unwrap_or(DeleteCause::ScaledDown),
+            cause: ending.map_or(DeleteCause::ScaledDown, |ending| ending.cause),
             until_unix_ms: until.map(|at| self.identity.start_unix_ms.saturating_add(at.0)),
         };
         Patch::Draining(draining, decommission.and_then(|decommission| decommission.label.clone()))
@@ -163,8 +170,9 @@ impl Reconciler {
     /// gone back over its end), it is deleted.
     pub(super) fn insist(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        let has_time = executor.drain_until.is_some_and(|until| until > now);
-        if has_time || (!executor.is_lost && executor.ending.is_none()) {
+        let ending = executor.life.ending();
+        let has_time = ending.and_then(|e| e.drain_until).is_some_and(|until| until > now);
+        if has_time || (!executor.life.is_lost() && ending.is_none()) {
             return;
         }
         self.delete_evidence(id);
@@ -173,7 +181,9 @@ impl Reconciler {
     /// Deletes what is left of an executor, whether it was to be kept or not.
     pub(super) fn delete_evidence(&mut self, id: ExecutorId) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.is_kept = false;
+        if executor.life == Life::Retained {
+            executor.life = Life::Lost { ending: None };
+        }
         self.kept.retain(|kept| *kept != id);
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         if let Some(pod) = pod.filter(|pod| !pod.deleting) {

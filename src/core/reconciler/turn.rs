@@ -203,7 +203,6 @@ impl Reconciler {
             unknown_since: None,
             n_unknown: 0,
             n_tries: 0,
-            is_cancelled: false,
             pod: None,
         }));
         self.executors.insert(id, executor, None);

@@ -24,6 +24,80 @@ pub struct Start {
     pub stuck: Option<(StuckKind, Millis)>,
 }
 
+/// What posse decided about an executor, and what it reported. Together with the pod this makes
+/// the executor's `State`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It is capacity, as far as its pod allows.
+    Wanted,
+    /// Its create was given up before its pod was seen.
+    Cancelled,
+    /// Posse ends it. Its end is not a loss.
+    Ending(Ending),
+    /// Its loss was reported, in this run or before a restart. It is never capacity again.
+    /// `ending`: posse ends what is left of it.
+    Lost { ending: Option<Ending> },
+    /// It failed, its loss was reported, and its pod is retained.
+    Retained,
+    /// Its pod is gone. The entry stays only because the answer to its create is still open.
+    Gone,
+}
+
+impl Life {
+    /// How posse ends it, if it does.
+    #[must_use]
+    pub fn ending(self) -> Option<Ending> {
+        match self {
+            Self::Ending(ending) => Some(ending),
+            Self::Lost { ending } => ending,
+            Self::Cancelled | Self::Gone | Self::Retained | Self::Wanted => None,
+        }
+    }
+
+    /// True if its loss was reported.
+    #[must_use]
+    pub fn is_lost(self) -> bool {
+        matches!(self, Self::Lost { .. } | Self::Retained)
+    }
+
+    /// The life after posse decided to end it.
+    #[must_use]
+    pub fn ended_by(self, ending: Ending) -> Self {
+        match self {
+            Self::Cancelled | Self::Ending(_) | Self::Wanted => Self::Ending(ending),
+            Self::Lost { .. } | Self::Retained => Self::Lost { ending: Some(ending) },
+            Self::Gone => Self::Gone,
+        }
+    }
+
+    /// The life after its loss was reported.
+    #[must_use]
+    pub fn lost(self) -> Self {
+        match self {
+            Self::Gone | Self::Retained => self,
+            Self::Cancelled | Self::Ending(_) | Self::Lost { .. } | Self::Wanted => {
+                Self::Lost { ending: self.ending() }
+            }
+        }
+    }
+}
+
+/// The end of an executor by posse's decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub cause: DeleteCause,
+    /// The executor may end by itself until then; it is deleted afterwards.
+    pub drain_until: Option<Millis>,
+}
+
+impl Ending {
+    /// An end without a drain period.
+    #[must_use]
+    pub fn now(cause: DeleteCause) -> Self {
+        Self { cause, drain_until: None }
+    }
+}
+
 /// One executor, from before its create is sent until its pod is gone.
 #[derive(Clone, Debug)]
 pub struct Executor {
@@ -33,16 +107,7 @@ pub struct Executor {
     /// Its one pod.
     pub uid: Option<Uid>,
     pub create: Option<Box<Create>>,
-    /// Posse decided to end it; it is no loss when it goes.
-    pub ending: Option<DeleteCause>,
-    /// It is ending, and has until then to do so by itself.
-    pub drain_until: Option<Millis>,
-    /// Its loss was reported (or was before a restart): no capacity ever again.
-    pub is_lost: bool,
-    /// Ended, and kept as evidence.
-    pub is_kept: bool,
-    /// Its pod is gone; only an open create keeps the entry.
-    pub is_gone: bool,
+    pub life: Life,
     /// When its container was first seen running; none also where it ran before we looked.
     pub running_since: Option<Millis>,
     pub is_adopted: bool,
@@ -65,11 +130,7 @@ impl Executor {
             slot: None,
             uid: None,
             create: None,
-            ending: None,
-            drain_until: None,
-            is_lost: false,
-            is_kept: false,
-            is_gone: false,
+            life: Life::Wanted,
             running_since: None,
             is_adopted: false,
             start: Start::default(),
@@ -83,31 +144,26 @@ impl Executor {
     /// The state that the entry and its pod (where there is one) add up to.
     #[must_use]
     pub fn derive(&self, pod: Option<&Pod>) -> State {
-        if self.is_kept {
-            return State::Failed;
+        match (self.life, pod) {
+            (Life::Retained, _) => State::Failed,
+            // After a resourceVersion rollback the pod may exist again, to be deleted once more.
+            (Life::Gone, _) | (Life::Lost { .. }, None) => State::Terminating,
+            (_, Some(pod)) if has_ended(pod) || pod.deleting => State::Terminating,
+            (Life::Cancelled | Life::Ending(_), _) | (Life::Lost { .. }, Some(_)) => {
+                State::Draining
+            }
+            (Life::Wanted, None) => State::Requested,
+            (Life::Wanted, Some(pod)) => match pod.container {
+                ContainerState::Running => State::Running,
+                ContainerState::Ended | ContainerState::Waiting => State::Pending,
+            },
         }
-        if self.is_gone {
-            // Also where a history that went back brings its pod again, to be deleted anew.
-            return State::Terminating;
-        }
-        let Some(pod) = pod else {
-            let is_cancelled = self.create.as_ref().is_some_and(|create| create.is_cancelled);
-            return match (self.is_lost, is_cancelled) {
-                (true, _) => State::Terminating,
-                (false, true) => State::Draining,
-                (false, false) => State::Requested,
-            };
-        };
-        if has_ended(pod) || pod.deleting {
-            return State::Terminating;
-        }
-        if self.ending.is_some() || self.is_lost {
-            return State::Draining;
-        }
-        match pod.container {
-            ContainerState::Running => State::Running,
-            ContainerState::Ended | ContainerState::Waiting => State::Pending,
-        }
+    }
+
+    /// True if the create was given up before its pod was seen: whatever comes of it is deleted.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.uid.is_none() && matches!(self.life, Life::Cancelled | Life::Lost { .. })
     }
 }
 

@@ -46,8 +46,6 @@ pub struct Create {
     /// So many POSTs have an unknown outcome.
     pub n_unknown: u32,
     pub n_tries: u32,
-    /// No longer wanted: whatever comes of it is deleted.
-    pub is_cancelled: bool,
     /// What the last POST asked for; none before the first.
     pub pod: Option<Arc<PodText>>,
 }
