@@ -5,13 +5,13 @@
 mod harness;
 
 use harness::{PREFIX, Run, policy, refusal, set, spec};
-use posse::core::model::action::{Action, Patch, Verdict};
+use posse::core::model::action::{Action, Patch, RunVerdict};
 use posse::core::model::command::{AfterKill, Command, Reply};
 use posse::core::model::event::{DeleteCause, Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid};
 use posse::core::model::input::Input;
 use posse::core::model::pod::{Draining, Phase};
-use posse::core::model::refusal::Class;
+use posse::core::model::refusal::RefusalClass;
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
 use posse::core::policy::settings::{Decommission, GroupSpec, Policy, ScaleDown};
@@ -131,7 +131,7 @@ fn nobody_is_judged_on_a_stale_snapshot_or_without_the_lease_or_at_the_end() {
             "stale" => run.refused_by_history(),
             "lease" => run.tell(Input::Lease { held: false, high_water: None }),
             "stop" => {
-                let order = StopOrder { keep: false, spare_evidence: false };
+                let order = StopOrder { keep: false, keep_failed: false };
                 run.core.begin_stop(order, Millis(run.now));
             }
             _ => {}
@@ -423,7 +423,7 @@ fn draining_goes_on_over_a_restart() {
 /// A mark that cannot be written keeps nobody from going in time.
 #[test]
 fn a_refused_mark_changes_nothing() {
-    for class in [Class::Rights, Class::Transient, Class::Throttled] {
+    for class in [RefusalClass::Forbidden, RefusalClass::Transient, RefusalClass::Throttled] {
         let mut run = Run::with_running(policy(), vec![gently("g", 1)]);
         run.target("g", 0);
         for _ in 0..9 {
@@ -454,7 +454,7 @@ fn a_driver_without_a_call_is_gone() {
     run.wait(59_999);
     assert_eq!(verdict(&mut run), None);
     run.wait(1);
-    assert_eq!(verdict(&mut run), Some(Verdict::DriverSilent { silence_ms: 60_000 }));
+    assert_eq!(verdict(&mut run), Some(RunVerdict::DriverSilent { silence_ms: 60_000 }));
 
     // It was posse that stood still.
     let mut run = Run::new(silent, vec![spec("g", 0)]);
@@ -530,7 +530,7 @@ fn a_driver_that_chooses_for_itself_ends_by_kills_alone() {
 /// The executor's pod is on its way out, and stays there; what its node is said to be, and whether
 /// the pod is forgotten by that.
 #[track_caller]
-fn check_stuck(answer: Result<(), Class>, is_forgotten: bool, is_asked_again: bool) {
+fn check_stuck(answer: Result<(), RefusalClass>, is_forgotten: bool, is_asked_again: bool) {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.watch(&[1], |pod| pod.deleting = true);
     run.take();
@@ -551,11 +551,11 @@ fn check_stuck(answer: Result<(), Class>, is_forgotten: bool, is_asked_again: bo
 
 #[test]
 fn a_pod_is_forgotten_only_where_its_node_is_gone() {
-    check_stuck(Err(Class::NotFound), true, true);
+    check_stuck(Err(RefusalClass::NotFound), true, true);
     check_stuck(Ok(()), false, true);
-    check_stuck(Err(Class::Transient), false, true);
+    check_stuck(Err(RefusalClass::Transient), false, true);
     // Nodes are not ours to see: then never.
-    check_stuck(Err(Class::Rights), false, false);
+    check_stuck(Err(RefusalClass::Forbidden), false, false);
 }
 
 #[test]

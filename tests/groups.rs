@@ -12,7 +12,7 @@ use posse::core::model::event::{DeleteCause, Event};
 use posse::core::model::ids::{ExecutorId, GroupName};
 use posse::core::model::input::{Input, List, ListSource};
 use posse::core::model::pod_text::{Part, PodText, Shape};
-use posse::core::model::refusal::Class;
+use posse::core::model::refusal::RefusalClass;
 use posse::core::model::status::State;
 use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
@@ -141,7 +141,7 @@ fn a_later_template_is_for_the_next_creates_alone() {
     assert_eq!(put(&mut run, "g", only("b")), Reply::Target(2));
     assert!(run.take().is_empty(), "executors that run stay");
     // A create whose outcome is unknown is sent again as the group is now, under the same name.
-    run.refused(2, refusal(Class::Unknown, 500));
+    run.refused(2, refusal(RefusalClass::OutcomeUnknown, 500));
     run.wait(60_000);
     assert_eq!(made(&mut run), all_of("b", 2..=2));
     run.created(&[2]);
@@ -155,12 +155,12 @@ fn a_refusal_of_the_old_template_does_not_hold_the_new_one_back() {
     let mut run = Run::new(policy(), vec![]);
     put(&mut run, "g", of("bad", 2));
     assert_eq!(made(&mut run), all_of("bad", 1..=2));
-    run.refused(1, refusal(Class::Template, 422));
+    run.refused(1, refusal(RefusalClass::Invalid, 422));
     assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
     put(&mut run, "g", only("good"));
     assert_eq!(made(&mut run), all_of("good", 3..=3));
     // The other one of the old ones comes late.
-    run.refused(2, refusal(Class::Template, 422));
+    run.refused(2, refusal(RefusalClass::Invalid, 422));
     assert_eq!(made(&mut run), all_of("good", 4..=4));
     assert_eq!(run.group("g").message, None);
 }
@@ -313,9 +313,9 @@ fn a_template_that_came_by_a_call_does_not_end_the_run() {
     let mut run = Run::new(policy(), vec![file]);
     assert_eq!(made(&mut run).len(), 1);
     put(&mut run, "g", only("b"));
-    run.refused(1, refusal(Class::Template, 422));
+    run.refused(1, refusal(RefusalClass::Invalid, 422));
     assert_eq!(made(&mut run), all_of("b", 2..=2));
-    run.refused(2, refusal(Class::Template, 422));
+    run.refused(2, refusal(RefusalClass::Invalid, 422));
     assert_eq!(run.core.poll_verdict(), None);
     assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
 }

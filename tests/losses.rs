@@ -11,12 +11,12 @@ use posse::core::model::ids::{ExecutorId, Uid, Version};
 use posse::core::model::input::{Input, List, ListSource};
 use posse::core::model::pod::ContainerState::{Ended, Running};
 use posse::core::model::pod::Phase;
-use posse::core::model::refusal::Class;
+use posse::core::model::refusal::RefusalClass;
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
 use posse::core::policy::settings::Policy;
 
-const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
+const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 /// Which of the kept pods goes when one more fails after a restart: the one counted first, whatever
 /// the order of the list.
@@ -62,7 +62,7 @@ fn a_loss_is_told_once_whatever_tells_of_it() {
     };
     let not_found: Telling = |run| {
         let uid = Uid::new("u1");
-        run.tell(Input::Deleted { uid, answer: Err(refusal(Class::NotFound, 404)) });
+        run.tell(Input::Deleted { uid, answer: Err(refusal(RefusalClass::NotFound, 404)) });
     };
     let restored: Telling = |run| {
         // History goes back over it: the pod is there again, running.
@@ -178,7 +178,7 @@ fn logs_are_read_few_at_a_time_and_few_a_minute() {
         && why.as_deref() == Some("skipped: too many logs were read just now")));
     let mut n_told = 0;
     while let Some(uid) = under_way.pop() {
-        let answer = Err(refusal(Class::Transient, 503));
+        let answer = Err(refusal(RefusalClass::Transient, 503));
         run.tell(Input::LogRead { uid, answer });
         n_told += logged(&mut run).len();
         under_way.extend(reads(&mut run));
@@ -221,7 +221,7 @@ fn a_pod_that_goes_before_its_log_was_read_is_told_of_too() {
     run.gone(&[5, 1]);
     let gone = "the pod was gone before its log was read";
     assert_eq!(logged(&mut run), [(5, 0, Some(gone.to_owned()))], "1 is being read");
-    let answer = Err(refusal(Class::NotFound, 404));
+    let answer = Err(refusal(RefusalClass::NotFound, 404));
     run.tell(Input::LogRead { uid: Uid::new("u1"), answer });
     assert!(matches!(&logged(&mut run)[..], [(1, 0, Some(_))]));
 }

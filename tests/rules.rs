@@ -4,12 +4,12 @@
 mod harness;
 
 use harness::{PREFIX, Run, policy, refusal, spec};
-use posse::core::model::action::{Action, Patch, Verdict};
+use posse::core::model::action::{Action, Patch, RunVerdict};
 use posse::core::model::event::{DeleteCause, Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid, Version};
 use posse::core::model::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
-use posse::core::model::pod::{Draining, Stuck, StuckKind};
-use posse::core::model::refusal::{Class, Refusal};
+use posse::core::model::pod::{Draining, StartProblem, StartProblemKind};
+use posse::core::model::refusal::{Refusal, RefusalClass};
 use posse::core::model::rng::Rng;
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
@@ -17,10 +17,10 @@ use posse::core::model::waiting::Waiting;
 use posse::core::policy::settings::{GroupSpec, Policy, Replace};
 use posse::core::policy::window::Window;
 
-const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
+const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 fn retry_after(ms: u64) -> Refusal {
-    Refusal { retry_after_ms: Some(ms), ..refusal(Class::Throttled, 429) }
+    Refusal { retry_after_ms: Some(ms), ..refusal(RefusalClass::Throttled, 429) }
 }
 
 // Rule 6: the window.
@@ -47,7 +47,7 @@ fn the_window_halves_once_a_round_trip_and_obeys_retry_after() {
     }
     (0..32).for_each(|_| window.on_sent());
     for at in 10..42 {
-        window.on_overload(Millis(5), &refusal(Class::Throttled, 429), Millis(at), &mut rng);
+        window.on_overload(Millis(5), &refusal(RefusalClass::Throttled, 429), Millis(at), &mut rng);
     }
     let open = window.closed_until(Millis(42)).expect("it is closed for a while");
     assert!(open.0 <= 10 + 200, "one delay of 100 to 200 ms, not 32: {open}");
@@ -173,7 +173,7 @@ fn a_pod_that_comes_back_without_our_labels_is_deleted_and_the_template_counts_a
     run.tell(Input::Created { id: ExecutorId(1), asked: run.core.mark(), answer });
     assert_eq!(run.take(), [Action::Delete { uid: uid.clone(), name, grace_s: None }]);
     assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
-    assert!(matches!(run.core.poll_verdict(), Some(Verdict::TemplateRefused { .. })));
+    assert!(matches!(run.core.poll_verdict(), Some(RunVerdict::TemplateRefused { .. })));
     // Until it is gone a stop names it.
     assert_eq!(run.core.remaining().remaining, [format!("{PREFIX}1")]);
     run.tell(Input::Deleted { uid, answer: Ok(None) });
@@ -196,7 +196,7 @@ enum Found {
 fn check_exists(found: Found, want_creates: &[u64], want_lost: usize) {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
-    run.refused(1, refusal(Class::Exists, 409));
+    run.refused(1, refusal(RefusalClass::Exists, 409));
     let asked = match run.take().as_slice() {
         [Action::Get { id: ExecutorId(1), asked }] => *asked,
         other => panic!("a GET was due, not {other:?}"),
@@ -210,7 +210,7 @@ fn check_exists(found: Found, want_creates: &[u64], want_lost: usize) {
             Ok(Seen::Ours(pod))
         }
         Found::Foreign => Ok(Seen::Foreign(foreign)),
-        Found::Nothing => Err(refusal(Class::NotFound, 404)),
+        Found::Nothing => Err(refusal(RefusalClass::NotFound, 404)),
         Found::OtherOwner => {
             pod.id = ExecutorId(7);
             Ok(Seen::Ours(pod))
@@ -245,7 +245,7 @@ fn a_second_uid_under_one_id_is_deleted_and_the_id_spent() {
 
 #[test]
 fn ids_are_given_from_reserved_blocks_only() {
-    let identity = posse::core::reconciler::Identity {
+    let identity = posse::core::reconciler::InstanceIdentity {
         pod_prefix: PREFIX.to_owned(),
         owner: None,
         id_high_water: 1_000,
@@ -272,7 +272,12 @@ fn ids_are_given_from_reserved_blocks_only() {
 /// What a refusal does: what the group waits for, and how many creates leave in the next hour
 /// where each of them is refused likewise.
 #[track_caller]
-fn check_refusals(class: Class, code: u16, waits: Waiting, creates: std::ops::RangeInclusive<u32>) {
+fn check_refusals(
+    class: RefusalClass,
+    code: u16,
+    waits: Waiting,
+    creates: std::ops::RangeInclusive<u32>,
+) {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     let mut n = 0;
     assert_eq!(run.creates(), [1]);
@@ -292,12 +297,12 @@ fn check_refusals(class: Class, code: u16, waits: Waiting, creates: std::ops::Ra
 
 #[test]
 fn refusals_are_sorted_by_cause() {
-    check_refusals(Class::Capacity, 403, Waiting::Quota, 58..=75);
-    check_refusals(Class::Unauthorized, 401, Waiting::Server, 58..=75);
-    check_refusals(Class::Template, 422, Waiting::Permanent, 11..=12);
+    check_refusals(RefusalClass::Capacity, 403, Waiting::Quota, 58..=75);
+    check_refusals(RefusalClass::Unauthorized, 401, Waiting::Server, 58..=75);
+    check_refusals(RefusalClass::Invalid, 422, Waiting::Permanent, 11..=12);
     // Soon at first: a server that has just begun forbids everything for some seconds.
-    check_refusals(Class::Rights, 403, Waiting::Permanent, 18..=22);
-    check_refusals(Class::NamespaceGone, 403, Waiting::Permanent, 11..=12);
+    check_refusals(RefusalClass::Forbidden, 403, Waiting::Permanent, 18..=22);
+    check_refusals(RefusalClass::NamespaceGone, 403, Waiting::Permanent, 11..=12);
 }
 
 #[test]
@@ -347,7 +352,7 @@ fn unschedulable_executors_hold_their_group_back_after_two_minutes() {
     run.creates();
     run.created(&[1]);
     let words = "0/3 nodes are available";
-    let stuck = Stuck { kind: StuckKind::Unschedulable, words: words.into() };
+    let stuck = StartProblem { kind: StartProblemKind::Unschedulable, words: words.into() };
     run.watch(&[1], |pod| pod.stuck = Some(Box::new(stuck.clone())));
     run.target("g", 2);
     assert_eq!(run.creates(), [2], "not yet");
@@ -492,7 +497,7 @@ fn a_create_of_unknown_outcome_is_open_for_a_minute_after_it_was_sent() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
     run.wait(5_000);
-    run.refused(1, refusal(Class::Unknown, 0));
+    run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
     run.core.begin_stop(STOP, Millis(run.now));
     assert_eq!(run.core.remaining().remaining, [format!("{PREFIX}1")], "overdue names");
     let mut ended_at = None;
@@ -521,7 +526,7 @@ fn a_stop_with_keep_deletes_nothing_and_waits_for_the_answers() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.target("g", 2);
     assert_eq!(run.creates(), [2]);
-    run.core.begin_stop(StopOrder { keep: true, spare_evidence: false }, Millis(run.now));
+    run.core.begin_stop(StopOrder { keep: true, keep_failed: false }, Millis(run.now));
     run.turn();
     assert_eq!(run.core.stop_result(), None);
     run.created(&[2]);
@@ -547,7 +552,7 @@ fn a_stop_with_nothing_ever_there_asks_nobody_but_one_before_the_first_list_does
 fn evidence_is_labelled_before_everything_else_is_deleted() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.failed(&[1]);
-    run.core.begin_stop(StopOrder { keep: false, spare_evidence: true }, Millis(run.now));
+    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));
     run.turn();
     let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
     assert!(!run.take().iter().any(is_delete));

@@ -12,15 +12,15 @@ use posse::core::model::command::{AfterKill, Command, Reply};
 use posse::core::model::event::{Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid};
 use posse::core::model::input::{Input, PodEvent};
-use posse::core::model::pod::{ContainerState, End, Phase, Stuck, StuckKind};
-use posse::core::model::refusal::Class;
+use posse::core::model::pod::{ContainerState, End, Phase, StartProblem, StartProblemKind};
+use posse::core::model::refusal::RefusalClass;
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
 use posse::core::policy::plan::share;
 use posse::core::policy::settings::{Decommission, GroupSpec, Policy, ScaleDown};
 
-const STOP: StopOrder = StopOrder { keep: false, spare_evidence: false };
+const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 /// The limit holds over all groups; a pending pod frees nothing, a running one does.
 #[test]
@@ -100,7 +100,7 @@ fn spark_c1_9_when_a_current_batch_reaches_error_states_re_request_them() {
 fn spark_c1_11_when_an_executor_is_requested_but_the_api_does_not_report_it() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
-    run.refused(1, refusal(Class::Unknown, 0));
+    run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
     run.wait(2_000);
     assert_eq!(run.creates(), [1]);
 }
@@ -238,7 +238,7 @@ fn spark_a10_stuck_pending_image_pull() {
     run.created(&ids);
     run.running(&[2]);
     let words = "container worker: ImagePullBackOff";
-    let stuck = Stuck { kind: StuckKind::Image, words: words.into() };
+    let stuck = StartProblem { kind: StartProblemKind::Image, words: words.into() };
     run.watch(&[1], |pod| {
         (pod.node, pod.stuck) = (Some("n".into()), Some(Box::new(stuck.clone())));
     });
@@ -372,7 +372,7 @@ fn spark_c1_29_an_executor_that_disconnects_before_its_pod_is_seen_does_not_hold
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
     // The server made the pod, and its answer was lost; the executor runs, and is heard from.
-    run.refused(1, refusal(Class::Unknown, 0));
+    run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
     run.call(Command::Heartbeat { executors: set(&[1]) });
     run.call(Command::Disconnected { executor: ExecutorId(1) });
     let mut is_replaced = false;
@@ -380,7 +380,7 @@ fn spark_c1_29_an_executor_that_disconnects_before_its_pod_is_seen_does_not_hold
         run.wait(1_000);
         let ids: Vec<u64> = run.take().iter().filter_map(create_of).collect();
         if ids.contains(&1) {
-            run.refused(1, refusal(Class::Unknown, 0));
+            run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
         }
         is_replaced |= ids.contains(&2);
     }
@@ -394,7 +394,7 @@ fn spark_c1_30_a_healthy_executor_is_not_removed_because_its_pod_was_not_seen_ye
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
     for _ in 0..5 {
-        run.refused(1, refusal(Class::Unknown, 0));
+        run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
         run.call(Command::Heartbeat { executors: set(&[1]) });
         run.wait(60_000);
         assert_eq!(run.creates(), [1], "the same name, and no other");

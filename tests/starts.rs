@@ -8,7 +8,7 @@ use harness::{Run, policy, spec};
 use posse::core::model::action::Action;
 use posse::core::model::event::{Event, LossReason};
 use posse::core::model::input::{Input, PodEvent};
-use posse::core::model::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
 use posse::core::model::pod_text::Shape;
 use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
@@ -17,12 +17,12 @@ use posse::core::policy::settings::{BadNodes, GroupSpec, Policy};
 const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60_000;
 
-fn stuck(kind: StuckKind) -> Option<Box<Stuck>> {
-    Some(Box::new(Stuck { kind, words: "the server's words".into() }))
+fn stuck(kind: StartProblemKind) -> Option<Box<StartProblem>> {
+    Some(Box::new(StartProblem { kind, words: "the server's words".into() }))
 }
 
 /// The pod is bound and this keeps it from starting; none: nothing is told.
-fn bound(run: &mut Run, ids: &[u64], kind: Option<StuckKind>) {
+fn bound(run: &mut Run, ids: &[u64], kind: Option<StartProblemKind>) {
     run.watch(ids, |pod| {
         pod.node = Some("n1".into());
         pod.stuck = kind.and_then(stuck);
@@ -57,7 +57,12 @@ fn losses(run: &Run) -> Vec<(u64, LossReason, String)> {
 
 /// A group of one whose pod is like this, the time until it is given up, and as what.
 #[track_caller]
-fn check(policy: Policy, kind: Option<StuckKind>, is_bound: bool, want: Option<(u64, LossReason)>) {
+fn check(
+    policy: Policy,
+    kind: Option<StartProblemKind>,
+    is_bound: bool,
+    want: Option<(u64, LossReason)>,
+) {
     let mut run = Run::new(policy, vec![spec("g", 1)]);
     run.created(&[1]);
     run.take();
@@ -88,7 +93,7 @@ fn check(policy: Policy, kind: Option<StuckKind>, is_bound: bool, want: Option<(
 #[test]
 fn a_start_is_given_up_when_its_time_is_up_and_not_before() {
     use LossReason::{ConfigError, ImageError, StartTimeout};
-    use StuckKind::{Config, Creating, Gated, Image, Unschedulable};
+    use StartProblemKind::{Config, Creating, Gated, Image, Unschedulable};
     let default = policy;
     let off = || Policy { start_timeout_ms: 0, image_timeout_ms: 0, ..policy() };
     let unplaced = || Policy { unschedulable_timeout_ms: 3 * MINUTE, ..policy() };
@@ -135,12 +140,12 @@ fn a_start_is_given_up_when_its_time_is_up_and_not_before() {
 fn the_time_runs_from_the_first_pull_error() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     run.created(&[1]);
-    bound(&mut run, &[1], Some(StuckKind::Creating));
+    bound(&mut run, &[1], Some(StartProblemKind::Creating));
     live(&mut run, MINUTE);
     for _ in 0..4 {
-        bound(&mut run, &[1], Some(StuckKind::Image));
+        bound(&mut run, &[1], Some(StartProblemKind::Image));
         live(&mut run, 30 * SECOND);
-        bound(&mut run, &[1], Some(StuckKind::Creating));
+        bound(&mut run, &[1], Some(StartProblemKind::Creating));
         live(&mut run, 30 * SECOND);
     }
     live(&mut run, MINUTE - SECOND);
@@ -152,7 +157,7 @@ fn the_time_runs_from_the_first_pull_error() {
 
 #[test]
 fn one_that_runs_in_time_is_left_alone() {
-    for kind in [StuckKind::Image, StuckKind::Config, StuckKind::Creating] {
+    for kind in [StartProblemKind::Image, StartProblemKind::Config, StartProblemKind::Creating] {
         let mut run = Run::new(policy(), vec![spec("g", 1)]);
         run.created(&[1]);
         bound(&mut run, &[1], Some(kind));
@@ -170,7 +175,7 @@ fn no_start_is_judged_without_a_word_from_the_server() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     run.created(&[1]);
     run.take();
-    bound(&mut run, &[1], Some(StuckKind::Image));
+    bound(&mut run, &[1], Some(StartProblemKind::Image));
     run.wait(60 * MINUTE);
     assert_eq!((losses(&run), run.take(), run.n_polls), (vec![], vec![], 1), "it asks, once");
     // It has run all the while.
@@ -181,7 +186,7 @@ fn no_start_is_judged_without_a_word_from_the_server() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     run.created(&[1]);
     run.take();
-    bound(&mut run, &[1], Some(StuckKind::Image));
+    bound(&mut run, &[1], Some(StartProblemKind::Image));
     run.wait(60 * MINUTE);
     run.core.handle(Input::Lease { held: false, high_water: None }, Millis(run.now));
     run.list();
@@ -195,11 +200,11 @@ fn no_start_is_judged_without_a_word_from_the_server() {
 #[test]
 fn a_group_says_what_its_starts_wait_for() {
     for (kind, is_bound, want) in [
-        (StuckKind::Gated, false, Some((Waiting::Gated, None))),
-        (StuckKind::Unschedulable, false, Some((Waiting::Unschedulable, None))),
-        (StuckKind::Image, true, Some((Waiting::ImageError, Some(5 * MINUTE)))),
-        (StuckKind::Config, true, Some((Waiting::ConfigError, Some(10 * MINUTE)))),
-        (StuckKind::Creating, true, None),
+        (StartProblemKind::Gated, false, Some((Waiting::Gated, None))),
+        (StartProblemKind::Unschedulable, false, Some((Waiting::Unschedulable, None))),
+        (StartProblemKind::Image, true, Some((Waiting::ImageError, Some(5 * MINUTE)))),
+        (StartProblemKind::Config, true, Some((Waiting::ConfigError, Some(10 * MINUTE)))),
+        (StartProblemKind::Creating, true, None),
     ] {
         let mut run = Run::new(policy(), vec![spec("g", 2)]);
         run.created(&[1, 2]);
@@ -234,9 +239,9 @@ fn a_group_says_what_its_starts_wait_for() {
 #[test]
 fn starts_that_fail_slow_their_group_down_until_one_runs() {
     for (kind, reason) in [
-        (StuckKind::Image, Waiting::ImageError),
-        (StuckKind::Config, Waiting::ConfigError),
-        (StuckKind::Creating, Waiting::StartTimeout),
+        (StartProblemKind::Image, Waiting::ImageError),
+        (StartProblemKind::Config, Waiting::ConfigError),
+        (StartProblemKind::Creating, Waiting::StartTimeout),
     ] {
         let policy = Policy { start_timeout_ms: MINUTE, image_timeout_ms: MINUTE, ..policy() };
         let mut run = Run::new(policy, vec![spec("g", 4)]);

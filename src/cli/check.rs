@@ -17,7 +17,7 @@ use crate::cli::server::Connection;
 use crate::cli::settings::{self, GroupSettings, RunSettings};
 use crate::cli::{World, print};
 use crate::core::model::pod_text::Shape;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::Pods;
 use crate::kube::http::TransportError;
 use crate::kube::preflight;
@@ -143,7 +143,7 @@ impl Checks {
         let http = &self.connection.http;
         let (name, status, message) = match preflight::whoami(http) {
             Ok(user) => (Some(user.clone()), Status::Ok, user),
-            Err(refusal) if refusal.class == Class::Unauthorized => {
+            Err(refusal) if refusal.class == RefusalClass::Unauthorized => {
                 let message = refusal.to_string();
                 let remedy = "the credentials are not accepted: log in again, or mend the user's \
                               entry in the kubeconfig";
@@ -155,7 +155,7 @@ impl Checks {
                 (Some(user), _) => {
                     (Some(user.clone()), Status::Ok, format!("{user}, by our token"))
                 }
-                (None, Class::NotFound) => {
+                (None, RefusalClass::NotFound) => {
                     (None, Status::Unknown, "the server is too old to tell who we are".to_owned())
                 }
                 (None, _) => (None, Status::Unknown, refusal.to_string()),
@@ -178,7 +178,7 @@ impl Checks {
                 self.report.advise("namespace", UNREACHABLE, message, remedy);
                 Some(found)
             }
-            Err(refusal) if refusal.class == Class::NotFound => {
+            Err(refusal) if refusal.class == RefusalClass::NotFound => {
                 let remedy = format!("kubectl create namespace {name}");
                 self.report.advise("namespace", UNREACHABLE, refusal.to_string(), remedy);
                 None
@@ -225,7 +225,7 @@ impl Checks {
                 let message = format!("missing: {}{without}", rights::listed(&missing));
                 (otherwise, message, missing)
             }
-            Err(refusal) if refusal.class == Class::Unauthorized => {
+            Err(refusal) if refusal.class == RefusalClass::Unauthorized => {
                 (UNREACHABLE, refusal.to_string(), Vec::new())
             }
             Err(refusal) => (Status::Unknown, refusal.to_string(), Vec::new()),
@@ -386,19 +386,21 @@ const HOST_REMEDY: &str = "set driver.host to a name or an address of this machi
                            nodes can reach";
 
 /// What the refusal of a dry run says about a template.
-fn dry_run_status(class: Class) -> Status {
+fn dry_run_status(class: RefusalClass) -> Status {
     match class {
         // It passed all checks; there happens to be a pod of that name.
-        Class::Exists => Status::Ok,
+        RefusalClass::Exists => Status::Ok,
         // The quota's own line says how much there is.
-        Class::Capacity => Status::Warning,
-        Class::Conflict | Class::Expired | Class::Template => Status::Failed(Code::TemplateRefused),
-        Class::NamespaceGone | Class::NotFound => UNREACHABLE,
+        RefusalClass::Capacity => Status::Warning,
+        RefusalClass::Conflict | RefusalClass::Expired | RefusalClass::Invalid => {
+            Status::Failed(Code::TemplateRefused)
+        }
+        RefusalClass::NamespaceGone | RefusalClass::NotFound => UNREACHABLE,
         // The rights' own line says what is missing.
-        Class::Rights
-        | Class::Throttled
-        | Class::Transient
-        | Class::Unauthorized
-        | Class::Unknown => Status::Unknown,
+        RefusalClass::Forbidden
+        | RefusalClass::Throttled
+        | RefusalClass::Transient
+        | RefusalClass::Unauthorized
+        | RefusalClass::OutcomeUnknown => Status::Unknown,
     }
 }

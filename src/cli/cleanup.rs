@@ -13,10 +13,12 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::{World, print};
 use crate::control::table::table;
-use crate::core::machines::lease::{Record, Scope};
+use crate::core::machines::lease::{LeaseScope, Record};
 use crate::core::model::pod::OwnerPod;
-use crate::core::model::refusal::{Class, Refusal};
-use crate::core::policy::orphans::{Facts, Lease, Leftover, Owner, Verdict, judge};
+use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::core::policy::orphans::{
+    LeaseAge, OrphanCandidate, OrphanFacts, OrphanVerdict, OwnerState, judge,
+};
 use crate::kube::api::Leases;
 use crate::kube::leftovers::Leftovers;
 use crate::wire::labels::Selection;
@@ -73,10 +75,10 @@ pub fn cleanup(
 struct Batch {
     whose: Whose,
     owner: Option<OwnerPod>,
-    state: Owner,
-    pods: Vec<Leftover>,
+    state: OwnerState,
+    pods: Vec<OrphanCandidate>,
     lease: Option<NamedLease>,
-    verdict: Verdict,
+    verdict: OrphanVerdict,
 }
 
 /// An application and an instance, as far as the labels tell.
@@ -94,20 +96,20 @@ impl Whose {
     /// The name of their Lease; empty where the labels do not tell.
     fn lease_name(&self) -> String {
         let selection = self.selection();
-        selection.map_or_else(String::new, |selection| name_of(Scope::Instance, &selection))
+        selection.map_or_else(String::new, |selection| name_of(LeaseScope::Instance, &selection))
     }
 }
 
 impl Batch {
     fn is_removable(&self) -> bool {
-        matches!(self.verdict, Verdict::Removable(_))
+        matches!(self.verdict, OrphanVerdict::Removable(_))
     }
 
     fn cells(&self) -> [String; 6] {
         let or_dash = |text: Option<&String>| text.map_or_else(|| "-".to_owned(), Clone::clone);
         let Whose { app, instance } = &self.whose;
         let is_applications =
-            self.lease.as_ref().is_some_and(|lease| lease.scope == Scope::Application);
+            self.lease.as_ref().is_some_and(|lease| lease.scope == LeaseScope::Application);
         let instance = if is_applications { None } else { instance.as_ref() };
         [
             or_dash(app.as_ref()),
@@ -154,13 +156,13 @@ impl Sweep<'_> {
         let pods = self.leftovers.list().map_err(|refusal| {
             self.connection.failure("the executors cannot be listed", &refusal)
         })?;
-        let mut sorted: BTreeMap<(Option<String>, Option<OwnerPod>), Vec<Leftover>> =
+        let mut sorted: BTreeMap<(Option<String>, Option<OwnerPod>), Vec<OrphanCandidate>> =
             BTreeMap::new();
         for pod in pods {
             let whose = format!("{} {}", text(pod.app.as_ref()), text(pod.instance.as_ref()));
             sorted.entry((Some(whose), pod.owner.clone())).or_default().push(pod);
         }
-        let mut states: BTreeMap<OwnerPod, Owner> = BTreeMap::new();
+        let mut states: BTreeMap<OwnerPod, OwnerState> = BTreeMap::new();
         let mut batches = Vec::new();
         for ((_, owner), pods) in sorted {
             let first = &pods[0];
@@ -178,7 +180,7 @@ impl Sweep<'_> {
             let whose = Whose { app: Some(app), instance: Some(instance) };
             let owner = lease.record.owner.clone();
             let state = self.state(owner.as_ref(), &mut states);
-            let read = Lease::read(Some(&lease.record), self.wall_ms);
+            let read = LeaseAge::read(Some(&lease.record), self.wall_ms);
             let verdict = self.judge(&whose, &state, read);
             let (pods, lease) = (Vec::new(), Some(lease));
             batches.push(Batch { whose, owner, state, pods, lease, verdict });
@@ -186,14 +188,18 @@ impl Sweep<'_> {
         Ok(batches)
     }
 
-    fn state(&self, owner: Option<&OwnerPod>, known: &mut BTreeMap<OwnerPod, Owner>) -> Owner {
-        owner.map_or(Owner::None, |owner| {
+    fn state(
+        &self,
+        owner: Option<&OwnerPod>,
+        known: &mut BTreeMap<OwnerPod, OwnerState>,
+    ) -> OwnerState {
+        owner.map_or(OwnerState::None, |owner| {
             known.entry(owner.clone()).or_insert_with(|| self.leftovers.owner(owner)).clone()
         })
     }
 
-    fn judge(&self, whose: &Whose, state: &Owner, lease: Lease) -> Verdict {
-        judge(&Facts {
+    fn judge(&self, whose: &Whose, state: &OwnerState, lease: LeaseAge) -> OrphanVerdict {
+        judge(&OrphanFacts {
             owner: state.clone(),
             instance: whose.instance.clone(),
             named: self.args.instance.clone(),
@@ -209,23 +215,27 @@ impl Sweep<'_> {
             log::warn!("leases without executors are not looked for: {refusal}");
             Vec::new()
         });
-        leases.retain(|lease| Lease::read(Some(&lease.record), self.wall_ms).is_stale(stale_ms));
+        leases.retain(|lease| LeaseAge::read(Some(&lease.record), self.wall_ms).is_stale(stale_ms));
         leases
     }
 
     /// The Lease, where it has a say: without an owner, and asked for.
-    fn lease_that_matters(&self, whose: &Whose, owner: &Owner) -> Lease {
+    fn lease_that_matters(&self, whose: &Whose, owner: &OwnerState) -> LeaseAge {
         match (whose.selection(), self.args.stale) {
-            (Some(selection), Some(_)) if *owner == Owner::None => match self.lease(&selection) {
-                Ok(record) => Lease::read(record.as_ref(), self.wall_ms),
-                Err(refusal) => Lease::Unknown(format!("their lease cannot be read: {refusal}")),
-            },
-            (Some(_) | None, Some(_) | None) => Lease::Absent,
+            (Some(selection), Some(_)) if *owner == OwnerState::None => {
+                match self.lease(&selection) {
+                    Ok(record) => LeaseAge::read(record.as_ref(), self.wall_ms),
+                    Err(refusal) => {
+                        LeaseAge::Unknown(format!("their lease cannot be read: {refusal}"))
+                    }
+                }
+            }
+            (Some(_) | None, Some(_) | None) => LeaseAge::Absent,
         }
     }
 
     fn lease(&self, selection: &Selection) -> Result<Option<Record>, Refusal> {
-        self.leases().get(&name_of(Scope::Instance, selection))
+        self.leases().get(&name_of(LeaseScope::Instance, selection))
     }
 
     fn leases(&self) -> Leases {
@@ -265,7 +275,9 @@ impl Sweep<'_> {
             match self.leases().delete(name, record) {
                 Ok(()) => n_leases += 1,
                 // Somebody took it meanwhile, or it went.
-                Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => {}
+                Err(refusal)
+                    if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) => {
+                }
                 Err(refusal) => failed.push((name, refusal)),
             }
         }
@@ -281,11 +293,11 @@ impl Sweep<'_> {
     /// does no harm: its name is not used again.
     fn remove_lease(&self, whose: &Whose) -> bool {
         let Some(selection) = whose.selection() else { return false };
-        let name = name_of(Scope::Instance, &selection);
+        let name = name_of(LeaseScope::Instance, &selection);
         let removed = self.lease(&selection).and_then(|record| {
             let stale_ms = self.args.stale.unwrap_or(0);
             let Some(record) = record else { return Ok(false) };
-            if Lease::read(Some(&record), self.wall_ms).is_stale(stale_ms) {
+            if LeaseAge::read(Some(&record), self.wall_ms).is_stale(stale_ms) {
                 return self.leases().delete(&name, &record).map(|()| true);
             }
             log::warn!("lease {name} stays: its holder renewed it and may be alive");
@@ -303,16 +315,18 @@ fn text(label: Option<&String>) -> &str {
 }
 
 /// Deletes that pod and no other of its name, in the server's own time.
-fn delete(leftovers: &Leftovers, pod: &Leftover) -> Result<(), Refusal> {
+fn delete(leftovers: &Leftovers, pod: &OrphanCandidate) -> Result<(), Refusal> {
     let mut n_tries = 1;
     loop {
         match leftovers.delete(pod) {
             Ok(()) => return Ok(()),
             // It went by itself, and another may have its name.
-            Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => {
+            Err(refusal)
+                if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) =>
+            {
                 return Ok(());
             }
-            Err(refusal) if refusal.class == Class::Throttled && n_tries < TRIES_MAX => {
+            Err(refusal) if refusal.class == RefusalClass::Throttled && n_tries < TRIES_MAX => {
                 let wait_ms = refusal.retry_after_ms.unwrap_or(WAIT_MS).min(WAIT_MS_MAX);
                 thread::park_timeout(Duration::from_millis(wait_ms));
                 n_tries += 1;

@@ -10,7 +10,7 @@ use crate::cli::server::Connection;
 use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
 use crate::cli::{World, manifest, submit};
 use crate::core::model::pod_text::Shape;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::Pods;
 use crate::wire::labels::Selection;
 
@@ -97,21 +97,21 @@ fn refused(group: &GroupSettings, refusal: &Refusal) -> Result<(), Failure> {
     let name = &group.spec.name;
     match refusal.class {
         // It passed all checks; there happens to be a pod of the name that is shown.
-        Class::Exists => Ok(()),
-        Class::Capacity
-        | Class::Conflict
-        | Class::Expired
-        | Class::NamespaceGone
-        | Class::NotFound
-        | Class::Template => {
+        RefusalClass::Exists => Ok(()),
+        RefusalClass::Capacity
+        | RefusalClass::Conflict
+        | RefusalClass::Expired
+        | RefusalClass::NamespaceGone
+        | RefusalClass::NotFound
+        | RefusalClass::Invalid => {
             let message = format!("group {name}: the server would refuse its pods: {refusal}");
             Err(Failure::new(Code::TemplateRefused, message))
         }
-        Class::Rights
-        | Class::Throttled
-        | Class::Transient
-        | Class::Unauthorized
-        | Class::Unknown => {
+        RefusalClass::Forbidden
+        | RefusalClass::Throttled
+        | RefusalClass::Transient
+        | RefusalClass::Unauthorized
+        | RefusalClass::OutcomeUnknown => {
             let message = format!("group {name}: the server cannot be asked: {refusal}");
             Err(Failure::new(Code::Server, message))
         }

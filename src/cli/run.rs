@@ -21,15 +21,15 @@ use crate::clock::Clock;
 use crate::control::address::{self, Bound};
 use crate::control::api::{ControlServer, Subject};
 use crate::control::{Core, Drafts};
-use crate::core::machines::lease::Release;
-use crate::core::machines::orphan_cleanup::Orphans;
-use crate::core::machines::shutdown::{Finish, Outcome};
-use crate::core::model::action::Verdict;
+use crate::core::machines::lease::LeaseRelease;
+use crate::core::machines::orphan_cleanup::OrphanPolicy;
+use crate::core::machines::shutdown::{Shutdown, ShutdownOutcome};
+use crate::core::model::action::RunVerdict;
 use crate::core::model::ids::Uid;
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::core::policy::settings::GroupSpec;
-use crate::core::reconciler::{Identity, Reconciler};
+use crate::core::reconciler::{InstanceIdentity, Reconciler};
 use crate::kube::api::Pods;
 use crate::kube::leftovers::Leftovers;
 use crate::kube::owner::DriverPod;
@@ -138,7 +138,7 @@ impl Run<'_> {
         let outside = match self.open(&selection, &sender) {
             Ok(outside) => outside,
             Err(failure) => {
-                who.hold.release(Release::Delete);
+                who.hold.release(LeaseRelease::Delete);
                 return Err(failure);
             }
         };
@@ -148,7 +148,7 @@ impl Run<'_> {
             progress.clear();
         }
         outcome.map(|outcome| {
-            if matches!(outcome.verdict, Some(Verdict::NotAllowed { .. })) {
+            if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
                 rights::advise(&self.server.http, &self.ground.namespace);
             }
             told_to_end(tell(&outcome), &outcome, self.settings.as_job)
@@ -234,13 +234,13 @@ impl Run<'_> {
         sender: Sender<Message>,
         receiver: Receiver<Message>,
         rng: &mut Rng,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<ShutdownOutcome, Failure> {
         let settings = self.settings;
         let Who { selection, hold, id_high_water, is_new: is_new_instance } = who;
         let groups = match self.groups(&selection) {
             Ok(groups) => groups,
             Err(failure) => {
-                hold.release(Release::Delete);
+                hold.release(LeaseRelease::Delete);
                 return Err(failure);
             }
         };
@@ -258,7 +258,7 @@ impl Run<'_> {
         let in_flight_max = settings.policy.in_flight_max as usize;
         let engine = Engine {
             core,
-            finish: Finish::new(settings.grace_ms, settings.keep),
+            finish: Shutdown::new(settings.grace_ms, settings.keep),
             clock: self.clock,
             inbox: receiver,
             sender: sender.clone(),
@@ -275,9 +275,9 @@ impl Run<'_> {
         };
         let outcome = engine.run();
         let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.evidence.is_empty();
-        let leaves = settings.keep || matches!(outcome.verdict, Some(Verdict::TakenOver { .. }));
+        let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
         let is_over = is_clear && !leaves && self.ground.owner.is_none();
-        let left = threads.stop(if is_over { Release::Delete } else { Release::Keep });
+        let left = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });
         if !left.is_empty() {
             debug!("threads left behind: {}", left.join(" "));
         }
@@ -293,7 +293,7 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Reconciler {
         let settings = self.settings;
-        let identity = Identity {
+        let identity = InstanceIdentity {
             pod_prefix: selection.pod_prefix(),
             owner: self.ground.owner.as_ref().map(|owner| Uid::new(&owner.uid)),
             id_high_water,
@@ -342,8 +342,8 @@ impl Run<'_> {
         let leftovers = Leftovers::new(http, &self.ground.namespace, Some(app));
         let is_exclusive = self.settings.exclusive;
         match self.settings.orphans {
-            Orphans::Delete => Some(SweepSettings { leftovers, is_exclusive }),
-            Orphans::Keep => None,
+            OrphanPolicy::Delete => Some(SweepSettings { leftovers, is_exclusive }),
+            OrphanPolicy::Keep => None,
         }
     }
 
@@ -402,7 +402,7 @@ impl Outside {
 }
 
 /// To a Job a clean end is the end of its work; an end that a drain asked for is not.
-fn told_to_end(code: Code, outcome: &Outcome, as_job: bool) -> Code {
+fn told_to_end(code: Code, outcome: &ShutdownOutcome, as_job: bool) -> Code {
     match code == Code::Clean && outcome.is_signalled && as_job {
         true => Code::Driver(SIGTERM_CODE),
         false => code,
@@ -410,7 +410,7 @@ fn told_to_end(code: Code, outcome: &Outcome, as_job: bool) -> Code {
 }
 
 /// Says how the run ended, and gives the code for it.
-fn tell(outcome: &Outcome) -> Code {
+fn tell(outcome: &ShutdownOutcome) -> Code {
     if !outcome.stop.evidence.is_empty() {
         info!("failed pods are left for you to look at: {}", outcome.stop.evidence.join(" "));
     }
@@ -418,12 +418,12 @@ fn tell(outcome: &Outcome) -> Code {
         error!("executors may remain: {}", outcome.stop.remaining.join(" "));
     }
     let own = match &outcome.verdict {
-        Some(Verdict::BudgetSpent(_)) => Code::BudgetSpent,
-        Some(Verdict::DriverSilent { .. }) => Code::DriverSilent,
-        Some(Verdict::DriverNotStarted { .. }) => Code::Usage,
-        Some(Verdict::NotAllowed { .. } | Verdict::NotReachable { .. }) => Code::Server,
-        Some(Verdict::TemplateRefused { .. }) => Code::TemplateRefused,
-        Some(Verdict::TakenOver { .. }) => Code::TakenOver,
+        Some(RunVerdict::BudgetSpent(_)) => Code::BudgetSpent,
+        Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
+        Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
+        Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,
+        Some(RunVerdict::TemplateRefused { .. }) => Code::TemplateRefused,
+        Some(RunVerdict::TakenOver { .. }) => Code::TakenOver,
         None if outcome.is_taken_over => Code::TakenOver,
         // The driver was killed for the hurry's sake: its code tells nothing of its own.
         None if outcome.is_hurried => return Code::Remain,

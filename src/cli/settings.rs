@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::args::{FileArgs, RunArgs};
 use crate::cli::exit::Failure;
 use crate::cli::{Env, World};
-use crate::core::machines::orphan_cleanup::Orphans;
+use crate::core::machines::orphan_cleanup::OrphanPolicy;
 use crate::core::model::ids::GroupName;
 use crate::core::policy::settings::{GroupSpec, Policy};
 use crate::wire::build::{Identity, Owner};
@@ -47,7 +47,7 @@ pub struct RunSettings {
     /// No two drivers of the application at once, of whatever instances.
     pub exclusive: bool,
     /// Whether executors of instances whose driver is gone are removed.
-    pub orphans: Orphans,
+    pub orphans: OrphanPolicy,
     /// What the driver gets to end in.
     pub grace_ms: u64,
     pub control: Control,

@@ -14,7 +14,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::{Connection, sources};
 use crate::cli::{World, print};
 use crate::control::table::table;
-use crate::core::policy::bundle_expiry::Patience;
+use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::read_file;
 use crate::kube::http::Http;
 use crate::kube::transfer::{Authorities, Peer, Transfer};
@@ -75,7 +75,7 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
             bundle_bytes_max: args.bundle_bytes_max,
             namespace_bytes_max: args.namespace_bytes_max,
         },
-        patience: Patience { idle_ms: args.idle, gone_ms: args.gone },
+        patience: BundleTimeouts { idle_ms: args.idle, gone_ms: args.gone },
         pods,
     })?;
     let scheme = if args.insecure { "http" } else { "https" };

@@ -17,7 +17,7 @@ use crate::cli::server::Connection;
 use crate::cli::settings::{self, RunSettings};
 use crate::cli::stage::Outgoing;
 use crate::cli::{World, manifest, print};
-use crate::core::model::refusal::Class;
+use crate::core::model::refusal::RefusalClass;
 use crate::kube::objects::{Kind, Objects};
 use crate::runtime::signals::Signals;
 use crate::submit::client::{NotSubmitted, Submission, Submitted};
@@ -306,18 +306,18 @@ fn failure(app: &str, connection: &Connection, why: &NotSubmitted) -> Failure {
         NotSubmitted::Running(_) => Code::Server,
         NotSubmitted::InTheWay { .. } => Code::Failed,
         NotSubmitted::Refused { refusal, what } => match refusal.class {
-            Class::Template => Code::TemplateRefused,
-            Class::Capacity
-            | Class::Conflict
-            | Class::Exists
-            | Class::Expired
-            | Class::NamespaceGone
-            | Class::NotFound => Code::Failed,
-            Class::Rights
-            | Class::Throttled
-            | Class::Transient
-            | Class::Unauthorized
-            | Class::Unknown => {
+            RefusalClass::Invalid => Code::TemplateRefused,
+            RefusalClass::Capacity
+            | RefusalClass::Conflict
+            | RefusalClass::Exists
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::NotFound => Code::Failed,
+            RefusalClass::Forbidden
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Unauthorized
+            | RefusalClass::OutcomeUnknown => {
                 let what = format!("application {app} is not submitted: {what}");
                 return connection.failure(&what, refusal);
             }

@@ -11,7 +11,7 @@ use crate::cli::init::SAMPLE;
 use crate::cli::render;
 use crate::cli::settings::RunSettings;
 use crate::cli::testing::Folder;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 
 #[test]
 fn the_arguments_are_consistent() {
@@ -119,19 +119,24 @@ fn render_tells_what_the_server_says() {
     out.clear();
     for (class, code, http_code, want) in [
         (
-            Class::Template,
+            RefusalClass::Invalid,
             Code::TemplateRefused,
             422,
             "group default: the server would refuse its pods: no (422)",
         ),
         (
-            Class::Capacity,
+            RefusalClass::Capacity,
             Code::TemplateRefused,
             403,
             "group default: the server would refuse its pods: no (403)",
         ),
-        (Class::Rights, Code::Server, 403, "group default: the server cannot be asked: no (403)"),
-        (Class::Transient, Code::Server, 0, "group default: the server cannot be asked: no"),
+        (
+            RefusalClass::Forbidden,
+            Code::Server,
+            403,
+            "group default: the server cannot be asked: no (403)",
+        ),
+        (RefusalClass::Transient, Code::Server, 0, "group default: the server cannot be asked: no"),
     ] {
         let refusal = Refusal {
             class,

@@ -11,7 +11,7 @@ use crate::core::machines::lease::Record;
 use crate::core::model::ids::{Uid, Version};
 use crate::core::model::input::Seen;
 use crate::core::model::pod::Pod;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::http::{Http, Method, Request, Response, Stream, StreamHandle, TransportError};
 use crate::wire::labels::{FIELD_MANAGER, Selection};
 use crate::wire::lease::LeaseObject;
@@ -200,7 +200,7 @@ impl Pods {
     pub fn list(&self) -> Result<Listed, Refusal> {
         for _ in 0..=LIST_RESTARTS_MAX {
             match self.list_paged() {
-                Err(refusal) if refusal.class == Class::Expired => {
+                Err(refusal) if refusal.class == RefusalClass::Expired => {
                     log::debug!("a page of the list expired, beginning again: {refusal}");
                 }
                 result => return result,
@@ -296,7 +296,7 @@ impl Pods {
             page = self.page(&format!("{first}&continue={}", encoded(&token)))?;
             if page.version_text != listed.version_text {
                 return Err(Refusal {
-                    class: Class::Expired,
+                    class: RefusalClass::Expired,
                     code: 410,
                     reason: String::new(),
                     message: "the pages of the list are of different versions".to_owned(),
@@ -356,7 +356,7 @@ impl Leases {
         let request = get(self.path(Some(name)), LEASE_TIMEOUT, OBJECT_BYTES_MAX);
         match call(&self.http, &request, Verb::Get) {
             Ok((status, answer)) => record(status, &answer).map(Some),
-            Err(refusal) if refusal.class == Class::NotFound => Ok(None),
+            Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(None),
             Err(refusal) => Err(refusal),
         }
     }
@@ -455,11 +455,11 @@ pub fn version(http: &Http) -> Result<String, Refusal> {
 #[must_use]
 pub fn lost(error: TransportError) -> Refusal {
     let (class, message) = match error {
-        TransportError::Credentials(message) => (Class::Unauthorized, message),
+        TransportError::Credentials(message) => (RefusalClass::Unauthorized, message),
         TransportError::NotSent(message) | TransportError::Tls(message) => {
-            (Class::Transient, message)
+            (RefusalClass::Transient, message)
         }
-        TransportError::Unknown(message) => (Class::Unknown, message),
+        TransportError::Unknown(message) => (RefusalClass::OutcomeUnknown, message),
     };
     Refusal { class, code: 0, reason: String::new(), message, retry_after_ms: None }
 }

@@ -3,8 +3,8 @@
 
 use crate::core::model::pod::OwnerPod;
 
-use crate::core::model::refusal::{Class, Refusal};
-use crate::core::policy::orphans::{Leftover, Owner};
+use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::core::policy::orphans::{OrphanCandidate, OwnerState};
 use crate::kube::api::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, Leases, OBJECT_BYTES_MAX,
     PAGE_ITEMS, PAGES_MAX, call, delete_pod, encoded, get, object_path,
@@ -34,7 +34,7 @@ impl Leftovers {
     ///
     /// # Errors
     /// The server's refusal.
-    pub fn list(&self) -> Result<Vec<Leftover>, Refusal> {
+    pub fn list(&self) -> Result<Vec<OrphanCandidate>, Refusal> {
         self.list_those(&self.selector())
     }
 
@@ -42,7 +42,7 @@ impl Leftovers {
     ///
     /// # Errors
     /// The server's refusal.
-    pub fn list_others(&self, ours: &str) -> Result<Vec<Leftover>, Refusal> {
+    pub fn list_others(&self, ours: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
         self.list_those(&format!("{},{INSTANCE}!={ours}", self.selector()))
     }
 
@@ -50,22 +50,22 @@ impl Leftovers {
     ///
     /// # Errors
     /// The server's refusal.
-    pub fn delete(&self, pod: &Leftover) -> Result<(), Refusal> {
+    pub fn delete(&self, pod: &OrphanCandidate) -> Result<(), Refusal> {
         delete_pod(&self.http, &self.namespace, &pod.name, &pod.uid)
     }
 
     /// What became of a pod that executors name as their owner.
     #[must_use]
-    pub fn owner(&self, named: &OwnerPod) -> Owner {
+    pub fn owner(&self, named: &OwnerPod) -> OwnerState {
         let path = object_path("/api/v1", &self.namespace, "pods", Some(&named.name));
         match call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get) {
             Ok((_, answer)) => match leftover::parse_owner(&answer) {
-                Ok((uid, phase)) if uid == named.uid => Owner::Found(phase),
-                Ok(_) => Owner::Replaced,
-                Err(problem) => Owner::Unknown(problem.to_string()),
+                Ok((uid, phase)) if uid == named.uid => OwnerState::Found(phase),
+                Ok(_) => OwnerState::Replaced,
+                Err(problem) => OwnerState::Unknown(problem.to_string()),
             },
-            Err(refusal) if refusal.class == Class::NotFound => Owner::Absent,
-            Err(refusal) => Owner::Unknown(refusal.to_string()),
+            Err(refusal) if refusal.class == RefusalClass::NotFound => OwnerState::Absent,
+            Err(refusal) => OwnerState::Unknown(refusal.to_string()),
         }
     }
 
@@ -73,10 +73,10 @@ impl Leftovers {
         format!("{},{}={}", selector(self.app.as_deref()), COMPONENT.0, COMPONENT.1)
     }
 
-    fn list_those(&self, selector: &str) -> Result<Vec<Leftover>, Refusal> {
+    fn list_those(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
         for _ in 0..LIST_RESTARTS_MAX {
             match self.list_once(selector) {
-                Err(refusal) if refusal.class == Class::Expired => {
+                Err(refusal) if refusal.class == RefusalClass::Expired => {
                     log::debug!("a page of the list expired, beginning again: {refusal}");
                 }
                 result => return result,
@@ -85,7 +85,7 @@ impl Leftovers {
         self.list_once(selector)
     }
 
-    fn list_once(&self, selector: &str) -> Result<Vec<Leftover>, Refusal> {
+    fn list_once(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
         let pods = object_path("/api/v1", &self.namespace, "pods", None);
         let first = format!("{pods}?labelSelector={}&limit={PAGE_ITEMS}", encoded(selector));
         let mut path = first.clone();

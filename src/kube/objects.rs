@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, MERGE_PATCH,
     OBJECT_BYTES_MAX, PAGE_ITEMS, PAGES_MAX, Preconditions, REFUSAL_BYTES_MAX, call,
@@ -127,7 +127,7 @@ impl Objects {
     pub fn get(&self, kind: Kind, name: &str) -> Result<Option<Value>, Refusal> {
         let request = get(self.path(kind, Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
         match read(&self.http, &request, Verb::Get) {
-            Err(refusal) if refusal.class == Class::NotFound => Ok(None),
+            Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(None),
             answer => answer.map(Some),
         }
     }
@@ -161,7 +161,11 @@ impl Objects {
         let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
         match call(&self.http, &request, Verb::Delete) {
             // A conflict says that another object has its name.
-            Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => Ok(()),
+            Err(refusal)
+                if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) =>
+            {
+                Ok(())
+            }
             answer => answer.map(drop),
         }
     }
@@ -179,7 +183,7 @@ impl Objects {
     ) -> Result<(Vec<Value>, String), Refusal> {
         for _ in 0..LIST_RESTARTS_MAX {
             match self.list_once(kind, selector, keep) {
-                Err(refusal) if refusal.class == Class::Expired => {
+                Err(refusal) if refusal.class == RefusalClass::Expired => {
                     log::debug!("a page of the list expired, beginning again: {refusal}");
                 }
                 result => return result,

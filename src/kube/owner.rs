@@ -9,7 +9,7 @@ use log::{debug, warn};
 use serde::Deserialize;
 
 use crate::core::model::ids::ExecutorId;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::lost;
 use crate::kube::config::BoundPod;
 use crate::kube::http::{Http, Method, Request};
@@ -100,7 +100,7 @@ impl DriverPod {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         let pod = match self.read() {
             Ok(pod) => pod,
-            Err(refusal) if refusal.class == Class::NotFound => {
+            Err(refusal) if refusal.class == RefusalClass::NotFound => {
                 return Some(format!(
                     "there is no pod {name} in this namespace, so Kubernetes removes the executors \
                      that it is to own: check POD_NAME, POD_UID and the namespace"
@@ -166,7 +166,7 @@ impl DriverPod {
 
 fn unusable(problem: &str) -> Refusal {
     Refusal {
-        class: Class::Unknown,
+        class: RefusalClass::OutcomeUnknown,
         code: 0,
         reason: String::new(),
         message: problem.to_owned(),

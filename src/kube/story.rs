@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::{
     CALL_TIMEOUT, LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, encoded, get, object_path,
 };
@@ -34,7 +34,7 @@ impl Witness {
     /// The server's refusal.
     pub fn pod(&self, name: &str) -> Result<Option<Value>, Refusal> {
         match self.read(object_path("/api/v1", &self.namespace, "pods", Some(name)), Verb::Get) {
-            Err(refusal) if refusal.class == Class::NotFound => Ok(None),
+            Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(None),
             answer => answer.map(Some),
         }
     }

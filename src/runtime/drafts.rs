@@ -10,7 +10,7 @@ use crate::control::{Drafts, NoDraft};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::input::Seen;
 use crate::core::model::pod_text::{PodText, Shape};
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::Pods;
 use crate::wire::build::Identity;
 use crate::wire::control::BadCall;
@@ -71,14 +71,17 @@ fn bad(error: TemplateError) -> NoDraft {
 fn judge(refusal: &Refusal) -> Result<(), NoDraft> {
     match refusal.class {
         // It passed all checks but the room there is now, or the name that was shown.
-        Class::Capacity | Class::Exists => Ok(()),
-        Class::Conflict
-        | Class::Expired
-        | Class::NamespaceGone
-        | Class::NotFound
-        | Class::Rights
-        | Class::Template => Err(NoDraft::Bad(BadCall::new(SOURCE, refusal.to_string()))),
-        Class::Throttled | Class::Transient | Class::Unauthorized | Class::Unknown => {
+        RefusalClass::Capacity | RefusalClass::Exists => Ok(()),
+        RefusalClass::Conflict
+        | RefusalClass::Expired
+        | RefusalClass::NamespaceGone
+        | RefusalClass::NotFound
+        | RefusalClass::Forbidden
+        | RefusalClass::Invalid => Err(NoDraft::Bad(BadCall::new(SOURCE, refusal.to_string()))),
+        RefusalClass::Throttled
+        | RefusalClass::Transient
+        | RefusalClass::Unauthorized
+        | RefusalClass::OutcomeUnknown => {
             let retry_after_ms = refusal.retry_after_ms;
             Err(NoDraft::NotNow { why: refusal.to_string(), retry_after_ms })
         }

@@ -13,13 +13,13 @@ use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, error, info, warn};
 
 use crate::clock::Clock;
-use crate::core::machines::lease::{LeaseUpdate, Scope};
-use crate::core::machines::shutdown::{Finish, Order, Outcome};
-use crate::core::model::action::{Action, Verdict};
+use crate::core::machines::lease::{LeaseScope, LeaseUpdate};
+use crate::core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
+use crate::core::model::action::{Action, RunVerdict};
 use crate::core::model::event::Event;
 use crate::core::model::ids::{ExecutorId, Version};
-use crate::core::model::input::{Input, Mark};
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::input::{Input, Watermark};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::stop::StopOrder;
 use crate::core::model::time::Millis;
 use crate::core::reconciler::Reconciler;
@@ -51,7 +51,7 @@ pub struct SharedMark {
 
 impl SharedMark {
     /// Written by the reconciler alone, after each turn.
-    pub fn publish(&self, mark: Mark) {
+    pub fn publish(&self, mark: Watermark) {
         // A reader between the two sees the old epoch (whose answers are no longer believed) or
         // the new one without a position: never a position of another epoch.
         if self.epoch.load(Ordering::Acquire) != mark.epoch {
@@ -63,13 +63,13 @@ impl SharedMark {
 
     /// What was applied by now.
     #[must_use]
-    pub fn read(&self) -> Mark {
+    pub fn read(&self) -> Watermark {
         let epoch = self.epoch.load(Ordering::Acquire);
         let position = self.position.load(Ordering::Acquire);
         if self.epoch.load(Ordering::Acquire) != epoch {
-            return Mark { epoch, position: None };
+            return Watermark { epoch, position: None };
         }
-        Mark { epoch, position: (position > 0).then_some(Version(position)) }
+        Watermark { epoch, position: (position > 0).then_some(Version(position)) }
     }
 }
 
@@ -104,7 +104,7 @@ pub struct DriverPlan {
 #[derive(Debug)]
 pub struct Engine<'a, U> {
     pub core: Reconciler,
-    pub finish: Finish,
+    pub finish: Shutdown,
     pub clock: Clock,
     pub inbox: Receiver<Message>,
     pub sender: Sender<Message>,
@@ -152,10 +152,10 @@ struct Held {
 }
 
 impl Held {
-    fn set(&mut self, scope: Scope, is_held: bool) {
+    fn set(&mut self, scope: LeaseScope, is_held: bool) {
         match scope {
-            Scope::Application => self.application = is_held,
-            Scope::Instance => self.instance = is_held,
+            LeaseScope::Application => self.application = is_held,
+            LeaseScope::Instance => self.instance = is_held,
         }
     }
 
@@ -186,7 +186,7 @@ impl Default for LoopState {
 
 impl<U: Upstream> Engine<'_, U> {
     /// Runs until the end has come out one way or another.
-    pub fn run(mut self) -> Outcome {
+    pub fn run(mut self) -> ShutdownOutcome {
         self.state.start_by = self.clock.now().after(START_TIMEOUT_MS);
         loop {
             let began = Instant::now();
@@ -264,7 +264,7 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    fn on_lease(&mut self, scope: Scope, update: LeaseUpdate, now: Millis) {
+    fn on_lease(&mut self, scope: LeaseScope, update: LeaseUpdate, now: Millis) {
         let what = hold::what(scope);
         match update {
             LeaseUpdate::Held { id_high_water } => {
@@ -285,8 +285,8 @@ impl<U: Upstream> Engine<'_, U> {
                 self.state.is_taken_over |= holder.is_some();
                 self.state.held.set(scope, false);
                 self.core.handle(Input::Lease { held: false, high_water: None }, now);
-                if let (Scope::Application, Some(holder)) = (scope, holder) {
-                    self.on_verdict(Verdict::TakenOver { holder }, now);
+                if let (LeaseScope::Application, Some(holder)) = (scope, holder) {
+                    self.on_verdict(RunVerdict::TakenOver { holder }, now);
                 }
             }
             // Said at start only, and answered there.
@@ -381,22 +381,22 @@ impl<U: Upstream> Engine<'_, U> {
         let Some(refusal) = &self.state.list_refusal else { return };
         let message = refusal.to_string();
         let verdict = match refusal.class {
-            Class::Rights | Class::Unauthorized | Class::NotFound => {
-                Verdict::NotAllowed { message }
+            RefusalClass::Forbidden | RefusalClass::Unauthorized | RefusalClass::NotFound => {
+                RunVerdict::NotAllowed { message }
             }
-            Class::Capacity
-            | Class::Conflict
-            | Class::Exists
-            | Class::Expired
-            | Class::NamespaceGone
-            | Class::Template
-            | Class::Throttled
-            | Class::Transient
-            | Class::Unknown => {
+            RefusalClass::Capacity
+            | RefusalClass::Conflict
+            | RefusalClass::Exists
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::Invalid
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::OutcomeUnknown => {
                 if !is_late {
                     return;
                 }
-                Verdict::NotReachable { message }
+                RunVerdict::NotReachable { message }
             }
         };
         self.on_verdict(verdict, now);
@@ -412,7 +412,10 @@ impl<U: Upstream> Engine<'_, U> {
                     self.finish.on_driver_started();
                 }
                 Err(error) => {
-                    self.on_verdict(Verdict::DriverNotStarted { message: error.to_string() }, now);
+                    self.on_verdict(
+                        RunVerdict::DriverNotStarted { message: error.to_string() },
+                        now,
+                    );
                     return;
                 }
             }
@@ -463,34 +466,34 @@ impl<U: Upstream> Engine<'_, U> {
         self.state.reap_at = self.state.reaper.as_mut().and_then(|reaper| reaper.reap(now, driver));
     }
 
-    fn on_verdict(&mut self, verdict: Verdict, now: Millis) {
+    fn on_verdict(&mut self, verdict: RunVerdict, now: Millis) {
         error!("{}", narrate::verdict(&verdict));
         let orders = self.finish.on_verdict(verdict, now);
         self.obey(orders, now);
     }
 
-    fn obey(&mut self, orders: Vec<Order>, now: Millis) {
+    fn obey(&mut self, orders: Vec<ShutdownStep>, now: Millis) {
         for order in orders {
             debug!("order: {order:?}");
             match order {
-                Order::HoldCreates => self.core.hold_creates(),
-                Order::KillDriver => {
+                ShutdownStep::HoldCreates => self.core.hold_creates(),
+                ShutdownStep::KillDriver => {
                     if let Some(driver) = &self.state.driver {
                         warn!("killing the driver: it has not ended in its time");
                         driver.kill_group_now();
                     }
                 }
-                Order::LastDelete => {
+                ShutdownStep::LastDelete => {
                     warn!("asked again: not waiting for the executors");
                     self.state.hurry_until = Some(now.after(HURRY_MS));
                     let keep = self.finish.keeps();
                     // What goes from here on goes by our own will.
-                    self.core.begin_stop(StopOrder { keep, spare_evidence: false }, now);
+                    self.core.begin_stop(StopOrder { keep, keep_failed: false }, now);
                     if self.state.held.all() && !keep {
                         self.writers.send(Action::DeleteAll { grace_s: 0, spare_counted: false });
                     }
                 }
-                Order::Stop(order) => {
+                ShutdownStep::Stop(order) => {
                     self.state.probe = None;
                     self.core.begin_stop(order, now);
                     let is_blind = !self.core.had_first_list();
@@ -505,7 +508,7 @@ impl<U: Upstream> Engine<'_, U> {
                         self.act(action);
                     }
                 }
-                Order::TermDriver => {
+                ShutdownStep::TermDriver => {
                     if let Some(driver) = &self.state.driver {
                         driver.terminate_group();
                     }
@@ -527,5 +530,11 @@ impl<U: Upstream> Engine<'_, U> {
 }
 
 fn silence(message: String) -> Refusal {
-    Refusal { class: Class::Unknown, code: 0, reason: String::new(), message, retry_after_ms: None }
+    Refusal {
+        class: RefusalClass::OutcomeUnknown,
+        code: 0,
+        reason: String::new(),
+        message,
+        retry_after_ms: None,
+    }
 }

@@ -8,9 +8,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use log::{info, warn};
 
 use crate::clock::Clock;
-use crate::core::machines::lease::{Identity, LeaseUpdate, Release, Scope};
+use crate::core::machines::lease::{LeaseIdentity, LeaseRelease, LeaseScope, LeaseUpdate};
 use crate::core::model::ids::ExecutorId;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::rng::Rng;
 use crate::kube::api::Leases;
 use crate::kube::http::Http;
@@ -52,7 +52,7 @@ pub struct Hold {
 
 impl Hold {
     /// Gives back what is held.
-    pub fn release(self, release: Release) {
+    pub fn release(self, release: LeaseRelease) {
         let instance = match self.ids {
             IdKeeper::Lease(lease) => Some(lease),
             IdKeeper::DriverPod(_) | IdKeeper::Nobody => None,
@@ -98,7 +98,7 @@ impl LeaseHandle {
             clock,
             rng,
         };
-        if lease.scope == Scope::Instance {
+        if lease.scope == LeaseScope::Instance {
             commands.try_send(LeaseCommand::Reserve(ExecutorId(1))).map_err(io::Error::other)?;
         }
         let keeper = Worker::start("lease", STACK_BYTES, move || keep(&keeper))?;
@@ -116,12 +116,12 @@ impl LeaseHandle {
 
     /// Gives the Lease back where it is held, and waits for that no longer than `timeout`; false
     /// where it may still be held.
-    pub fn stop(self, release: Release, timeout: Duration) -> bool {
+    pub fn stop(self, release: LeaseRelease, timeout: Duration) -> bool {
         Self::stop_all(vec![self], release, timeout)
     }
 
     /// The same for several at once.
-    fn stop_all(all: Vec<Self>, release: Release, timeout: Duration) -> bool {
+    fn stop_all(all: Vec<Self>, release: LeaseRelease, timeout: Duration) -> bool {
         for lease in &all {
             // A keeper that has ended already needs no stop.
             let _ = lease.commands.try_send(LeaseCommand::Stop { release, timeout });
@@ -136,13 +136,13 @@ impl LeaseHandle {
 #[derive(Debug)]
 pub struct LeaseSettings {
     pub http: Http,
-    pub scope: Scope,
+    pub scope: LeaseScope,
     /// One that is renewed is waited for at the start.
     pub is_patient: bool,
     pub namespace: String,
     pub selection: Selection,
     pub owner: Option<Owner>,
-    pub identity: Identity,
+    pub identity: LeaseIdentity,
 }
 
 /// What came of the Lease at the start.
@@ -170,7 +170,7 @@ pub fn await_lease(
     signals: &Signals,
     clock: Clock,
     timeout: Duration,
-    scope: Scope,
+    scope: LeaseScope,
 ) -> Acquired {
     let mut deadline = Instant::now() + timeout;
     let mut last = "no answer".to_owned();
@@ -210,7 +210,7 @@ pub fn await_lease(
                 return Acquired::NoRights { message };
             }
             LeaseUpdate::Trouble { refusal } => {
-                n_not_found += u32::from(refusal.class == Class::NotFound);
+                n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
                 if let Some(remedy) = remedy(&refusal, n_not_found) {
                     return Acquired::Refused { message: format!("{refusal}; {remedy}") };
                 }
@@ -240,7 +240,7 @@ pub fn await_lease(
 
 /// What a person has to do where waiting does not help.
 fn remedy(refusal: &Refusal, n_not_found: u32) -> Option<&'static str> {
-    if refusal.class == Class::Unauthorized {
+    if refusal.class == RefusalClass::Unauthorized {
         return Some("renew the token or certificate we come with");
     }
     // A lease that is gone is made anew; where that finds nothing, the place is missing.
@@ -249,10 +249,10 @@ fn remedy(refusal: &Refusal, n_not_found: u32) -> Option<&'static str> {
 
 /// What a Lease guards, in a word.
 #[must_use]
-pub fn what(scope: Scope) -> &'static str {
+pub fn what(scope: LeaseScope) -> &'static str {
     match scope {
-        Scope::Application => "application",
-        Scope::Instance => "instance",
+        LeaseScope::Application => "application",
+        LeaseScope::Instance => "instance",
     }
 }
 
@@ -277,7 +277,7 @@ mod tests {
     fn settings(server: &TestServer) -> LeaseSettings {
         LeaseSettings {
             http: plain_client(server.address),
-            scope: Scope::Instance,
+            scope: LeaseScope::Instance,
             is_patient: false,
             namespace: "ns".to_owned(),
             selection: selection(),
@@ -298,7 +298,7 @@ mod tests {
             handle.reserve(ExecutorId(id));
         }
         let began = Instant::now();
-        assert!(!handle.stop(Release::Delete, Duration::from_millis(50)));
+        assert!(!handle.stop(LeaseRelease::Delete, Duration::from_millis(50)));
         // The request itself would take 10 s to be given up.
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
@@ -309,9 +309,17 @@ mod tests {
         let (sender, receiver) = inbox();
         let (signals, clock) = (Signals::start().unwrap(), Clock::start());
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
-        let acquired =
-            await_lease(&receiver, &signals, clock, Duration::from_millis(2_500), Scope::Instance);
-        assert!(handle.stop(Release::Keep, Duration::from_secs(10)), "nothing is held or asked");
+        let acquired = await_lease(
+            &receiver,
+            &signals,
+            clock,
+            Duration::from_millis(2_500),
+            LeaseScope::Instance,
+        );
+        assert!(
+            handle.stop(LeaseRelease::Keep, Duration::from_secs(10)),
+            "nothing is held or asked"
+        );
         acquired
     }
 

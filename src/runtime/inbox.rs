@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
 use crate::clock::Clock;
 use crate::control::{Busy, Core};
-use crate::core::machines::lease::{LeaseUpdate, Scope};
+use crate::core::machines::lease::{LeaseScope, LeaseUpdate};
 use crate::core::model::command::{Command, Reply};
 use crate::core::model::input::Input;
 use crate::core::model::refusal::Refusal;
@@ -32,7 +32,7 @@ pub enum Message {
     /// For the core.
     Input(Input),
     /// From the keeper of a Lease, and of which.
-    Lease(Scope, LeaseUpdate),
+    Lease(LeaseScope, LeaseUpdate),
     /// A LIST of the watch or the poll failed. Only the first one matters to anybody but them.
     ListRefused(Refusal),
 }
@@ -43,8 +43,8 @@ impl From<Input> for Message {
     }
 }
 
-impl From<(Scope, LeaseUpdate)> for Message {
-    fn from((scope, update): (Scope, LeaseUpdate)) -> Self {
+impl From<(LeaseScope, LeaseUpdate)> for Message {
+    fn from((scope, update): (LeaseScope, LeaseUpdate)) -> Self {
         Self::Lease(scope, update)
     }
 }

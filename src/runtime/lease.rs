@@ -8,7 +8,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 
 use crate::clock::Clock;
 use crate::core::machines::lease::{
-    Fate, Identity, LeaseMachine, LeaseUpdate, Record, Release, Scope, Step,
+    HolderState, LeaseIdentity, LeaseMachine, LeaseRelease, LeaseScope, LeaseStep, LeaseUpdate,
+    Record,
 };
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::Refusal;
@@ -30,7 +31,7 @@ pub enum LeaseCommand {
     /// Ids up to here are wanted.
     Reserve(ExecutorId),
     /// The end: give it back, and try for no longer than this.
-    Stop { release: Release, timeout: Duration },
+    Stop { release: LeaseRelease, timeout: Duration },
 }
 
 /// What the keeper works with.
@@ -39,14 +40,14 @@ pub struct LeaseKeeper<M> {
     pub leases: Leases,
     /// Where a holder's pod is looked up.
     pub pods: Leftovers,
-    pub scope: Scope,
+    pub scope: LeaseScope,
     /// One that is renewed is waited for at the start.
     pub is_patient: bool,
     pub namespace: String,
     pub selection: Selection,
     /// What the Lease goes with.
     pub owner: Option<Owner>,
-    pub identity: Identity,
+    pub identity: LeaseIdentity,
     /// Takes the updates.
     pub inbox: Sender<M>,
     /// Closed is as good as a stop that keeps.
@@ -56,18 +57,18 @@ pub struct LeaseKeeper<M> {
 }
 
 /// The body of the keeper's thread; returns when the Lease was given back, or cannot be had.
-pub fn keep<M: From<(Scope, LeaseUpdate)>>(keeper: &LeaseKeeper<M>) {
+pub fn keep<M: From<(LeaseScope, LeaseUpdate)>>(keeper: &LeaseKeeper<M>) {
     let mut machine = keeper.machine();
     loop {
         let all_told = keeper.tell(&mut machine);
         let wait = match machine.next(keeper.clock.now(), wall_ms(keeper.clock)) {
-            Step::Done if all_told => break,
-            Step::Done => ROOM_LOOK,
-            Step::Wait { until } => {
+            LeaseStep::Done if all_told => break,
+            LeaseStep::Done => ROOM_LOOK,
+            LeaseStep::Wait { until } => {
                 let wait = Duration::from_millis(until.since(keeper.clock.now()));
                 if all_told { wait } else { wait.min(ROOM_LOOK) }
             }
-            step @ (Step::Delete(_) | Step::Read | Step::Write(_)) => {
+            step @ (LeaseStep::Delete(_) | LeaseStep::Read | LeaseStep::Write(_)) => {
                 keeper.act(&mut machine, step);
                 Duration::ZERO
             }
@@ -77,21 +78,21 @@ pub fn keep<M: From<(Scope, LeaseUpdate)>>(keeper: &LeaseKeeper<M>) {
     log::debug!("the lease's keeper ends");
 }
 
-impl<M: From<(Scope, LeaseUpdate)>> LeaseKeeper<M> {
+impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseKeeper<M> {
     fn machine(&self) -> LeaseMachine {
         let machine = LeaseMachine::new(&self.identity, self.rng.clone());
         let machine = if self.is_patient { machine.patient() } else { machine };
         match self.scope {
-            Scope::Application => machine.yielding(),
-            Scope::Instance => machine,
+            LeaseScope::Application => machine.yielding(),
+            LeaseScope::Instance => machine,
         }
     }
 
-    fn act(&self, machine: &mut LeaseMachine, step: Step) {
+    fn act(&self, machine: &mut LeaseMachine, step: LeaseStep) {
         let name = name_of(self.scope, &self.selection);
         let sent_at = self.clock.now();
         match step {
-            Step::Read => {
+            LeaseStep::Read => {
                 let answer = self.leases.get(&name);
                 log::debug!("read the lease {name}: {}", words(&answer));
                 let answer = answer.map(|record| {
@@ -102,33 +103,33 @@ impl<M: From<(Scope, LeaseUpdate)>> LeaseKeeper<M> {
                 });
                 machine.on_read(answer, self.clock.now(), wall_ms(self.clock));
             }
-            Step::Write(record) => {
+            LeaseStep::Write(record) => {
                 let answer = self.write(&name, &record);
                 log::debug!("wrote the lease {name}: {}", words(&answer));
                 machine.on_written(answer, sent_at, self.clock.now());
             }
-            Step::Delete(record) => {
+            LeaseStep::Delete(record) => {
                 let answer = self.leases.delete(&name, &record);
                 log::debug!("deleted the lease {name}: {}", words(&answer));
                 machine.on_deleted(answer, self.clock.now());
             }
-            Step::Done | Step::Wait { .. } => {}
+            LeaseStep::Done | LeaseStep::Wait { .. } => {}
         }
     }
 
     /// What is known of the holder: as a process of this host, or by its pod, where the Lease names
     /// that.
-    fn fate(&self, record: &Record) -> Fate {
-        if fate(&record.holder) == Fate::Gone {
-            return Fate::Gone;
+    fn fate(&self, record: &Record) -> HolderState {
+        if fate(&record.holder) == HolderState::Gone {
+            return HolderState::Gone;
         }
-        let uid = Identity::pod_uid(&record.holder);
+        let uid = LeaseIdentity::pod_uid(&record.holder);
         let named = record.owner.as_ref().filter(|pod| pod.uid.to_string() == uid);
-        let is_ours = uid == Identity::pod_uid(&self.identity.to_string());
-        let Some(pod) = named.filter(|_| !is_ours) else { return Fate::Unknown };
+        let is_ours = uid == LeaseIdentity::pod_uid(&self.identity.to_string());
+        let Some(pod) = named.filter(|_| !is_ours) else { return HolderState::Unknown };
         let owner = self.pods.owner(pod);
         log::debug!("the pod {} that holds the lease: {owner}", pod.name);
-        if owner.is_over() { Fate::Gone } else { Fate::Unknown }
+        if owner.is_over() { HolderState::Gone } else { HolderState::Unknown }
     }
 
     fn write(&self, name: &str, record: &Record) -> Result<Record, Refusal> {
@@ -172,7 +173,9 @@ impl<M: From<(Scope, LeaseUpdate)>> LeaseKeeper<M> {
                 // Nothing can come any more, but the machine may still have to wait.
                 crossbeam_channel::after(wait).recv().expect("an after channel fires");
             }
-            Err(RecvTimeoutError::Disconnected) => stop(machine, Release::Keep, RELEASE_TIMEOUT),
+            Err(RecvTimeoutError::Disconnected) => {
+                stop(machine, LeaseRelease::Keep, RELEASE_TIMEOUT)
+            }
         }
     }
 }
@@ -180,38 +183,39 @@ impl<M: From<(Scope, LeaseUpdate)>> LeaseKeeper<M> {
 /// Who we are: the pod of this uid, or this process of this host. Where /proc does not tell the
 /// host, `nonce` stands for it: nobody can then see that we are gone, but by the Lease's own time.
 #[must_use]
-pub fn identity(pod_uid: Option<&str>, nonce: u64) -> Identity {
+pub fn identity(pod_uid: Option<&str>, nonce: u64) -> LeaseIdentity {
     let pid = process::id();
     let pod = pod_uid.map(str::to_owned);
     if let (Some(uid), 1) = (&pod, pid) {
-        return Identity::Pod { uid: uid.clone() };
+        return LeaseIdentity::Pod { uid: uid.clone() };
     }
     let problem = match (host(), start_time(pid)) {
         (Ok(boot_id), Ok(Some(start_time))) => {
-            return Identity::Process { pod, boot_id, pid, start_time };
+            return LeaseIdentity::Process { pod, boot_id, pid, start_time };
         }
         (Err(error), _) | (_, Err(error)) => error.to_string(),
         (Ok(_), Ok(None)) => "it tells no start time".to_owned(),
     };
     log::debug!("/proc does not tell which host this is: {problem}");
-    Identity::Process { pod, boot_id: format!("{nonce:016x}"), pid, start_time: 0 }
+    LeaseIdentity::Process { pod, boot_id: format!("{nonce:016x}"), pid, start_time: 0 }
 }
 
 /// What is known of a holder that may be a process of this host.
-fn fate(holder: &str) -> Fate {
-    let Some(Identity::Process { boot_id, pid, start_time: began, .. }) = Identity::process(holder)
+fn fate(holder: &str) -> HolderState {
+    let Some(LeaseIdentity::Process { boot_id, pid, start_time: began, .. }) =
+        LeaseIdentity::process(holder)
     else {
-        return Fate::Unknown;
+        return HolderState::Unknown;
     };
     match host() {
         Ok(ours) if ours == boot_id => {}
-        Ok(_) | Err(_) => return Fate::Unknown,
+        Ok(_) | Err(_) => return HolderState::Unknown,
     }
     match start_time(pid) {
-        Ok(Some(now)) if now == began => Fate::Unknown,
-        Ok(_) => Fate::Gone,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Fate::Gone,
-        Err(_) => Fate::Unknown,
+        Ok(Some(now)) if now == began => HolderState::Unknown,
+        Ok(_) => HolderState::Gone,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => HolderState::Gone,
+        Err(_) => HolderState::Unknown,
     }
 }
 
@@ -265,35 +269,35 @@ mod tests {
     #[test]
     fn a_process_that_lives_is_told_from_one_that_is_gone() {
         let ours = identity(None, 0);
-        assert_eq!(fate(&ours.to_string()), Fate::Unknown);
-        let Identity::Process { pod: None, boot_id, pid, start_time } = ours else {
+        assert_eq!(fate(&ours.to_string()), HolderState::Unknown);
+        let LeaseIdentity::Process { pod: None, boot_id, pid, start_time } = ours else {
             panic!("{ours:?}")
         };
         let process = |boot_id: &str, pid, start_time| {
             let (pod, boot_id) = (Some("uid".to_owned()), boot_id.to_owned());
-            Identity::Process { pod, boot_id, pid, start_time }
+            LeaseIdentity::Process { pod, boot_id, pid, start_time }
         };
         let before_us = process(&boot_id, pid, start_time - 1);
-        assert_eq!(fate(&before_us.to_string()), Fate::Gone);
+        assert_eq!(fate(&before_us.to_string()), HolderState::Gone);
         let elsewhere = process(&format!("{boot_id}0"), pid, start_time);
-        assert_eq!(fate(&elsewhere.to_string()), Fate::Unknown);
-        assert_eq!(fate("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), Fate::Unknown);
+        assert_eq!(fate(&elsewhere.to_string()), HolderState::Unknown);
+        assert_eq!(fate("3f2504e0-4f89-41d3-9a0c-0305e82c3301"), HolderState::Unknown);
         let pod = identity(Some("uid"), 0);
-        assert_eq!(Identity::pod_uid(&pod.to_string()), "uid");
+        assert_eq!(LeaseIdentity::pod_uid(&pod.to_string()), "uid");
 
         // Dead and not yet reaped is dead; so is reaped.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let began = super::start_time(child.id()).unwrap().unwrap();
         let text = process(&boot_id, child.id(), began).to_string();
-        assert_eq!(fate(&text), Fate::Unknown);
+        assert_eq!(fate(&text), HolderState::Unknown);
         drop(child.stdin.take());
         let dead = std::time::Instant::now() + PATIENCE;
-        while fate(&text) == Fate::Unknown {
+        while fate(&text) == HolderState::Unknown {
             assert!(std::time::Instant::now() < dead, "it does not die");
             thread::yield_now();
         }
         child.wait().unwrap();
-        assert_eq!(fate(&text), Fate::Gone);
+        assert_eq!(fate(&text), HolderState::Gone);
     }
 
     /// A server that keeps one lease.
@@ -339,8 +343,8 @@ mod tests {
 
     struct Told(LeaseUpdate);
 
-    impl From<(Scope, LeaseUpdate)> for Told {
-        fn from((_, update): (Scope, LeaseUpdate)) -> Self {
+    impl From<(LeaseScope, LeaseUpdate)> for Told {
+        fn from((_, update): (LeaseScope, LeaseUpdate)) -> Self {
             Self(update)
         }
     }
@@ -348,7 +352,7 @@ mod tests {
     /// Runs a keeper beside a test that gets its updates and commands.
     fn check(
         server: &TestServer,
-        identity: Identity,
+        identity: LeaseIdentity,
         test: impl FnOnce(&Receiver<Told>, &Sender<LeaseCommand>),
     ) {
         let (inbox, updates) = bounded(8);
@@ -356,7 +360,7 @@ mod tests {
         let keeper = LeaseKeeper {
             leases: Leases::new(plain_client(server.address), "n"),
             pods: Leftovers::new(plain_client(server.address), "n", Some("a")),
-            scope: Scope::Instance,
+            scope: LeaseScope::Instance,
             is_patient: false,
             namespace: "n".to_owned(),
             selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
@@ -379,7 +383,7 @@ mod tests {
     fn taken_refused_given_back_and_taken_again() {
         let server = server();
         let next = |updates: &Receiver<Told>| updates.recv_timeout(PATIENCE).unwrap().0;
-        let pod = |uid: &str| Identity::Pod { uid: uid.to_owned() };
+        let pod = |uid: &str| LeaseIdentity::Pod { uid: uid.to_owned() };
         check(&server, pod("one"), |updates, commands| {
             assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None });
             commands.send(LeaseCommand::Reserve(ExecutorId(17))).unwrap();
@@ -389,13 +393,13 @@ mod tests {
             check(&server, pod("two"), |updates, _| {
                 assert_eq!(next(updates), LeaseUpdate::HeldBy { holder: "one".to_owned() });
             });
-            let (release, timeout) = (Release::Keep, PATIENCE);
+            let (release, timeout) = (LeaseRelease::Keep, PATIENCE);
             commands.send(LeaseCommand::Stop { release, timeout }).unwrap();
         });
         check(&server, pod("two"), |updates, commands| {
             let id_high_water = Some(ExecutorId(1_000));
             assert_eq!(next(updates), LeaseUpdate::Held { id_high_water });
-            let (release, timeout) = (Release::Delete, PATIENCE);
+            let (release, timeout) = (LeaseRelease::Delete, PATIENCE);
             commands.send(LeaseCommand::Stop { release, timeout }).unwrap();
         });
         let last = server.seen().pop().unwrap();

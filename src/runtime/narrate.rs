@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use log::{Level, info};
 
-use crate::core::model::action::Verdict;
+use crate::core::model::action::RunVerdict;
 use crate::core::model::event::Event;
 use crate::core::model::ids::GroupName;
 use crate::core::model::status::GroupStatus;
@@ -174,30 +174,30 @@ fn words(event: &Event) -> String {
 
 /// Why the run ends.
 #[must_use]
-pub fn verdict(verdict: &Verdict) -> String {
+pub fn verdict(verdict: &RunVerdict) -> String {
     match verdict {
-        Verdict::BudgetSpent(budget) => {
+        RunVerdict::BudgetSpent(budget) => {
             format!("the failure budget `{}` is spent: ending the application", budget.as_str())
         }
-        Verdict::DriverSilent { silence_ms } => {
+        RunVerdict::DriverSilent { silence_ms } => {
             let seconds = silence_ms.div_ceil(1_000);
             format!("the driver made no call for {seconds} s (driver.silence): ending")
         }
-        Verdict::DriverNotStarted { message } => message.clone(),
-        Verdict::NotAllowed { message } => {
+        RunVerdict::DriverNotStarted { message } => message.clone(),
+        RunVerdict::NotAllowed { message } => {
             format!(
                 "the API server does not allow it: {message}; deploy/rbac.yaml lists the rights \
                  that are needed, --namespace says where"
             )
         }
-        Verdict::NotReachable { message } => {
+        RunVerdict::NotReachable { message } => {
             format!("the API server cannot be reached: {message}")
         }
-        Verdict::TakenOver { holder } => format!(
+        RunVerdict::TakenOver { holder } => format!(
             "another driver of this application has taken over ({holder}): ending, and leaving the \
              executors to it"
         ),
-        Verdict::TemplateRefused { group, message } => {
+        RunVerdict::TemplateRefused { group, message } => {
             format!("the API server refuses the template of group {group}: {message}")
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::core::machines::watch::{BACKOFF_MS, BACKOFF_MS_MAX, RETRY_AFTER_MS_MAX};
-use crate::core::model::input::{Input, ListSource, Mark};
+use crate::core::model::input::{Input, ListSource, Watermark};
 use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
@@ -24,7 +24,7 @@ pub struct Schedule {
 pub fn poll<M, F>(lister: &Lister<M, F>, schedule: Schedule)
 where
     M: From<Input> + From<Refusal>,
-    F: Fn() -> Mark,
+    F: Fn() -> Watermark,
 {
     let mut rng = lister.rng.clone();
     let mut n_failures = 0_u32;

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use log::{info, warn};
 
 use crate::clock::Clock;
-use crate::core::machines::orphan_cleanup::{News, Step, Sweep};
+use crate::core::machines::orphan_cleanup::{CleanupInput, CleanupStep, OrphanCleanup};
 use crate::core::model::rng::Rng;
 use crate::kube::leftovers::Leftovers;
 
@@ -30,21 +30,21 @@ pub fn sweep(sweeper: &Sweeper) {
     if sweeper.go.recv().is_err() {
         return;
     }
-    let mut machine = Sweep::new(&sweeper.ours, sweeper.is_exclusive, sweeper.rng.clone());
+    let mut machine = OrphanCleanup::new(&sweeper.ours, sweeper.is_exclusive, sweeper.rng.clone());
     while sweeper.go.try_recv() != Err(TryRecvError::Disconnected) {
         let step = machine.next(sweeper.clock.now());
         while let Some(news) = machine.news() {
             tell(&news);
         }
         match step {
-            Step::Delete(pod) => machine.on_deleted(sweeper.leftovers.delete(&pod)),
-            Step::Done => break,
-            Step::List => {
+            CleanupStep::Delete(pod) => machine.on_deleted(sweeper.leftovers.delete(&pod)),
+            CleanupStep::Done => break,
+            CleanupStep::List => {
                 let answer = sweeper.leftovers.list_others(&sweeper.ours);
                 machine.on_listed(answer, sweeper.clock.now());
             }
-            Step::LookUp(owner) => machine.on_owner(sweeper.leftovers.owner(&owner)),
-            Step::Wait { until } => {
+            CleanupStep::LookUp(owner) => machine.on_owner(sweeper.leftovers.owner(&owner)),
+            CleanupStep::Wait { until } => {
                 let wait = Duration::from_millis(until.since(sweeper.clock.now()));
                 if sweeper.go.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
                     break;
@@ -55,20 +55,20 @@ pub fn sweep(sweeper: &Sweeper) {
     log::debug!("the sweeper ends");
 }
 
-fn tell(news: &News) {
+fn tell(news: &CleanupInput) {
     match news {
-        News::Kept { instance, n, why } => {
+        CleanupInput::Kept { instance, n, why } => {
             info!("instance {instance} of this application has {n} executors: {why}");
         }
-        News::Refused { refusal, is_final: true } => warn!(
+        CleanupInput::Refused { refusal, is_final: true } => warn!(
             "what earlier instances left is not removed, for we have no right to: {refusal}; \
              `posse cleanup` does it, and shutdown.orphans: keep does without"
         ),
-        News::Refused { refusal, is_final: false } => {
+        CleanupInput::Refused { refusal, is_final: false } => {
             warn!("what earlier instances left is looked at again later: {refusal}");
         }
-        News::Removed { n: 0, .. } => {}
-        News::Removed { instance, n, why } => {
+        CleanupInput::Removed { n: 0, .. } => {}
+        CleanupInput::Removed { instance, n, why } => {
             info!("removed {n} executors that instance {instance} left: {why}");
         }
     }

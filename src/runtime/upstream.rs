@@ -10,7 +10,7 @@ use crossbeam_channel::{Sender, bounded};
 use log::warn;
 
 use crate::clock::Clock;
-use crate::core::machines::lease::Release;
+use crate::core::machines::lease::LeaseRelease;
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::input::{Input, ListSource};
 use crate::core::model::rng::Rng;
@@ -121,7 +121,7 @@ impl<'a> Threads<'a> {
 
     /// Ends them: first who looks, then who holds. None is waited for longer than its time; the
     /// names of those that are left behind are given.
-    pub fn stop(self, release: Release) -> Vec<&'static str> {
+    pub fn stop(self, release: LeaseRelease) -> Vec<&'static str> {
         let lookers: Vec<Looker> = self.watch.into_iter().chain(self.poll).collect();
         for looker in &lookers {
             looker.control.stop();
@@ -246,7 +246,7 @@ mod tests {
         assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
         while !server.wait().line().contains("watch=1") {}
         let began = Instant::now();
-        assert_eq!(threads.stop(Release::Keep), Vec::<&str>::new(), "nobody is left behind");
+        assert_eq!(threads.stop(LeaseRelease::Keep), Vec::<&str>::new(), "nobody is left behind");
         assert!(began.elapsed() < LOOKERS_TIMEOUT, "{:?}", began.elapsed());
     }
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError, bounded};
 
 use crate::clock::Clock;
-use crate::core::machines::watch::{End, Step, WatchMachine};
+use crate::core::machines::watch::{WatchEnd, WatchMachine, WatchStep};
 use crate::core::model::ids::{Uid, Version};
-use crate::core::model::input::{Input, List, ListSource, Mark, PodEvent};
+use crate::core::model::input::{Input, List, ListSource, PodEvent, Watermark};
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
@@ -163,9 +163,9 @@ impl<M, F> std::fmt::Debug for Lister<M, F> {
     }
 }
 
-impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Lister<M, F> {
+impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
     /// Lists and delivers: the list's version as text, or none where a stop came between.
-    pub(super) fn list(&self, source: ListSource) -> Option<Result<(String, Mark), Refusal>> {
+    pub(super) fn list(&self, source: ListSource) -> Option<Result<(String, Watermark), Refusal>> {
         let asked = (self.mark)();
         let (pods, streams) = self.pods.with_own_streams();
         if !self.control.arm(streams) {
@@ -204,7 +204,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Lister<M, F> {
 }
 
 /// The body of the watcher's thread; returns when it is stopped or nobody listens any more.
-pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Mark>(lister: &Lister<M, F>) {
+pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Watermark>(lister: &Lister<M, F>) {
     let mut watcher =
         Watcher { lister, machine: WatchMachine::new(lister.rng.clone()), epoch: 0, gone: false };
     while !lister.control.is_stopped() && !watcher.gone {
@@ -222,15 +222,15 @@ struct Watcher<'a, M, F> {
     gone: bool,
 }
 
-impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
+impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
     fn turn(&mut self) {
         if self.lister.control.take_asked().is_some() {
             self.machine.relist(self.now());
         }
         match self.machine.next(self.now()) {
-            Step::List => self.list(),
-            Step::Wait { until } => self.lister.control.wait(self.lister.clock.instant(until)),
-            Step::Watch { version_text, timeout_s } => self.watch(&version_text, timeout_s),
+            WatchStep::List => self.list(),
+            WatchStep::Wait { until } => self.lister.control.wait(self.lister.clock.instant(until)),
+            WatchStep::Watch { version_text, timeout_s } => self.watch(&version_text, timeout_s),
         }
     }
 
@@ -260,7 +260,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
             return;
         }
         let mut end = match pods.open_watch(version_text, timeout_s) {
-            Err(refusal) => End::Refused(refusal),
+            Err(refusal) => WatchEnd::Refused(refusal),
             Ok(mut stream) => {
                 self.machine.on_opened(self.now());
                 self.read(&mut stream)
@@ -271,7 +271,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
             return;
         }
         if self.lister.control.take_asked().is_some() {
-            end = End::RelistRequested;
+            end = WatchEnd::RelistRequested;
         }
         let Some(cause) = self.machine.on_ended(&end, self.now()) else {
             return log::debug!("the watch ended in good order");
@@ -281,7 +281,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
     }
 
     /// Reads to the end, whichever it is.
-    fn read(&mut self, stream: &mut Stream) -> End {
+    fn read(&mut self, stream: &mut Stream) -> WatchEnd {
         let mut lines = Lines::default();
         loop {
             let mut batch = Batch::default();
@@ -296,9 +296,9 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
         }
     }
 
-    fn on_line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), End> {
+    fn on_line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), WatchEnd> {
         let line = parse_line(line, self.lister.pods.selection())
-            .map_err(|problem| End::Undecodable(problem.to_string()))?;
+            .map_err(|problem| WatchEnd::Undecodable(problem.to_string()))?;
         self.machine.on_line(line.version_text.as_deref());
         match line.event {
             LineEvent::Applied(pod) => {
@@ -313,13 +313,13 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
                 log::trace!("bookmark {version:?}");
                 batch.bookmark = batch.bookmark.max(version);
             }
-            LineEvent::Error(refusal) => return Err(End::ErrorEvent(refusal)),
+            LineEvent::Error(refusal) => return Err(WatchEnd::ErrorEvent(refusal)),
             LineEvent::Ignored => log::trace!("a line that says nothing to us"),
         }
         Ok(())
     }
 
-    fn flush(&mut self, batch: Batch) -> Result<(), End> {
+    fn flush(&mut self, batch: Batch) -> Result<(), WatchEnd> {
         let events = batch.into_events();
         if events.is_empty() {
             return Ok(());
@@ -328,11 +328,11 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Mark> Watcher<'_, M, F> {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(_)) => {
                 self.lister.control.shared.n_overruns.fetch_add(1, Ordering::Relaxed);
-                Err(End::Overrun)
+                Err(WatchEnd::Overrun)
             }
             Err(TrySendError::Disconnected(_)) => {
                 self.gone = true;
-                Err(End::Overrun)
+                Err(WatchEnd::Overrun)
             }
         }
     }
@@ -362,13 +362,13 @@ impl Lines {
     fn fill(
         &mut self,
         reader: &mut dyn BufRead,
-        mut on_line: impl FnMut(&[u8]) -> Result<(), End>,
-    ) -> Result<(), End> {
+        mut on_line: impl FnMut(&[u8]) -> Result<(), WatchEnd>,
+    ) -> Result<(), WatchEnd> {
         let buffer = match reader.fill_buf() {
             Ok(buffer) => buffer,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(End::Idle),
-            Err(e) => return Err(End::Cut(e.to_string())),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(WatchEnd::Idle),
+            Err(e) => return Err(WatchEnd::Cut(e.to_string())),
         };
         let n_bytes = buffer.len();
         if n_bytes == 0 {
@@ -382,8 +382,8 @@ impl Lines {
     fn take(
         &mut self,
         mut bytes: &[u8],
-        on_line: &mut impl FnMut(&[u8]) -> Result<(), End>,
-    ) -> Result<(), End> {
+        on_line: &mut impl FnMut(&[u8]) -> Result<(), WatchEnd>,
+    ) -> Result<(), WatchEnd> {
         while !bytes.is_empty() {
             let mut rest = bytes;
             // On a slice it cannot fail; it is the fastest search that std has.
@@ -394,7 +394,9 @@ impl Lines {
             };
             bytes = rest;
             if self.begun.len() + piece.len() > LINE_BYTES_MAX {
-                return Err(End::Undecodable(format!("it is longer than {LINE_BYTES_MAX} bytes")));
+                return Err(WatchEnd::Undecodable(format!(
+                    "it is longer than {LINE_BYTES_MAX} bytes"
+                )));
             }
             if complete && self.begun.is_empty() {
                 if !piece.trim_ascii().is_empty() {
@@ -412,11 +414,11 @@ impl Lines {
         Ok(())
     }
 
-    fn end(&self) -> End {
+    fn end(&self) -> WatchEnd {
         if self.begun.is_empty() {
-            End::Clean
+            WatchEnd::Clean
         } else {
-            End::Cut("it ended in the middle of a line".to_owned())
+            WatchEnd::Cut("it ended in the middle of a line".to_owned())
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::core::model::ids::Uid;
 use crate::core::model::input::{Input, List, ListSource};
 use crate::core::model::refusal::Refusal;
 use crate::core::reconciler::LOG_READS_IN_FLIGHT_MAX;
-use crate::core::state::ledger::CHORES_IN_FLIGHT_MAX;
+use crate::core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use crate::kube::api::Pods;
 use crate::runtime::inbox::Message;
 use crate::wire::{draining, labels};
@@ -59,7 +59,7 @@ impl Writers {
     /// No thread yet: they come with the work. `in_flight_max`: creates under way at a time.
     #[must_use]
     pub fn new(pods: Pods, inbox: Sender<Message>, in_flight_max: usize) -> Self {
-        let n_chores = CHORES_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
+        let n_chores = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
             pods,
             inbox,

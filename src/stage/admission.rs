@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::callers::{subject_access_review, token_review};
 use crate::kube::http::Http;
 use crate::serve::token::{Token, bearer};
@@ -49,7 +49,7 @@ impl Admission {
 
 fn review(http: &Http, token: &str, namespace: &str) -> Result<(), Denied> {
     let not_now = |refusal: Refusal| {
-        let lacks = refusal.class == Class::Rights;
+        let lacks = refusal.class == RefusalClass::Forbidden;
         let remedy = if lacks { "; bind this account to system:auth-delegator" } else { "" };
         log::error!("a token cannot be reviewed: {refusal}{remedy}");
         Denied::NotNow("the API server cannot be asked now".to_owned())

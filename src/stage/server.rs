@@ -12,7 +12,7 @@ use ring::rand::SystemRandom;
 pub use crate::stage::admission::Admission;
 pub use crate::stage::store::Quotas;
 
-use crate::core::policy::bundle_expiry::Patience;
+use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::ConfigError;
 use crate::kube::http::Http;
 use crate::serve::{Limits, Listen, Plain, Server};
@@ -39,7 +39,7 @@ pub struct Options {
     pub tls: Option<(PathBuf, PathBuf)>,
     pub admission: Admission,
     pub quotas: Quotas,
-    pub patience: Patience,
+    pub patience: BundleTimeouts,
     /// Where pods are looked for; none: bundles go by their use alone.
     pub pods: Option<Http>,
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-use crate::core::model::refusal::Class;
-use crate::core::policy::bundle_expiry::{Facts, Owner, Patience, judge};
+use crate::core::model::refusal::RefusalClass;
+use crate::core::policy::bundle_expiry::{BundleFacts, BundleOwner, BundleTimeouts, judge};
 use crate::kube::callers::apps_with_pods;
 use crate::kube::http::Http;
 use crate::stage::identity::Identity;
@@ -40,7 +40,7 @@ impl Sweeper {
     pub(super) fn start(
         store: Arc<Store>,
         http: Option<Http>,
-        patience: Patience,
+        patience: BundleTimeouts,
         identity: Option<Arc<Identity>>,
     ) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
@@ -75,7 +75,7 @@ struct App {
 struct Sweep {
     store: Arc<Store>,
     http: Option<Http>,
-    patience: Patience,
+    patience: BundleTimeouts,
     apps: Vec<App>,
 }
 
@@ -108,27 +108,28 @@ impl Sweep {
     }
 
     /// The applications with pods in a namespace; otherwise how it stands with all of them.
-    fn look(&self, namespace: &str) -> Result<BTreeSet<String>, Owner> {
-        let Some(http) = &self.http else { return Err(Owner::Unwatched) };
+    fn look(&self, namespace: &str) -> Result<BTreeSet<String>, BundleOwner> {
+        let Some(http) = &self.http else { return Err(BundleOwner::Unwatched) };
         apps_with_pods(http, namespace).map_err(|refusal| {
-            if refusal.class == Class::Rights {
+            if refusal.class == RefusalClass::Forbidden {
                 log::warn!(
                     "pods in {namespace} cannot be listed, bundles go by their use: {refusal}"
                 );
-                return Owner::Unwatched;
+                return BundleOwner::Unwatched;
             }
             log::warn!("pods in {namespace} cannot be listed, bundles stay: {refusal}");
-            Owner::Unknown
+            BundleOwner::Unknown
         })
     }
 
-    fn consider(&mut self, bundle: &Bundle, seen: Result<&BTreeSet<String>, &Owner>) {
+    fn consider(&mut self, bundle: &Bundle, seen: Result<&BTreeSet<String>, &BundleOwner>) {
         let owner = match seen {
             Ok(apps) => self.owner(bundle, apps.contains(&bundle.label.owner)),
             Err(owner) => *owner,
         };
         let (unused_ms, was_fetched) = self.store.use_of(bundle);
-        let Some(cause) = judge(Facts { owner, unused_ms, was_fetched }, self.patience) else {
+        let Some(cause) = judge(BundleFacts { owner, unused_ms, was_fetched }, self.patience)
+        else {
             return;
         };
         log::info!("bundle {} ({}) is dropped: {cause}", bundle.id, bundle.label.file);
@@ -138,7 +139,7 @@ impl Sweep {
     }
 
     /// What the lists up to now tell of a bundle's owner.
-    fn owner(&mut self, bundle: &Bundle, has_pods: bool) -> Owner {
+    fn owner(&mut self, bundle: &Bundle, has_pods: bool) -> BundleOwner {
         let found = self.apps.iter().position(|app| app.owns(bundle));
         let i = found.unwrap_or(self.apps.len());
         if found.is_none() {
@@ -153,11 +154,11 @@ impl Sweep {
         if has_pods {
             app.was_seen = true;
             app.absent_since = None;
-            return Owner::Present;
+            return BundleOwner::Present;
         }
         let since = app.absent_since.get_or_insert_with(Instant::now).elapsed();
         let for_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        Owner::Absent { for_ms, was_seen: app.was_seen }
+        BundleOwner::Absent { for_ms, was_seen: app.was_seen }
     }
 }
 
@@ -194,7 +195,7 @@ mod tests {
         "message":"pods is forbidden: User cannot list resource pods"}"#;
     const AWAY: &str = r#"{"kind":"Status","status":"Failure","code":503,"message":"later"}"#;
 
-    fn sweep(folder: &Folder, server: &TestServer, patience: Patience) -> Sweep {
+    fn sweep(folder: &Folder, server: &TestServer, patience: BundleTimeouts) -> Sweep {
         let quotas = Quotas { bundle_bytes_max: 1_000, namespace_bytes_max: 1_000 };
         let store = Arc::new(Store::open(folder.path(), quotas).unwrap());
         let http = Some(plain_client(server.address));
@@ -206,7 +207,7 @@ mod tests {
         reserved.fill(&mut Cursor::new(b"hello")).unwrap();
     }
 
-    const AT_ONCE: Patience = Patience { idle_ms: 0, gone_ms: 0 };
+    const AT_ONCE: BundleTimeouts = BundleTimeouts { idle_ms: 0, gone_ms: 0 };
 
     #[test]
     fn the_server_is_asked_once_for_each_namespace_and_round() {
@@ -257,7 +258,7 @@ mod tests {
     fn a_driver_that_is_tried_again_finds_its_files() {
         let answers = &[(200, PODS), (200, NO_PODS), (200, PODS), (200, NO_PODS)];
         let (folder, server) = (Folder::new(), server(answers));
-        let patience = Patience { idle_ms: 0, gone_ms: 60_000 };
+        let patience = BundleTimeouts { idle_ms: 0, gone_ms: 60_000 };
         let mut sweep = sweep(&folder, &server, patience);
         add(&sweep, "ns");
         for _ in 0..6 {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ring::digest::{SHA256, digest};
 
-use crate::core::policy::bundle_expiry::Patience;
+use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::Sources;
 use crate::kube::transfer::{Authorities, Peer, Transfer};
 use crate::serve::token::Token;
@@ -81,7 +81,7 @@ impl Served {
             tls: None,
             admission: Admission::Shared(folder.path().join("token")),
             quotas: Quotas { bundle_bytes_max: 300_000, namespace_bytes_max: 500_000 },
-            patience: Patience {
+            patience: BundleTimeouts {
                 idle_ms: u64::try_from(idle.as_millis()).unwrap(),
                 gone_ms: 1_000,
             },

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::objects::{Kind, Objects, owned_by};
 use crate::submit::manifests::{Manifests, NEWER_FIELDS};
 use crate::submit::plan::Plan;
@@ -131,7 +131,7 @@ impl Submission<'_> {
             match self.objects.get(kind, &name) {
                 Ok(None) => {}
                 Ok(Some(object)) => found.push(Found { kind, object }),
-                Err(refusal) if other && refusal.class == Class::Rights => {}
+                Err(refusal) if other && refusal.class == RefusalClass::Forbidden => {}
                 Err(refusal) => {
                     let what = format!("whether there is a {} {name}", kind.word());
                     return Err(NotSubmitted::Refused { what, refusal });
@@ -201,9 +201,10 @@ impl Submission<'_> {
                 }
                 Ok(_) => {}
                 // Whether a binding may be made is judged by its role, which is not there yet.
-                Err(refusal) if kind == Kind::RoleBinding && refusal.class == Class::NotFound => {}
+                Err(refusal)
+                    if kind == Kind::RoleBinding && refusal.class == RefusalClass::NotFound => {}
                 // What is removed makes room.
-                Err(refusal) if taken && refusal.class == Class::Capacity => {}
+                Err(refusal) if taken && refusal.class == RefusalClass::Capacity => {}
                 Err(refusal) => return Err(refused(object, refusal)),
             }
         }
@@ -224,12 +225,12 @@ impl Submission<'_> {
         }
         match self.objects.create(Kind::Pod, &pod, true) {
             Ok(_) => Ok(()),
-            Err(refusal) if refusal.class == Class::Capacity => {
+            Err(refusal) if refusal.class == RefusalClass::Capacity => {
                 log::warn!("the driver's pod has to wait: {refusal}");
                 Ok(())
             }
             // Whoever may make Jobs need not be allowed to make pods.
-            Err(refusal) if refusal.class == Class::Rights => {
+            Err(refusal) if refusal.class == RefusalClass::Forbidden => {
                 log::debug!("the driver's pod cannot be shown to the server: {refusal}");
                 Ok(())
             }
@@ -307,7 +308,7 @@ impl Submission<'_> {
                 Ok(answer) => return Ok(answer),
                 Err(refusal) => refusal,
             };
-            is_unsure |= refusal.class == Class::Unknown;
+            is_unsure |= refusal.class == RefusalClass::OutcomeUnknown;
             if !is_unsure {
                 return Err(refusal);
             }
@@ -344,7 +345,9 @@ pub(super) fn patiently<T>(mut request: impl FnMut() -> Result<T, Refusal>) -> R
             Err(refusal)
                 if matches!(
                     refusal.class,
-                    Class::Throttled | Class::Transient | Class::Unknown
+                    RefusalClass::Throttled
+                        | RefusalClass::Transient
+                        | RefusalClass::OutcomeUnknown
                 ) && n_tries < TRIES_MAX =>
             {
                 let wait_ms = refusal.retry_after_ms.unwrap_or(WAIT_MS).min(WAIT_MS_MAX);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::objects::{Kind, Objects};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;
@@ -141,7 +141,10 @@ impl Follower {
             let look = match self.look() {
                 Ok(look) => look,
                 Err(refusal) => {
-                    let is_rights = matches!(refusal.class, Class::Rights | Class::Unauthorized);
+                    let is_rights = matches!(
+                        refusal.class,
+                        RefusalClass::Forbidden | RefusalClass::Unauthorized
+                    );
                     n_refused = if is_rights { n_refused + 1 } else { 0 };
                     if n_refused == NOT_ALLOWED_MAX {
                         return Err(refusal);

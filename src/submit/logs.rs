@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::core::model::refusal::Class;
+use crate::core::model::refusal::RefusalClass;
 use crate::kube::objects::{Kind, LogQuery, Objects};
 use crate::submit::follow::{Say, Told};
 use crate::submit::state::{driver_status, main_container};
@@ -65,7 +65,7 @@ impl LogFollower<'_> {
                 pod.is_some_and(|pod| !driver_status(&pod)["state"]["terminated"].is_null())
             });
             match self.objects.log(pod, &query) {
-                Err(refusal) if refusal.class == Class::NotFound => return,
+                Err(refusal) if refusal.class == RefusalClass::NotFound => return,
                 Err(refusal) => {
                     log::debug!("the log of {pod}: {refusal}");
                     n_refused += 1;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::objects::{Kind, Objects};
 use crate::submit::client::patiently;
 use crate::submit::follow::{find_keeper, is_driver_of, is_owned};
@@ -112,11 +112,15 @@ fn empty(objects: &Objects, app: &str, job: &Value) -> Result<(), Refusal> {
     let patch = json!({ "metadata": { "uid": uid_of(job) }, "spec": { "parallelism": 0 } });
     match patiently(|| objects.patch(Kind::Job, name_of(job), &patch)) {
         Ok(_) => {}
-        Err(refusal) if refusal.class == Class::Rights => {
+        Err(refusal) if refusal.class == RefusalClass::Forbidden => {
             log::debug!("the job is deleted first: {refusal}");
             return patiently(|| objects.delete(Kind::Job, name_of(job), uid_of(job), None));
         }
-        Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => return Ok(()),
+        Err(refusal)
+            if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) =>
+        {
+            return Ok(());
+        }
         Err(refusal) => return Err(refusal),
     }
     let asked = Instant::now();
@@ -183,12 +187,14 @@ fn remove_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
             Ok(Some(part)) if is_driver_of(&part, app) => {
                 n_parts += 1;
                 match patiently(|| objects.delete(kind, &name, uid_of(&part), None)) {
-                    Err(refusal) if refusal.class != Class::Rights => return Err(refusal),
+                    Err(refusal) if refusal.class != RefusalClass::Forbidden => {
+                        return Err(refusal);
+                    }
                     Ok(()) | Err(_) => {}
                 }
             }
             Ok(_) => {}
-            Err(refusal) if refusal.class == Class::Rights => {
+            Err(refusal) if refusal.class == RefusalClass::Forbidden => {
                 log::debug!("whether there is a {} cannot be told: {refusal}", kind.name());
             }
             Err(refusal) => return Err(refusal),

@@ -1,7 +1,7 @@
 //! Owns the format of posse.yaml: its keys, their defaults and what is wrong with a value. Reads
 //! no file itself, and knows no flags: `cli/` lays those over what comes from here.
 
-use crate::core::machines::orphan_cleanup::Orphans;
+use crate::core::machines::orphan_cleanup::OrphanPolicy;
 use crate::core::policy::settings::{FailureLimit, Policy};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::duration;
@@ -137,7 +137,7 @@ pub struct Config {
     /// No two drivers of the application at once; none: as whoever starts it thinks best.
     pub exclusive: Option<bool>,
     /// What becomes of executors whose driver is gone.
-    pub orphans: Orphans,
+    pub orphans: OrphanPolicy,
     /// What the driver gets to end in.
     pub grace_ms: u64,
     pub control: Control,
@@ -168,7 +168,7 @@ impl Default for Config {
             watch: true,
             lease: true,
             exclusive: None,
-            orphans: Orphans::Delete,
+            orphans: OrphanPolicy::Delete,
             grace_ms: 15_000,
             control: Control::Default,
         }
@@ -273,7 +273,7 @@ impl Config {
         self.grace_ms = section.duration_ms("grace", self.grace_ms)?;
         self.policy.stop_timeout_ms =
             section.duration_ms("timeout", self.policy.stop_timeout_ms)?;
-        let words = [("delete", Orphans::Delete), ("keep", Orphans::Keep)];
+        let words = [("delete", OrphanPolicy::Delete), ("keep", OrphanPolicy::Keep)];
         self.orphans = section.word("orphans", &words, self.orphans)?;
         Ok(())
     }

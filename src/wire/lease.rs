@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::core::machines::lease::{Record, Scope};
+use crate::core::machines::lease::{LeaseScope, Record};
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::pod::OwnerPod;
 use crate::wire::build::Owner;
@@ -14,17 +14,17 @@ use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, S
 use crate::wire::pod::WireError;
 
 /// The part of a Lease in an application: never an executor's, so no selection finds it as one.
-fn component(scope: Scope) -> &'static str {
+fn component(scope: LeaseScope) -> &'static str {
     match scope {
-        Scope::Application => "application",
-        Scope::Instance => "instance",
+        LeaseScope::Application => "application",
+        LeaseScope::Instance => "instance",
     }
 }
 
 /// All of a Lease of ours, as it is to be.
 #[derive(Clone, Debug)]
 pub struct LeaseObject<'a> {
-    pub scope: Scope,
+    pub scope: LeaseScope,
     pub name: &'a str,
     pub namespace: &'a str,
     pub selection: &'a Selection,
@@ -67,10 +67,10 @@ struct JsonSpec<'a> {
 
 /// The name of a Lease. No application's can be an instance's: neither has a point of its own.
 #[must_use]
-pub fn name_of(scope: Scope, selection: &Selection) -> String {
+pub fn name_of(scope: LeaseScope, selection: &Selection) -> String {
     match scope {
-        Scope::Application => format!("{}.exclusive", selection.app),
-        Scope::Instance => format!("{}-{}", selection.app, selection.instance),
+        LeaseScope::Application => format!("{}.exclusive", selection.app),
+        LeaseScope::Instance => format!("{}-{}", selection.app, selection.instance),
     }
 }
 
@@ -78,7 +78,7 @@ pub fn name_of(scope: Scope, selection: &Selection) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedLease {
     pub name: String,
-    pub scope: Scope,
+    pub scope: LeaseScope,
     pub selection: Selection,
     pub record: Record,
 }
@@ -95,7 +95,7 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
         let meta = |key: &str| lease.get("metadata")?.get(key)?.as_str().map(str::to_owned);
         let label = |key: &str| lease.get("metadata")?.get("labels")?.get(key)?.as_str();
         let part = label(COMPONENT.0);
-        let scopes = [Scope::Application, Scope::Instance];
+        let scopes = [LeaseScope::Application, LeaseScope::Instance];
         let scope = scopes.into_iter().find(|scope| part == Some(component(*scope)));
         let (Some(scope), Some(app), Some(instance), Some(name)) =
             (scope, label(APP), label(INSTANCE), meta("name"))
@@ -218,8 +218,8 @@ mod tests {
             uid: "d".to_owned(),
         };
         let object = LeaseObject {
-            scope: Scope::Instance,
-            name: &name_of(Scope::Instance, &selection),
+            scope: LeaseScope::Instance,
+            name: &name_of(LeaseScope::Instance, &selection),
             namespace: "analytics",
             selection: &selection,
             owner: Some(&owner),
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(json, OURS);
         let served = json.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
         assert_eq!(parse(served.as_bytes()), Ok(record.clone()));
-        let scope = Scope::Application;
+        let scope = LeaseScope::Application;
         let object = LeaseObject { scope, name: &name_of(scope, &selection), ..object };
         let json = String::from_utf8(object.to_json()).unwrap();
         assert!(json.contains(r#""name":"wordcount.exclusive""#), "{json}");
@@ -243,8 +243,8 @@ mod tests {
         let foreign = ours.replace(r#":"instance""#, r#":"controller""#);
         let list = format!(r#"{{"items":[{ours},{foreign},{app},{{"metadata":{{"name":"x"}}}}]}}"#);
         let got = parse_list(list.as_bytes()).unwrap();
-        let scopes: Vec<Scope> = got.iter().map(|lease| lease.scope).collect();
-        assert_eq!(scopes, [Scope::Instance, Scope::Application]);
+        let scopes: Vec<LeaseScope> = got.iter().map(|lease| lease.scope).collect();
+        assert_eq!(scopes, [LeaseScope::Instance, LeaseScope::Application]);
         assert_eq!(
             (got[0].name.as_str(), got[0].selection.instance.as_str()),
             ("wordcount-ab3de", "ab3de")

@@ -2,7 +2,7 @@
 
 use crate::core::model::ids::Uid;
 use crate::core::model::pod::Phase;
-use crate::core::policy::orphans::Leftover;
+use crate::core::policy::orphans::OrphanCandidate;
 use crate::wire::json::Json;
 use crate::wire::list::read_pods;
 use crate::wire::pod::{RawPod, WireError, object};
@@ -10,7 +10,7 @@ use crate::wire::pod::{RawPod, WireError, object};
 /// One page of a LIST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    pub pods: Vec<Leftover>,
+    pub pods: Vec<OrphanCandidate>,
     /// The token of the next page; none on the last one.
     pub next: Option<String>,
 }
@@ -54,7 +54,7 @@ mod tests {
              "status":{"phase":"Running"}},
             {"metadata":{"name":"b","uid":"u2","ownerReferences":
               [{"kind":"Job","name":"driver","uid":"o1","controller":true}]},"status":null}]}"#;
-        let first = Leftover {
+        let first = OrphanCandidate {
             name: "a-k-exec-1".to_owned(),
             uid: Uid::new("u1"),
             app: Some("a".to_owned()),
@@ -62,7 +62,7 @@ mod tests {
             owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("o1") }),
             phase: Phase::Running,
         };
-        let second = Leftover {
+        let second = OrphanCandidate {
             name: "b".to_owned(),
             uid: Uid::new("u2"),
             app: None,

@@ -9,8 +9,10 @@ use serde::Deserialize;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::model::input::{Foreign, Seen};
 use crate::core::model::pod::OwnerPod;
-use crate::core::model::pod::{ContainerState, End, InitEnd, Phase, Pod, Stuck, StuckKind};
-use crate::core::policy::orphans::Leftover;
+use crate::core::model::pod::{
+    ContainerState, End, InitEnd, Phase, Pod, StartProblem, StartProblemKind,
+};
+use crate::core::policy::orphans::OrphanCandidate;
 use crate::wire::draining;
 use crate::wire::json::{Bad, Json};
 use crate::wire::labels::{COMPONENT, Selection};
@@ -97,7 +99,7 @@ impl RawPod<'_> {
     }
 
     /// What it is to a cleanup.
-    pub(super) fn leftover(self) -> Result<Leftover, WireError> {
+    pub(super) fn leftover(self) -> Result<OrphanCandidate, WireError> {
         let meta = self.metadata.ok_or(WireError::Missing("items[].metadata"))?;
         let name = meta.name.ok_or(WireError::Missing("items[].metadata.name"))?;
         let uid = meta.uid.ok_or(WireError::Missing("items[].metadata.uid"))?;
@@ -108,7 +110,7 @@ impl RawPod<'_> {
         let owner = meta.owner_references.into_iter().find(|owner| owner.is_controller);
         let owner = owner.filter(|owner| text_of(owner.kind.as_ref()) == "Pod");
         let phase = phase(self.status.as_ref().and_then(|status| status.phase.as_ref()));
-        Ok(Leftover {
+        Ok(OrphanCandidate {
             phase,
             name: name.0.into_owned(),
             uid: Uid::new(&uid.0),
@@ -248,18 +250,18 @@ impl<'a> RawStatus<'a> {
         deciding: Option<&Text<'_>>,
         state: Option<&RawState<'_>>,
         gate: Option<&Text<'_>>,
-    ) -> Option<Box<Stuck>> {
+    ) -> Option<Box<StartProblem>> {
         let stuck = |kind, words: String| {
             let words = clipped(&words, WORDS_BYTES_MAX).into();
-            Some(Box::new(Stuck { kind, words }))
+            Some(Box::new(StartProblem { kind, words }))
         };
         if let Some(unplaced) = self.condition("PodScheduled", "False") {
             let words = text_of(unplaced.message.as_ref());
             return match (text_of(unplaced.reason.as_ref()), gate) {
                 ("SchedulingGated", gate) => {
-                    stuck(StuckKind::Gated, format!("{words} ({})", text_of(gate)))
+                    stuck(StartProblemKind::Gated, format!("{words} ({})", text_of(gate)))
                 }
-                (reason, _) => stuck(StuckKind::Unschedulable, joined(reason, words)),
+                (reason, _) => stuck(StartProblemKind::Unschedulable, joined(reason, words)),
             };
         }
         let mut creating = None;
@@ -268,7 +270,7 @@ impl<'a> RawStatus<'a> {
             let words = state.trouble();
             let kind = stuck_kind(words.0);
             let name = text_of(status.name.as_ref());
-            if kind != StuckKind::Creating {
+            if kind != StartProblemKind::Creating {
                 return stuck(kind, format!("init container {name}: {}", joined(words.0, words.1)));
             }
             if state.is_running && creating.is_none() {
@@ -279,8 +281,8 @@ impl<'a> RawStatus<'a> {
         let kind = stuck_kind(reason);
         let words = format!("container {}: {}", text_of(deciding), joined(reason, message));
         match (kind, creating) {
-            (StuckKind::Creating, Some(creating)) => stuck(kind, creating),
-            (StuckKind::Creating, None) if reason.is_empty() => None,
+            (StartProblemKind::Creating, Some(creating)) => stuck(kind, creating),
+            (StartProblemKind::Creating, None) if reason.is_empty() => None,
             (kind, _) => stuck(kind, words),
         }
     }
@@ -297,17 +299,17 @@ impl RawState<'_> {
 
 /// What a kubelet's reason for a container that waits comes to. Words that are not known are
 /// trouble: what goes well has only these three.
-fn stuck_kind(reason: &str) -> StuckKind {
+fn stuck_kind(reason: &str) -> StartProblemKind {
     match reason {
-        "" | "ContainerCreating" | "PodInitializing" => StuckKind::Creating,
+        "" | "ContainerCreating" | "PodInitializing" => StartProblemKind::Creating,
         "ErrImageNeverPull"
         | "ErrImagePull"
         | "ImageInspectError"
         | "ImagePullBackOff"
         | "InvalidImageName"
         | "RegistryUnavailable"
-        | "SignatureValidationFailed" => StuckKind::Image,
-        _ => StuckKind::Config,
+        | "SignatureValidationFailed" => StartProblemKind::Image,
+        _ => StartProblemKind::Config,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::wire::pod::{Text, clipped};
 
 /// How much of a server's words is kept, in bytes.
@@ -82,7 +82,7 @@ pub fn refusal(
 #[must_use]
 pub fn unreadable(status: u16, problem: &str) -> Refusal {
     Refusal {
-        class: Class::Unknown,
+        class: RefusalClass::OutcomeUnknown,
         code: status,
         reason: String::new(),
         message: format!("the answer cannot be read: {problem}"),
@@ -110,8 +110,11 @@ impl RawApiStatus<'_> {
         let terminating = causes
             .iter()
             .any(|cause| cause.reason.as_ref().is_some_and(|r| r.0 == "NamespaceTerminating"));
-        let class =
-            if terminating { Class::NamespaceGone } else { class(code, &reason, &message, verb) };
+        let class = if terminating {
+            RefusalClass::NamespaceGone
+        } else {
+            class(code, &reason, &message, verb)
+        };
         Refusal { class, code, reason, message, retry_after_ms: retry_after_ms.max(told_ms) }
     }
 }
@@ -125,52 +128,52 @@ struct Row {
     words: &'static str,
     /// What was asked for; none: anything.
     verb: Option<Verb>,
-    class: Class,
+    class: RefusalClass,
 }
 
-const fn row(code: u16, reason: &'static str, words: &'static str, class: Class) -> Row {
+const fn row(code: u16, reason: &'static str, words: &'static str, class: RefusalClass) -> Row {
     Row { code, reason, words, verb: None, class }
 }
 
-const fn on_create(code: u16, words: &'static str, class: Class) -> Row {
+const fn on_create(code: u16, words: &'static str, class: RefusalClass) -> Row {
     Row { code, reason: "", words, verb: Some(Verb::Create), class }
 }
 
 /// The first row that matches counts. A 403 has no cause that a machine could read: words it is.
 const TABLE: &[Row] = &[
-    row(400, "", "", Class::Template),
-    row(401, "", "", Class::Unauthorized),
-    row(403, "", "exceeded quota", Class::Capacity),
-    row(403, "", "insufficient quota", Class::Capacity),
-    row(403, "", "status unknown for quota", Class::Transient),
-    row(403, "", "because it is being terminated", Class::NamespaceGone),
-    row(403, "", "cannot set blockOwnerDeletion", Class::Template),
-    row(403, "", "violates PodSecurity", Class::Template),
-    row(403, "", "error looking up service account", Class::Transient),
-    row(403, "", "forbidden: User \"", Class::Rights),
+    row(400, "", "", RefusalClass::Invalid),
+    row(401, "", "", RefusalClass::Unauthorized),
+    row(403, "", "exceeded quota", RefusalClass::Capacity),
+    row(403, "", "insufficient quota", RefusalClass::Capacity),
+    row(403, "", "status unknown for quota", RefusalClass::Transient),
+    row(403, "", "because it is being terminated", RefusalClass::NamespaceGone),
+    row(403, "", "cannot set blockOwnerDeletion", RefusalClass::Invalid),
+    row(403, "", "violates PodSecurity", RefusalClass::Invalid),
+    row(403, "", "error looking up service account", RefusalClass::Transient),
+    row(403, "", "forbidden: User \"", RefusalClass::Forbidden),
     // LimitRange, "must specify", PriorityClass, whatever a webhook thinks of it.
-    on_create(403, "", Class::Template),
-    row(403, "", "", Class::Rights),
-    row(404, "", "", Class::NotFound),
-    on_create(405, "", Class::Template),
-    row(405, "", "", Class::Rights),
-    row(409, "AlreadyExists", "", Class::Exists),
+    on_create(403, "", RefusalClass::Invalid),
+    row(403, "", "", RefusalClass::Forbidden),
+    row(404, "", "", RefusalClass::NotFound),
+    on_create(405, "", RefusalClass::Invalid),
+    row(405, "", "", RefusalClass::Forbidden),
+    row(409, "AlreadyExists", "", RefusalClass::Exists),
     // The quota's own bookkeeping lost a race, three times.
-    on_create(409, "on resourcequotas", Class::Transient),
-    row(409, "", "", Class::Conflict),
-    row(410, "", "", Class::Expired),
-    row(413, "", "", Class::Template),
-    row(415, "", "", Class::Template),
-    row(422, "", "", Class::Template),
-    row(429, "", "", Class::Throttled),
+    on_create(409, "on resourcequotas", RefusalClass::Transient),
+    row(409, "", "", RefusalClass::Conflict),
+    row(410, "", "", RefusalClass::Expired),
+    row(413, "", "", RefusalClass::Invalid),
+    row(415, "", "", RefusalClass::Invalid),
+    row(422, "", "", RefusalClass::Invalid),
+    row(429, "", "", RefusalClass::Throttled),
     // Refused before it was looked at. All other 5xx may come after the deed.
-    row(503, "", "", Class::Transient),
+    row(503, "", "", RefusalClass::Transient),
     // An ERROR event may leave its code out.
-    row(0, "Expired", "", Class::Expired),
-    row(0, "Gone", "", Class::Expired),
+    row(0, "Expired", "", RefusalClass::Expired),
+    row(0, "Gone", "", RefusalClass::Expired),
 ];
 
-fn class(code: u16, reason: &str, message: &str, verb: Verb) -> Class {
+fn class(code: u16, reason: &str, message: &str, verb: Verb) -> RefusalClass {
     let found = TABLE.iter().find(|row| {
         row.code == code
             && (row.reason.is_empty() || row.reason == reason)
@@ -179,21 +182,21 @@ fn class(code: u16, reason: &str, message: &str, verb: Verb) -> Class {
     });
     match found {
         Some(row) => row.class,
-        None if (400..500).contains(&code) && code != 408 => Class::Template,
-        None => Class::Unknown,
+        None if (400..500).contains(&code) && code != 408 => RefusalClass::Invalid,
+        None => RefusalClass::OutcomeUnknown,
     }
 }
 
 /// An answer that is no Status comes from something between us and the server: it proves nothing
 /// about the object (a 404 of a proxy is no pod gone), and a 5xx may come after the deed.
-fn class_without_status(code: u16) -> Class {
+fn class_without_status(code: u16) -> RefusalClass {
     match code {
-        401 => Class::Unauthorized,
-        403 => Class::Rights,
-        413 => Class::Template,
-        429 => Class::Throttled,
-        300..=399 | 404 => Class::Transient,
-        _ => Class::Unknown,
+        401 => RefusalClass::Unauthorized,
+        403 => RefusalClass::Forbidden,
+        413 => RefusalClass::Invalid,
+        429 => RefusalClass::Throttled,
+        300..=399 | 404 => RefusalClass::Transient,
+        _ => RefusalClass::OutcomeUnknown,
     }
 }
 
@@ -217,34 +220,34 @@ mod tests {
 
     #[test]
     fn answers_of_a_real_server() {
-        use Class::*;
+        use RefusalClass::*;
         use Verb::*;
         let table = [
-            (captured!("400-bad-json"), Create, Template),
-            (captured!("400-name-mismatch"), Create, Template),
+            (captured!("400-bad-json"), Create, Invalid),
+            (captured!("400-name-mismatch"), Create, Invalid),
             (captured!("401"), List, Unauthorized),
-            (captured!("403-limit-range"), Create, Template),
+            (captured!("403-limit-range"), Create, Invalid),
             (captured!("403-namespace-terminating"), Create, NamespaceGone),
-            (captured!("403-priority-class"), Create, Template),
+            (captured!("403-priority-class"), Create, Invalid),
             (captured!("403-quota-exceeded"), Create, Capacity),
-            (captured!("403-quota-must-specify"), Create, Template),
-            (captured!("403-rbac-create"), Create, Rights),
-            (captured!("403-rbac-delete"), Delete, Rights),
-            (captured!("403-rbac-lease"), Get, Rights),
-            (captured!("403-rbac-list"), List, Rights),
+            (captured!("403-quota-must-specify"), Create, Invalid),
+            (captured!("403-rbac-create"), Create, Forbidden),
+            (captured!("403-rbac-delete"), Delete, Forbidden),
+            (captured!("403-rbac-lease"), Get, Forbidden),
+            (captured!("403-rbac-list"), List, Forbidden),
             (captured!("404-delete"), Delete, NotFound),
             (captured!("404-namespace"), Create, NotFound),
             (captured!("404-pod"), Get, NotFound),
-            (captured!("405-method"), Patch, Rights),
+            (captured!("405-method"), Patch, Forbidden),
             (captured!("409-being-deleted"), Create, Exists),
             (captured!("409-exists"), Create, Exists),
             (captured!("409-lease-version"), Update, Conflict),
             (captured!("409-uid-precondition"), Delete, Conflict),
             (captured!("410-continue"), List, Expired),
-            (captured!("413-too-large"), Create, Template),
-            (captured!("415-media-type"), Create, Template),
-            (captured!("422-invalid"), Create, Template),
-            (captured!("504-version-too-large"), List, Unknown),
+            (captured!("413-too-large"), Create, Invalid),
+            (captured!("415-media-type"), Create, Invalid),
+            (captured!("422-invalid"), Create, Invalid),
+            (captured!("504-version-too-large"), List, OutcomeUnknown),
         ];
         for ((name, body), verb, wanted) in table {
             let code: u16 = name[..3].parse().unwrap();
@@ -255,82 +258,87 @@ mod tests {
     }
 
     /// As the server's source words them; our old server cannot be made to say them.
-    const HARD_TO_PROVOKE: &[(u16, &str, &str, Class)] = &[
+    const HARD_TO_PROVOKE: &[(u16, &str, &str, RefusalClass)] = &[
         (
             403,
             "Forbidden",
             "pods \"x\" is forbidden: status unknown for quota: compute, resources: pods",
-            Class::Transient,
+            RefusalClass::Transient,
         ),
         (
             403,
             "Forbidden",
             "pods \"x\" is forbidden: insufficient quota to consume: pods",
-            Class::Capacity,
+            RefusalClass::Capacity,
         ),
         (
             403,
             "Forbidden",
             "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
-            Class::Template,
+            RefusalClass::Invalid,
         ),
         (
             403,
             "Forbidden",
             "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
-            Class::Transient,
+            RefusalClass::Transient,
         ),
         (
             403,
             "Forbidden",
             "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
-            Class::Template,
+            RefusalClass::Invalid,
         ),
         (
             403,
             "Forbidden",
             "admission webhook \"w.example.com\" denied the request: no",
-            Class::Template,
+            RefusalClass::Invalid,
         ),
         (
             409,
             "Conflict",
             "Operation cannot be fulfilled on resourcequotas \"compute\": the object has been modified; please apply your changes to the latest version and try again",
-            Class::Transient,
+            RefusalClass::Transient,
         ),
         (
             429,
             "TooManyRequests",
             "the server has received too many requests and has asked us to try again later",
-            Class::Throttled,
+            RefusalClass::Throttled,
         ),
         (
             500,
             "InternalError",
             "Internal error occurred: failed calling webhook \"w\": timeout",
-            Class::Unknown,
+            RefusalClass::OutcomeUnknown,
         ),
         (
             500,
             "InternalError",
             "Internal error occurred: resource quota evaluation timed out",
-            Class::Unknown,
+            RefusalClass::OutcomeUnknown,
         ),
         (
             500,
             "ServerTimeout",
             "the server cannot complete the requested operation at this time",
-            Class::Unknown,
+            RefusalClass::OutcomeUnknown,
         ),
         (
             503,
             "ServiceUnavailable",
             "the server is currently unable to handle the request",
-            Class::Transient,
+            RefusalClass::Transient,
         ),
-        (504, "Timeout", "request did not complete within the allotted timeout", Class::Unknown),
-        (418, "Teapot", "no", Class::Template),
-        (408, "Timeout", "no", Class::Unknown),
+        (
+            504,
+            "Timeout",
+            "request did not complete within the allotted timeout",
+            RefusalClass::OutcomeUnknown,
+        ),
+        (418, "Teapot", "no", RefusalClass::Invalid),
+        (408, "Timeout", "no", RefusalClass::OutcomeUnknown),
     ];
 
     #[test]
@@ -349,16 +357,16 @@ mod tests {
     fn what_is_no_status_proves_nothing() {
         let html = b"<html><h1>Bad gateway</h1></html>";
         let table = [
-            (404, Class::Transient),
-            (409, Class::Unknown),
-            (410, Class::Unknown),
-            (429, Class::Throttled),
-            (302, Class::Transient),
-            (500, Class::Unknown),
-            (502, Class::Unknown),
-            (503, Class::Unknown),
-            (401, Class::Unauthorized),
-            (403, Class::Rights),
+            (404, RefusalClass::Transient),
+            (409, RefusalClass::OutcomeUnknown),
+            (410, RefusalClass::OutcomeUnknown),
+            (429, RefusalClass::Throttled),
+            (302, RefusalClass::Transient),
+            (500, RefusalClass::OutcomeUnknown),
+            (502, RefusalClass::OutcomeUnknown),
+            (503, RefusalClass::OutcomeUnknown),
+            (401, RefusalClass::Unauthorized),
+            (403, RefusalClass::Forbidden),
         ];
         for (code, wanted) in table {
             for json in [true, false] {
@@ -368,12 +376,16 @@ mod tests {
             }
         }
         let got = refusal(404, None, true, br#"{"kind":"Pod"}"#, Verb::Get);
-        assert_eq!(got.class, Class::Transient);
+        assert_eq!(got.class, RefusalClass::Transient);
     }
 
     #[test]
     fn an_event_without_a_code_is_sorted_by_its_reason() {
-        let table = [("Expired", Class::Expired), ("Gone", Class::Expired), ("", Class::Unknown)];
+        let table = [
+            ("Expired", RefusalClass::Expired),
+            ("Gone", RefusalClass::Expired),
+            ("", RefusalClass::OutcomeUnknown),
+        ];
         for (reason, wanted) in table {
             let body = format!(r#"{{"kind":"Status","reason":"{reason}"}}"#);
             let status: RawApiStatus<'_> = serde_json::from_str(&body).unwrap();

@@ -126,7 +126,7 @@ struct RawLine<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::model::refusal::Class;
+    use crate::core::model::refusal::RefusalClass;
 
     const SESSION: &str = include_str!("../../fixtures/watch/session.jsonl");
     const EXPIRED: &str = include_str!("../../fixtures/watch/expired.jsonl");
@@ -164,7 +164,7 @@ mod tests {
     fn an_error_event_is_a_refusal() {
         let line = read_line(EXPIRED.trim_end()).unwrap();
         let LineEvent::Error(refusal) = line.event else { panic!("{line:?}") };
-        assert_eq!((refusal.class, refusal.code), (Class::Expired, 410));
+        assert_eq!((refusal.class, refusal.code), (RefusalClass::Expired, 410));
         assert_eq!(refusal.message, "too old resource version: 1 (104)");
     }
 

@@ -11,12 +11,12 @@ use posse::core::model::event::{Event, LossReason};
 use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::model::input::{Input, List, ListSource, PodEvent, Seen};
 use posse::core::model::pod::{ContainerState, End, Phase, Pod};
-use posse::core::model::refusal::{Class, Refusal};
+use posse::core::model::refusal::{Refusal, RefusalClass};
 use posse::core::model::status::GroupStatus;
 use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
 use posse::core::policy::settings::{FailureLimit, GroupSpec, Policy};
-use posse::core::reconciler::{Identity, Reconciler};
+use posse::core::reconciler::{InstanceIdentity, Reconciler};
 
 pub const PREFIX: &str = "app-x-exec-";
 
@@ -29,7 +29,7 @@ pub fn policy() -> Policy {
     Policy { failures_app: FailureLimit::Off, ..Policy::default() }
 }
 
-pub fn refusal(class: Class, code: u16) -> Refusal {
+pub fn refusal(class: RefusalClass, code: u16) -> Refusal {
     let (reason, message) = (String::new(), "the server's own words".to_owned());
     Refusal { class, code, reason, message, retry_after_ms: None }
 }
@@ -53,7 +53,7 @@ pub struct Run {
 impl Run {
     /// A run whose first LIST is still to come.
     pub fn unlisted(policy: Policy, groups: Vec<GroupSpec>) -> Self {
-        let identity = Identity {
+        let identity = InstanceIdentity {
             pod_prefix: PREFIX.to_owned(),
             owner: None,
             id_high_water: 0,

@@ -4,7 +4,7 @@
 use posse::core::model::action::{Action, Patch};
 use posse::core::model::ids::Uid;
 use posse::core::model::input::{Foreign, Input, List, ListSource, Seen};
-use posse::core::model::refusal::{Class, Refusal};
+use posse::core::model::refusal::{Refusal, RefusalClass};
 
 use super::check::{Check, Verdict};
 use super::cluster::CreateError;
@@ -45,7 +45,7 @@ impl World {
         match fault {
             None => self.after(ms, Happening::Execute(request)),
             Some(Fault::LoseBefore) => {
-                self.answer(request, timeout, Err(refused(Class::Unknown, 0)))
+                self.answer(request, timeout, Err(refused(RefusalClass::OutcomeUnknown, 0)))
             }
             Some(Fault::LoseAfter | Fault::LateCommit) => {
                 let late = if fault == Some(Fault::LateCommit) { 50_000 } else { 1 };
@@ -59,18 +59,18 @@ impl World {
                 }
                 self.after(commit, Happening::Execute(twin));
                 let heard = if fault == Some(Fault::LateCommit) { timeout } else { timeout + ms };
-                self.answer(request, heard, Err(refused(Class::Unknown, 500)));
+                self.answer(request, heard, Err(refused(RefusalClass::OutcomeUnknown, 500)));
             }
             Some(Fault::Throttle) => {
-                let mut refusal = refused(Class::Throttled, 429);
+                let mut refusal = refused(RefusalClass::Throttled, 429);
                 refusal.retry_after_ms = self.rng.chance(50).then(|| 1_000 * self.rng.below(6));
                 self.answer(request, ms, Err(refusal));
             }
             Some(Fault::Unauthorized) => {
-                self.answer(request, ms, Err(refused(Class::Unauthorized, 401)));
+                self.answer(request, ms, Err(refused(RefusalClass::Unauthorized, 401)));
             }
             Some(Fault::Unavailable) => {
-                self.answer(request, ms, Err(refused(Class::Transient, 503)));
+                self.answer(request, ms, Err(refused(RefusalClass::Transient, 503)));
             }
         }
     }
@@ -163,7 +163,7 @@ impl World {
                 let found = self.cluster.pods.get(name.as_str());
                 let answer = match found {
                     Some(stored) if stored.pod.uid == uid => Ok(vec!["last words".to_owned()]),
-                    _ => Err(refusal(Class::NotFound, 404, "not found")),
+                    _ => Err(refusal(RefusalClass::NotFound, 404, "not found")),
                 };
                 Input::LogRead { uid, answer }
             }
@@ -189,8 +189,8 @@ impl World {
     fn patch(&mut self, uid: &Uid, name: &str, patch: Patch) -> Result<(), Refusal> {
         let found = self.cluster.pods.get(name).map(|s| s.pod.uid.clone());
         match found {
-            None => Err(refusal(Class::NotFound, 404, "not found")),
-            Some(other) if other != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            None => Err(refusal(RefusalClass::NotFound, 404, "not found")),
+            Some(other) if other != *uid => Err(refusal(RefusalClass::Conflict, 409, "other uid")),
             Some(_) => {
                 let now_s = self.now / 1_000;
                 self.cluster.update(uid, |pod| match patch {
@@ -210,7 +210,7 @@ impl World {
     ) -> Result<Seen, Refusal> {
         let name = format!("{PREFIX}{id}");
         if self.rng.chance(self.profile.refuse_template) {
-            return Err(refusal(Class::Template, 422, "invalid"));
+            return Err(refusal(RefusalClass::Invalid, 422, "invalid"));
         }
         let is_labelled = !self.rng.chance(self.profile.strip);
         match self.cluster.create(&name, id, group, slot, (is_labelled, false)) {
@@ -222,8 +222,8 @@ impl World {
                     Seen::Foreign(Foreign { name, uid: pod.uid })
                 })
             }
-            Err(CreateError::Exists) => Err(refusal(Class::Exists, 409, "already exists")),
-            Err(CreateError::Quota) => Err(refusal(Class::Capacity, 403, "exceeded quota")),
+            Err(CreateError::Exists) => Err(refusal(RefusalClass::Exists, 409, "already exists")),
+            Err(CreateError::Quota) => Err(refusal(RefusalClass::Capacity, 403, "exceeded quota")),
         }
     }
 
@@ -236,7 +236,7 @@ impl World {
         let found = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
         match found {
             None => Err(not_found()),
-            Some(pod) if pod.uid != *uid => Err(refusal(Class::Conflict, 409, "other uid")),
+            Some(pod) if pod.uid != *uid => Err(refusal(RefusalClass::Conflict, 409, "other uid")),
             Some(_) if is_forced => {
                 self.cluster.remove(uid);
                 Ok(None)
@@ -251,10 +251,10 @@ impl World {
 }
 
 fn not_found() -> Refusal {
-    refusal(Class::NotFound, 404, "not found")
+    refusal(RefusalClass::NotFound, 404, "not found")
 }
 
-pub fn refusal(class: Class, code: u16, message: &str) -> Refusal {
+pub fn refusal(class: RefusalClass, code: u16, message: &str) -> Refusal {
     Refusal {
         class,
         code,

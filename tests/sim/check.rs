@@ -9,7 +9,7 @@ use posse::core::model::event::{Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid};
 use posse::core::model::input::{Input, PodEvent, Seen};
 use posse::core::model::pod::{Phase, Pod};
-use posse::core::model::refusal::Class;
+use posse::core::model::refusal::RefusalClass;
 use posse::core::model::status::State;
 use posse::core::model::stop::{StopOrder, StopResult};
 use posse::core::policy::settings::{GroupSpec, Replace, ScaleDown};
@@ -151,7 +151,9 @@ impl Check {
                     }
                 }
             }
-            Input::Created { id, answer: Err(refusal), .. } if refusal.class == Class::Unknown => {
+            Input::Created { id, answer: Err(refusal), .. }
+                if refusal.class == RefusalClass::OutcomeUnknown =>
+            {
                 let sent_at = self.posted.get(&id.0).copied().unwrap_or(0);
                 self.unknown.insert(id.0, sent_at);
             }
@@ -162,7 +164,7 @@ impl Check {
     pub fn after_input(&mut self, core: &Reconciler, input: &Input, _: &Cluster) -> Verdict {
         self.had_list |= core.had_first_list();
         if let Input::Deleted { uid, answer: Err(refusal) } = input
-            && matches!(refusal.class, Class::NotFound | Class::Conflict)
+            && matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Conflict)
             && self.n_restores == 0
         {
             self.told_gone.insert(uid.clone());
@@ -541,7 +543,7 @@ impl Check {
                 return fail(format!(
                     "{name}: {n} live of {target}, {n_going} going, {n_failed} failed, waiting \
                      {waiting:?}, {:?}, {:?}",
-                    group.counts, group.brake
+                    group.counts, group.throttle
                 ));
             }
             let capacity = group.counts.capacity();
@@ -615,7 +617,7 @@ impl Check {
                 return fail(format!("{name} is left and not named; {result:?}"));
             }
         }
-        if !order.spare_evidence && !result.evidence.is_empty() {
+        if !order.keep_failed && !result.evidence.is_empty() {
             return fail(format!("evidence was not asked for: {:?}", result.evidence));
         }
         if is_last && !result.remaining.is_empty() {

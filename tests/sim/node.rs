@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posse::core::model::ids::Uid;
 use posse::core::model::input::Seen;
-use posse::core::model::pod::{ContainerState, End, Phase, Pod, Stuck, StuckKind};
+use posse::core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
 use posse::core::model::rng::Rng;
 
 use super::cluster::{Cause, is_over};
@@ -80,14 +80,14 @@ impl World {
             Step::Bind => {
                 let is_bound = pod.node.is_some();
                 if !is_bound && self.rng.chance(self.profile.unschedulable) {
-                    return self.wait_unbound(uid, StuckKind::Unschedulable, 20 * ms);
+                    return self.wait_unbound(uid, StartProblemKind::Unschedulable, 20 * ms);
                 }
                 if !is_bound && self.trouble_rng.chance(self.profile.trouble.gated) {
-                    return self.wait_unbound(uid, StuckKind::Gated, 20 * ms);
+                    return self.wait_unbound(uid, StartProblemKind::Gated, 20 * ms);
                 }
                 let node = pod.node.clone().or_else(|| self.place(uid));
                 let Some(node) = node else {
-                    return self.wait_unbound(uid, StuckKind::Unschedulable, 5_000);
+                    return self.wait_unbound(uid, StartProblemKind::Unschedulable, 5_000);
                 };
                 if self.rng.chance(self.profile.stuck / 4) && !self.is_calm {
                     self.stuck.insert(uid.clone());
@@ -95,7 +95,7 @@ impl World {
                 let is_lost = self.stuck.contains(uid) && self.rng.chance(50);
                 let node = if is_lost { LOST_NODE.into() } else { node };
                 self.cluster.update(uid, |pod| {
-                    pod.stuck = stuck(StuckKind::Creating);
+                    pod.stuck = stuck(StartProblemKind::Creating);
                     pod.node = Some(node);
                 });
                 self.check.bound(uid, self.now);
@@ -135,7 +135,7 @@ impl World {
     }
 
     /// The scheduler says why it does not bind the pod, and tries again later.
-    fn wait_unbound(&mut self, uid: &Uid, kind: StuckKind, ms: u64) {
+    fn wait_unbound(&mut self, uid: &Uid, kind: StartProblemKind, ms: u64) {
         self.cluster.update(uid, |pod| pod.stuck = stuck(kind));
         self.check.unbound(uid, self.now);
         self.after(ms, Happening::Node(uid.clone(), Step::Bind));
@@ -161,10 +161,10 @@ impl World {
         let trouble = self.profile.trouble.clone();
         let rng = &mut self.trouble_rng;
         let kind = match (rng.chance(trouble.image_error), rng.chance(trouble.config_error)) {
-            (true, _) => StuckKind::Image,
-            (false, true) => StuckKind::Config,
-            (false, false) if rng.chance(trouble.stuck_start) => StuckKind::Creating,
-            (false, false) if self.is_on_bad_node(pod) => StuckKind::Creating,
+            (true, _) => StartProblemKind::Image,
+            (false, true) => StartProblemKind::Config,
+            (false, false) if rng.chance(trouble.stuck_start) => StartProblemKind::Creating,
+            (false, false) if self.is_on_bad_node(pod) => StartProblemKind::Creating,
             (false, false) => return false,
         };
         let ms = 5_000 + self.trouble_rng.below(20_000);
@@ -274,6 +274,6 @@ fn end(pod: &mut Pod, code: i32, reason: &str) {
     pod.end = Some(Box::new(end));
 }
 
-fn stuck(kind: StuckKind) -> Option<Box<Stuck>> {
-    Some(Box::new(Stuck { kind, words: format!("{kind:?}").into() }))
+fn stuck(kind: StartProblemKind) -> Option<Box<StartProblem>> {
+    Some(Box::new(StartProblem { kind, words: format!("{kind:?}").into() }))
 }

@@ -2,15 +2,17 @@
 //! its sweep, on a server that refuses, answers late or not at all; they are killed, they stand still,
 //! their pods fail or vanish. One holds at a time, and nobody's executors go but those of the dead.
 
-use posse::core::machines::lease::{self, Fate, Identity, LeaseMachine, LeaseUpdate, Record};
-use posse::core::machines::orphan_cleanup::{self, Sweep};
+use posse::core::machines::lease::{
+    self, HolderState, LeaseIdentity, LeaseMachine, LeaseUpdate, Record,
+};
+use posse::core::machines::orphan_cleanup::{self, OrphanCleanup};
 use posse::core::model::ids::Uid;
 use posse::core::model::pod::OwnerPod;
 use posse::core::model::pod::Phase;
-use posse::core::model::refusal::{Class, Refusal};
+use posse::core::model::refusal::{Refusal, RefusalClass};
 use posse::core::model::rng::Rng;
 use posse::core::model::time::Millis;
-use posse::core::policy::orphans::{Leftover, Owner};
+use posse::core::policy::orphans::{OrphanCandidate, OwnerState};
 
 const TICK_MS: u64 = 100;
 const MINUTE_MS: u64 = 60_000;
@@ -25,7 +27,7 @@ const WALL_MS: i64 = 1_767_225_600_000;
 struct DriverPod {
     name: String,
     uid: Uid,
-    state: Owner,
+    state: OwnerState,
 }
 
 /// What a machine has asked for and not heard of.
@@ -49,11 +51,11 @@ enum Fault {
 struct Process {
     driver: usize,
     instance: String,
-    identity: Identity,
+    identity: LeaseIdentity,
     lease: LeaseMachine,
-    sweep: Option<Sweep>,
-    lease_call: Option<(Call<lease::Step>, Option<LeaseAnswer>)>,
-    sweep_call: Option<(Call<orphan_cleanup::Step>, Option<SweepAnswer>)>,
+    sweep: Option<OrphanCleanup>,
+    lease_call: Option<(Call<lease::LeaseStep>, Option<LeaseAnswer>)>,
+    sweep_call: Option<(Call<orphan_cleanup::CleanupStep>, Option<SweepAnswer>)>,
     holds: bool,
     /// Somebody else has it, as it was told; its driver ends by then.
     ends_at: Option<u64>,
@@ -62,13 +64,13 @@ struct Process {
 }
 
 enum LeaseAnswer {
-    Read(Result<Option<(Record, Fate)>, Refusal>),
+    Read(Result<Option<(Record, HolderState)>, Refusal>),
     Written(Result<Record, Refusal>),
 }
 
 enum SweepAnswer {
-    Listed(Result<Vec<Leftover>, Refusal>),
-    Owner(Owner),
+    Listed(Result<Vec<OrphanCandidate>, Refusal>),
+    OwnerState(OwnerState),
     Deleted(Result<(), Refusal>),
 }
 
@@ -78,13 +80,13 @@ struct World {
     lease: Option<Record>,
     n_versions: u64,
     drivers: Vec<DriverPod>,
-    pods: Vec<Leftover>,
+    pods: Vec<OrphanCandidate>,
     n_pods: u64,
     processes: Vec<Process>,
     next_start: u64,
 }
 
-fn refusal(class: Class) -> Refusal {
+fn refusal(class: RefusalClass) -> Refusal {
     let message = "the simulation says so".to_owned();
     Refusal { class, code: 500, reason: String::new(), message, retry_after_ms: None }
 }
@@ -103,11 +105,11 @@ impl World {
             next_start: 0,
         };
         let states = [
-            Owner::Absent,
-            Owner::Found(Phase::Failed),
-            Owner::Found(Phase::Succeeded),
-            Owner::Found(Phase::Running),
-            Owner::Replaced,
+            OwnerState::Absent,
+            OwnerState::Found(Phase::Failed),
+            OwnerState::Found(Phase::Succeeded),
+            OwnerState::Found(Phase::Running),
+            OwnerState::Replaced,
         ];
         for state in states {
             let driver = world.make_driver(state);
@@ -118,7 +120,7 @@ impl World {
         world
     }
 
-    fn make_driver(&mut self, state: Owner) -> usize {
+    fn make_driver(&mut self, state: OwnerState) -> usize {
         let n = self.drivers.len();
         let (name, uid) = (format!("driver-{n}"), Uid::new(&format!("driver-uid-{n}")));
         self.drivers.push(DriverPod { name, uid, state });
@@ -134,7 +136,7 @@ impl World {
             let owner = OwnerPod { name: name.clone(), uid: uid.clone() };
             let instance = if is_owned { format!("i{driver}") } else { "away".to_owned() };
             let phase = phases[usize::try_from(self.rng.below(4)).unwrap()];
-            self.pods.push(Leftover {
+            self.pods.push(OrphanCandidate {
                 name: format!("a-{instance}-exec-{id}"),
                 uid: Uid::new(&format!("uid-{n}")),
                 app: Some("a".to_owned()),
@@ -149,7 +151,7 @@ impl World {
     fn make_heirloom(&mut self, i: usize) {
         self.n_pods += 1;
         let DriverPod { name, uid, .. } = &self.drivers[0];
-        self.pods.push(Leftover {
+        self.pods.push(OrphanCandidate {
             name: format!("a-{}-exec-99", self.processes[i].instance),
             uid: Uid::new(&format!("uid-{}", self.n_pods)),
             app: Some("a".to_owned()),
@@ -160,9 +162,9 @@ impl World {
     }
 
     fn start_process(&mut self) {
-        let driver = self.make_driver(Owner::Found(Phase::Running));
+        let driver = self.make_driver(OwnerState::Found(Phase::Running));
         let uid = self.drivers[driver].uid.to_string();
-        let identity = Identity::Pod { uid };
+        let identity = LeaseIdentity::Pod { uid };
         let rng = Rng::new(self.rng.next_u64());
         self.processes.push(Process {
             driver,
@@ -200,7 +202,8 @@ impl World {
                 0..4 => {
                     // Killed; its pod says so at once or is gone.
                     let is_gone = self.rng.chance(50);
-                    let state = if is_gone { Owner::Absent } else { Owner::Found(Phase::Failed) };
+                    let state =
+                        if is_gone { OwnerState::Absent } else { OwnerState::Found(Phase::Failed) };
                     let driver = self.processes[i].driver;
                     self.drivers[driver].state = state;
                     self.processes[i].is_over = true;
@@ -212,7 +215,7 @@ impl World {
         }
         // The driver of an older instance ends.
         if self.rng.below(4_000) == 0 {
-            self.drivers[3].state = Owner::Found(Phase::Succeeded);
+            self.drivers[3].state = OwnerState::Found(Phase::Succeeded);
         }
     }
 
@@ -227,18 +230,18 @@ impl World {
         Call { step, commit_at, answer_at: self.now + took, fault }
     }
 
-    fn commit_lease(&mut self, i: usize, step: &lease::Step) -> LeaseAnswer {
+    fn commit_lease(&mut self, i: usize, step: &lease::LeaseStep) -> LeaseAnswer {
         match step {
-            lease::Step::Read => LeaseAnswer::Read(Ok(self.lease.clone().map(|record| {
-                let holder = Identity::pod_uid(&record.holder);
+            lease::LeaseStep::Read => LeaseAnswer::Read(Ok(self.lease.clone().map(|record| {
+                let holder = LeaseIdentity::pod_uid(&record.holder);
                 let pod = self.drivers.iter().find(|driver| driver.uid.to_string() == holder);
                 let is_over = pod.is_some_and(|driver| driver.state.is_over());
-                (record, if is_over { Fate::Gone } else { Fate::Unknown })
+                (record, if is_over { HolderState::Gone } else { HolderState::Unknown })
             }))),
-            lease::Step::Write(record) => {
+            lease::LeaseStep::Write(record) => {
                 let there = self.lease.as_ref().map_or("", |lease| lease.version_text.as_str());
                 if there != record.version_text {
-                    return LeaseAnswer::Written(Err(refusal(Class::Conflict)));
+                    return LeaseAnswer::Written(Err(refusal(RefusalClass::Conflict)));
                 }
                 self.n_versions += 1;
                 let mut stored = record.clone();
@@ -251,23 +254,23 @@ impl World {
         }
     }
 
-    fn commit_sweep(&mut self, i: usize, step: &orphan_cleanup::Step) -> SweepAnswer {
+    fn commit_sweep(&mut self, i: usize, step: &orphan_cleanup::CleanupStep) -> SweepAnswer {
         match step {
-            orphan_cleanup::Step::List => {
+            orphan_cleanup::CleanupStep::List => {
                 let ours = self.processes[i].instance.clone();
                 let mut pods = self.pods.clone();
                 // A server that does not know the selector would give ours as well.
                 pods.retain(|pod| pod.instance.as_ref() != Some(&ours) || self.rng.chance(10));
                 SweepAnswer::Listed(Ok(pods))
             }
-            orphan_cleanup::Step::LookUp(named) => {
+            orphan_cleanup::CleanupStep::LookUp(named) => {
                 let found = self.drivers.iter().find(|driver| driver.uid == named.uid);
-                let state = found.map_or(Owner::Absent, |driver| driver.state.clone());
-                SweepAnswer::Owner(state)
+                let state = found.map_or(OwnerState::Absent, |driver| driver.state.clone());
+                SweepAnswer::OwnerState(state)
             }
-            orphan_cleanup::Step::Delete(pod) => {
+            orphan_cleanup::CleanupStep::Delete(pod) => {
                 let Some(at) = self.pods.iter().position(|there| there.uid == pod.uid) else {
-                    return SweepAnswer::Deleted(Err(refusal(Class::NotFound)));
+                    return SweepAnswer::Deleted(Err(refusal(RefusalClass::NotFound)));
                 };
                 let gone = self.pods.remove(at);
                 assert_ne!(gone.instance.as_ref(), Some(&self.processes[i].instance), "its own");
@@ -290,11 +293,11 @@ impl World {
             .take_if(|(call, answer)| answer.is_none() && call.commit_at <= self.now)
         {
             let answer = match call.fault {
-                Fault::NotSent => lost_lease(&call.step, Class::Transient),
+                Fault::NotSent => lost_lease(&call.step, RefusalClass::Transient),
                 Fault::No => self.commit_lease(i, &call.step),
                 Fault::Unheard => {
                     self.commit_lease(i, &call.step);
-                    lost_lease(&call.step, Class::Unknown)
+                    lost_lease(&call.step, RefusalClass::OutcomeUnknown)
                 }
             };
             self.processes[i].lease_call = Some((call, Some(answer)));
@@ -331,7 +334,7 @@ impl World {
         }
         if process.lease_call.is_none() {
             let step = process.lease.next(now, wall);
-            if matches!(step, lease::Step::Read | lease::Step::Write(_)) {
+            if matches!(step, lease::LeaseStep::Read | lease::LeaseStep::Write(_)) {
                 let call = self.call(step);
                 self.processes[i].lease_call = Some((call, None));
             }
@@ -348,7 +351,7 @@ impl World {
         {
             match answer {
                 Some(SweepAnswer::Listed(answer)) => sweep.on_listed(answer, now),
-                Some(SweepAnswer::Owner(state)) => sweep.on_owner(state),
+                Some(SweepAnswer::OwnerState(state)) => sweep.on_owner(state),
                 Some(SweepAnswer::Deleted(answer)) => sweep.on_deleted(answer),
                 None => {}
             }
@@ -356,7 +359,10 @@ impl World {
         while sweep.news().is_some() {}
         if process.sweep_call.is_none() && !process.is_over {
             let step = sweep.next(now);
-            if !matches!(step, orphan_cleanup::Step::Done | orphan_cleanup::Step::Wait { .. }) {
+            if !matches!(
+                step,
+                orphan_cleanup::CleanupStep::Done | orphan_cleanup::CleanupStep::Wait { .. }
+            ) {
                 let call = self.call(step);
                 self.processes[i].sweep_call = Some((call, None));
             }
@@ -392,14 +398,14 @@ impl World {
         if begins {
             let rng = Rng::new(self.rng.next_u64());
             let instance = self.processes[i].instance.clone();
-            self.processes[i].sweep = Some(Sweep::new(&instance, true, rng));
+            self.processes[i].sweep = Some(OrphanCleanup::new(&instance, true, rng));
             self.make_pods(driver, true);
             if self.rng.chance(30) {
                 self.make_heirloom(i);
             }
         }
         if is_over {
-            self.drivers[driver].state = Owner::Found(Phase::Failed);
+            self.drivers[driver].state = OwnerState::Found(Phase::Failed);
         }
     }
 
@@ -435,20 +441,22 @@ impl World {
     }
 }
 
-fn lost_lease(step: &lease::Step, class: Class) -> LeaseAnswer {
+fn lost_lease(step: &lease::LeaseStep, class: RefusalClass) -> LeaseAnswer {
     match step {
-        lease::Step::Read => LeaseAnswer::Read(Err(refusal(class))),
+        lease::LeaseStep::Read => LeaseAnswer::Read(Err(refusal(class))),
         _ => LeaseAnswer::Written(Err(refusal(class))),
     }
 }
 
-fn lost_sweep(step: &orphan_cleanup::Step) -> SweepAnswer {
+fn lost_sweep(step: &orphan_cleanup::CleanupStep) -> SweepAnswer {
     match step {
-        orphan_cleanup::Step::List => SweepAnswer::Listed(Err(refusal(Class::Transient))),
-        orphan_cleanup::Step::LookUp(_) => {
-            SweepAnswer::Owner(Owner::Unknown("no answer".to_owned()))
+        orphan_cleanup::CleanupStep::List => {
+            SweepAnswer::Listed(Err(refusal(RefusalClass::Transient)))
         }
-        _ => SweepAnswer::Deleted(Err(refusal(Class::Unknown))),
+        orphan_cleanup::CleanupStep::LookUp(_) => {
+            SweepAnswer::OwnerState(OwnerState::Unknown("no answer".to_owned()))
+        }
+        _ => SweepAnswer::Deleted(Err(refusal(RefusalClass::OutcomeUnknown))),
     }
 }
 

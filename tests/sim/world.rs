@@ -7,12 +7,12 @@ use std::sync::Arc;
 use posse::core::model::action::Action;
 use posse::core::model::event::Event;
 use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
-use posse::core::model::input::{Input, List, ListSource, Mark, PodEvent};
+use posse::core::model::input::{Input, List, ListSource, PodEvent, Watermark};
 use posse::core::model::rng::Rng;
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
 use posse::core::policy::settings::{GroupSpec, Policy};
-use posse::core::reconciler::{Identity, Reconciler};
+use posse::core::reconciler::{InstanceIdentity, Reconciler};
 
 use super::check::{Check, Verdict};
 use super::cluster::Cluster;
@@ -43,7 +43,7 @@ pub enum Happening {
     Lease(bool),
     ListIn { gen_: u32, stream: Option<u64>, list: Box<List> },
     ListSent { gen_: u32, stream: Option<u64>, source: ListSource },
-    ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, asked: Mark },
+    ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, asked: Watermark },
     Node(Uid, Step),
     NodeLoss,
     Noise,
@@ -342,8 +342,8 @@ impl World {
             Happening::Foreign => self.squat(),
             Happening::Stop => {
                 let keep = self.profile.keep;
-                let spare_evidence = self.rng.chance(50);
-                self.stop(StopOrder { keep, spare_evidence });
+                let keep_failed = self.rng.chance(50);
+                self.stop(StopOrder { keep, keep_failed });
             }
             Happening::Calm => {
                 self.is_calm = true;
@@ -373,7 +373,7 @@ impl World {
                         self.after(10, Happening::Node(uid, Step::Gone));
                     }
                 }
-                self.stop(StopOrder { keep: false, spare_evidence: false });
+                self.stop(StopOrder { keep: false, keep_failed: false });
             }
             Happening::Answer(..)
             | Happening::Driver
@@ -395,7 +395,7 @@ impl World {
         }
         self.gen_ += 1;
         let kept = self.profile.is_high_water_kept;
-        let identity = Identity {
+        let identity = InstanceIdentity {
             pod_prefix: PREFIX.to_owned(),
             owner: None,
             id_high_water: if kept { self.cluster.high_water } else { 0 },
@@ -555,7 +555,7 @@ impl World {
         self.after(ms, Happening::ListSent { gen_, stream: Some(number), source });
     }
 
-    pub fn take_list(&mut self, stream: Option<u64>, source: ListSource, asked: Mark) {
+    pub fn take_list(&mut self, stream: Option<u64>, source: ListSource, asked: Watermark) {
         let gen_ = self.gen_;
         let ms = 1 + self.rng.below(self.profile.answer_ms);
         if self.rng.chance(self.profile.list_expired) {

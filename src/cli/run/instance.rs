@@ -9,9 +9,9 @@ use log::{debug, warn};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::rights;
 use crate::cli::run::Run;
-use crate::core::machines::lease::{Release, Scope};
+use crate::core::machines::lease::{LeaseRelease, LeaseScope};
 use crate::core::model::ids::ExecutorId;
-use crate::core::model::refusal::Class;
+use crate::core::model::refusal::RefusalClass;
 use crate::core::model::rng::Rng;
 use crate::kube::owner::DriverPod;
 use crate::runtime::engine::START_TIMEOUT_MS;
@@ -74,7 +74,7 @@ impl Run<'_> {
             }
             Err(failure) => {
                 if let Some(application) = application {
-                    application.stop(Release::Delete, ABANDON_TIMEOUT);
+                    application.stop(LeaseRelease::Delete, ABANDON_TIMEOUT);
                 }
                 Err(failure)
             }
@@ -88,7 +88,7 @@ impl Run<'_> {
         ears: &Ears<'_>,
         rng: &mut Rng,
     ) -> Result<LeaseHandle, Failure> {
-        match self.take_lease(Scope::Application, selection, ears, rng)? {
+        match self.take_lease(LeaseScope::Application, selection, ears, rng)? {
             Ok((lease, _)) => Ok(lease),
             Err(message) => {
                 rights::advise(&self.server.http, &self.ground.namespace);
@@ -107,7 +107,7 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Result<Instance, Failure> {
         if self.settings.lease {
-            match self.take_lease(Scope::Instance, &selection, ears, rng)? {
+            match self.take_lease(LeaseScope::Instance, &selection, ears, rng)? {
                 Ok((lease, id_high_water)) => {
                     let is_named = self.settings.instance.is_some();
                     let is_new = !is_named && self.ground.owner.is_none();
@@ -126,7 +126,7 @@ impl Run<'_> {
     /// The Lease and its id high water, or what the server says where we have no right to it.
     fn take_lease(
         &self,
-        scope: Scope,
+        scope: LeaseScope,
         selection: &Selection,
         ears: &Ears<'_>,
         rng: &mut Rng,
@@ -170,7 +170,7 @@ impl Run<'_> {
             }
         };
         // A request that takes it may be under way.
-        if !handle.stop(Release::Delete, ABANDON_TIMEOUT) {
+        if !handle.stop(LeaseRelease::Delete, ABANDON_TIMEOUT) {
             debug!("the lease of {} may be left behind", selection.pod_prefix());
         }
         refused
@@ -205,7 +205,7 @@ impl Run<'_> {
                 let ids = IdKeeper::DriverPod(pod);
                 Ok(Instance { selection, ids, id_high_water, is_new: false })
             }
-            Err(refusal) if refusal.class == Class::Unknown => {
+            Err(refusal) if refusal.class == RefusalClass::OutcomeUnknown => {
                 let message = format!("the driver pod {}: {refusal}", owner.name);
                 Err(Failure::new(Code::Server, message))
             }
@@ -218,14 +218,14 @@ impl Run<'_> {
 }
 
 /// Somebody else has it, and lives.
-fn held_by(scope: Scope, selection: &Selection, holder: &str) -> Failure {
+fn held_by(scope: LeaseScope, selection: &Selection, holder: &str) -> Failure {
     let Selection { app, instance } = selection;
     let message = match scope {
-        Scope::Application => format!(
+        LeaseScope::Application => format!(
             "application {app} is held by {holder}, which is alive: end it, or run without \
              exclusive: true beside it"
         ),
-        Scope::Instance => format!(
+        LeaseScope::Instance => format!(
             "instance {instance} of application {app} is held by {holder}, which is alive or may \
              be: end it, or take another --instance"
         ),

@@ -14,11 +14,13 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::core::model::ids::Uid;
 use crate::core::model::pod::OwnerPod;
 use crate::core::model::pod::Phase;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::core::policy::backoff::delay_ms;
-use crate::core::policy::orphans::{Facts, Lease, Leftover, Owner, Verdict, judge};
+use crate::core::policy::orphans::{
+    LeaseAge, OrphanCandidate, OrphanFacts, OrphanVerdict, OwnerState, judge,
+};
 
 /// How long after a look at executors that somebody may still own the next one comes.
 pub const LOOK_AGAIN_MS: u64 = 30_000;
@@ -32,7 +34,7 @@ const BACKOFF_MS_MAX: u64 = 30_000;
 
 /// What becomes of executors whose driver is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Orphans {
+pub enum OrphanPolicy {
     /// They are removed.
     Delete,
     /// They are not looked at.
@@ -41,9 +43,9 @@ pub enum Orphans {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum CleanupStep {
     /// Delete exactly this pod; answer with `on_deleted`.
-    Delete(Leftover),
+    Delete(OrphanCandidate),
     /// Nothing any more.
     Done,
     /// Read the executors of all other instances; answer with `on_listed`.
@@ -56,7 +58,7 @@ pub enum Step {
 
 /// What a person is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum CleanupInput {
     /// So many of an instance stay, for this reason.
     Kept { instance: String, n: usize, why: String },
     /// The server refuses; `is_final`: it is not asked again.
@@ -67,17 +69,17 @@ pub enum News {
 
 /// The machine.
 #[derive(Debug)]
-pub struct Sweep {
+pub struct OrphanCleanup {
     /// The instance that is never touched.
     ours: String,
     /// The application is ours alone.
     is_exclusive: bool,
     /// Whose owners are still to be looked up: the last one's is next.
-    found: Vec<Leftover>,
+    found: Vec<OrphanCandidate>,
     /// Executors of one owner that is over.
-    to_delete: Vec<Leftover>,
+    to_delete: Vec<OrphanCandidate>,
     /// What has become of those of that owner, so far.
-    removed: Option<News>,
+    removed: Option<CleanupInput>,
     /// Deleted by us, and perhaps still on their way out.
     asked: BTreeSet<Uid>,
     /// Owners whose executors stay, as was told.
@@ -91,11 +93,11 @@ pub struct Sweep {
     /// When the first LIST was answered.
     began: Option<Millis>,
     n_failures: u32,
-    news: VecDeque<News>,
+    news: VecDeque<CleanupInput>,
     rng: Rng,
 }
 
-impl Sweep {
+impl OrphanCleanup {
     /// One that begins with a look. `is_exclusive`: no other driver of the application is to work.
     #[must_use]
     pub fn new(ours: &str, is_exclusive: bool, rng: Rng) -> Self {
@@ -121,34 +123,34 @@ impl Sweep {
     }
 
     /// What to do now.
-    pub fn next(&mut self, now: Millis) -> Step {
+    pub fn next(&mut self, now: Millis) -> CleanupStep {
         if self.is_done {
-            return Step::Done;
+            return CleanupStep::Done;
         }
         if let Some(pod) = self.to_delete.last() {
-            return Step::Delete(pod.clone());
+            return CleanupStep::Delete(pod.clone());
         }
         self.news.extend(self.removed.take());
         if let Some(owner) = self.found.last().and_then(|pod| pod.owner.clone()) {
-            return Step::LookUp(owner);
+            return CleanupStep::LookUp(owner);
         }
         if !self.must_list {
             self.end_round(now);
         }
         match (self.is_done, now < self.due_at) {
-            (true, _) => Step::Done,
-            (false, true) => Step::Wait { until: self.due_at },
-            (false, false) => Step::List,
+            (true, _) => CleanupStep::Done,
+            (false, true) => CleanupStep::Wait { until: self.due_at },
+            (false, false) => CleanupStep::List,
         }
     }
 
     /// The next thing to tell.
-    pub fn news(&mut self) -> Option<News> {
+    pub fn news(&mut self) -> Option<CleanupInput> {
         self.news.pop_front()
     }
 
     /// The executors of other instances were read.
-    pub fn on_listed(&mut self, answer: Result<Vec<Leftover>, Refusal>, now: Millis) {
+    pub fn on_listed(&mut self, answer: Result<Vec<OrphanCandidate>, Refusal>, now: Millis) {
         let pods = match answer {
             Ok(pods) => pods,
             Err(refusal) => {
@@ -167,30 +169,30 @@ impl Sweep {
     }
 
     /// What became of the owner that was asked about: its executors stay or go together.
-    pub fn on_owner(&mut self, state: Owner) {
+    pub fn on_owner(&mut self, state: OwnerState) {
         let Some(last) = self.found.last() else { return };
         let (owner, instance) = (last.owner.clone(), last.instance.clone());
         let (pods, others) =
             std::mem::take(&mut self.found).into_iter().partition(|pod| pod.owner == owner);
         self.found = others;
-        let pods: Vec<Leftover> = pods;
-        let facts = Facts {
+        let pods: Vec<OrphanCandidate> = pods;
+        let facts = OrphanFacts {
             owner: state,
             instance: instance.clone(),
             named: None,
             stale_ms: None,
-            lease: Lease::Absent,
+            lease: LeaseAge::Absent,
         };
         let instance = instance.unwrap_or_default();
         match judge(&facts) {
-            Verdict::Removable(why) => {
+            OrphanVerdict::Removable(why) => {
                 self.to_delete = pods;
-                self.removed = Some(News::Removed { instance, n: 0, why });
+                self.removed = Some(CleanupInput::Removed { instance, n: 0, why });
             }
-            Verdict::Kept(why) => {
+            OrphanVerdict::Kept(why) => {
                 self.is_undecided = true;
                 if owner.is_some_and(|owner| self.kept_told.insert(owner.uid)) {
-                    self.news.push_back(News::Kept { instance, n: pods.len(), why });
+                    self.news.push_back(CleanupInput::Kept { instance, n: pods.len(), why });
                 }
             }
         }
@@ -202,12 +204,13 @@ impl Sweep {
         match answer {
             Ok(()) => {
                 self.asked.insert(pod.uid);
-                if let Some(News::Removed { n, .. }) = &mut self.removed {
+                if let Some(CleanupInput::Removed { n, .. }) = &mut self.removed {
                     *n += 1;
                 }
             }
             // It went by itself, and another may have its name.
-            Err(refusal) if matches!(refusal.class, Class::Conflict | Class::NotFound) => {}
+            Err(refusal)
+                if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) => {}
             Err(refusal) => {
                 // The others would fare no better now; they are found again.
                 self.to_delete.clear();
@@ -217,12 +220,12 @@ impl Sweep {
     }
 
     fn on_refused(&mut self, refusal: Refusal) {
-        let is_final = refusal.class == Class::Rights;
+        let is_final = refusal.class == RefusalClass::Forbidden;
         self.is_done |= is_final;
         self.has_failed = true;
         // The same trouble again is no news.
         if is_final || self.n_failures == 0 {
-            self.news.push_back(News::Refused { refusal, is_final });
+            self.news.push_back(CleanupInput::Refused { refusal, is_final });
         }
     }
 
@@ -253,8 +256,8 @@ mod tests {
         OwnerPod { name: name.to_owned(), uid: Uid::new(&format!("uid-{name}")) }
     }
 
-    fn pod(instance: &str, id: u32, owner: Option<OwnerPod>, phase: Phase) -> Leftover {
-        Leftover {
+    fn pod(instance: &str, id: u32, owner: Option<OwnerPod>, phase: Phase) -> OrphanCandidate {
+        OrphanCandidate {
             name: format!("a-{instance}-exec-{id}"),
             uid: Uid::new(&format!("{instance}-{id}")),
             app: Some("a".to_owned()),
@@ -264,41 +267,41 @@ mod tests {
         }
     }
 
-    fn refusal(class: Class) -> Refusal {
+    fn refusal(class: RefusalClass) -> Refusal {
         let message = "no".to_owned();
         Refusal { class, code: 500, reason: String::new(), message, retry_after_ms: None }
     }
 
     /// Plays a round in which these are found, with these owners; the pods that were deleted.
     fn round(
-        sweep: &mut Sweep,
+        sweep: &mut OrphanCleanup,
         now: Millis,
-        pods: &[Leftover],
-        state: impl Fn(&OwnerPod) -> Owner,
-        answer: impl Fn(&Leftover) -> Result<(), Refusal>,
+        pods: &[OrphanCandidate],
+        state: impl Fn(&OwnerPod) -> OwnerState,
+        answer: impl Fn(&OrphanCandidate) -> Result<(), Refusal>,
     ) -> Vec<String> {
-        assert_eq!(sweep.next(now), Step::List);
+        assert_eq!(sweep.next(now), CleanupStep::List);
         sweep.on_listed(Ok(pods.to_vec()), now);
         let mut deleted = Vec::new();
         loop {
             match sweep.next(now) {
-                Step::LookUp(owner) => sweep.on_owner(state(&owner)),
-                Step::Delete(pod) => {
+                CleanupStep::LookUp(owner) => sweep.on_owner(state(&owner)),
+                CleanupStep::Delete(pod) => {
                     deleted.push(pod.name.clone());
                     sweep.on_deleted(answer(&pod));
                 }
-                Step::Done | Step::List | Step::Wait { .. } => return deleted,
+                CleanupStep::Done | CleanupStep::List | CleanupStep::Wait { .. } => return deleted,
             }
         }
     }
 
-    fn all_go(_: &Leftover) -> Result<(), Refusal> {
+    fn all_go(_: &OrphanCandidate) -> Result<(), Refusal> {
         Ok(())
     }
 
     #[test]
     fn only_what_is_nobodys_and_lives_goes() {
-        let mut sweep = Sweep::new("new", false, Rng::new(1));
+        let mut sweep = OrphanCleanup::new("new", false, Rng::new(1));
         let pods = [
             pod("old", 1, Some(owner("gone")), Phase::Running),
             pod("old", 2, Some(owner("gone")), Phase::Pending),
@@ -309,18 +312,20 @@ mod tests {
             pod("new", 1, Some(owner("gone")), Phase::Running),
         ];
         let state = |owner: &OwnerPod| match owner.name.as_str() {
-            "gone" => Owner::Absent,
-            "failed" => Owner::Found(Phase::Failed),
-            _ => Owner::Found(Phase::Running),
+            "gone" => OwnerState::Absent,
+            "failed" => OwnerState::Found(Phase::Failed),
+            _ => OwnerState::Found(Phase::Running),
         };
         let deleted = round(&mut sweep, Millis(5), &pods, state, all_go);
         assert_eq!(deleted, ["a-done-exec-1", "a-old-exec-2", "a-old-exec-1"]);
         let mut news = Vec::new();
         while let Some(one) = sweep.news() {
             news.push(match one {
-                News::Kept { instance, n, .. } => format!("{n} of {instance} stay"),
-                News::Removed { instance, n, why } => format!("{n} of {instance} go: {why}"),
-                News::Refused { refusal, .. } => refusal.to_string(),
+                CleanupInput::Kept { instance, n, .. } => format!("{n} of {instance} stay"),
+                CleanupInput::Removed { instance, n, why } => {
+                    format!("{n} of {instance} go: {why}")
+                }
+                CleanupInput::Refused { refusal, .. } => refusal.to_string(),
             });
         }
         let want = [
@@ -330,7 +335,7 @@ mod tests {
         ];
         assert_eq!(news, want);
         // Those on their way out are not deleted again, nor those that stay told again.
-        assert_eq!(sweep.next(Millis(6)), Step::Wait { until: Millis(5 + LOOK_AGAIN_MS) });
+        assert_eq!(sweep.next(Millis(6)), CleanupStep::Wait { until: Millis(5 + LOOK_AGAIN_MS) });
         let then = Millis(5 + LOOK_AGAIN_MS);
         assert_eq!(round(&mut sweep, then, &pods, state, all_go), [""; 0]);
         assert_eq!(sweep.news(), None);
@@ -339,17 +344,17 @@ mod tests {
     #[test]
     fn it_looks_again_while_somebody_may_own_them() {
         for (is_exclusive, n_rounds) in [(false, LOOKS_MAX), (true, 50)] {
-            let mut sweep = Sweep::new("new", is_exclusive, Rng::new(1));
+            let mut sweep = OrphanCleanup::new("new", is_exclusive, Rng::new(1));
             let pods = [pod("old", 1, Some(owner("lives")), Phase::Running)];
-            let lives = |_: &OwnerPod| Owner::Found(Phase::Running);
+            let lives = |_: &OwnerPod| OwnerState::Found(Phase::Running);
             let mut now = Millis::ZERO;
             for n in 1..n_rounds {
                 assert_eq!(round(&mut sweep, now, &pods, lives, all_go), [""; 0], "{n}");
                 now = now.after(LOOK_AGAIN_MS);
             }
-            let over = |_: &OwnerPod| Owner::Found(Phase::Failed);
+            let over = |_: &OwnerPod| OwnerState::Found(Phase::Failed);
             assert_eq!(round(&mut sweep, now, &pods, over, all_go), ["a-old-exec-1"]);
-            assert_eq!(sweep.next(now), Step::Done, "nobody is left");
+            assert_eq!(sweep.next(now), CleanupStep::Done, "nobody is left");
         }
     }
 
@@ -359,24 +364,27 @@ mod tests {
             pod("old", 1, Some(owner("gone")), Phase::Running),
             pod("old", 2, Some(owner("gone")), Phase::Running),
         ];
-        let gone = |_: &OwnerPod| Owner::Absent;
-        let mut sweep = Sweep::new("new", false, Rng::new(1));
-        sweep.on_listed(Err(refusal(Class::Rights)), Millis(1));
-        assert_eq!(sweep.next(Millis(1)), Step::Done);
-        let forbidden = refusal(Class::Rights);
-        assert_eq!(sweep.news(), Some(News::Refused { refusal: forbidden, is_final: true }));
+        let gone = |_: &OwnerPod| OwnerState::Absent;
+        let mut sweep = OrphanCleanup::new("new", false, Rng::new(1));
+        sweep.on_listed(Err(refusal(RefusalClass::Forbidden)), Millis(1));
+        assert_eq!(sweep.next(Millis(1)), CleanupStep::Done);
+        let forbidden = refusal(RefusalClass::Forbidden);
+        assert_eq!(
+            sweep.news(),
+            Some(CleanupInput::Refused { refusal: forbidden, is_final: true })
+        );
 
-        let mut sweep = Sweep::new("new", false, Rng::new(1));
-        let late = |_: &Leftover| Err(refusal(Class::Transient));
+        let mut sweep = OrphanCleanup::new("new", false, Rng::new(1));
+        let late = |_: &OrphanCandidate| Err(refusal(RefusalClass::Transient));
         assert_eq!(round(&mut sweep, Millis(1), &pods, gone, late).len(), 1);
-        let Step::Wait { until } = sweep.next(Millis(1)) else { panic!("no backoff") };
+        let CleanupStep::Wait { until } = sweep.next(Millis(1)) else { panic!("no backoff") };
         // One goes by itself meanwhile, and under its name another.
-        let other = |_: &Leftover| Err(refusal(Class::Conflict));
+        let other = |_: &OrphanCandidate| Err(refusal(RefusalClass::Conflict));
         assert_eq!(round(&mut sweep, until, &pods, gone, other).len(), 2);
         // What was on its way when its driver ended has come by now.
-        assert!(matches!(sweep.next(until), Step::Wait { .. }));
+        assert!(matches!(sweep.next(until), CleanupStep::Wait { .. }));
         let then = until.after(LATE_MS);
         assert_eq!(round(&mut sweep, then, &pods[1..], gone, all_go), ["a-old-exec-2"]);
-        assert_eq!(sweep.next(then), Step::Done);
+        assert_eq!(sweep.next(then), CleanupStep::Done);
     }
 }

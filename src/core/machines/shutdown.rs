@@ -1,13 +1,13 @@
 //! Owns the order in which a run ends: the driver first, with its grace, then the executors; and
 //! the code that it ends with. Kills nothing and deletes nothing itself.
 
-use crate::core::model::action::Verdict;
+use crate::core::model::action::RunVerdict;
 use crate::core::model::stop::{StopOrder, StopResult};
 use crate::core::model::time::Millis;
 
 /// What is to be done next for the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ShutdownStep {
     /// No executor is asked for from here on.
     HoldCreates,
     /// SIGKILL to the driver's process group.
@@ -22,10 +22,10 @@ pub enum Order {
 
 /// Why and how a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ShutdownOutcome {
     /// The driver's code as a shell tells it, where it ended by itself or by a signal passed on.
     pub driver: Option<u8>,
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<RunVerdict>,
     /// Another posse holds the instance.
     pub is_taken_over: bool,
     /// There was no time to see the executors go.
@@ -53,7 +53,7 @@ enum Phase {
 
 /// The end of a run, from the first reason for it to its outcome.
 #[derive(Clone, Debug)]
-pub struct Finish {
+pub struct Shutdown {
     phase: Phase,
     grace_ms: u64,
     keep: bool,
@@ -61,17 +61,17 @@ pub struct Finish {
     driver_code: Option<u8>,
     /// The driver was ended for the verdict's sake: its code tells nothing of its own.
     is_driver_ended_by_us: bool,
-    verdict: Option<Verdict>,
+    verdict: Option<RunVerdict>,
     signalled_at: Option<Millis>,
     is_signalled: bool,
-    outcome: Option<Outcome>,
+    outcome: Option<ShutdownOutcome>,
 }
 
 /// One wish for the end often comes twice: to the process and to its group. Later than this it is
 /// a second wish.
 const SAME_SIGNAL_MS: u64 = 200;
 
-impl Finish {
+impl Shutdown {
     /// A run that goes on. `keep`: executors are left at the end.
     #[must_use]
     pub fn new(grace_ms: u64, keep: bool) -> Self {
@@ -101,7 +101,7 @@ impl Finish {
     }
 
     /// Somebody asks for the end; the signal itself has been passed on to the driver.
-    pub fn on_signal(&mut self, now: Millis) -> Vec<Order> {
+    pub fn on_signal(&mut self, now: Millis) -> Vec<ShutdownStep> {
         let first = *self.signalled_at.get_or_insert(now);
         let is_same = self.phase != Phase::Running && now.since(first) < SAME_SIGNAL_MS;
         self.is_signalled |= self.phase == Phase::Running;
@@ -109,21 +109,21 @@ impl Finish {
             _ if is_same => Vec::new(),
             Phase::Running if self.has_driver => {
                 self.phase = Phase::DriverEnding { kill_at: now.after(self.grace_ms) };
-                vec![Order::HoldCreates]
+                vec![ShutdownStep::HoldCreates]
             }
             Phase::Running => self.begin_stop(),
             Phase::DriverEnding { .. } | Phase::DriverKilled | Phase::Stopping => {
                 self.phase = Phase::Hurrying;
                 self.is_driver_ended_by_us |= self.has_driver;
-                let kill = self.has_driver.then_some(Order::KillDriver);
-                kill.into_iter().chain([Order::LastDelete]).collect()
+                let kill = self.has_driver.then_some(ShutdownStep::KillDriver);
+                kill.into_iter().chain([ShutdownStep::LastDelete]).collect()
             }
             Phase::Hurrying | Phase::Over => Vec::new(),
         }
     }
 
     /// The driver has ended, with this code.
-    pub fn on_driver_ended(&mut self, code: u8) -> Vec<Order> {
+    pub fn on_driver_ended(&mut self, code: u8) -> Vec<ShutdownStep> {
         self.has_driver = false;
         self.driver_code = Some(code);
         match self.phase {
@@ -133,7 +133,7 @@ impl Finish {
     }
 
     /// A decision that ends the run.
-    pub fn on_verdict(&mut self, verdict: Verdict, now: Millis) -> Vec<Order> {
+    pub fn on_verdict(&mut self, verdict: RunVerdict, now: Millis) -> Vec<ShutdownStep> {
         if self.phase != Phase::Running {
             return Vec::new();
         }
@@ -143,7 +143,7 @@ impl Finish {
         }
         self.is_driver_ended_by_us = true;
         self.phase = Phase::DriverEnding { kill_at: now.after(self.grace_ms) };
-        vec![Order::HoldCreates, Order::TermDriver]
+        vec![ShutdownStep::HoldCreates, ShutdownStep::TermDriver]
     }
 
     /// The executors' end has come out like this.
@@ -152,17 +152,23 @@ impl Finish {
         let verdict = self.verdict.clone();
         let is_hurried = self.is_hurrying();
         let is_signalled = self.is_signalled;
-        self.outcome =
-            Some(Outcome { driver, verdict, is_taken_over, is_hurried, is_signalled, stop });
+        self.outcome = Some(ShutdownOutcome {
+            driver,
+            verdict,
+            is_taken_over,
+            is_hurried,
+            is_signalled,
+            stop,
+        });
         self.phase = Phase::Over;
     }
 
     /// What is due.
-    pub fn on_time(&mut self, now: Millis) -> Vec<Order> {
+    pub fn on_time(&mut self, now: Millis) -> Vec<ShutdownStep> {
         match self.phase {
             Phase::DriverEnding { kill_at } if kill_at <= now => {
                 self.phase = Phase::DriverKilled;
-                vec![Order::KillDriver]
+                vec![ShutdownStep::KillDriver]
             }
             Phase::DriverEnding { .. }
             | Phase::DriverKilled
@@ -195,21 +201,24 @@ impl Finish {
     /// True where the executors are left at the end.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        self.keep || matches!(self.verdict, Some(Verdict::TakenOver { .. }))
+        self.keep || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
     }
 
     /// How the run ended; none while it goes on.
     #[must_use]
-    pub fn outcome(&self) -> Option<&Outcome> {
+    pub fn outcome(&self) -> Option<&ShutdownOutcome> {
         self.outcome.as_ref()
     }
 
-    fn begin_stop(&mut self) -> Vec<Order> {
+    fn begin_stop(&mut self) -> Vec<ShutdownStep> {
         self.phase = Phase::Stopping;
         // However a driver ends that was told to: that is no failure of the application's.
         let has_failed = self.driver_code.is_some_and(|code| code != 0 && !self.is_signalled)
-            || matches!(self.verdict, Some(Verdict::BudgetSpent(_) | Verdict::DriverSilent { .. }));
-        vec![Order::Stop(StopOrder { keep: self.keeps(), spare_evidence: has_failed })]
+            || matches!(
+                self.verdict,
+                Some(RunVerdict::BudgetSpent(_) | RunVerdict::DriverSilent { .. })
+            );
+        vec![ShutdownStep::Stop(StopOrder { keep: self.keeps(), keep_failed: has_failed })]
     }
 }
 
@@ -218,11 +227,12 @@ mod tests {
     use super::*;
     use crate::core::model::event::Budget;
 
-    const STOP: Order = Order::Stop(StopOrder { keep: false, spare_evidence: false });
-    const STOP_FAILED: Order = Order::Stop(StopOrder { keep: false, spare_evidence: true });
+    const STOP: ShutdownStep = ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false });
+    const STOP_FAILED: ShutdownStep =
+        ShutdownStep::Stop(StopOrder { keep: false, keep_failed: true });
 
-    fn finish(has_driver: bool) -> Finish {
-        let mut finish = Finish::new(15_000, false);
+    fn finish(has_driver: bool) -> Shutdown {
+        let mut finish = Shutdown::new(15_000, false);
         if has_driver {
             finish.on_driver_started();
         }
@@ -245,8 +255,8 @@ mod tests {
     fn the_driver_ends_before_the_executors() {
         let mut finish = finish(true);
         assert_eq!(finish.on_driver_ended(0), [STOP]);
-        let mut finish = Finish { keep: true, ..self::finish(true) };
-        let stop = Order::Stop(StopOrder { keep: true, spare_evidence: true });
+        let mut finish = Shutdown { keep: true, ..self::finish(true) };
+        let stop = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true });
         assert_eq!(finish.on_driver_ended(3), [stop]);
         finish.on_stopped(nothing_left(), false);
         assert_eq!(finish.outcome().expect("it is over").driver, Some(3));
@@ -255,10 +265,10 @@ mod tests {
     #[test]
     fn a_driver_that_does_not_end_is_killed_after_its_grace() {
         let mut finish = finish(true);
-        assert_eq!(finish.on_signal(Millis(1_000)), [Order::HoldCreates]);
+        assert_eq!(finish.on_signal(Millis(1_000)), [ShutdownStep::HoldCreates]);
         assert_eq!(finish.next_deadline(), Some(Millis(16_000)));
         assert_eq!(finish.on_time(Millis(15_999)), []);
-        assert_eq!(finish.on_time(Millis(16_000)), [Order::KillDriver]);
+        assert_eq!(finish.on_time(Millis(16_000)), [ShutdownStep::KillDriver]);
         assert_eq!(finish.on_time(Millis(99_000)), []);
         assert_eq!(
             finish.on_driver_ended(137),
@@ -288,9 +298,9 @@ mod tests {
     #[test]
     fn a_verdict_ends_the_driver_and_its_code_is_not_the_drivers() {
         let mut finish = finish(true);
-        let verdict = Verdict::BudgetSpent(Budget::App);
+        let verdict = RunVerdict::BudgetSpent(Budget::App);
         let orders = finish.on_verdict(verdict.clone(), Millis(0));
-        assert_eq!(orders, [Order::HoldCreates, Order::TermDriver]);
+        assert_eq!(orders, [ShutdownStep::HoldCreates, ShutdownStep::TermDriver]);
         assert_eq!(finish.on_verdict(verdict.clone(), Millis(1)), []);
         assert_eq!(finish.on_driver_ended(143), [STOP_FAILED]);
         finish.on_stopped(nothing_left(), false);
@@ -300,11 +310,11 @@ mod tests {
 
     #[test]
     fn who_is_taken_over_ends_the_driver_and_leaves_the_executors() {
-        let keep = Order::Stop(StopOrder { keep: true, spare_evidence: true });
+        let keep = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true });
         let mut finish = finish(true);
-        let verdict = Verdict::TakenOver { holder: "b".to_owned() };
+        let verdict = RunVerdict::TakenOver { holder: "b".to_owned() };
         let orders = finish.on_verdict(verdict.clone(), Millis(0));
-        assert_eq!(orders, [Order::HoldCreates, Order::TermDriver]);
+        assert_eq!(orders, [ShutdownStep::HoldCreates, ShutdownStep::TermDriver]);
         assert_eq!(finish.on_driver_ended(143), [keep]);
         finish.on_stopped(nothing_left(), true);
         let outcome = finish.outcome().expect("it is over");
@@ -313,7 +323,10 @@ mod tests {
         let mut finish = self::finish(true);
         finish.on_verdict(verdict, Millis(0));
         finish.on_signal(Millis(100));
-        assert_eq!(finish.on_signal(Millis(900)), [Order::KillDriver, Order::LastDelete]);
+        assert_eq!(
+            finish.on_signal(Millis(900)),
+            [ShutdownStep::KillDriver, ShutdownStep::LastDelete]
+        );
         assert!(finish.keeps());
     }
 
@@ -322,7 +335,10 @@ mod tests {
         let mut finish = finish(true);
         finish.on_signal(Millis(0));
         assert_eq!(finish.on_signal(Millis(199)), [], "the same one, sent to the group too");
-        assert_eq!(finish.on_signal(Millis(200)), [Order::KillDriver, Order::LastDelete]);
+        assert_eq!(
+            finish.on_signal(Millis(200)),
+            [ShutdownStep::KillDriver, ShutdownStep::LastDelete]
+        );
         assert_eq!(finish.on_signal(Millis(900)), []);
         assert_eq!(finish.on_driver_ended(137), []);
         finish.on_stopped(nothing_left(), false);
@@ -330,7 +346,7 @@ mod tests {
         assert_eq!(driver, None, "our SIGKILL tells nothing of the driver's");
         let mut finish = self::finish(false);
         finish.on_signal(Millis(0));
-        assert_eq!(finish.on_signal(Millis(900)), [Order::LastDelete]);
+        assert_eq!(finish.on_signal(Millis(900)), [ShutdownStep::LastDelete]);
         assert!(finish.is_hurrying());
     }
 }

@@ -1,7 +1,7 @@
 //! Owns what a watcher does next: when to LIST, when to WATCH and from which version, when to wait
 //! and for how long. Pure: sends nothing, reads no clock; the thread around it does as told.
 
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::core::policy::backoff::delay_ms;
@@ -23,7 +23,7 @@ pub const WATCH_S_MAX: u32 = 600;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WatchStep {
     /// Ask for all of it, consistently, and answer with `on_listed` or `on_list_failed`.
     List,
     /// Nothing before `until`; then ask again.
@@ -34,7 +34,7 @@ pub enum Step {
 
 /// How a watch ended, or why it did not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum WatchEnd {
     /// The server ended it in good order.
     Clean,
     /// The connection was cut; what the transport says.
@@ -89,16 +89,16 @@ impl WatchMachine {
     }
 
     /// What to do now. Asking twice without telling what came of it gives the same kind of step.
-    pub fn next(&mut self, now: Millis) -> Step {
+    pub fn next(&mut self, now: Millis) -> WatchStep {
         if now < self.not_before {
-            return Step::Wait { until: self.not_before };
+            return WatchStep::Wait { until: self.not_before };
         }
         match self.phase {
-            Phase::Listing => Step::List,
+            Phase::Listing => WatchStep::List,
             Phase::Ready | Phase::Watching { .. } => {
                 let spread = u64::from(WATCH_S_MAX - WATCH_S_MIN) + 1;
                 let extra = u32::try_from(self.rng.below(spread)).unwrap_or(0);
-                Step::Watch {
+                WatchStep::Watch {
                     version_text: self.version_text.clone(),
                     timeout_s: WATCH_S_MIN + extra,
                 }
@@ -144,7 +144,7 @@ impl WatchMachine {
 
     /// The watch is over, or did not begin. Answers why it is begun anew, in words; none where the
     /// end is the ordinary one and the watch goes on where it was.
-    pub fn on_ended(&mut self, end: &End, now: Millis) -> Option<String> {
+    pub fn on_ended(&mut self, end: &WatchEnd, now: Millis) -> Option<String> {
         let short = match self.phase {
             Phase::Watching { opened_at, n_lines } => {
                 n_lines == 0 && now.since(opened_at) < SHORT_WATCH_MS
@@ -158,7 +158,7 @@ impl WatchMachine {
             RelistRequested => self.not_before = now,
             // A version that was fresh a moment ago and is expired now would go round for ever.
             ErrorEvent(refusal) | Refused(refusal)
-                if refusal.class == Class::Expired
+                if refusal.class == RefusalClass::Expired
                     && now.since(self.listed_at) >= SHORT_WATCH_MS => {}
             ErrorEvent(refusal) | Refused(refusal) => self.fail(now, refusal.retry_after_ms),
             Clean | Cut(_) | Idle | Overrun | Undecodable(_) => self.fail(now, None),
@@ -184,38 +184,38 @@ impl WatchMachine {
     }
 }
 
-use End::{Clean, Cut, ErrorEvent, Idle, Overrun, Refused, RelistRequested, Undecodable};
+use WatchEnd::{Clean, Cut, ErrorEvent, Idle, Overrun, Refused, RelistRequested, Undecodable};
 
 /// Whether what we hold can no longer be carried on by a watch from the last version.
-fn relists(end: &End) -> bool {
+fn relists(end: &WatchEnd) -> bool {
     match end {
         Clean | Cut(_) | Idle => false,
         // Only "not now" leaves the version good; whatever else the server says of a running watch
         // may be about the version.
-        ErrorEvent(refusal) => refusal.class != Class::Throttled,
+        ErrorEvent(refusal) => refusal.class != RefusalClass::Throttled,
         Overrun | RelistRequested | Undecodable(_) => true,
         Refused(refusal) => match refusal.class {
-            Class::Rights
-            | Class::Throttled
-            | Class::Transient
-            | Class::Unauthorized
-            | Class::Unknown => false,
-            Class::Capacity
-            | Class::Conflict
-            | Class::Exists
-            | Class::Expired
-            | Class::NamespaceGone
-            | Class::NotFound
-            | Class::Template => true,
+            RefusalClass::Forbidden
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Unauthorized
+            | RefusalClass::OutcomeUnknown => false,
+            RefusalClass::Capacity
+            | RefusalClass::Conflict
+            | RefusalClass::Exists
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::NotFound
+            | RefusalClass::Invalid => true,
         },
     }
 }
 
-fn words(end: &End) -> String {
+fn words(end: &WatchEnd) -> String {
     match end {
         Clean => "the server ended it at once, without an event".to_owned(),
         Cut(problem) => format!("the connection was cut: {problem}"),
-        ErrorEvent(refusal) if refusal.class == Class::Expired => {
+        ErrorEvent(refusal) if refusal.class == RefusalClass::Expired => {
             format!("its version expired: {refusal}")
         }
         ErrorEvent(refusal) => format!("the server ended it: {refusal}"),
@@ -233,16 +233,16 @@ mod tests {
 
     const LISTED: Millis = Millis(1_000_000);
 
-    fn refusal(class: Class, code: u16, retry_after_ms: Option<u64>) -> Refusal {
+    fn refusal(class: RefusalClass, code: u16, retry_after_ms: Option<u64>) -> Refusal {
         Refusal { class, code, reason: String::new(), message: "no".to_owned(), retry_after_ms }
     }
 
     fn watching() -> WatchMachine {
         let mut machine = WatchMachine::new(Rng::new(1));
-        assert_eq!(machine.next(LISTED), Step::List);
+        assert_eq!(machine.next(LISTED), WatchStep::List);
         machine.on_listed("100", LISTED).unwrap();
         assert!(
-            matches!(machine.next(LISTED), Step::Watch { version_text, .. } if version_text == "100")
+            matches!(machine.next(LISTED), WatchStep::Watch { version_text, .. } if version_text == "100")
         );
         machine
     }
@@ -252,9 +252,11 @@ mod tests {
         let mut at = now;
         loop {
             match machine.next(at) {
-                Step::Wait { until } => at = until,
-                Step::List => return (None, at.since(now)),
-                Step::Watch { version_text, .. } => return (Some(version_text), at.since(now)),
+                WatchStep::Wait { until } => at = until,
+                WatchStep::List => return (None, at.since(now)),
+                WatchStep::Watch { version_text, .. } => {
+                    return (Some(version_text), at.since(now));
+                }
             }
         }
     }
@@ -273,12 +275,47 @@ mod tests {
             (Idle, 120_000, 0, true, at_once.clone(), true),
             (Idle, 10, 0, true, first.clone(), true),
             (Cut("x".into()), 50_000, 3, true, first.clone(), true),
-            (ErrorEvent(r(Class::Expired, 410, None)), 5_000, 0, false, at_once.clone(), true),
-            (ErrorEvent(r(Class::Expired, 410, None)), 10, 0, false, first.clone(), true),
-            (ErrorEvent(r(Class::Throttled, 429, None)), 5_000, 0, true, first.clone(), true),
-            (ErrorEvent(r(Class::Throttled, 429, Some(7_000))), 5_000, 0, true, 7_000..7_001, true),
-            (ErrorEvent(r(Class::Unknown, 500, None)), 5_000, 0, false, first.clone(), true),
-            (ErrorEvent(r(Class::Rights, 403, None)), 5_000, 0, false, first.clone(), true),
+            (
+                ErrorEvent(r(RefusalClass::Expired, 410, None)),
+                5_000,
+                0,
+                false,
+                at_once.clone(),
+                true,
+            ),
+            (ErrorEvent(r(RefusalClass::Expired, 410, None)), 10, 0, false, first.clone(), true),
+            (
+                ErrorEvent(r(RefusalClass::Throttled, 429, None)),
+                5_000,
+                0,
+                true,
+                first.clone(),
+                true,
+            ),
+            (
+                ErrorEvent(r(RefusalClass::Throttled, 429, Some(7_000))),
+                5_000,
+                0,
+                true,
+                7_000..7_001,
+                true,
+            ),
+            (
+                ErrorEvent(r(RefusalClass::OutcomeUnknown, 500, None)),
+                5_000,
+                0,
+                false,
+                first.clone(),
+                true,
+            ),
+            (
+                ErrorEvent(r(RefusalClass::Forbidden, 403, None)),
+                5_000,
+                0,
+                false,
+                first.clone(),
+                true,
+            ),
             (Overrun, 5_000, 9, false, first.clone(), true),
             (Undecodable("x".into()), 5_000, 9, false, first.clone(), true),
             (RelistRequested, 5_000, 9, false, at_once.clone(), true),
@@ -301,19 +338,19 @@ mod tests {
     #[test]
     fn a_watch_that_does_not_begin() {
         let table = [
-            (Class::Expired, 410, Some(0), false, 0..1),
-            (Class::Throttled, 429, None, true, 800..1_600),
-            (Class::Throttled, 429, Some(9_000), true, 9_000..9_001),
-            (Class::Throttled, 429, Some(10), true, 800..1_600),
-            (Class::Throttled, 429, Some(86_400_000), true, 300_000..300_001),
-            (Class::Transient, 0, None, true, 800..1_600),
-            (Class::Transient, 503, None, true, 800..1_600),
-            (Class::Unknown, 500, None, true, 800..1_600),
-            (Class::Unknown, 504, None, true, 800..1_600),
-            (Class::Unauthorized, 401, None, true, 800..1_600),
-            (Class::Rights, 403, None, true, 800..1_600),
-            (Class::NotFound, 404, None, false, 800..1_600),
-            (Class::Template, 400, None, false, 800..1_600),
+            (RefusalClass::Expired, 410, Some(0), false, 0..1),
+            (RefusalClass::Throttled, 429, None, true, 800..1_600),
+            (RefusalClass::Throttled, 429, Some(9_000), true, 9_000..9_001),
+            (RefusalClass::Throttled, 429, Some(10), true, 800..1_600),
+            (RefusalClass::Throttled, 429, Some(86_400_000), true, 300_000..300_001),
+            (RefusalClass::Transient, 0, None, true, 800..1_600),
+            (RefusalClass::Transient, 503, None, true, 800..1_600),
+            (RefusalClass::OutcomeUnknown, 500, None, true, 800..1_600),
+            (RefusalClass::OutcomeUnknown, 504, None, true, 800..1_600),
+            (RefusalClass::Unauthorized, 401, None, true, 800..1_600),
+            (RefusalClass::Forbidden, 403, None, true, 800..1_600),
+            (RefusalClass::NotFound, 404, None, false, 800..1_600),
+            (RefusalClass::Invalid, 400, None, false, 800..1_600),
         ];
         for (class, code, retry_after_ms, watches, delay) in table {
             let mut machine = watching();
@@ -349,7 +386,7 @@ mod tests {
         let (version, waited) = after(&mut machine, LISTED);
         assert_eq!(version, None);
         assert!((800..1_600).contains(&waited));
-        machine.on_list_failed(&refusal(Class::Throttled, 429, Some(5_000)), LISTED);
+        machine.on_list_failed(&refusal(RefusalClass::Throttled, 429, Some(5_000)), LISTED);
         assert_eq!(after(&mut machine, LISTED), (None, 5_000));
     }
 
@@ -368,9 +405,9 @@ mod tests {
     fn a_relist_does_not_wait() {
         let mut machine = watching();
         machine.on_ended(&Cut("x".into()), LISTED);
-        assert!(matches!(machine.next(LISTED), Step::Wait { .. }));
+        assert!(matches!(machine.next(LISTED), WatchStep::Wait { .. }));
         machine.relist(LISTED);
-        assert_eq!(machine.next(LISTED), Step::List);
+        assert_eq!(machine.next(LISTED), WatchStep::List);
     }
 
     #[test]
@@ -378,7 +415,9 @@ mod tests {
         let mut machine = watching();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..2_000 {
-            let Step::Watch { timeout_s, .. } = machine.next(LISTED) else { panic!("no watch") };
+            let WatchStep::Watch { timeout_s, .. } = machine.next(LISTED) else {
+                panic!("no watch")
+            };
             assert!((WATCH_S_MIN..=WATCH_S_MAX).contains(&timeout_s));
             seen.insert(timeout_s);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::core::model::event::Budget;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
-use crate::core::model::input::Mark;
+use crate::core::model::input::Watermark;
 use crate::core::model::pod::Draining;
 use crate::core::model::pod_text::{PodText, Shape};
 
@@ -26,7 +26,7 @@ pub enum Action {
         group: GroupName,
         slot: u32,
         shape: Shape,
-        asked: Mark,
+        asked: Watermark,
         pod: Arc<PodText>,
     },
     /// DELETE this pod, this uid only; `grace_s` overrides the pod's own grace.
@@ -34,11 +34,11 @@ pub enum Action {
     /// DELETE every executor pod of the instance; `spare_counted` leaves kept failed pods.
     DeleteAll { grace_s: u32, spare_counted: bool },
     /// GET the pod of this executor.
-    Get { id: ExecutorId, asked: Mark },
+    Get { id: ExecutorId, asked: Watermark },
     /// GET a node: is it still there?
     GetNode { name: Box<str> },
     /// LIST, for the stop.
-    List { asked: Mark },
+    List { asked: Watermark },
     /// GET the last `n_lines` lines of this pod's log; none: it has but one container.
     ReadLog { uid: Uid, name: String, container: Option<Box<str>>, n_lines: u32 },
     /// PATCH this pod, this uid only.
@@ -53,7 +53,7 @@ pub enum Action {
 
 /// A decision that ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunVerdict {
     /// The driver made no call for too long (exit 14).
     DriverSilent { silence_ms: u64 },
     /// The driver cannot be started (exit 2).

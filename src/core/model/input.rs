@@ -8,7 +8,7 @@ use crate::core::model::refusal::Refusal;
 /// What had been applied before a request was sent. An answer to it that lies below `position`
 /// means that the server's history went back; an answer of another epoch is no longer believed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct Watermark {
     /// Counts the times that history went back.
     pub epoch: u32,
     /// The highest version applied so far in this epoch.
@@ -34,7 +34,7 @@ pub struct List {
     /// The list's own resourceVersion; none where it is not comparable.
     pub version: Option<Version>,
     /// What was applied before the first page was asked for.
-    pub asked: Mark,
+    pub asked: Watermark,
 }
 
 /// One line of the watch.
@@ -68,14 +68,14 @@ pub enum Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The answer to an `Action::Create`.
-    Created { id: ExecutorId, asked: Mark, answer: Result<Seen, Refusal> },
+    Created { id: ExecutorId, asked: Watermark, answer: Result<Seen, Refusal> },
     /// The answer to an `Action::Delete`: the pod as it is on its way out, or none where the
     /// server only said that it is done.
     Deleted { uid: Uid, answer: Result<Option<Pod>, Refusal> },
     /// The answer to an `Action::DeleteAll`.
     DeletedAll { answer: Result<(), Refusal> },
     /// The answer to an `Action::Get`.
-    Got { id: ExecutorId, asked: Mark, answer: Result<Seen, Refusal> },
+    Got { id: ExecutorId, asked: Watermark, answer: Result<Seen, Refusal> },
     /// The answer to an `Action::GetNode`; `Ok` where the node is there.
     GotNode { name: Box<str>, answer: Result<(), Refusal> },
     /// The driver wants its executors now.

@@ -47,7 +47,7 @@ pub enum ContainerState {
 
 /// What keeps a pod from starting. In the order in which a group tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StuckKind {
+pub enum StartProblemKind {
     /// A container cannot be made or started as it is written, or falls over again and again.
     Config,
     /// An image cannot be pulled.
@@ -62,8 +62,8 @@ pub enum StuckKind {
 
 /// What keeps a pod from starting, as the server tells it. Pods that run have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck {
-    pub kind: StuckKind,
+pub struct StartProblem {
+    pub kind: StartProblemKind,
     /// The scheduler's or the kubelet's own words.
     pub words: Box<str>,
 }
@@ -143,7 +143,7 @@ pub struct Pod {
     /// The name of that container; none where the pod has but one.
     pub decider: Option<Box<str>>,
     /// What keeps it from starting; none for a pod that runs, is over, or tells nothing.
-    pub stuck: Option<Box<Stuck>>,
+    pub stuck: Option<Box<StartProblem>>,
     /// Condition `Ready` is True.
     pub ready: bool,
     /// Annotation `posse.dev/draining`: chosen to go, before a restart perhaps.

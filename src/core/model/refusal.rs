@@ -5,7 +5,7 @@ use std::fmt;
 
 /// What to do about an answer that is not a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum RefusalClass {
     /// Quota or another limit that moves: keep wanting, back off, probe with one. Not executed.
     Capacity,
     /// 409 Conflict: the uid or resourceVersion precondition failed. Not executed.
@@ -19,9 +19,9 @@ pub enum Class {
     /// 404.
     NotFound,
     /// Our rights do not suffice (RBAC). Not executed.
-    Rights,
+    Forbidden,
     /// The template is at fault (422, 400, 413, LimitRange, PodSecurity ...). Not executed.
-    Template,
+    Invalid,
     /// 429: not executed, ask later.
     Throttled,
     /// Never reached the server, or refused for a cause that passes (503, quota not yet counted).
@@ -30,14 +30,14 @@ pub enum Class {
     /// 401, also after the token was read again. Not executed.
     Unauthorized,
     /// 500, 504, a time-out, a cut connection: it may have been executed.
-    Unknown,
+    OutcomeUnknown,
 }
 
 /// An answer other than success, in the server's own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// What to do about it.
-    pub class: Class,
+    pub class: RefusalClass,
     /// The HTTP status; 0 where there was no answer.
     pub code: u16,
     /// `Status.reason`; empty where there was none.
@@ -53,17 +53,17 @@ impl Refusal {
     #[must_use]
     pub fn is_overload(&self) -> bool {
         match self.class {
-            Class::Throttled | Class::Unknown => true,
-            Class::Transient => self.code >= 500 || self.code == 0,
-            Class::Capacity
-            | Class::Conflict
-            | Class::Exists
-            | Class::Expired
-            | Class::NamespaceGone
-            | Class::NotFound
-            | Class::Rights
-            | Class::Template
-            | Class::Unauthorized => false,
+            RefusalClass::Throttled | RefusalClass::OutcomeUnknown => true,
+            RefusalClass::Transient => self.code >= 500 || self.code == 0,
+            RefusalClass::Capacity
+            | RefusalClass::Conflict
+            | RefusalClass::Exists
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::NotFound
+            | RefusalClass::Forbidden
+            | RefusalClass::Invalid
+            | RefusalClass::Unauthorized => false,
         }
     }
 }

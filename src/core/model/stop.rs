@@ -6,7 +6,7 @@ pub struct StopOrder {
     /// Leave the executors as they are.
     pub keep: bool,
     /// Leave failed pods that were kept as evidence: the application failed.
-    pub spare_evidence: bool,
+    pub keep_failed: bool,
 }
 
 /// How the stop came out.

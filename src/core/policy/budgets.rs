@@ -16,7 +16,7 @@ pub struct Budgets {
     window_ms: u64,
     limits: BTreeMap<Budget, FailureLimit>,
     losses: BTreeMap<Budget, VecDeque<Millis>>,
-    spent: BTreeSet<Budget>,
+    retired: BTreeSet<Budget>,
     /// Sums of all targets, with the time each came into force; the last one holds now.
     targets: VecDeque<(Millis, u64)>,
 }
@@ -34,7 +34,7 @@ impl Budgets {
             window_ms: policy.failures_window_ms,
             limits,
             losses: BTreeMap::new(),
-            spent: BTreeSet::new(),
+            retired: BTreeSet::new(),
             targets: VecDeque::new(),
         }
     }
@@ -73,7 +73,7 @@ impl Budgets {
             }
             Some(FailureLimit::Off) | None => return false,
         };
-        n > limit && self.spent.insert(budget)
+        n > limit && self.retired.insert(budget)
     }
 }
 
@@ -86,10 +86,10 @@ mod tests {
         let policy = Policy { failures_app: limit, failures_window_ms: 2_000, ..Policy::default() };
         let mut budgets = Budgets::new(&policy);
         budgets.on_target(target, Millis(0));
-        let spent: Vec<bool> =
+        let retired: Vec<bool> =
             losses_at.iter().map(|&at| budgets.charge(Budget::App, Millis(at))).collect();
         let want: Vec<bool> = (0..losses_at.len()).map(|i| Some(i) == want_spent_at).collect();
-        assert_eq!(spent, want, "{limit:?} {losses_at:?}");
+        assert_eq!(retired, want, "{limit:?} {losses_at:?}");
     }
 
     /// Spark's "SPARK-41210: Window based executor failure tracking mechanism".

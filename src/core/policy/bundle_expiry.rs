@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What is known about the pods of the application that a bundle is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum BundleOwner {
     /// The last LIST held none of its pods; so long ago was the first one of which that is true.
     Absent { for_ms: u64, was_seen: bool },
     /// The last LIST held one.
@@ -17,8 +17,8 @@ pub enum Owner {
 
 /// One bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    pub owner: Owner,
+pub struct BundleFacts {
+    pub owner: BundleOwner,
     /// Since it was fetched last, or since it came where it never was.
     pub unused_ms: u64,
     pub was_fetched: bool,
@@ -26,7 +26,7 @@ pub struct Facts {
 
 /// How long bundles are kept, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct BundleTimeouts {
     /// Unused, and no pod has ever come for it.
     pub idle_ms: u64,
     /// After the last pod of its owner: a retried driver's next pod may take a while.
@@ -35,14 +35,14 @@ pub struct Patience {
 
 /// Why a bundle goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum DropCause {
     /// Nobody has fetched it for long.
     Idle,
     /// Its owner's pods are gone.
     OwnerGone,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for DropCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Idle => "nobody has fetched it for long",
@@ -54,16 +54,16 @@ impl fmt::Display for Cause {
 /// Why the bundle is to be dropped; none where it stays. As long as a pod of its owner is there, or
 /// may be there unseen, it stays.
 #[must_use]
-pub fn judge(facts: Facts, patience: Patience) -> Option<Cause> {
+pub fn judge(facts: BundleFacts, patience: BundleTimeouts) -> Option<DropCause> {
     let is_idle = facts.unused_ms >= patience.idle_ms;
     match facts.owner {
-        Owner::Absent { for_ms, was_seen } if was_seen || facts.was_fetched => {
+        BundleOwner::Absent { for_ms, was_seen } if was_seen || facts.was_fetched => {
             // Fetched just now, its pod may be too young for the list.
             let is_gone = for_ms >= patience.gone_ms && facts.unused_ms >= patience.gone_ms;
-            is_gone.then_some(Cause::OwnerGone)
+            is_gone.then_some(DropCause::OwnerGone)
         }
-        Owner::Absent { .. } | Owner::Unwatched => is_idle.then_some(Cause::Idle),
-        Owner::Present | Owner::Unknown => None,
+        BundleOwner::Absent { .. } | BundleOwner::Unwatched => is_idle.then_some(DropCause::Idle),
+        BundleOwner::Present | BundleOwner::Unknown => None,
     }
 }
 
@@ -73,29 +73,29 @@ mod tests {
 
     #[test]
     fn what_is_needed_stays_and_what_is_not_goes() {
-        let patience = Patience { idle_ms: 1_800, gone_ms: 300 };
-        let absent = |for_ms, was_seen| Owner::Absent { for_ms, was_seen };
+        let patience = BundleTimeouts { idle_ms: 1_800, gone_ms: 300 };
+        let absent = |for_ms, was_seen| BundleOwner::Absent { for_ms, was_seen };
         for (owner, unused_ms, was_fetched, want) in [
             // Nobody came for it.
             (absent(9_000, false), 1_799, false, None),
-            (absent(9_000, false), 1_800, false, Some(Cause::Idle)),
+            (absent(9_000, false), 1_800, false, Some(DropCause::Idle)),
             // Its pods wait in a queue for hours.
-            (Owner::Present, 90_000, false, None),
+            (BundleOwner::Present, 90_000, false, None),
             // Its pods were there and are gone.
             (absent(299, true), 90_000, true, None),
-            (absent(300, true), 90_000, true, Some(Cause::OwnerGone)),
-            (absent(300, true), 90_000, false, Some(Cause::OwnerGone)),
+            (absent(300, true), 90_000, true, Some(DropCause::OwnerGone)),
+            (absent(300, true), 90_000, false, Some(DropCause::OwnerGone)),
             // The server of bundles was started anew and has not seen them.
-            (absent(300, false), 90_000, true, Some(Cause::OwnerGone)),
+            (absent(300, false), 90_000, true, Some(DropCause::OwnerGone)),
             (absent(300, false), 299, true, None),
             // The API server is away.
-            (Owner::Unknown, 90_000, true, None),
+            (BundleOwner::Unknown, 90_000, true, None),
             // There is no API server to ask: the last fetch is all that is known.
-            (Owner::Unwatched, 1_799, true, None),
-            (Owner::Unwatched, 1_800, true, Some(Cause::Idle)),
-            (Owner::Unwatched, 1_800, false, Some(Cause::Idle)),
+            (BundleOwner::Unwatched, 1_799, true, None),
+            (BundleOwner::Unwatched, 1_800, true, Some(DropCause::Idle)),
+            (BundleOwner::Unwatched, 1_800, false, Some(DropCause::Idle)),
         ] {
-            let facts = Facts { owner, unused_ms, was_fetched };
+            let facts = BundleFacts { owner, unused_ms, was_fetched };
             assert_eq!(judge(facts, patience), want, "{facts:?}");
         }
     }

@@ -7,13 +7,13 @@ pub const GROWN_PROVEN_MS: u64 = 600_000;
 /// The growth of one group's memory. A step is a place in `GroupSpec::memory_steps`, from 1 up; 0
 /// is what the template says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Growth {
+pub struct MemoryScaling {
     step: u32,
     /// So many creates get it: one for each executor that ran out of memory.
     n_owed: u32,
 }
 
-impl Growth {
+impl MemoryScaling {
     /// An executor that was created with `step` ran out of memory; there are `n_steps` above it all.
     pub fn on_oom(&mut self, step: u32, n_steps: u32) {
         if n_steps > 0 {
@@ -61,17 +61,19 @@ mod tests {
             &[Oom(0), Create(1), Oom(1), Create(2), Oom(0), Create(2)],
             &[Oom(0), Create(1), Proven, Create(0), Oom(0), Create(1)],
         ] {
-            let mut growth = Growth::default();
+            let mut memory_scaling = MemoryScaling::default();
             for (i, step) in steps.iter().enumerate() {
                 match *step {
-                    Oom(of) => growth.on_oom(of, 3),
-                    Create(want) => assert_eq!(growth.take(), want, "step {i} of {}", steps.len()),
-                    Proven => growth.on_proven(),
+                    Oom(of) => memory_scaling.on_oom(of, 3),
+                    Create(want) => {
+                        assert_eq!(memory_scaling.take(), want, "step {i} of {}", steps.len())
+                    }
+                    Proven => memory_scaling.on_proven(),
                 }
             }
         }
-        let mut growth = Growth::default();
-        growth.on_oom(0, 0);
-        assert_eq!(growth.take(), 0, "no growth was asked for");
+        let mut memory_scaling = MemoryScaling::default();
+        memory_scaling.on_oom(0, 0);
+        assert_eq!(memory_scaling.take(), 0, "no memory_scaling was asked for");
     }
 }

@@ -9,7 +9,7 @@ use crate::core::model::pod::{OwnerPod, Phase};
 
 /// An executor's pod, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
+pub struct OrphanCandidate {
     pub name: String,
     pub uid: Uid,
     /// Whose it is; none where the labels do not tell.
@@ -22,7 +22,7 @@ pub struct Leftover {
 
 /// What became of the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum OwnerState {
     /// There is no pod of its name.
     Absent,
     /// It is there, in this phase.
@@ -35,7 +35,7 @@ pub enum Owner {
     Unknown(String),
 }
 
-impl Owner {
+impl OwnerState {
     /// True where it is gone for good, or has ended for good.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -48,7 +48,7 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for OwnerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Absent => "gone",
@@ -66,7 +66,7 @@ impl fmt::Display for Owner {
 
 /// What the instance's Lease tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lease {
+pub enum LeaseAge {
     /// There is none.
     Absent,
     /// So long ago it was changed last, and so long its holder may leave it unchanged.
@@ -75,7 +75,7 @@ pub enum Lease {
     Unknown(String),
 }
 
-impl Lease {
+impl LeaseAge {
     /// What a Lease tells at `wall_ms`, milliseconds since 1970.
     #[must_use]
     pub fn read(record: Option<&Record>, wall_ms: i64) -> Self {
@@ -104,26 +104,26 @@ impl Lease {
 
 /// All there is to judge the executors of one instance and owner by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    pub owner: Owner,
+pub struct OrphanFacts {
+    pub owner: OwnerState,
     pub instance: Option<String>,
     /// The instance that was named.
     pub named: Option<String>,
     /// For how long a Lease must not have changed; none where that is not asked for.
     pub stale_ms: Option<u64>,
-    pub lease: Lease,
+    pub lease: LeaseAge,
 }
 
 /// Whether they may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OrphanVerdict {
     /// They stay, for this reason.
     Kept(String),
     /// They are left over, for this reason.
     Removable(String),
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for OrphanVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kept(why) => write!(f, "kept: {why}"),
@@ -134,47 +134,55 @@ impl fmt::Display for Verdict {
 
 /// Judges the executors of one instance and owner.
 #[must_use]
-pub fn judge(facts: &Facts) -> Verdict {
+pub fn judge(facts: &OrphanFacts) -> OrphanVerdict {
     let Some(instance) = &facts.instance else {
-        return Verdict::Kept("they carry no instance, so posse did not make them".to_owned());
+        return OrphanVerdict::Kept(
+            "they carry no instance, so posse did not make them".to_owned(),
+        );
     };
     match &facts.owner {
-        Owner::Absent => Verdict::Removable("their owner is gone".to_owned()),
-        Owner::Replaced => {
-            Verdict::Removable("their owner is gone, another pod has its name".to_owned())
+        OwnerState::Absent => OrphanVerdict::Removable("their owner is gone".to_owned()),
+        OwnerState::Replaced => {
+            OrphanVerdict::Removable("their owner is gone, another pod has its name".to_owned())
         }
-        Owner::Found(Phase::Failed | Phase::Succeeded) => {
-            Verdict::Removable("their owner has ended".to_owned())
+        OwnerState::Found(Phase::Failed | Phase::Succeeded) => {
+            OrphanVerdict::Removable("their owner has ended".to_owned())
         }
-        Owner::Found(Phase::Pending | Phase::Running | Phase::Unknown) => {
-            Verdict::Kept("their owner has not ended".to_owned())
+        OwnerState::Found(Phase::Pending | Phase::Running | Phase::Unknown) => {
+            OrphanVerdict::Kept("their owner has not ended".to_owned())
         }
-        Owner::Unknown(why) => Verdict::Kept(format!("their owner cannot be looked up: {why}")),
-        Owner::None if facts.named.as_ref() == Some(instance) => {
-            Verdict::Removable("they have no owner, and --instance names them".to_owned())
+        OwnerState::Unknown(why) => {
+            OrphanVerdict::Kept(format!("their owner cannot be looked up: {why}"))
         }
-        Owner::None => by_lease(instance, facts),
+        OwnerState::None if facts.named.as_ref() == Some(instance) => {
+            OrphanVerdict::Removable("they have no owner, and --instance names them".to_owned())
+        }
+        OwnerState::None => by_lease(instance, facts),
     }
 }
 
 /// Judges executors that have no owner and were not named.
-fn by_lease(instance: &str, facts: &Facts) -> Verdict {
+fn by_lease(instance: &str, facts: &OrphanFacts) -> OrphanVerdict {
     let Some(stale_ms) = facts.stale_ms else {
-        return Verdict::Kept(format!(
+        return OrphanVerdict::Kept(format!(
             "they have no owner; --instance {instance} removes them, or --stale with a duration"
         ));
     };
-    let kept = |why: &str| Verdict::Kept(format!("they have no owner, and {why}"));
+    let kept = |why: &str| OrphanVerdict::Kept(format!("they have no owner, and {why}"));
     match &facts.lease {
-        Lease::Unchanged { for_ms, .. } if facts.lease.is_stale(stale_ms) => {
+        LeaseAge::Unchanged { for_ms, .. } if facts.lease.is_stale(stale_ms) => {
             let for_s = for_ms / 1_000;
-            Verdict::Removable(format!("no owner, and their lease was not renewed for {for_s} s"))
+            OrphanVerdict::Removable(format!(
+                "no owner, and their lease was not renewed for {for_s} s"
+            ))
         }
-        Lease::Unchanged { for_ms, .. } => {
+        LeaseAge::Unchanged { for_ms, .. } => {
             kept(&format!("their lease was renewed {} s ago", for_ms / 1_000))
         }
-        Lease::Absent => kept(&format!("no lease that could be stale; try --instance {instance}")),
-        Lease::Unknown(why) => kept(why),
+        LeaseAge::Absent => {
+            kept(&format!("no lease that could be stale; try --instance {instance}"))
+        }
+        LeaseAge::Unknown(why) => kept(why),
     }
 }
 
@@ -184,57 +192,57 @@ mod tests {
 
     const HOUR_MS: u64 = 3_600_000;
 
-    fn unchanged(for_ms: u64) -> Lease {
-        Lease::Unchanged { for_ms, duration_ms: 60_000 }
+    fn unchanged(for_ms: u64) -> LeaseAge {
+        LeaseAge::Unchanged { for_ms, duration_ms: 60_000 }
     }
 
     /// The facts about an instance `k` whose owner is this, with nothing named or asked for.
-    fn facts(owner: Owner) -> Facts {
+    fn facts(owner: OwnerState) -> OrphanFacts {
         let instance = Some("k".to_owned());
-        Facts { owner, instance, named: None, stale_ms: None, lease: Lease::Absent }
+        OrphanFacts { owner, instance, named: None, stale_ms: None, lease: LeaseAge::Absent }
     }
 
-    fn stale(stale_ms: u64, lease: Lease) -> Facts {
-        Facts { stale_ms: Some(stale_ms), lease, ..facts(Owner::None) }
+    fn stale(stale_ms: u64, lease: LeaseAge) -> OrphanFacts {
+        OrphanFacts { stale_ms: Some(stale_ms), lease, ..facts(OwnerState::None) }
     }
 
-    fn named(owner: Owner, name: &str) -> Facts {
-        Facts { named: Some(name.to_owned()), ..facts(owner) }
+    fn named(owner: OwnerState, name: &str) -> OrphanFacts {
+        OrphanFacts { named: Some(name.to_owned()), ..facts(owner) }
     }
 
     #[test]
     fn only_what_is_over_or_meant_goes() {
-        let nobodys = Facts { instance: None, ..named(Owner::Absent, "k") };
-        let both = |owner| Facts {
+        let nobodys = OrphanFacts { instance: None, ..named(OwnerState::Absent, "k") };
+        let both = |owner| OrphanFacts {
             named: Some("k".to_owned()),
             stale_ms: Some(0),
             lease: unchanged(9 * HOUR_MS),
             ..facts(owner)
         };
         for (facts, removable, why) in [
-            (facts(Owner::Absent), true, "owner is gone"),
-            (facts(Owner::Replaced), true, "another pod has its name"),
-            (facts(Owner::Found(Phase::Failed)), true, "has ended"),
-            (facts(Owner::Found(Phase::Succeeded)), true, "has ended"),
-            (facts(Owner::Found(Phase::Running)), false, "has not ended"),
+            (facts(OwnerState::Absent), true, "owner is gone"),
+            (facts(OwnerState::Replaced), true, "another pod has its name"),
+            (facts(OwnerState::Found(Phase::Failed)), true, "has ended"),
+            (facts(OwnerState::Found(Phase::Succeeded)), true, "has ended"),
+            (facts(OwnerState::Found(Phase::Running)), false, "has not ended"),
             // Nothing makes executors go whose owner lives, or may.
-            (both(Owner::Found(Phase::Running)), false, "has not ended"),
-            (both(Owner::Found(Phase::Pending)), false, "has not ended"),
-            (both(Owner::Found(Phase::Unknown)), false, "has not ended"),
-            (both(Owner::Unknown("no (403)".to_owned())), false, "looked up: no (403)"),
+            (both(OwnerState::Found(Phase::Running)), false, "has not ended"),
+            (both(OwnerState::Found(Phase::Pending)), false, "has not ended"),
+            (both(OwnerState::Found(Phase::Unknown)), false, "has not ended"),
+            (both(OwnerState::Unknown("no (403)".to_owned())), false, "looked up: no (403)"),
             (nobodys, false, "no instance"),
-            (facts(Owner::None), false, "--instance k removes them"),
-            (named(Owner::None, "k"), true, "--instance names them"),
-            (named(Owner::None, "l"), false, "--instance k removes them"),
+            (facts(OwnerState::None), false, "--instance k removes them"),
+            (named(OwnerState::None, "k"), true, "--instance names them"),
+            (named(OwnerState::None, "l"), false, "--instance k removes them"),
             (stale(HOUR_MS, unchanged(HOUR_MS)), true, "not renewed for 3600 s"),
             (stale(HOUR_MS, unchanged(HOUR_MS - 1)), false, "renewed 3599 s ago"),
             // Whoever renews in time is alive, however short a time is asked for.
             (stale(0, unchanged(59_999)), false, "renewed 59 s ago"),
-            (stale(HOUR_MS, Lease::Absent), false, "no lease that could be stale"),
-            (stale(HOUR_MS, Lease::Unknown("it hides".to_owned())), false, "it hides"),
+            (stale(HOUR_MS, LeaseAge::Absent), false, "no lease that could be stale"),
+            (stale(HOUR_MS, LeaseAge::Unknown("it hides".to_owned())), false, "it hides"),
         ] {
             let verdict = judge(&facts);
-            let is_removable = matches!(verdict, Verdict::Removable(_));
+            let is_removable = matches!(verdict, OrphanVerdict::Removable(_));
             assert_eq!(is_removable, removable, "{facts:?}: {verdict}");
             assert!(verdict.to_string().contains(why), "{facts:?}: {verdict}");
         }
@@ -266,7 +274,7 @@ mod tests {
             (None, i64::MAX, false),
         ] {
             assert_eq!(
-                Lease::read(record, wall_ms).is_stale(30_000),
+                LeaseAge::read(record, wall_ms).is_stale(30_000),
                 stale,
                 "{record:?} {wall_ms}"
             );

@@ -117,11 +117,11 @@ fn want(view: &GroupView<'_>, all: &Circumstances) -> Want {
     if view.is_unschedulable {
         return none((Waiting::Unschedulable, None));
     }
-    match group.brake.allowance(all.now) {
+    match group.throttle.allowance(all.now) {
         Allowance::Wait { waiting, until } => none((waiting, until)),
         Allowance::UpTo(most) => {
             let n = missing.min(most.saturating_sub(group.n_in_flight));
-            let held = group.brake.cause().map_or(Waiting::InFlight, |cause| cause.waiting());
+            let held = group.throttle.cause().map_or(Waiting::InFlight, |cause| cause.waiting());
             Want { n, waiting: (n < missing).then_some((held, None)) }
         }
     }

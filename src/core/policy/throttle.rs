@@ -19,7 +19,7 @@ const YOUNG_ENTRIES_MAX: usize = 10_000;
 
 /// Why a group is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum ThrottleCause {
     /// A quota or another limit that moves.
     Capacity,
     /// Its executors cannot be started as they are written.
@@ -38,7 +38,7 @@ pub enum Cause {
     Young,
 }
 
-impl Cause {
+impl ThrottleCause {
     /// The name used in events.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -110,7 +110,7 @@ impl Cause {
 
 #[derive(Clone, Debug)]
 struct Hold {
-    cause: Cause,
+    cause: ThrottleCause,
     failures: u32,
     since: Millis,
     until: Millis,
@@ -129,7 +129,7 @@ pub enum Allowance {
 
 /// The brake of one group.
 #[derive(Clone, Debug, Default)]
-pub struct Brake {
+pub struct CreateThrottle {
     hold: Option<Hold>,
     /// After a hold: how many at a time, growing by one a success; none: no limit.
     slow_start: Option<u32>,
@@ -140,7 +140,7 @@ pub struct Brake {
 /// Beyond so many at a time a group that was held back is as fast as any.
 const SLOW_START_END: u32 = 32;
 
-impl Brake {
+impl CreateThrottle {
     /// What the group may do now.
     #[must_use]
     pub fn allowance(&self, now: Millis) -> Allowance {
@@ -157,7 +157,7 @@ impl Brake {
 
     /// The cause that holds the group back.
     #[must_use]
-    pub fn cause(&self) -> Option<Cause> {
+    pub fn cause(&self) -> Option<ThrottleCause> {
         self.hold.as_ref().map(|hold| hold.cause)
     }
 
@@ -174,7 +174,7 @@ impl Brake {
             // A create that left before the trouble began says nothing about it; the one that was
             // sent to see does, even where it left at the very moment that the hold began.
             Some(hold)
-                if hold.cause != Cause::Young
+                if hold.cause != ThrottleCause::Young
                     && !hold.cause.is_start()
                     && (sent_at >= hold.since || hold.probe == Some(id)) =>
             {
@@ -191,7 +191,7 @@ impl Brake {
     /// The server refused a create that was sent at `sent_at`. True where that is news.
     pub fn on_refused(
         &mut self,
-        cause: Cause,
+        cause: ThrottleCause,
         sent_at: Millis,
         now: Millis,
         rng: &mut Rng,
@@ -219,7 +219,7 @@ impl Brake {
     /// A pod went: a quota may have room now.
     pub fn on_room(&mut self, now: Millis) -> bool {
         match &mut self.hold {
-            Some(hold) if hold.cause == Cause::Capacity && hold.until > now => {
+            Some(hold) if hold.cause == ThrottleCause::Capacity && hold.until > now => {
                 hold.until = now;
                 true
             }
@@ -230,7 +230,7 @@ impl Brake {
     /// An executor began to run.
     pub fn on_started(&mut self, now: Millis) {
         push(&mut self.starts, now);
-        if self.cause().is_some_and(Cause::is_start) {
+        if self.cause().is_some_and(ThrottleCause::is_start) {
             self.hold = None;
             self.slow_start = Some(2);
         }
@@ -240,7 +240,7 @@ impl Brake {
     pub fn on_start_failed(
         &mut self,
         id: ExecutorId,
-        cause: Cause,
+        cause: ThrottleCause,
         now: Millis,
         rng: &mut Rng,
     ) -> bool {
@@ -275,7 +275,9 @@ impl Brake {
         }
         let is_dying = self.hold.is_none() && is_young && self.is_dying_young(now);
         let failures = match &self.hold {
-            Some(hold) if hold.cause == Cause::Young && is_probe && is_young => hold.failures,
+            Some(hold) if hold.cause == ThrottleCause::Young && is_probe && is_young => {
+                hold.failures
+            }
             Some(_) => {
                 self.on_probe_void(id);
                 return false;
@@ -283,14 +285,14 @@ impl Brake {
             None if is_dying => 0,
             None => return false,
         };
-        self.begin(Cause::Young, failures.saturating_add(1), now, rng);
+        self.begin(ThrottleCause::Young, failures.saturating_add(1), now, rng);
         true
     }
 
     /// The executor that has to live for the group to go on, where one was sent.
     #[must_use]
     pub fn young_probe(&self) -> Option<ExecutorId> {
-        let hold = self.hold.as_ref().filter(|hold| hold.cause == Cause::Young)?;
+        let hold = self.hold.as_ref().filter(|hold| hold.cause == ThrottleCause::Young)?;
         hold.probe
     }
 
@@ -307,7 +309,7 @@ impl Brake {
         self.young_ends.clear();
     }
 
-    fn begin(&mut self, cause: Cause, failures: u32, now: Millis, rng: &mut Rng) {
+    fn begin(&mut self, cause: ThrottleCause, failures: u32, now: Millis, rng: &mut Rng) {
         let (initial, max) = cause.delays_ms();
         let until = now.after(delay_ms(failures, initial, max, rng).min(max));
         // Strictly after what was sent at this same moment.

@@ -4,19 +4,19 @@
 use super::Reconciler;
 use super::timers::Timer;
 use crate::core::loss::MESSAGE_BYTES_MAX;
-use crate::core::model::action::{Action, Verdict};
+use crate::core::model::action::{Action, RunVerdict};
 use crate::core::model::event::Event;
 use crate::core::model::ids::{ExecutorId, Uid};
-use crate::core::model::input::{Mark, Seen};
+use crate::core::model::input::{Seen, Watermark};
 use crate::core::model::pod::Pod;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::text::harmless;
 use crate::core::model::time::Millis;
 use crate::core::policy::backoff::delay_ms;
-use crate::core::policy::throttle::Cause;
+use crate::core::policy::throttle::ThrottleCause;
 use crate::core::state::executors::Life;
-use crate::core::state::ledger::{ChoreKind, ChoreStep, CreateStep, DELETE_SEEN_MS};
-use crate::core::state::snapshot::{Believed, Change};
+use crate::core::state::ledger::{CreateStep, DELETE_SEEN_MS, MutationKind, MutationStep};
+use crate::core::state::snapshot::{AnswerAge, Change};
 
 const RETRY_INITIAL_MS: u64 = 500;
 const RETRY_MAX_MS: u64 = 30_000;
@@ -30,7 +30,7 @@ impl Reconciler {
     pub(super) fn on_created(
         &mut self,
         id: ExecutorId,
-        asked: Mark,
+        asked: Watermark,
         answer: Result<Seen, Refusal>,
         now: Millis,
     ) {
@@ -41,7 +41,7 @@ impl Reconciler {
         let sent_at = create.sent_at;
         match answer {
             Ok(Seen::Ours(pod)) if pod.id == id && *pod.name == *self.pod_name(id) => {
-                self.settle_flight(id);
+                self.on_request_answered(id);
                 self.window.on_answered();
                 self.on_created_pod(id, &pod, asked, now);
             }
@@ -55,16 +55,16 @@ impl Reconciler {
         }
     }
 
-    fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, asked: Mark, now: Millis) {
+    fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, asked: Watermark, now: Millis) {
         let Some(sent_at) = self.sent_at(id) else { return };
         match self.snapshot.answer(pod, asked, true) {
-            Believed::OtherEpoch => self.post_again(id, Some(sent_at), now, now),
-            Believed::WentBack => {
+            AnswerAge::OtherEpoch => self.post_again(id, Some(sent_at), now, now),
+            AnswerAge::RolledBack => {
                 self.post_again(id, Some(sent_at), now, now);
-                self.go_back();
+                self.roll_back();
             }
-            believed @ (Believed::Current | Believed::KnownGone | Believed::Overtaken) => {
-                self.close_create(id, pod, believed == Believed::Current, true, now);
+            believed @ (AnswerAge::Current | AnswerAge::KnownGone | AnswerAge::Overtaken) => {
+                self.close_create(id, pod, believed == AnswerAge::Current, true, now);
             }
         }
     }
@@ -104,27 +104,27 @@ impl Reconciler {
     pub(super) fn note_taken(&mut self, id: ExecutorId) {
         let Some(sent_at) = self.sent_at(id) else { return };
         let Some(group) = self.executors.group_of(id) else { return };
-        group.brake.on_created(id, sent_at);
-        if group.brake.cause().is_none() {
+        group.throttle.on_created(id, sent_at);
+        if group.throttle.cause().is_none() {
             group.refusal = None;
         }
     }
 
     /// A pod without our labels came of our create: we would be blind to it.
     fn on_stripped(&mut self, id: ExecutorId, uid: &Uid, name: &str, sent_at: Millis, now: Millis) {
-        self.settle_flight(id);
+        self.on_request_answered(id);
         self.window.on_answered();
-        self.chores.ask(uid, name, ChoreKind::Delete);
+        self.mutations.ask(uid, name, MutationKind::Delete);
         let message = "the pod came back without our labels (a mutating webhook changes them); \
                        posse would not find it again, so it was deleted";
         let refusal = Refusal {
-            class: Class::Template,
+            class: RefusalClass::Invalid,
             code: 0,
             reason: String::new(),
             message: message.to_owned(),
             retry_after_ms: None,
         };
-        self.give_up(id, Cause::Permanent, sent_at, &refusal, now);
+        self.give_up(id, ThrottleCause::Permanent, sent_at, &refusal, now);
     }
 
     fn on_create_refused(
@@ -134,7 +134,7 @@ impl Reconciler {
         refusal: &Refusal,
         now: Millis,
     ) {
-        if refusal.class == Class::Exists {
+        if refusal.class == RefusalClass::Exists {
             let mark = self.mark();
             if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.as_deref_mut()) {
                 // The GET keeps the create's place in the window.
@@ -143,40 +143,49 @@ impl Reconciler {
             }
             return;
         }
-        self.settle_flight(id);
+        self.on_request_answered(id);
         if refusal.is_overload() {
             self.window.on_overload(sent_at, refusal, now, &mut self.rng);
         } else {
             self.window.on_answered();
         }
         match refusal.class {
-            Class::Unknown => {
+            RefusalClass::OutcomeUnknown => {
                 let at = self.retry_at(id, refusal, now);
                 self.post_again(id, Some(sent_at), at, now);
             }
-            Class::Throttled | Class::Transient | Class::Conflict | Class::Expired => {
+            RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Conflict
+            | RefusalClass::Expired => {
                 let at = self.retry_at(id, refusal, now);
                 self.post_again(id, None, at, now);
             }
-            Class::Capacity => self.give_up(id, Cause::Capacity, sent_at, refusal, now),
-            Class::Unauthorized => self.give_up(id, Cause::Server, sent_at, refusal, now),
-            Class::Rights => self.give_up(id, Cause::Rights, sent_at, refusal, now),
-            Class::NamespaceGone | Class::NotFound | Class::Template => {
-                self.give_up(id, Cause::Permanent, sent_at, refusal, now);
+            RefusalClass::Capacity => {
+                self.give_up(id, ThrottleCause::Capacity, sent_at, refusal, now)
+            }
+            RefusalClass::Unauthorized => {
+                self.give_up(id, ThrottleCause::Server, sent_at, refusal, now)
+            }
+            RefusalClass::Forbidden => {
+                self.give_up(id, ThrottleCause::Rights, sent_at, refusal, now)
+            }
+            RefusalClass::NamespaceGone | RefusalClass::NotFound | RefusalClass::Invalid => {
+                self.give_up(id, ThrottleCause::Permanent, sent_at, refusal, now);
             }
             // Handled above; to ask again is the safe reading.
-            Class::Exists => self.post_again(id, None, now.after(RETRY_INITIAL_MS), now),
+            RefusalClass::Exists => self.post_again(id, None, now.after(RETRY_INITIAL_MS), now),
         }
     }
 
     pub(super) fn on_got(
         &mut self,
         id: ExecutorId,
-        asked: Mark,
+        asked: Watermark,
         answer: Result<Seen, Refusal>,
         now: Millis,
     ) {
-        self.settle_flight(id);
+        self.on_request_answered(id);
         let sent_at = self.sent_at(id);
         match (&answer, sent_at) {
             (Err(refusal), Some(sent_at)) if refusal.is_overload() => {
@@ -187,27 +196,29 @@ impl Reconciler {
         match answer {
             Ok(Seen::Ours(pod)) if self.is_our_own(id, &pod) => {
                 match self.snapshot.answer(&pod, asked, false) {
-                    Believed::OtherEpoch | Believed::WentBack => self.check_again(id, now, now),
-                    Believed::Current => self.close_create(id, &pod, true, false, now),
-                    Believed::KnownGone | Believed::Overtaken => {
+                    AnswerAge::OtherEpoch | AnswerAge::RolledBack => self.check_again(id, now, now),
+                    AnswerAge::Current => self.close_create(id, &pod, true, false, now),
+                    AnswerAge::KnownGone | AnswerAge::Overtaken => {
                         self.close_create(id, &pod, false, false, now);
                     }
                 }
             }
             // Somebody else's pod has the name: the next id has another.
-            Ok(Seen::Ours(_) | Seen::Foreign(_)) => self.spend(id, now),
+            Ok(Seen::Ours(_) | Seen::Foreign(_)) => self.retire(id, now),
             Err(refusal) => match refusal.class {
                 // It existed a moment ago, or the rights to look are missing: the id is spent.
-                Class::NotFound | Class::Rights | Class::NamespaceGone => self.spend(id, now),
-                Class::Capacity
-                | Class::Conflict
-                | Class::Exists
-                | Class::Expired
-                | Class::Template
-                | Class::Throttled
-                | Class::Transient
-                | Class::Unauthorized
-                | Class::Unknown => {
+                RefusalClass::NotFound | RefusalClass::Forbidden | RefusalClass::NamespaceGone => {
+                    self.retire(id, now)
+                }
+                RefusalClass::Capacity
+                | RefusalClass::Conflict
+                | RefusalClass::Exists
+                | RefusalClass::Expired
+                | RefusalClass::Invalid
+                | RefusalClass::Throttled
+                | RefusalClass::Transient
+                | RefusalClass::Unauthorized
+                | RefusalClass::OutcomeUnknown => {
                     let at = self.retry_at(id, &refusal, now);
                     self.check_again(id, at, now);
                 }
@@ -221,75 +232,80 @@ impl Reconciler {
         answer: Result<Option<Pod>, Refusal>,
         now: Millis,
     ) {
-        let Some(chore) = self.chores.on_answered(uid) else { return };
+        let Some(mutation) = self.mutations.on_answered(uid) else { return };
         match answer {
             Ok(pod) => {
                 let at = now.after(DELETE_SEEN_MS);
-                chore.step = ChoreStep::Accepted(at);
+                mutation.step = MutationStep::Accepted(at);
                 self.timers.set(at, Timer::Mutation(uid.clone()));
                 if self.snapshot.get(uid).is_none() {
                     // Behind our labels' back, or gone: nothing will tell of its end.
-                    self.chores.remove(uid);
+                    self.mutations.remove(uid);
                 }
                 let change = pod.and_then(|pod| self.snapshot.refresh(pod));
                 self.on_change(change, now);
             }
             Err(refusal) => match refusal.class {
                 // Gone, or another pod by now under that name: the one that was meant is gone.
-                Class::NotFound | Class::Conflict => {
+                RefusalClass::NotFound | RefusalClass::Conflict => {
                     let change = self.snapshot.forget(uid);
-                    self.chores.remove(uid);
+                    self.mutations.remove(uid);
                     self.on_change(change, now);
                 }
-                Class::Capacity
-                | Class::Exists
-                | Class::Expired
-                | Class::NamespaceGone
-                | Class::Rights
-                | Class::Template
-                | Class::Throttled
-                | Class::Transient
-                | Class::Unauthorized
-                | Class::Unknown => self.retry_chore(uid, &refusal, now),
+                RefusalClass::Capacity
+                | RefusalClass::Exists
+                | RefusalClass::Expired
+                | RefusalClass::NamespaceGone
+                | RefusalClass::Forbidden
+                | RefusalClass::Invalid
+                | RefusalClass::Throttled
+                | RefusalClass::Transient
+                | RefusalClass::Unauthorized
+                | RefusalClass::OutcomeUnknown => self.retry_mutation(uid, &refusal, now),
             },
         }
     }
 
     pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
-        let Some(chore) = self.chores.on_answered(uid) else { return };
+        let Some(mutation) = self.mutations.on_answered(uid) else { return };
         // What is only marked, and stays.
-        let is_mark = matches!(chore.kind, ChoreKind::Count | ChoreKind::Mark);
-        let is_hopeless = chore.n_tries >= MARK_TRIES_MAX;
-        if chore.kind == ChoreKind::MarkAndDelete {
+        let is_mark = matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate);
+        let is_hopeless = mutation.n_tries >= MARK_TRIES_MAX;
+        if mutation.kind == MutationKind::AnnotateAndDelete {
             // Marked or not, it goes: the mark only tells a later run that it was chosen.
-            chore.kind = ChoreKind::Delete;
+            mutation.kind = MutationKind::Delete;
         }
         match answer {
-            Err(refusal) if matches!(refusal.class, Class::NotFound | Class::Conflict) => {
+            Err(refusal)
+                if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Conflict) =>
+            {
                 let change = self.snapshot.forget(uid);
-                self.chores.remove(uid);
+                self.mutations.remove(uid);
                 self.on_change(change, now);
             }
-            Err(refusal) if is_mark && !is_hopeless && refusal.class != Class::Rights => {
-                self.retry_chore(uid, &refusal, now);
+            Err(refusal) if is_mark && !is_hopeless && refusal.class != RefusalClass::Forbidden => {
+                self.retry_mutation(uid, &refusal, now);
             }
-            Ok(()) | Err(_) if is_mark => self.chores.remove(uid),
-            Ok(()) | Err(_) => self.chores.queue(uid),
+            Ok(()) | Err(_) if is_mark => self.mutations.remove(uid),
+            Ok(()) | Err(_) => self.mutations.queue(uid),
         }
     }
 
-    fn retry_chore(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
-        let Some(chore) = self.chores.get(uid) else { return };
-        let max =
-            if refusal.class == Class::Rights { NO_RIGHTS_RETRY_MAX_MS } else { RETRY_MAX_MS };
-        let delay = delay_ms(chore.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
+    fn retry_mutation(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
+        let Some(mutation) = self.mutations.get(uid) else { return };
+        let max = if refusal.class == RefusalClass::Forbidden {
+            NO_RIGHTS_RETRY_MAX_MS
+        } else {
+            RETRY_MAX_MS
+        };
+        let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
         let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
-        self.chores.retry_at(uid, at);
+        self.mutations.retry_at(uid, at);
         self.timers.set(at, Timer::Mutation(uid.clone()));
     }
 
     /// The request of this create is answered: the group has one fewer under way.
-    fn settle_flight(&mut self, id: ExecutorId) {
+    fn on_request_answered(&mut self, id: ExecutorId) {
         if let Some(group) = self.executors.group_of(id) {
             group.n_in_flight = group.n_in_flight.saturating_sub(1);
         }
@@ -352,17 +368,17 @@ impl Reconciler {
     fn give_up(
         &mut self,
         id: ExecutorId,
-        cause: Cause,
+        cause: ThrottleCause,
         sent_at: Millis,
         refusal: &Refusal,
         now: Millis,
     ) {
-        self.hold_back(id, cause, sent_at, refusal, now);
-        self.spend(id, now);
+        self.throttle_group(id, cause, sent_at, refusal, now);
+        self.retire(id, now);
     }
 
     /// Nothing came of this id's last request. Of an earlier one something may still come.
-    fn spend(&mut self, id: ExecutorId, now: Millis) {
+    fn retire(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.life == Life::Gone {
             self.drop_executor(id);
@@ -374,10 +390,10 @@ impl Reconciler {
         }
     }
 
-    fn hold_back(
+    fn throttle_group(
         &mut self,
         id: ExecutorId,
-        cause: Cause,
+        cause: ThrottleCause,
         sent_at: Millis,
         refusal: &Refusal,
         now: Millis,
@@ -390,26 +406,27 @@ impl Reconciler {
             // It says nothing of what the group's pods are now.
             return;
         }
-        let is_news = group.brake.on_refused(cause, sent_at, now, &mut self.rng);
+        let is_news = group.throttle.on_refused(cause, sent_at, now, &mut self.rng);
         let message = harmless(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         if group.spec.from_file && !group.had_pods && self.stop.is_none() {
             let verdict = match refusal.class {
-                Class::Template => {
-                    Some(Verdict::TemplateRefused { group: name.clone(), message: message.clone() })
+                RefusalClass::Invalid => Some(RunVerdict::TemplateRefused {
+                    group: name.clone(),
+                    message: message.clone(),
+                }),
+                RefusalClass::NotFound | RefusalClass::Forbidden => {
+                    Some(RunVerdict::NotAllowed { message: message.clone() })
                 }
-                Class::NotFound | Class::Rights => {
-                    Some(Verdict::NotAllowed { message: message.clone() })
-                }
-                Class::Capacity
-                | Class::Conflict
-                | Class::Exists
-                | Class::Expired
-                | Class::NamespaceGone
-                | Class::Throttled
-                | Class::Transient
-                | Class::Unauthorized
-                | Class::Unknown => None,
+                RefusalClass::Capacity
+                | RefusalClass::Conflict
+                | RefusalClass::Exists
+                | RefusalClass::Expired
+                | RefusalClass::NamespaceGone
+                | RefusalClass::Throttled
+                | RefusalClass::Transient
+                | RefusalClass::Unauthorized
+                | RefusalClass::OutcomeUnknown => None,
             };
             self.verdict = self.verdict.take().or(verdict);
         }

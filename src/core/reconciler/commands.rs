@@ -53,7 +53,7 @@ impl Reconciler {
             Err(()) => None,
         };
         if force {
-            known.iter().for_each(|&id| self.hurry(id, now));
+            known.iter().for_each(|&id| self.end_drain(id, now));
         }
         let live = known.into_iter().filter(|&id| self.is_live(id));
         let (busy, killed): (Vec<ExecutorId>, Vec<ExecutorId>) =
@@ -69,7 +69,7 @@ impl Reconciler {
             let message = reason.unwrap_or("killed by a call").to_owned();
             let loss = Loss { reason: LossReason::Killed, exit_code: None, message };
             if force {
-                self.give_up_on(id, &loss, now);
+                self.lose_and_delete(id, &loss, now);
             } else {
                 self.lose(id, &loss, now);
                 self.decommission(id, DeleteCause::Killed, now);
@@ -81,7 +81,7 @@ impl Reconciler {
 
     fn is_busy(&self, id: ExecutorId, now: Millis) -> bool {
         let runs = self.executors.get(id).is_some_and(|e| e.state == State::Running);
-        runs && self.hearing.is_busy(id, now)
+        runs && self.driver_reports.is_busy(id, now)
     }
 
     /// Lowers each group's target by as many of these as belong to it, but not below its `min`.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::Reconciler;
 use super::timers::Timer;
 use crate::core::loss::Loss;
-use crate::core::model::action::Verdict;
+use crate::core::model::action::RunVerdict;
 use crate::core::model::command::Reply;
 use crate::core::model::event::LossReason;
 use crate::core::model::ids::ExecutorId;
@@ -26,15 +26,15 @@ impl Reconciler {
     /// The driver can make calls from now on.
     pub(super) fn await_driver(&mut self, now: Millis) {
         if self.policy.driver_silence_ms > 0 {
-            self.hearing.spoke_at = Some(now);
+            self.driver_reports.spoke_at = Some(now);
             self.timers.set(now.after(self.policy.driver_silence_ms), Timer::Silence);
         }
     }
 
     /// Somebody made a call: who it is, nobody can tell.
     pub(super) fn note_call(&mut self, now: Millis) {
-        if self.hearing.spoke_at.is_some() {
-            self.hearing.spoke_at = Some(now);
+        if self.driver_reports.spoke_at.is_some() {
+            self.driver_reports.spoke_at = Some(now);
         }
     }
 
@@ -43,12 +43,12 @@ impl Reconciler {
             self.note_call(now);
         }
         let silence_ms = self.policy.driver_silence_ms;
-        let Some(spoke_at) = self.hearing.spoke_at else { return };
+        let Some(spoke_at) = self.driver_reports.spoke_at else { return };
         let due = spoke_at.after(silence_ms);
         if due > now {
             self.timers.set(due, Timer::Silence);
         } else if self.stop.is_none() {
-            self.verdict.get_or_insert(Verdict::DriverSilent { silence_ms });
+            self.verdict.get_or_insert(RunVerdict::DriverSilent { silence_ms });
         }
     }
 
@@ -56,8 +56,8 @@ impl Reconciler {
         let (known, unknown) = self.split_known(asked);
         let timeout_ms = self.policy.heartbeat_timeout_ms;
         if timeout_ms > 0 {
-            self.hearing.on_heartbeats(&known, timeout_ms, now);
-            if !self.hearing.has_timer {
+            self.driver_reports.on_heartbeats(&known, timeout_ms, now);
+            if !self.driver_reports.has_timer {
                 self.look_again(now.after(timeout_ms));
             }
         }
@@ -66,67 +66,67 @@ impl Reconciler {
 
     pub(super) fn on_idle(&mut self, asked: BTreeSet<ExecutorId>, now: Millis) -> Reply {
         let (_, unknown) = self.split_known(&asked);
-        self.hearing.on_idle(asked, now);
+        self.driver_reports.on_idle(asked, now);
         Reply::Noted { unknown }
     }
 
     pub(super) fn on_disconnected(&mut self, id: ExecutorId, now: Millis) -> Reply {
         let until = now.after(self.policy.reason_wait_ms);
         if self.is_live(id) {
-            if self.hearing.on_lost(id, until) {
+            if self.driver_reports.on_lost(id, until) {
                 self.timers.set(until, Timer::Disconnected(id));
             }
-        } else if self.executors.get(id).is_none() && !self.spent.contains(id) {
+        } else if self.executors.get(id).is_none() && !self.retired.contains(id) {
             return Reply::UnknownExecutor;
         }
         Reply::Done
     }
 
     pub(super) fn on_search_over(&mut self, id: ExecutorId, now: Millis) {
-        if !self.hearing.is_searched(id, now) || self.stop.is_some() {
+        if !self.driver_reports.is_searched(id, now) || self.stop.is_some() {
             return;
         }
         if !self.can_judge() {
             // What would tell the reason is out of sight.
             let until = now.after(self.policy.reason_wait_ms.max(STALL_MS));
-            self.hearing.search_on(id, until);
+            self.driver_reports.search_on(id, until);
             self.timers.set(until, Timer::Disconnected(id));
             return;
         }
-        self.hearing.forget(id);
+        self.driver_reports.forget(id);
         if self.is_live(id) {
             let message = "the driver lost it, and its pod does not tell why".to_owned();
             let loss = Loss { reason: LossReason::Disconnected, exit_code: None, message };
-            self.give_up_on(id, &loss, now);
+            self.lose_and_delete(id, &loss, now);
         }
     }
 
     /// Judges those that the driver does not hear from, as long as it hears at all.
     pub(super) fn on_heartbeats_due(&mut self, at: Millis, now: Millis) {
-        self.hearing.has_timer = false;
+        self.driver_reports.has_timer = false;
         let timeout_ms = self.policy.heartbeat_timeout_ms;
         if now.since(at) > STALL_MS || !self.can_judge() {
-            self.hearing.begin_anew(now);
+            self.driver_reports.begin_anew(now);
         }
         // Where no call arrives the next one sets the timer again.
-        if self.stop.is_some() || !self.hearing.is_driver_there(timeout_ms, now) {
+        if self.stop.is_some() || !self.driver_reports.is_driver_there(timeout_ms, now) {
             return;
         }
-        let (silent, mut next) = self.hearing.silent(timeout_ms, now);
+        let (silent, mut next) = self.driver_reports.silent(timeout_ms, now);
         for id in silent {
             if !self.is_live(id) {
-                self.hearing.forget(id);
+                self.driver_reports.forget(id);
                 continue;
             }
             if let Some(at) = self.take_silenced(id, now) {
                 next = Some(next.map_or(at, |next| next.min(at)));
                 continue;
             }
-            self.hearing.forget(id);
+            self.driver_reports.forget(id);
             let seconds = timeout_ms / 1_000;
             let message = format!("the driver has not heard from it for {seconds} s");
             let loss = Loss { reason: LossReason::HeartbeatTimeout, exit_code: None, message };
-            self.give_up_on(id, &loss, now);
+            self.lose_and_delete(id, &loss, now);
         }
         if let Some(at) = next {
             self.look_again(at.max(now.after(timeout_ms / LOOKS_MAX)));
@@ -150,7 +150,7 @@ impl Reconciler {
     }
 
     fn look_again(&mut self, at: Millis) {
-        self.hearing.has_timer = true;
+        self.driver_reports.has_timer = true;
         self.timers.set(at, Timer::Heartbeat);
     }
 

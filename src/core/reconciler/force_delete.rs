@@ -7,16 +7,16 @@ use super::Reconciler;
 use super::timers::Timer;
 use crate::core::model::action::Action;
 use crate::core::model::ids::Uid;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::time::Millis;
-use crate::core::state::ledger::ChoreKind;
+use crate::core::state::ledger::MutationKind;
 
 /// A pod that is on its way out for so long is looked after, and again after as long.
 const STUCK_MS: u64 = 120_000;
 
 /// Pods on their way out, and the nodes that are to be looked at for their sake.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stuck {
+pub(super) struct TerminatingPods {
     leaving: BTreeSet<Uid>,
     nodes: Vec<Box<str>>,
     is_asking: bool,
@@ -24,7 +24,7 @@ pub(super) struct Stuck {
     is_forbidden: bool,
 }
 
-impl Stuck {
+impl TerminatingPods {
     /// The pod is gone.
     pub(super) fn forget(&mut self, uid: &Uid) {
         self.leaving.remove(uid);
@@ -67,11 +67,11 @@ impl Reconciler {
             Ok(()) => return,
             Err(refusal) => refusal.class,
         };
-        if class == Class::Rights {
-            self.stuck = Stuck { is_forbidden: true, ..Stuck::default() };
+        if class == RefusalClass::Forbidden {
+            self.stuck = TerminatingPods { is_forbidden: true, ..TerminatingPods::default() };
         }
         // Any other trouble proves nothing.
-        if class != Class::NotFound {
+        if class != RefusalClass::NotFound {
             return;
         }
         for uid in &self.stuck.leaving {
@@ -79,7 +79,7 @@ impl Reconciler {
                 && pod.deleting
                 && pod.node.as_deref() == Some(name)
             {
-                self.chores.ask(uid, &pod.name, ChoreKind::Forget);
+                self.mutations.ask(uid, &pod.name, MutationKind::ForceDelete);
             }
         }
     }

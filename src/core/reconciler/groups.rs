@@ -5,9 +5,9 @@ use crate::core::model::command::{GroupChange, Reply};
 use crate::core::model::event::{DeleteCause, Event};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::time::Millis;
-use crate::core::policy::memory_scaling::Growth;
+use crate::core::policy::memory_scaling::MemoryScaling;
 use crate::core::policy::settings::GroupSpec;
-use crate::core::policy::throttle::{Brake, Cause};
+use crate::core::policy::throttle::{CreateThrottle, ThrottleCause};
 use crate::core::state::executors::{Group, Life};
 
 /// Every turn looks at every group.
@@ -53,11 +53,16 @@ impl Reconciler {
             (group.is_removed, group.is_target_set, group.had_pods) = (false, false, false);
         }
         // The server has just been asked, and would take it: what was said before is void.
-        if is_new_pod || matches!(group.brake.cause(), Some(Cause::Permanent | Cause::Rights)) {
-            (group.brake, group.refusal) = (Brake::default(), None);
+        if is_new_pod
+            || matches!(
+                group.throttle.cause(),
+                Some(ThrottleCause::Permanent | ThrottleCause::Rights)
+            )
+        {
+            (group.throttle, group.refusal) = (CreateThrottle::default(), None);
         }
         if is_new_pod {
-            group.growth = Growth::default();
+            group.memory_scaling = MemoryScaling::default();
         }
         group.is_known = true;
         group.is_target_set |= target.is_some();
@@ -103,8 +108,8 @@ impl Reconciler {
             }
             return;
         }
-        self.delete_evidence(id);
-        self.settle(id, now);
+        self.delete_retained(id);
+        self.refresh_state(id, now);
     }
 
     /// Not before the first LIST: what it shows belongs to them.

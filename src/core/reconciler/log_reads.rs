@@ -56,7 +56,7 @@ impl Reconciler {
                 self.tell_log(subject, Err("skipped: too many logs were read just now"));
             }
             Some(uid) => {
-                self.chores.hold(&uid);
+                self.mutations.hold(&uid);
                 self.logs.queue.push_back(uid.clone());
                 self.logs.open.insert(uid, subject);
             }
@@ -65,7 +65,7 @@ impl Reconciler {
 
     pub(super) fn on_log_read(&mut self, uid: &Uid, answer: Result<Vec<String>, Refusal>) {
         self.logs.in_flight.remove(uid);
-        self.chores.release(uid);
+        self.mutations.release(uid);
         let Some(subject) = self.logs.open.remove(uid) else { return };
         match answer {
             Ok(lines) => self.tell_log(subject, Ok(lines)),
@@ -82,7 +82,7 @@ impl Reconciler {
             && let Some(subject) = self.logs.open.remove(uid)
         {
             self.logs.queue.retain(|queued| queued != uid);
-            self.chores.release(uid);
+            self.mutations.release(uid);
             self.tell_log(subject, Err("the pod was gone before its log was read"));
         }
     }

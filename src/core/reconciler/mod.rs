@@ -18,15 +18,15 @@ mod turn;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use self::force_delete::Stuck;
+use self::force_delete::TerminatingPods;
 pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
 use self::log_reads::LogReads;
 use self::stop::Stop;
 use self::timers::Timers;
-use crate::core::model::action::{Action, Verdict};
+use crate::core::model::action::{Action, RunVerdict};
 use crate::core::model::event::{Event, Subject};
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
-use crate::core::model::input::{Input, Mark};
+use crate::core::model::input::{Input, Watermark};
 use crate::core::model::rng::Rng;
 use crate::core::model::status::{ExecutorStatus, GroupStatus, Status};
 use crate::core::model::time::Millis;
@@ -34,16 +34,16 @@ use crate::core::policy::budgets::Budgets;
 use crate::core::policy::nodes::Nodes;
 use crate::core::policy::settings::{GroupSpec, Policy};
 use crate::core::policy::window::Window;
-use crate::core::state::driver_reports::Hearing;
+use crate::core::state::driver_reports::DriverReports;
 use crate::core::state::executors::{Executors, Group};
 use crate::core::state::id_allocator::IdAllocator;
 use crate::core::state::id_set::IdSet;
-use crate::core::state::ledger::{Chores, Strays};
+use crate::core::state::ledger::{Mutations, UnresolvedCreates};
 use crate::core::state::snapshot::Snapshot;
 
 /// Who this run is, as far as decisions care.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct InstanceIdentity {
     /// A pod's name is this and its id.
     pub pod_prefix: String,
     /// The uid of the driver's pod, which owns the executors; none outside a cluster.
@@ -63,41 +63,41 @@ pub struct Identity {
 /// The owner of snapshot, ledger and plan.
 #[derive(Debug)]
 pub struct Reconciler {
-    identity: Identity,
+    identity: InstanceIdentity,
     policy: Policy,
     snapshot: Snapshot,
     executors: Executors,
     ids: IdAllocator,
     /// Ids whose pod is gone, or that never can have one any more.
-    spent: IdSet,
-    chores: Chores,
-    strays: Strays,
-    hearing: Hearing,
-    stuck: Stuck,
+    retired: IdSet,
+    mutations: Mutations,
+    unresolved_creates: UnresolvedCreates,
+    driver_reports: DriverReports,
+    stuck: TerminatingPods,
     logs: LogReads,
     window: Window,
     budgets: Budgets,
     nodes: Nodes,
     /// Failed pods kept as evidence, oldest first.
-    kept: VecDeque<ExecutorId>,
+    retained: VecDeque<ExecutorId>,
     /// Creates whose next request waits for room only.
     due_creates: BTreeSet<ExecutorId>,
     timers: Timers,
     /// Starts whose time is up, to be judged by the next word from the server.
     overdue: BTreeSet<ExecutorId>,
     /// When the watch or a LIST last told anything.
-    news_at: Option<Millis>,
+    server_update_at: Option<Millis>,
     /// Something was told since `overdue` was last judged.
-    has_news: bool,
+    has_server_update: bool,
     /// When it was asked to tell, for starts whose time was up.
-    news_asked_at: Option<Millis>,
+    server_update_asked_at: Option<Millis>,
     had_first_list: bool,
     hold_until: Option<Millis>,
     is_lease_held: bool,
     is_driver_ready: bool,
     stop: Option<Stop>,
     has_told_stopping: bool,
-    verdict: Option<Verdict>,
+    verdict: Option<RunVerdict>,
     rng: Rng,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
@@ -108,7 +108,7 @@ impl Reconciler {
     /// A reconciler that knows nothing of the server yet.
     #[must_use]
     pub fn new(
-        identity: Identity,
+        identity: InstanceIdentity,
         policy: Policy,
         groups: Vec<GroupSpec>,
         seed: u64,
@@ -125,19 +125,19 @@ impl Reconciler {
             policy,
             snapshot: Snapshot::default(),
             executors: Executors::default(),
-            spent: IdSet::default(),
-            chores: Chores::default(),
-            strays: Strays::default(),
-            hearing: Hearing::default(),
-            stuck: Stuck::default(),
+            retired: IdSet::default(),
+            mutations: Mutations::default(),
+            unresolved_creates: UnresolvedCreates::default(),
+            driver_reports: DriverReports::default(),
+            stuck: TerminatingPods::default(),
             logs: LogReads::default(),
-            kept: VecDeque::new(),
+            retained: VecDeque::new(),
             due_creates: BTreeSet::new(),
             timers: Timers::default(),
             overdue: BTreeSet::new(),
-            news_at: None,
-            has_news: false,
-            news_asked_at: None,
+            server_update_at: None,
+            has_server_update: false,
+            server_update_asked_at: None,
             had_first_list: false,
             hold_until: None,
             stop: None,
@@ -172,14 +172,14 @@ impl Reconciler {
             }
             Input::List(list) => {
                 self.on_list(list, now);
-                self.note_news(now);
+                self.note_server_update(now);
             }
             Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
             Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
             Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
             Input::Watch { epoch, events } => {
                 if epoch == self.mark().epoch {
-                    self.note_news(now);
+                    self.note_server_update(now);
                 }
                 for event in events {
                     let change = self.snapshot.apply(epoch, event);
@@ -196,11 +196,11 @@ impl Reconciler {
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
         self.judge_overdue(now);
-        self.strays.forget_past(now);
+        self.unresolved_creates.forget_past(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.send_log_reads(now);
-        self.send_chores(now);
+        self.send_mutations(now);
     }
 
     /// The next thing to do.
@@ -214,7 +214,7 @@ impl Reconciler {
     }
 
     /// The decision that ends the run, once.
-    pub fn poll_verdict(&mut self) -> Option<Verdict> {
+    pub fn poll_verdict(&mut self) -> Option<RunVerdict> {
         self.verdict.take()
     }
 
@@ -226,7 +226,7 @@ impl Reconciler {
 
     /// What has been applied: to be noted before a LIST is sent.
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> Watermark {
         self.snapshot.mark()
     }
 
@@ -253,7 +253,7 @@ impl Reconciler {
     pub fn group_statuses(&self) -> Vec<GroupStatus> {
         let groups = self.executors.groups.iter();
         let status = |(name, group)| GroupStatus {
-            message: self.waiting_words(group),
+            message: self.waiting_message(group),
             ..group_status(name, group)
         };
         groups.map(status).collect()
@@ -332,17 +332,17 @@ impl Reconciler {
     }
 
     /// Brings an executor's state in line with its pod.
-    fn settle(&mut self, id: ExecutorId, now: Millis) {
+    fn refresh_state(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        self.executors.settle(id, pod, now);
+        self.executors.refresh_state(id, pod, now);
     }
 
     /// The create of this executor is settled. `is_acknowledged`: by the answer to its last POST.
     fn close_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
         self.due_creates.remove(&id);
         if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.take()) {
-            self.strays.note(id, &create, is_acknowledged);
+            self.unresolved_creates.note(id, &create, is_acknowledged);
         }
     }
 
@@ -350,11 +350,11 @@ impl Reconciler {
     fn drop_executor(&mut self, id: ExecutorId) {
         self.close_entry(id, false);
         let Some(executor) = self.executors.remove(id) else { return };
-        self.spent.insert(id);
-        self.hearing.forget(id);
-        self.kept.retain(|kept| *kept != id);
+        self.retired.insert(id);
+        self.driver_reports.forget(id);
+        self.retained.retain(|kept| *kept != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {
-            group.brake.on_probe_void(id);
+            group.throttle.on_probe_void(id);
             if group.is_over() {
                 self.executors.groups.remove(&executor.group);
             }
@@ -362,9 +362,9 @@ impl Reconciler {
     }
 
     /// History went back: what was known by version is void, and the watch has to begin anew.
-    fn go_back(&mut self) {
-        self.snapshot.go_back();
-        self.chores.go_back();
+    fn roll_back(&mut self) {
+        self.snapshot.roll_back();
+        self.mutations.roll_back();
         self.actions.push_back(Action::Relist);
         if let Some(up_to) = self.ids.reserved() {
             // The server may have forgotten it.

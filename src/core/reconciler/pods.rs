@@ -4,7 +4,7 @@
 use super::Reconciler;
 use super::timers::Timer;
 use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
-use crate::core::model::action::Verdict;
+use crate::core::model::action::RunVerdict;
 use crate::core::model::event::{Budget, DeleteCause, Event, LossReason};
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::input::{List, ListSource};
@@ -14,9 +14,9 @@ use crate::core::model::time::Millis;
 use crate::core::policy::memory_scaling::GROWN_PROVEN_MS;
 use crate::core::policy::nodes::is_to_blame;
 use crate::core::policy::settings::GroupSpec;
-use crate::core::policy::throttle::{Brake, Cause};
+use crate::core::policy::throttle::{CreateThrottle, ThrottleCause};
 use crate::core::state::executors::{Ending, Executor, Group, Life, has_ended};
-use crate::core::state::ledger::ChoreKind;
+use crate::core::state::ledger::MutationKind;
 use crate::core::state::snapshot::Change;
 
 impl Reconciler {
@@ -32,7 +32,7 @@ impl Reconciler {
             self.on_stop_listed(replaced.is_ok() && !is_void, now);
         }
         let Ok(changes) = replaced else {
-            self.go_back();
+            self.roll_back();
             return;
         };
         if is_first && self.snapshot.is_synced() {
@@ -73,11 +73,11 @@ impl Reconciler {
                 executor.life == Life::Gone
                     || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
             }
-            None => self.spent.contains(id),
+            None => self.retired.contains(id),
         };
         if is_second || !is_named_so {
             // An id has at most one pod, ever; this one is deleted, whatever it does.
-            self.chores.ask(uid, &name, ChoreKind::Delete);
+            self.mutations.ask(uid, &name, MutationKind::Delete);
             return;
         }
         if self.executors.get(id).is_none() {
@@ -114,12 +114,12 @@ impl Reconciler {
             }
             None => Life::Wanted,
         };
-        let kept_since = pod.counted.filter(|_| executor.life == Life::Retained);
+        let retained_since = pod.counted.filter(|_| executor.life == Life::Retained);
         self.executors.insert(id, executor, Some(pod));
-        if let Some(at) = kept_since {
-            self.keep_since(id, at);
+        if let Some(at) = retained_since {
+            self.insert_retained(id, at);
         }
-        self.trim_kept(now);
+        self.trim_retained(now);
     }
 
     /// The pod of a create is there: by its event, before or after the answer.
@@ -156,8 +156,8 @@ impl Reconciler {
         let is_wanted = executor.life == Life::Wanted;
         let is_new_run = is_running && executor.running_since.is_none() && is_wanted;
         let was_draining = pod.draining.is_some() && is_wanted;
-        let is_unheard_loss = is_over && is_wanted;
-        let loss = (is_unheard_loss && !was_draining).then(|| classify(pod, false));
+        let is_unreported_loss = is_over && is_wanted;
+        let loss = (is_unreported_loss && !was_draining).then(|| classify(pod, false));
 
         if was_draining {
             self.resume_end(id, now);
@@ -167,11 +167,11 @@ impl Reconciler {
             self.on_running(id, now);
         }
         if is_over {
-            self.settle(id, now);
-            self.clear_away(id, now);
+            self.refresh_state(id, now);
+            self.retain_or_delete(id, now);
         } else {
-            self.insist(id, now);
-            self.settle(id, now);
+            self.ensure_deleted(id, now);
+            self.refresh_state(id, now);
         }
         self.note_start(id, due, now);
     }
@@ -186,14 +186,14 @@ impl Reconciler {
         let ip = pod.and_then(|pod| pod.ip);
         if let Some(group) = self.executors.group_of(id) {
             if !is_adopted {
-                group.brake.on_started(now);
+                group.throttle.on_started(now);
             }
-            if group.brake.cause().is_none() {
+            if group.throttle.cause().is_none() {
                 group.refusal = None;
             }
-            if group.brake.young_probe() == Some(id) {
+            if group.throttle.young_probe() == Some(id) {
                 let timer = Timer::ProbeProven(group.spec.name.clone(), id);
-                self.timers.set(Brake::proven_at(now), timer);
+                self.timers.set(CreateThrottle::proven_at(now), timer);
             }
         }
         if let Some(node) = &node {
@@ -230,7 +230,7 @@ impl Reconciler {
             && self.stop.is_none()
         {
             self.events.push_back(Event::BudgetExhausted { budget });
-            self.verdict.get_or_insert(Verdict::BudgetSpent(budget));
+            self.verdict.get_or_insert(RunVerdict::BudgetSpent(budget));
         }
         if reason.budget() == Some(Budget::App) {
             self.want_log(id, now);
@@ -241,7 +241,7 @@ impl Reconciler {
         if let Some(node) = blamed {
             self.blame(node, reason, now);
         }
-        self.settle(id, now);
+        self.refresh_state(id, now);
     }
 
     /// What the group learns from a loss: to go slower, or with more memory.
@@ -251,16 +251,16 @@ impl Reconciler {
         let Some(group) = self.executors.group_of(id) else { return };
         if loss.reason == LossReason::OomKilled {
             let n_steps = u32::try_from(group.spec.memory_steps.len()).unwrap_or(u32::MAX);
-            group.growth.on_oom(step, n_steps);
+            group.memory_scaling.on_oom(step, n_steps);
         }
-        match Cause::of_start(loss.reason) {
+        match ThrottleCause::of_start(loss.reason) {
             Some(cause) => {
-                if group.brake.on_start_failed(id, cause, now, rng) {
+                if group.throttle.on_start_failed(id, cause, now, rng) {
                     group.refusal = Some(loss.message.clone());
                 }
             }
             None => {
-                group.brake.on_ended(id, lived_ms, now, rng);
+                group.throttle.on_ended(id, lived_ms, now, rng);
             }
         }
     }
@@ -273,34 +273,37 @@ impl Reconciler {
     }
 
     /// What becomes of an ended pod: evidence, or deleted.
-    fn clear_away(&mut self, id: ExecutorId, now: Millis) {
+    fn retain_or_delete(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let Some(uid) = executor.uid.clone() else { return };
         self.wake_quota(now);
         let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
         let Some(executor) = self.executors.get_mut(id) else { return };
-        let is_evidence = executor.life.is_lost()
+        let is_retained = executor.life.is_lost()
             && executor.life.ending().is_none()
             && pod.phase == Phase::Failed
             && self.policy.keep_failed > 0;
         let name = pod.name.clone();
-        if !is_evidence {
-            self.chores.ask(&uid, &name, ChoreKind::Delete);
+        if !is_retained {
+            self.mutations.ask(&uid, &name, MutationKind::Delete);
             return;
         }
-        let is_going = self.chores.get(&uid).is_some_and(|chore| chore.kind != ChoreKind::Count);
+        let is_going = self
+            .mutations
+            .get(&uid)
+            .is_some_and(|mutation| mutation.kind != MutationKind::LabelCounted);
         if executor.life == Life::Retained || is_going {
             return;
         }
         executor.life = Life::Retained;
-        self.kept.push_back(id);
-        self.chores.ask(&uid, &name, ChoreKind::Count);
-        self.settle(id, now);
-        self.trim_kept(now);
+        self.retained.push_back(id);
+        self.mutations.ask(&uid, &name, MutationKind::LabelCounted);
+        self.refresh_state(id, now);
+        self.trim_retained(now);
     }
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
-        self.chores.remove(&pod.uid);
+        self.mutations.remove(&pod.uid);
         self.stuck.forget(&pod.uid);
         self.forget_log(&pod.uid);
         if *pod.name == *self.pod_name(pod.id) {
@@ -347,8 +350,8 @@ impl Reconciler {
         if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {
             // The entry stays until the answer is in: a second pod may come of it.
             executor.life = Life::Gone;
-            self.kept.retain(|kept| *kept != id);
-            self.settle(id, now);
+            self.retained.retain(|kept| *kept != id);
+            self.refresh_state(id, now);
         } else {
             self.drop_executor(id);
         }
@@ -356,7 +359,7 @@ impl Reconciler {
 
     fn wake_quota(&mut self, now: Millis) {
         for group in self.executors.groups.values_mut() {
-            group.brake.on_room(now);
+            group.throttle.on_room(now);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::core::loss::Loss;
 use crate::core::model::action::Action;
 use crate::core::model::event::{DeleteCause, LossReason};
 use crate::core::model::ids::ExecutorId;
-use crate::core::model::pod::StuckKind;
+use crate::core::model::pod::StartProblemKind;
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
@@ -21,7 +21,7 @@ use crate::core::state::executors::{Group, Start};
 const UNSCHEDULABLE_MS: u64 = 120_000;
 
 /// Between two LISTs that are asked for because starts are due.
-const NEWS_ASKED_EVERY_MS: u64 = 5_000;
+const SERVER_UPDATE_ASKED_EVERY_MS: u64 = 5_000;
 
 /// A limit that ends a start.
 struct Limit {
@@ -40,16 +40,17 @@ impl Reconciler {
         let start = match pod.filter(|_| executor.state == State::Pending) {
             None => Start::default(),
             Some(pod) => {
-                let kind = pod.stuck.as_ref().map_or(StuckKind::Creating, |stuck| stuck.kind);
+                let kind =
+                    pod.stuck.as_ref().map_or(StartProblemKind::Creating, |stuck| stuck.kind);
                 let stuck = match before.stuck {
                     Some((known, since)) if known == kind => Some((known, since)),
                     // Between two tries a kubelet says that all goes its usual way.
-                    Some(known @ (StuckKind::Config | StuckKind::Image, _))
-                        if kind == StuckKind::Creating =>
+                    Some(known @ (StartProblemKind::Config | StartProblemKind::Image, _))
+                        if kind == StartProblemKind::Creating =>
                     {
                         Some(known)
                     }
-                    Some(_) | None => (kind != StuckKind::Creating).then_some((kind, now)),
+                    Some(_) | None => (kind != StartProblemKind::Creating).then_some((kind, now)),
                 };
                 let bound_since = before.bound_since.unwrap_or(now);
                 Start { bound_since: pod.node.is_some().then_some(bound_since), stuck }
@@ -67,8 +68,9 @@ impl Reconciler {
                 self.timers.set(at, Timer::Start(id));
             }
         }
-        let is_unschedulable =
-            |start: Start| start.stuck.is_some_and(|(kind, _)| kind == StuckKind::Unschedulable);
+        let is_unschedulable = |start: Start| {
+            start.stuck.is_some_and(|(kind, _)| kind == StartProblemKind::Unschedulable)
+        };
         if self.policy.unschedulable_max > 0 && is_unschedulable(start) && !is_unschedulable(before)
         {
             self.timers.set(now.after(UNSCHEDULABLE_MS), Timer::Unschedulable);
@@ -90,27 +92,28 @@ impl Reconciler {
         let since = |wanted| stuck.filter(|(kind, _)| *kind == wanted).map(|(_, since)| since);
         let policy = &self.policy;
         let whole = limit(bound_since, "start_timeout", policy.start_timeout_ms);
-        let image = since(StuckKind::Image);
+        let image = since(StartProblemKind::Image);
         let image = limit(image, "image_timeout", policy.image_timeout_ms);
-        let unplaced = since(StuckKind::Unschedulable);
+        let unplaced = since(StartProblemKind::Unschedulable);
         let unplaced = limit(unplaced, "unschedulable_timeout", policy.unschedulable_timeout_ms);
-        let misplaced = since(StuckKind::Unschedulable).and(executor.avoids_until);
+        let misplaced = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
         let misplaced = misplaced.map(|at| Limit { at, name: None, ms: 0 });
         [image, whole, unplaced, misplaced].into_iter().flatten().min_by_key(|limit| limit.at)
     }
 
     /// The server has told how things are now.
-    pub(super) fn note_news(&mut self, now: Millis) {
-        (self.news_at, self.has_news) = (Some(now), true);
+    pub(super) fn note_server_update(&mut self, now: Millis) {
+        (self.server_update_at, self.has_server_update) = (Some(now), true);
     }
 
     /// The time of a start may be up.
     pub(super) fn on_start_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(limit) = self.start_limit(id).filter(|limit| limit.at <= now) else { return };
-        let is_known = self.snapshot.is_synced() && self.news_at.is_some_and(|at| at >= limit.at);
+        let is_known =
+            self.snapshot.is_synced() && self.server_update_at.is_some_and(|at| at >= limit.at);
         if !is_known || !self.is_lease_held || self.stop.is_some() {
             self.overdue.insert(id);
-            self.ask_for_news(id, now);
+            self.ask_for_server_update(id, now);
             return;
         }
         let Some(name) = limit.name else {
@@ -119,21 +122,25 @@ impl Reconciler {
         };
         let loss = self.start_loss(id, name, limit.ms);
         self.lose(id, &loss, now);
-        self.insist(id, now);
-        self.settle(id, now);
+        self.ensure_deleted(id, now);
+        self.refresh_state(id, now);
     }
 
     /// A watch on which nothing happens tells nothing for a minute; a start is judged by a LIST then.
-    fn ask_for_news(&mut self, id: ExecutorId, now: Millis) {
+    fn ask_for_server_update(&mut self, id: ExecutorId, now: Millis) {
         if !self.snapshot.is_synced() || !self.is_lease_held || self.stop.is_some() {
             return;
         }
-        match self.news_asked_at.map(|at| at.after(NEWS_ASKED_EVERY_MS)).filter(|&at| at > now) {
+        match self
+            .server_update_asked_at
+            .map(|at| at.after(SERVER_UPDATE_ASKED_EVERY_MS))
+            .filter(|&at| at > now)
+        {
             Some(at) => {
                 self.timers.set(at, Timer::Start(id));
             }
             None => {
-                self.news_asked_at = Some(now);
+                self.server_update_asked_at = Some(now);
                 self.actions.push_back(Action::Poll);
             }
         }
@@ -141,7 +148,7 @@ impl Reconciler {
 
     /// Looks again at the starts whose time was up when the server had not been heard of since.
     pub(super) fn judge_overdue(&mut self, now: Millis) {
-        if std::mem::take(&mut self.has_news) {
+        if std::mem::take(&mut self.has_server_update) {
             for id in std::mem::take(&mut self.overdue) {
                 self.on_start_due(id, now);
             }
@@ -151,43 +158,46 @@ impl Reconciler {
     fn start_loss(&self, id: ExecutorId, name: &str, ms: u64) -> Loss {
         let kind = self.executors.get(id).and_then(|e| e.start.stuck).map(|(kind, _)| kind);
         let reason = match kind {
-            Some(StuckKind::Config) => LossReason::ConfigError,
-            Some(StuckKind::Image) => LossReason::ImageError,
-            Some(StuckKind::Creating | StuckKind::Gated | StuckKind::Unschedulable) | None => {
-                LossReason::StartTimeout
-            }
+            Some(StartProblemKind::Config) => LossReason::ConfigError,
+            Some(StartProblemKind::Image) => LossReason::ImageError,
+            Some(
+                StartProblemKind::Creating
+                | StartProblemKind::Gated
+                | StartProblemKind::Unschedulable,
+            )
+            | None => LossReason::StartTimeout,
         };
-        let words = self.stuck_words(id).unwrap_or("the node tells nothing");
+        let words = self.problem_message(id).unwrap_or("the node tells nothing");
         let seconds = ms.div_ceil(1_000);
         let message = format!("not running within allocation.{name} ({seconds}s): {words}");
         Loss { reason, exit_code: None, message }
     }
 
     /// The server's words about what keeps an executor from running.
-    fn stuck_words(&self, id: ExecutorId) -> Option<&str> {
+    fn problem_message(&self, id: ExecutorId) -> Option<&str> {
         let uid = self.executors.get(id)?.uid.as_ref()?;
         Some(&self.snapshot.get(uid)?.stuck.as_ref()?.words)
     }
 
     /// What a group waits for where all that it wants is asked for and some of it does not start.
-    pub(super) fn stuck_waiting(&self, group: &Group) -> Option<(Waiting, Option<Millis>)> {
-        let id = group.first_stuck()?;
+    pub(super) fn problem_waiting(&self, group: &Group) -> Option<(Waiting, Option<Millis>)> {
+        let id = group.first_problem()?;
         let waiting = match self.executors.get(id)?.start.stuck?.0 {
-            StuckKind::Config => Waiting::ConfigError,
-            StuckKind::Gated => Waiting::Gated,
-            StuckKind::Image => Waiting::ImageError,
-            StuckKind::Unschedulable => Waiting::Unschedulable,
-            StuckKind::Creating => return None,
+            StartProblemKind::Config => Waiting::ConfigError,
+            StartProblemKind::Gated => Waiting::Gated,
+            StartProblemKind::Image => Waiting::ImageError,
+            StartProblemKind::Unschedulable => Waiting::Unschedulable,
+            StartProblemKind::Creating => return None,
         };
         Some((waiting, self.start_deadline(id)))
     }
 
     /// The server's words about what a group waits for.
-    pub(super) fn waiting_words(&self, group: &Group) -> Option<String> {
+    pub(super) fn waiting_message(&self, group: &Group) -> Option<String> {
         let (waiting, _) = group.waiting?;
-        let is_stuck = self.stuck_waiting(group).is_some_and(|stuck| stuck.0 == waiting);
-        let stuck = group.first_stuck().filter(|_| is_stuck);
-        let words = || Some(self.stuck_words(stuck?)?.to_owned());
+        let is_stuck = self.problem_waiting(group).is_some_and(|stuck| stuck.0 == waiting);
+        let stuck = group.first_problem().filter(|_| is_stuck);
+        let words = || Some(self.problem_message(stuck?)?.to_owned());
         group.refusal.clone().or_else(words)
     }
 
@@ -202,7 +212,11 @@ impl Reconciler {
             let stuck = self.executors.get(**id).and_then(|executor| executor.start.stuck);
             stuck.is_some_and(|(_, since)| now.since(since) >= UNSCHEDULABLE_MS)
         };
-        group.stuck[StuckKind::Unschedulable as usize].iter().filter(is_late).take(most).count()
+        group.stuck[StartProblemKind::Unschedulable as usize]
+            .iter()
+            .filter(is_late)
+            .take(most)
+            .count()
             == most
     }
 }

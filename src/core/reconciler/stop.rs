@@ -5,20 +5,20 @@ use super::Reconciler;
 use crate::core::model::action::Action;
 use crate::core::model::event::{DeleteCause, Event};
 use crate::core::model::ids::ExecutorId;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::stop::{StopOrder, StopResult};
 use crate::core::model::time::Millis;
 use crate::core::state::executors::{Ending, Life};
-use crate::core::state::ledger::ChoreKind;
+use crate::core::state::ledger::MutationKind;
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
 const LIST_DELAY_MAX_MS: u64 = 2_000;
-const EVIDENCE_MS: u64 = 2_000;
+const LABELS_MS: u64 = 2_000;
 /// What the cluster gets beyond the executors' own grace, to tell that they are gone.
 const GONE_MARGIN_MS: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum StopStep {
     /// The answer to the delete of everything.
     DeleteAll,
     /// The answer to a LIST.
@@ -33,11 +33,11 @@ enum Step {
 #[derive(Clone, Debug)]
 pub(super) struct Stop {
     pub(super) order: StopOrder,
-    step: Step,
+    step: StopStep,
     pub(super) grace_s: u32,
     gone_by: Millis,
     /// Until then the evidence may be labelled, and logs be read, before everything is deleted.
-    evidence_by: Millis,
+    labels_by: Millis,
     n_lists: u32,
     /// When the LIST now under way was sent.
     list_sent_at: Millis,
@@ -59,13 +59,13 @@ impl Reconciler {
         let had_any = !self.had_first_list
             || !self.executors.is_empty()
             || !self.snapshot.is_empty()
-            || !self.chores.is_empty();
+            || !self.mutations.is_empty();
         self.stop = Some(Stop {
             order,
-            step: Step::DeleteAllAt(now),
+            step: StopStep::DeleteAllAt(now),
             grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
             gone_by: now.after(timeout_ms).after(GONE_MARGIN_MS),
-            evidence_by: now.after(EVIDENCE_MS),
+            labels_by: now.after(LABELS_MS),
             n_lists: 0,
             list_sent_at: now,
             unsure_at: now,
@@ -84,7 +84,7 @@ impl Reconciler {
                 }
             } else if !order.keep && executor.life == Life::Wanted {
                 executor.life = Life::Ending(Ending::now(DeleteCause::Stopped));
-                self.settle(id, now);
+                self.refresh_state(id, now);
             }
         }
         // With nothing ever there, there is nothing to clean up, and nobody to ask.
@@ -102,7 +102,7 @@ impl Reconciler {
     /// What may be left now, for the one who cannot wait any longer.
     #[must_use]
     pub fn remaining(&self) -> StopResult {
-        let spares = self.stop.as_ref().is_some_and(|stop| stop.order.spare_evidence);
+        let spares = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
         let mut result = StopResult { remaining: Vec::new(), evidence: Vec::new() };
         for pod in self.snapshot.pods() {
             let is_kept =
@@ -116,8 +116,8 @@ impl Reconciler {
                 result.remaining.push(self.pod_name(id));
             }
         }
-        result.remaining.extend(self.chores.unseen(&self.snapshot).map(str::to_owned));
-        result.remaining.extend(self.strays.ids().map(|id| self.pod_name(id)));
+        result.remaining.extend(self.mutations.unseen(&self.snapshot).map(str::to_owned));
+        result.remaining.extend(self.unresolved_creates.ids().map(|id| self.pod_name(id)));
         result.remaining.sort();
         result.remaining.dedup();
         result
@@ -141,24 +141,27 @@ impl Reconciler {
         match stop.step {
             // The labels that spare evidence come first, and the last logs, where the server gives
             // them in time.
-            Step::DeleteAllAt(at)
+            StopStep::DeleteAllAt(at)
                 if at <= now
-                    && (stop.order.spare_evidence && self.chores.has_counts()
+                    && (stop.order.keep_failed && self.mutations.has_counts()
                         || self.logs.is_busy())
-                    && now < stop.evidence_by =>
+                    && now < stop.labels_by =>
             {
-                stop.step = Step::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
+                stop.step = StopStep::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
             }
-            Step::DeleteAllAt(at) if at <= now => {
-                stop.step = Step::DeleteAll;
-                let (grace_s, spare_counted) = (stop.grace_s, stop.order.spare_evidence);
+            StopStep::DeleteAllAt(at) if at <= now => {
+                stop.step = StopStep::DeleteAll;
+                let (grace_s, spare_counted) = (stop.grace_s, stop.order.keep_failed);
                 self.actions.push_back(Action::DeleteAll { grace_s, spare_counted });
             }
-            Step::ListAt(at) if at <= now => {
-                (stop.step, stop.list_sent_at) = (Step::List, now);
+            StopStep::ListAt(at) if at <= now => {
+                (stop.step, stop.list_sent_at) = (StopStep::List, now);
                 self.actions.push_back(Action::List { asked: mark });
             }
-            Step::DeleteAll | Step::DeleteAllAt(_) | Step::List | Step::ListAt(_) => {}
+            StopStep::DeleteAll
+            | StopStep::DeleteAllAt(_)
+            | StopStep::List
+            | StopStep::ListAt(_) => {}
         }
         self.stop_deadline()
     }
@@ -166,12 +169,12 @@ impl Reconciler {
     pub(super) fn on_deleted_all(&mut self, answer: Result<(), Refusal>, now: Millis) {
         let Some(stop) = &mut self.stop else { return };
         stop.step = match answer {
-            Ok(()) => Step::ListAt(now.after(LIST_DELAY_INITIAL_MS)),
+            Ok(()) => StopStep::ListAt(now.after(LIST_DELAY_INITIAL_MS)),
             // Without the right to delete a collection they go one by one.
-            Err(refusal) if refusal.class == Class::Rights => Step::ListAt(now),
+            Err(refusal) if refusal.class == RefusalClass::Forbidden => StopStep::ListAt(now),
             Err(refusal) => {
                 let ms = refusal.retry_after_ms.unwrap_or(0).max(LIST_DELAY_MAX_MS / 2);
-                Step::DeleteAllAt(now.after(ms))
+                StopStep::DeleteAllAt(now.after(ms))
             }
         };
     }
@@ -184,22 +187,22 @@ impl Reconciler {
             stop.listed_at = Some(stop.list_sent_at);
         }
         let delay = LIST_DELAY_INITIAL_MS << stop.n_lists.min(5);
-        stop.step = Step::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
+        stop.step = StopStep::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
     }
 
     pub(super) fn on_stop_list_refused(&mut self, refusal: &Refusal, now: Millis) {
         if let Some(stop) = &mut self.stop {
             let ms = refusal.retry_after_ms.unwrap_or(0).max(LIST_DELAY_MAX_MS / 2);
-            stop.step = Step::ListAt(now.after(ms));
+            stop.step = StopStep::ListAt(now.after(ms));
         }
     }
 
     /// True where a LIST that was sent after everything was settled has shown nothing of ours.
     fn is_stop_done(&mut self, now: Millis) -> bool {
         let has_open = self.has_open_creates();
-        let spares = self.stop.as_ref().is_some_and(|stop| stop.order.spare_evidence);
+        let spares = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
         let is_clear = self.snapshot.is_synced()
-            && self.chores.unseen(&self.snapshot).next().is_none()
+            && self.mutations.unseen(&self.snapshot).next().is_none()
             && self.snapshot.pods().all(|pod| {
                 spares
                     && self
@@ -223,15 +226,15 @@ impl Reconciler {
     fn stop_deadline(&self) -> Option<Millis> {
         let stop = self.stop.as_ref()?;
         let step = match stop.step {
-            Step::DeleteAllAt(at) | Step::ListAt(at) => Some(at),
-            Step::DeleteAll | Step::List => None,
+            StopStep::DeleteAllAt(at) | StopStep::ListAt(at) => Some(at),
+            StopStep::DeleteAll | StopStep::List => None,
         };
         let end = self.open_until().unwrap_or(stop.gone_by).max(stop.gone_by);
         step.into_iter().chain([end]).min()
     }
 
     fn has_open_creates(&self) -> bool {
-        self.strays.open_until().is_some()
+        self.unresolved_creates.open_until().is_some()
             || self.executors.iter().any(|(_, executor)| executor.create.is_some())
     }
 
@@ -240,7 +243,7 @@ impl Reconciler {
         self.executors
             .iter()
             .filter_map(|(_, executor)| executor.create.as_ref()?.open_until())
-            .chain(self.strays.open_until())
+            .chain(self.unresolved_creates.open_until())
             .max()
     }
 
@@ -250,12 +253,12 @@ impl Reconciler {
         if stop.is_none_or(|stop| stop.n_lists == 0) {
             return;
         }
-        let spares = stop.is_some_and(|stop| stop.order.spare_evidence);
+        let spares = stop.is_some_and(|stop| stop.order.keep_failed);
         for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
             let is_kept =
                 self.executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained);
             if !(spares && is_kept) {
-                self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
+                self.mutations.ask(&pod.uid, &pod.name, MutationKind::Delete);
             }
         }
     }

@@ -10,11 +10,11 @@ use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::pod::{ContainerState, Draining};
 use crate::core::model::time::Millis;
 use crate::core::state::executors::{Ending, Life, has_ended};
-use crate::core::state::ledger::{ChoreKind, CreateStep};
+use crate::core::state::ledger::{CreateStep, MutationKind};
 
 impl Reconciler {
     /// Ends an executor that posse does not wait for: its loss is told, and it is deleted.
-    pub(super) fn give_up_on(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
+    pub(super) fn lose_and_delete(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
         self.lose(id, loss, now);
         self.end(id, DeleteCause::Killed, now);
     }
@@ -36,19 +36,19 @@ impl Reconciler {
             // An unbound pod goes at once: no mark would be read by anybody.
             let is_marked = pod.draining.is_some() || pod.node.is_none() || has_ended(pod);
             let kind = match cause {
-                DeleteCause::ScaledDown if !is_marked => ChoreKind::MarkAndDelete,
+                DeleteCause::ScaledDown if !is_marked => MutationKind::AnnotateAndDelete,
                 DeleteCause::Condemned
                 | DeleteCause::Killed
                 | DeleteCause::ScaledDown
                 | DeleteCause::Stopped
-                | DeleteCause::Unplaced => ChoreKind::Delete,
+                | DeleteCause::Unplaced => MutationKind::Delete,
             };
-            self.chores.ask(&uid, &pod.name, kind);
+            self.mutations.ask(&uid, &pod.name, kind);
         }
         if let Some(group) = self.executors.group_of(id) {
-            group.brake.on_probe_void(id);
+            group.throttle.on_probe_void(id);
         }
-        self.settle(id, now);
+        self.refresh_state(id, now);
     }
 
     /// Gives up a create whose pod was not seen.
@@ -69,9 +69,9 @@ impl Reconciler {
         }
         self.due_creates.remove(&id);
         if let Some(group) = self.executors.group_of(id) {
-            group.brake.on_probe_void(id);
+            group.throttle.on_probe_void(id);
         }
-        self.settle(id, now);
+        self.refresh_state(id, now);
     }
 
     /// Why a create is given up now.
@@ -104,15 +104,15 @@ impl Reconciler {
         if let Some(pod) = self.snapshot.get(&uid)
             && pod.draining.is_none()
         {
-            self.chores.ask(&uid, &pod.name, ChoreKind::Mark);
+            self.mutations.ask(&uid, &pod.name, MutationKind::Annotate);
         }
         if let Some(group) = self.executors.group_of(id) {
-            group.brake.on_probe_void(id);
+            group.throttle.on_probe_void(id);
         }
         if let Some(subject) = self.subject(id) {
             self.events.push_back(Event::ExecutorDraining { subject, cause, until });
         }
-        self.settle(id, now);
+        self.refresh_state(id, now);
     }
 
     /// Goes on with an end that an earlier run began, by what it wrote onto the pod.
@@ -135,12 +135,12 @@ impl Reconciler {
     }
 
     /// It has no time any more, whatever it was given.
-    pub(super) fn hurry(&mut self, id: ExecutorId, now: Millis) {
+    pub(super) fn end_drain(&mut self, id: ExecutorId, now: Millis) {
         if let Some(executor) = self.executors.get_mut(id)
             && let Some(ending @ Ending { drain_until: Some(_), .. }) = executor.life.ending()
         {
             executor.life = executor.life.ended_by(Ending { drain_until: None, ..ending });
-            self.insist(id, now);
+            self.ensure_deleted(id, now);
         }
     }
 
@@ -148,7 +148,7 @@ impl Reconciler {
     pub(super) fn on_drained(&mut self, id: ExecutorId, now: Millis) {
         let until = self.executors.get(id).and_then(|executor| executor.life.ending()?.drain_until);
         if until.is_some_and(|until| until <= now) {
-            self.insist(id, now);
+            self.ensure_deleted(id, now);
         }
     }
 
@@ -168,26 +168,26 @@ impl Reconciler {
 
     /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
     /// gone back over its end), it is deleted.
-    pub(super) fn insist(&mut self, id: ExecutorId, now: Millis) {
+    pub(super) fn ensure_deleted(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let ending = executor.life.ending();
         let has_time = ending.and_then(|e| e.drain_until).is_some_and(|until| until > now);
         if has_time || (!executor.life.is_lost() && ending.is_none()) {
             return;
         }
-        self.delete_evidence(id);
+        self.delete_retained(id);
     }
 
     /// Deletes what is left of an executor, whether it was to be kept or not.
-    pub(super) fn delete_evidence(&mut self, id: ExecutorId) {
+    pub(super) fn delete_retained(&mut self, id: ExecutorId) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.life == Life::Retained {
             executor.life = Life::Lost { ending: None };
         }
-        self.kept.retain(|kept| *kept != id);
+        self.retained.retain(|kept| *kept != id);
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         if let Some(pod) = pod.filter(|pod| !pod.deleting) {
-            self.chores.ask(&pod.uid, &pod.name, ChoreKind::Delete);
+            self.mutations.ask(&pod.uid, &pod.name, MutationKind::Delete);
         }
     }
 }

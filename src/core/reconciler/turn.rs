@@ -12,17 +12,17 @@ use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 use crate::core::policy::plan::{Circumstances, GroupPlan, GroupView, plan};
-use crate::core::policy::throttle::Brake;
+use crate::core::policy::throttle::CreateThrottle;
 use crate::core::policy::victims::{Candidate, Stage, choose};
 use crate::core::state::executors::Executor;
-use crate::core::state::ledger::{ChoreKind, ChoreStep, Create, CreateStep};
+use crate::core::state::ledger::{Create, CreateStep, MutationKind, MutationStep};
 
 impl Reconciler {
     /// Does what is due at its time. Every timer is checked against what it was set for.
     pub(super) fn fire_timers(&mut self, now: Millis) {
         while let Some((at, timer)) = self.timers.pop_due(now) {
             match timer {
-                Timer::Mutation(uid) => self.on_chore_due(&uid, now),
+                Timer::Mutation(uid) => self.on_mutation_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
                 Timer::Disconnected(id) => self.on_search_over(id, now),
                 Timer::Drain(id) => self.on_drained(id, now),
@@ -50,21 +50,21 @@ impl Reconciler {
         let is_running =
             self.executors.get(id).is_some_and(|executor| executor.state == State::Running);
         if let Some(group) = self.executors.group_of(id).filter(|_| is_running) {
-            group.growth.on_proven();
+            group.memory_scaling.on_proven();
         }
     }
 
-    fn on_chore_due(&mut self, uid: &Uid, now: Millis) {
-        let Some(chore) = self.chores.get(uid) else { return };
-        let is_due = match chore.step {
-            ChoreStep::RetryAt(at) => at <= now,
-            ChoreStep::Accepted(at) => {
+    fn on_mutation_due(&mut self, uid: &Uid, now: Millis) {
+        let Some(mutation) = self.mutations.get(uid) else { return };
+        let is_due = match mutation.step {
+            MutationStep::RetryAt(at) => at <= now,
+            MutationStep::Accepted(at) => {
                 at <= now && self.snapshot.get(uid).is_some_and(|pod| !pod.deleting)
             }
-            ChoreStep::Answer | ChoreStep::Queued => false,
+            MutationStep::Answer | MutationStep::Queued => false,
         };
         if is_due {
-            self.chores.queue(uid);
+            self.mutations.queue(uid);
         }
     }
 
@@ -86,16 +86,16 @@ impl Reconciler {
     fn on_proven(&mut self, name: &GroupName, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let lives = executor.state == State::Running
-            && executor.running_since.is_some_and(|at| Brake::proven_at(at) <= now);
+            && executor.running_since.is_some_and(|at| CreateThrottle::proven_at(at) <= now);
         if executor.state == State::Pending {
             // History went back over its start.
-            self.timers.set(Brake::proven_at(now), Timer::ProbeProven(name.clone(), id));
+            self.timers.set(CreateThrottle::proven_at(now), Timer::ProbeProven(name.clone(), id));
         }
         if let Some(group) = self.executors.groups.get_mut(name)
             && lives
-            && group.brake.young_probe() == Some(id)
+            && group.throttle.young_probe() == Some(id)
         {
-            group.brake.on_proven();
+            group.throttle.on_proven();
         }
     }
 
@@ -150,7 +150,7 @@ impl Reconciler {
                 name,
                 group,
                 is_unschedulable: self.is_unschedulable(group, now),
-                stuck: self.stuck_waiting(group),
+                stuck: self.problem_waiting(group),
             })
             .collect();
         plan(&views, &all)
@@ -180,7 +180,7 @@ impl Reconciler {
             && is_news
             && waiting != Waiting::InFlight
         {
-            let message = group_state.and_then(|group| self.waiting_words(group));
+            let message = group_state.and_then(|group| self.waiting_message(group));
             self.events.push_back(Event::Waiting { group, waiting, until, message });
         }
     }
@@ -189,10 +189,10 @@ impl Reconciler {
         let asked = self.mark();
         let Some(group) = self.executors.groups.get_mut(name) else { return };
         let slot = group.slots.take();
-        group.brake.on_sent(id);
+        group.throttle.on_sent(id);
         let mut executor = Executor::new(name.clone(), now);
         executor.slot = Some(slot);
-        let step = group.growth.take();
+        let step = group.memory_scaling.take();
         executor.memory_step = step;
         let memory = step.checked_sub(1).and_then(|i| group.spec.memory_steps.get(i as usize));
         let memory = memory.cloned();
@@ -265,7 +265,7 @@ impl Reconciler {
                 State::Requested => Stage::NotCreated,
                 State::Pending => Stage::Pending,
                 State::Running if !pod.is_some_and(|pod| pod.ready) => Stage::NotReady,
-                State::Running if self.hearing.is_idle(id, now) => Stage::Idle,
+                State::Running if self.driver_reports.is_idle(id, now) => Stage::Idle,
                 State::Running => Stage::Ready,
                 State::Draining | State::Terminating | State::Failed => return None,
             };
@@ -278,23 +278,23 @@ impl Reconciler {
     }
 
     /// Sends deletes and patches, as many as may be under way.
-    pub(super) fn send_chores(&mut self, _now: Millis) {
+    pub(super) fn send_mutations(&mut self, _now: Millis) {
         if !self.is_lease_held || !self.snapshot.is_synced() {
             return;
         }
         self.look_at_nodes();
-        while self.chores.has_room()
-            && let Some((uid, chore)) = self.chores.send_next()
+        while self.mutations.has_room()
+            && let Some((uid, mutation)) = self.mutations.send_next()
         {
-            let name = chore.name.to_string();
-            self.actions.push_back(match chore.kind {
-                ChoreKind::Count => Action::Patch { uid, name, patch: Patch::Counted },
-                ChoreKind::Delete => {
+            let name = mutation.name.to_string();
+            self.actions.push_back(match mutation.kind {
+                MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
+                MutationKind::Delete => {
                     let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
                     Action::Delete { uid, name, grace_s }
                 }
-                ChoreKind::Forget => Action::Delete { uid, name, grace_s: Some(0) },
-                ChoreKind::Mark | ChoreKind::MarkAndDelete => {
+                MutationKind::ForceDelete => Action::Delete { uid, name, grace_s: Some(0) },
+                MutationKind::Annotate | MutationKind::AnnotateAndDelete => {
                     let patch = self.draining_patch(&uid);
                     Action::Patch { uid, name, patch }
                 }

@@ -11,7 +11,7 @@ pub const IDLE_VALID_MS: u64 = 10_000;
 
 /// What the driver said.
 #[derive(Clone, Debug, Default)]
-pub struct Hearing {
+pub struct DriverReports {
     heard: BTreeMap<ExecutorId, Millis>,
     /// Nobody's silence began before this.
     since: Millis,
@@ -27,7 +27,7 @@ pub struct Hearing {
     pub has_timer: bool,
 }
 
-impl Hearing {
+impl DriverReports {
     /// A heartbeat call. After a gap of half the time-out the driver itself was away (paused,
     /// suspended, or posse was), so that nobody's silence from before counts.
     pub fn on_heartbeats(&mut self, ids: &[ExecutorId], timeout_ms: u64, now: Millis) {

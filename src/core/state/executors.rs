@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::model::event::DeleteCause;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
-use crate::core::model::pod::{ContainerState, Pod, StuckKind};
+use crate::core::model::pod::{ContainerState, Pod, StartProblemKind};
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
-use crate::core::policy::memory_scaling::Growth;
+use crate::core::policy::memory_scaling::MemoryScaling;
 use crate::core::policy::settings::GroupSpec;
-use crate::core::policy::throttle::Brake;
+use crate::core::policy::throttle::CreateThrottle;
 use crate::core::state::ledger::Create;
 use crate::core::state::slots::Slots;
 
@@ -21,7 +21,7 @@ pub struct Start {
     /// When it was first seen bound to a node.
     pub bound_since: Option<Millis>,
     /// What keeps it from starting, and since when.
-    pub stuck: Option<(StuckKind, Millis)>,
+    pub stuck: Option<(StartProblemKind, Millis)>,
 }
 
 /// What posse decided about an executor, and what it reported. Together with the pod this makes
@@ -200,7 +200,7 @@ impl Counts {
 }
 
 /// The kinds of trouble that a group keeps account of.
-const STUCK_KINDS: usize = StuckKind::Creating as usize;
+const STUCK_KINDS: usize = StartProblemKind::Creating as usize;
 
 /// One group.
 #[derive(Clone, Debug)]
@@ -219,10 +219,10 @@ pub struct Group {
     /// Creates under way.
     pub n_in_flight: u32,
     pub slots: Slots,
-    pub brake: Brake,
+    pub throttle: CreateThrottle,
     /// Executors whose start is in trouble, by the kind of it (`Creating` is none).
     pub stuck: [BTreeSet<ExecutorId>; STUCK_KINDS],
-    pub growth: Growth,
+    pub memory_scaling: MemoryScaling,
     /// When executors of it were lost for a silence of theirs, within the time-out.
     pub silenced: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
@@ -245,9 +245,9 @@ impl Group {
             members: BTreeSet::new(),
             n_in_flight: 0,
             slots: Slots::default(),
-            brake: Brake::default(),
+            throttle: CreateThrottle::default(),
             stuck: Default::default(),
-            growth: Growth::default(),
+            memory_scaling: MemoryScaling::default(),
             silenced: VecDeque::new(),
             waiting: None,
             refusal: None,
@@ -256,11 +256,11 @@ impl Group {
 
     /// One whose start is in trouble, of the kind that weighs most, where there is any.
     #[must_use]
-    pub fn first_stuck(&self) -> Option<ExecutorId> {
+    pub fn first_problem(&self) -> Option<ExecutorId> {
         self.stuck.iter().find_map(|ids| ids.first().copied())
     }
 
-    fn note_stuck(&mut self, id: ExecutorId, before: Start, after: Start) {
+    fn note_problem(&mut self, id: ExecutorId, before: Start, after: Start) {
         let place = |start: Start| start.stuck.map(|(kind, _)| kind as usize);
         if let Some(ids) = place(before).and_then(|kind| self.stuck.get_mut(kind)) {
             ids.remove(&id);
@@ -326,7 +326,12 @@ impl Executors {
 
     /// Brings the executor's state and the counts in line with what it and its pod are now.
     /// Answers the state before, where it is another now.
-    pub fn settle(&mut self, id: ExecutorId, pod: Option<&Pod>, now: Millis) -> Option<State> {
+    pub fn refresh_state(
+        &mut self,
+        id: ExecutorId,
+        pod: Option<&Pod>,
+        now: Millis,
+    ) -> Option<State> {
         let executor = self.by_id.get_mut(&id)?;
         let (before, state) = (executor.state, executor.derive(pod));
         if before == state {
@@ -335,7 +340,7 @@ impl Executors {
         (executor.state, executor.since) = (state, now);
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         let start = std::mem::take(&mut executor.start);
-        group.note_stuck(id, start, Start::default());
+        group.note_problem(id, start, Start::default());
         group.counts.by_state[before as usize] -= 1;
         group.counts.by_state[state as usize] += 1;
         Some(before)
@@ -346,7 +351,7 @@ impl Executors {
         let Some(executor) = self.by_id.get_mut(&id) else { return };
         let before = std::mem::replace(&mut executor.start, start);
         if let Some(group) = self.groups.get_mut(&executor.group) {
-            group.note_stuck(id, before, start);
+            group.note_problem(id, before, start);
         }
     }
 
@@ -356,7 +361,7 @@ impl Executors {
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         group.counts.by_state[executor.state as usize] -= 1;
         group.members.remove(&id);
-        group.note_stuck(id, executor.start, Start::default());
+        group.note_problem(id, executor.start, Start::default());
         if let Some(slot) = executor.slot {
             group.slots.release(slot);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::core::model::ids::{ExecutorId, Uid};
-use crate::core::model::input::Mark;
+use crate::core::model::input::Watermark;
 use crate::core::model::pod_text::PodText;
 use crate::core::model::time::Millis;
 use crate::core::state::snapshot::Snapshot;
@@ -16,7 +16,7 @@ pub const CREATE_OPEN_MS: u64 = 60_000;
 /// A pod whose delete the server took is seen to be on its way out within so long.
 pub const DELETE_SEEN_MS: u64 = 60_000;
 /// So many deletes and patches are under way at a time.
-pub const CHORES_IN_FLIGHT_MAX: usize = 16;
+pub const MUTATIONS_IN_FLIGHT_MAX: usize = 16;
 
 /// What a create waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum CreateStep {
 pub struct Create {
     pub step: CreateStep,
     /// What had been applied before the last request was sent.
-    pub asked: Mark,
+    pub asked: Watermark,
     /// When the last request was sent.
     pub sent_at: Millis,
     /// A POST whose outcome is unknown was last sent then: a pod may exist.
@@ -75,11 +75,11 @@ impl Create {
 /// POSTs that nobody waits for any more, and that may still come to a second pod under their name:
 /// several had an unknown outcome, and only one of them made the pod that was seen.
 #[derive(Clone, Debug, Default)]
-pub struct Strays {
+pub struct UnresolvedCreates {
     open_until: BTreeMap<ExecutorId, Millis>,
 }
 
-impl Strays {
+impl UnresolvedCreates {
     /// The create of `id` is settled. `is_acknowledged`: by the answer to its last POST, which
     /// leaves every one of unknown outcome open.
     pub fn note(&mut self, id: ExecutorId, create: &Create, is_acknowledged: bool) {
@@ -110,22 +110,22 @@ impl Strays {
 
 /// What is to be done to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChoreKind {
+pub enum MutationKind {
     /// Label it as counted.
-    Count,
+    LabelCounted,
     /// Delete it.
     Delete,
     /// Delete it without grace: nobody is there any more who could end it.
-    Forget,
+    ForceDelete,
     /// Mark it as draining.
-    Mark,
+    Annotate,
     /// Mark it as draining, then delete it.
-    MarkAndDelete,
+    AnnotateAndDelete,
 }
 
 /// What a chore waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChoreStep {
+pub enum MutationStep {
     /// The server took the delete. Where the pod is not on its way out by then, it is asked again:
     /// history may have gone back over it.
     Accepted(Millis),
@@ -139,9 +139,9 @@ pub enum ChoreStep {
 
 /// One thing to be done to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chore {
-    pub kind: ChoreKind,
-    pub step: ChoreStep,
+pub struct PendingMutation {
+    pub kind: MutationKind,
+    pub step: MutationStep,
     pub name: Box<str>,
     pub n_tries: u32,
     /// Sent before history went back: the answer tells nothing.
@@ -150,8 +150,8 @@ pub struct Chore {
 
 /// Chores by the uid of their pod, and the order they were asked for in.
 #[derive(Clone, Debug, Default)]
-pub struct Chores {
-    by_uid: BTreeMap<Uid, Chore>,
+pub struct Mutations {
+    by_uid: BTreeMap<Uid, PendingMutation>,
     queue: VecDeque<Uid>,
     n_in_flight: usize,
     /// Requests under way whose chore was removed: their answers tell nothing, and the pod (which
@@ -161,23 +161,29 @@ pub struct Chores {
     held: BTreeSet<Uid>,
 }
 
-impl Chores {
+impl Mutations {
     /// Asks for `kind` on this pod. A delete replaces a lesser chore; never the other way round.
-    pub fn ask(&mut self, uid: &Uid, name: &str, kind: ChoreKind) {
-        if let Some(chore) = self.by_uid.get_mut(uid) {
-            let is_more = matches!(chore.kind, ChoreKind::Count | ChoreKind::Mark)
-                || kind == ChoreKind::Forget;
+    pub fn ask(&mut self, uid: &Uid, name: &str, kind: MutationKind) {
+        if let Some(mutation) = self.by_uid.get_mut(uid) {
+            let is_more =
+                matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate)
+                    || kind == MutationKind::ForceDelete;
             if is_more {
-                chore.kind = kind;
-                if matches!(chore.step, ChoreStep::Accepted(_) | ChoreStep::RetryAt(_)) {
+                mutation.kind = kind;
+                if matches!(mutation.step, MutationStep::Accepted(_) | MutationStep::RetryAt(_)) {
                     self.queue(uid);
                 }
             }
             return;
         }
-        let chore =
-            Chore { kind, step: ChoreStep::Queued, name: name.into(), n_tries: 0, is_void: false };
-        self.by_uid.insert(uid.clone(), chore);
+        let mutation = PendingMutation {
+            kind,
+            step: MutationStep::Queued,
+            name: name.into(),
+            n_tries: 0,
+            is_void: false,
+        };
+        self.by_uid.insert(uid.clone(), mutation);
         self.queue.push_back(uid.clone());
     }
 
@@ -189,14 +195,14 @@ impl Chores {
 
     /// The chore on that pod.
     #[must_use]
-    pub fn get(&self, uid: &Uid) -> Option<&Chore> {
+    pub fn get(&self, uid: &Uid) -> Option<&PendingMutation> {
         self.by_uid.get(uid)
     }
 
     /// True where a failed pod is still to be labelled as counted.
     #[must_use]
     pub fn has_counts(&self) -> bool {
-        self.by_uid.values().any(|chore| chore.kind == ChoreKind::Count)
+        self.by_uid.values().any(|mutation| mutation.kind == MutationKind::LabelCounted)
     }
 
     /// The names of pods to be deleted that no LIST will ever show: they lack our labels.
@@ -204,13 +210,13 @@ impl Chores {
         self.by_uid
             .iter()
             .filter(|(uid, _)| snapshot.get(uid).is_none())
-            .map(|(_, chore)| &*chore.name)
+            .map(|(_, mutation)| &*mutation.name)
     }
 
     /// True where a request may leave now.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.n_in_flight < CHORES_IN_FLIGHT_MAX
+        self.n_in_flight < MUTATIONS_IN_FLIGHT_MAX
     }
 
     /// How many requests are under way.
@@ -226,21 +232,22 @@ impl Chores {
 
     /// Lets this pod go.
     pub fn release(&mut self, uid: &Uid) {
-        if self.held.remove(uid) && self.get(uid).is_some_and(|c| c.step == ChoreStep::Queued) {
+        if self.held.remove(uid) && self.get(uid).is_some_and(|c| c.step == MutationStep::Queued) {
             self.queue.push_back(uid.clone());
         }
     }
 
     /// The next one in the queue, now under way.
-    pub fn send_next(&mut self) -> Option<(Uid, &Chore)> {
+    pub fn send_next(&mut self) -> Option<(Uid, &PendingMutation)> {
         while let Some(uid) = self.queue.pop_front() {
-            let Some(chore) = self.by_uid.get_mut(&uid) else { continue };
+            let Some(mutation) = self.by_uid.get_mut(&uid) else { continue };
             // What is held is queued again by its release.
-            let is_held = chore.kind != ChoreKind::Count && self.held.contains(&uid);
-            if chore.step == ChoreStep::Queued && !self.orphans.contains(&uid) && !is_held {
-                (chore.step, chore.n_tries) = (ChoreStep::Answer, chore.n_tries.saturating_add(1));
+            let is_held = mutation.kind != MutationKind::LabelCounted && self.held.contains(&uid);
+            if mutation.step == MutationStep::Queued && !self.orphans.contains(&uid) && !is_held {
+                (mutation.step, mutation.n_tries) =
+                    (MutationStep::Answer, mutation.n_tries.saturating_add(1));
                 self.n_in_flight += 1;
-                return self.by_uid.get(&uid).map(|chore| (uid, chore));
+                return self.by_uid.get(&uid).map(|mutation| (uid, mutation));
             }
         }
         None
@@ -248,57 +255,57 @@ impl Chores {
 
     /// The request under way was answered. The chore, to be moved on; none where there is none any
     /// more, or where it has to be asked again because the answer is void.
-    pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut Chore> {
+    pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut PendingMutation> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
         if self.orphans.remove(uid) {
             self.queue.push_back(uid.clone());
             return None;
         }
-        let chore = self.by_uid.get_mut(uid)?;
-        if chore.is_void {
-            (chore.is_void, chore.step) = (false, ChoreStep::Queued);
+        let mutation = self.by_uid.get_mut(uid)?;
+        if mutation.is_void {
+            (mutation.is_void, mutation.step) = (false, MutationStep::Queued);
             self.queue.push_back(uid.clone());
             return None;
         }
         // Nothing is under way now; whoever moves it on says what it waits for.
-        chore.step = ChoreStep::Queued;
-        Some(chore)
+        mutation.step = MutationStep::Queued;
+        Some(mutation)
     }
 
     /// History went back: what is under way will be answered out of a time that never was, and
     /// what was done may be undone.
-    pub fn go_back(&mut self) {
-        for (uid, chore) in &mut self.by_uid {
-            match chore.step {
-                ChoreStep::Answer => chore.is_void = true,
-                ChoreStep::Accepted(_) => {
-                    chore.step = ChoreStep::Queued;
+    pub fn roll_back(&mut self) {
+        for (uid, mutation) in &mut self.by_uid {
+            match mutation.step {
+                MutationStep::Answer => mutation.is_void = true,
+                MutationStep::Accepted(_) => {
+                    mutation.step = MutationStep::Queued;
                     self.queue.push_back(uid.clone());
                 }
-                ChoreStep::Queued | ChoreStep::RetryAt(_) => {}
+                MutationStep::Queued | MutationStep::RetryAt(_) => {}
             }
         }
     }
 
     /// Puts a chore (back) into the queue.
     pub fn queue(&mut self, uid: &Uid) {
-        if let Some(chore) = self.by_uid.get_mut(uid) {
-            chore.step = ChoreStep::Queued;
+        if let Some(mutation) = self.by_uid.get_mut(uid) {
+            mutation.step = MutationStep::Queued;
             self.queue.push_back(uid.clone());
         }
     }
 
     /// Puts a chore off.
     pub fn retry_at(&mut self, uid: &Uid, at: Millis) {
-        if let Some(chore) = self.by_uid.get_mut(uid) {
-            chore.step = ChoreStep::RetryAt(at);
+        if let Some(mutation) = self.by_uid.get_mut(uid) {
+            mutation.step = MutationStep::RetryAt(at);
         }
     }
 
     /// The pod is gone, or the chore is done.
     pub fn remove(&mut self, uid: &Uid) {
-        let Some(chore) = self.by_uid.remove(uid) else { return };
-        if chore.step == ChoreStep::Answer {
+        let Some(mutation) = self.by_uid.remove(uid) else { return };
+        if mutation.step == MutationStep::Answer {
             self.orphans.insert(uid.clone());
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::model::ids::{Uid, Version};
-use crate::core::model::input::{List, Mark, PodEvent};
+use crate::core::model::input::{List, PodEvent, Watermark};
 use crate::core::model::pod::Pod;
 
 /// What an input did to the snapshot.
@@ -18,7 +18,7 @@ pub enum Change {
 
 /// What an answer that carries a pod is worth.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Believed {
+pub enum AnswerAge {
     /// The pod stands in the snapshot now, as new as is known.
     Current,
     /// The pod was seen going: the answer came late.
@@ -28,12 +28,12 @@ pub enum Believed {
     /// The position has passed the answer and the pod is not there: it came and went unseen.
     Overtaken,
     /// The answer lies before what was applied when it was asked for.
-    WentBack,
+    RolledBack,
 }
 
 /// A LIST that lies before what was applied when it was asked for: the server's history went back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WentBack;
+pub struct RolledBack;
 
 /// Pods by uid, and the position.
 #[derive(Clone, Debug, Default)]
@@ -54,8 +54,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// Epoch and highest version, to be sent along with requests.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark { epoch: self.epoch, position: self.highest }
+    pub fn mark(&self) -> Watermark {
+        Watermark { epoch: self.epoch, position: self.highest }
     }
 
     /// Up to where everything has been told.
@@ -121,12 +121,12 @@ impl Snapshot {
     ///
     /// # Errors
     /// The list lies before what was applied when it was asked for; nothing was changed.
-    pub fn replace(&mut self, list: List) -> Result<Vec<Change>, WentBack> {
+    pub fn replace(&mut self, list: List) -> Result<Vec<Change>, RolledBack> {
         if list.asked.epoch != self.epoch {
             return Ok(Vec::new());
         }
         if is_before(list.version, list.asked.position) || self.is_contradicted_by(&list) {
-            return Err(WentBack);
+            return Err(RolledBack);
         }
         // It may lag behind the watch.
         let is_old = is_before(list.version, self.position);
@@ -163,22 +163,22 @@ impl Snapshot {
 
     /// Applies the pod in the answer to a create (`is_new`) or to a GET. A GET's answer may be old
     /// without any history having gone back: nothing happened to the pod since.
-    pub fn answer(&mut self, pod: &Pod, asked: Mark, is_new: bool) -> Believed {
+    pub fn answer(&mut self, pod: &Pod, asked: Watermark, is_new: bool) -> AnswerAge {
         if asked.epoch != self.epoch {
-            return Believed::OtherEpoch;
+            return AnswerAge::OtherEpoch;
         }
         if is_new && !is_after(pod.version, asked.position) {
-            return Believed::WentBack;
+            return AnswerAge::RolledBack;
         }
         if self.tombstones.contains_key(&pod.uid) {
-            return Believed::KnownGone;
+            return AnswerAge::KnownGone;
         }
         let is_known = self.pods.contains_key(&pod.uid);
         if !is_known && self.has_passed(pod.version) {
-            return Believed::Overtaken;
+            return AnswerAge::Overtaken;
         }
         self.put(pod.clone(), false);
-        Believed::Current
+        AnswerAge::Current
     }
 
     /// Takes in how a pod looks on its way out; says nothing new about pods that are not here.
@@ -195,7 +195,7 @@ impl Snapshot {
 
     /// History went back: no version, mark or tombstone holds any longer. The pods stay, to be
     /// replaced wholly by the next LIST; until then nothing may be decided.
-    pub fn go_back(&mut self) {
+    pub fn roll_back(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         (self.position, self.highest) = (None, None);
         self.synced = false;

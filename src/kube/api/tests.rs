@@ -95,11 +95,11 @@ fn deletes_name_what_they_mean() {
 fn answers_that_are_lost_or_unreadable_are_unknown() {
     let server = TestServer::start(None, |_| Answer::Cut);
     let refusal = pods(&server).create(b"{}", false).unwrap_err();
-    assert_eq!((refusal.class, refusal.code), (Class::Unknown, 0));
+    assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 0));
 
     let (refusal, _) = sent((201, "{\"kind\":\"Pod\"}"), |pods| pods.create(b"{}", false));
     let refusal = refusal.unwrap_err();
-    assert_eq!((refusal.class, refusal.code), (Class::Unknown, 201));
+    assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 201));
 
     // A port that nobody listens on: bound a moment ago, and given back.
     let address = {
@@ -109,7 +109,7 @@ fn answers_that_are_lost_or_unreadable_are_unknown() {
     let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
     let nowhere = Pods::new(plain_client(address), "n", selection);
     let refusal = nowhere.create(b"{}", false).unwrap_err();
-    assert_eq!((refusal.class, refusal.code), (Class::Transient, 0));
+    assert_eq!((refusal.class, refusal.code), (RefusalClass::Transient, 0));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn a_list_that_ends_early_is_no_list() {
         let server = TestServer::start(None, move |_| Answer::ThenCut(whole.clone()));
         let plain = pods(&server);
         let pods = if own_streams { plain.with_own_streams().0 } else { plain };
-        assert_eq!(pods.list().unwrap_err().class, Class::Unknown);
+        assert_eq!(pods.list().unwrap_err().class, RefusalClass::OutcomeUnknown);
     }
 }
 
@@ -174,7 +174,7 @@ fn a_list_that_ends_early_is_no_list() {
 fn a_refused_watch_is_a_refusal() {
     let body = include_str!("../../../fixtures/status/403-rbac-list.json");
     let (opened, asked) = sent((403, body), |pods| pods.open_watch("12 3", 300).map(drop));
-    assert_eq!(opened.unwrap_err().class, Class::Rights);
+    assert_eq!(opened.unwrap_err().class, RefusalClass::Forbidden);
     let wanted = format!(
         "GET {PODS}?watch=1&{SELECTOR}&resourceVersion=12%203&allowWatchBookmarks=true\
          &timeoutSeconds=300 HTTP/1.1"

@@ -171,7 +171,7 @@ fn check(body: Body, answers: Vec<Answer>, test: impl FnOnce(&Running<'_>)) {
     let (send, inbox) = bounded::<Message>(inbox_max);
     let control = Control::new();
     let epoch = AtomicU32::new(0);
-    let mark = || Mark { epoch: epoch.load(Ordering::Relaxed), position: None };
+    let mark = || Watermark { epoch: epoch.load(Ordering::Relaxed), position: None };
     let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
     let lister = Lister {
         pods: Pods::new(plain_client(server.address), "n", selection).with_watch_idle(idle),
@@ -462,7 +462,7 @@ fn long_lines_are_refused() {
         assert_eq!(n_lines.get(), 0);
     }
     let end = lines.fill(&mut &b"x\n"[..], |_| Ok(())).unwrap_err();
-    assert!(matches!(end, End::Undecodable(_)), "{end:?}");
+    assert!(matches!(end, WatchEnd::Undecodable(_)), "{end:?}");
 }
 
 #[test]

@@ -104,7 +104,7 @@ control: off";
     assert_eq!(config.policy, every_policy());
     assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
     assert_eq!((config.grace_ms, config.lease), (1_000, false));
-    assert_eq!((config.exclusive, config.orphans), (Some(true), Orphans::Keep));
+    assert_eq!((config.exclusive, config.orphans), (Some(true), OrphanPolicy::Keep));
     assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
 }
 

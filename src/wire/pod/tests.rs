@@ -25,7 +25,7 @@ fn ours(json: &str) -> Pod {
     }
 }
 
-fn is_stuck(pod: &Pod, kind: StuckKind) -> bool {
+fn is_stuck(pod: &Pod, kind: StartProblemKind) -> bool {
     pod.stuck.as_ref().is_some_and(|stuck| stuck.kind == kind)
 }
 
@@ -34,8 +34,8 @@ fn facts(pod: &Pod) -> String {
     let mut facts = format!("{} {:?}", pod.id, pod.phase);
     let flags = [
         ("deleting", pod.deleting),
-        ("unschedulable", is_stuck(pod, StuckKind::Unschedulable)),
-        ("gated", is_stuck(pod, StuckKind::Gated)),
+        ("unschedulable", is_stuck(pod, StartProblemKind::Unschedulable)),
+        ("gated", is_stuck(pod, StartProblemKind::Gated)),
         ("ready", pod.ready),
         ("draining", pod.draining.is_some()),
         ("counted", pod.counted.is_some()),

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Who we are to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum LeaseIdentity {
     /// PID 1 of a pod, and so the successor of whoever was that before a restart.
     Pod { uid: String },
     /// A process of a host: the boot, the number, and when it began, for numbers come again; and the
@@ -12,7 +12,7 @@ pub enum Identity {
     Process { pod: Option<String>, boot_id: String, pid: u32, start_time: u64 },
 }
 
-impl Identity {
+impl LeaseIdentity {
     /// Reads the identity of a process; none where the text is something else.
     #[must_use]
     pub fn process(text: &str) -> Option<Self> {
@@ -40,7 +40,7 @@ impl Identity {
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for LeaseIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod { uid } => f.write_str(uid),

@@ -16,14 +16,14 @@
 
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::pod::OwnerPod;
-use crate::core::model::refusal::{Class, Refusal};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::core::policy::backoff::delay_ms;
 
 mod identity;
 
-pub use self::identity::Identity;
+pub use self::identity::LeaseIdentity;
 
 /// How long others must see no change before they may take it over, in seconds.
 pub const LEASE_S: u32 = 60;
@@ -47,7 +47,7 @@ const RETRY_AFTER_MS_MAX: u64 = 15_000;
 
 /// What a Lease guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum LeaseScope {
     /// The application: no two drivers of it work at once, of whatever instances.
     Application,
     /// The instance: no two posse keep its executors.
@@ -79,7 +79,7 @@ pub struct Record {
 
 /// What is known of a holder other than by its Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum HolderState {
     /// It ran on this host and does no longer, or its pod is gone or final.
     Gone,
     /// Nothing.
@@ -88,7 +88,7 @@ pub enum Fate {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LeaseStep {
     /// Delete it in exactly this state; answer with `on_deleted`.
     Delete(Record),
     /// Nothing any more.
@@ -122,7 +122,7 @@ pub enum LeaseUpdate {
 
 /// How the Lease is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
+pub enum LeaseRelease {
     /// The instance is over: nothing of it stays. Without the right to delete, as `Keep`.
     Delete,
     /// It may be taken up again (pods were kept, or the Lease goes with its owner): released, with
@@ -160,7 +160,7 @@ pub struct LeaseMachine {
     /// The highest that was ever told: what is written is never below, also where the server's
     /// history went back.
     ids_told: Option<ExecutorId>,
-    stop: Option<(Release, Millis)>,
+    stop: Option<(LeaseRelease, Millis)>,
     done: bool,
     updates: Vec<LeaseUpdate>,
     rng: Rng,
@@ -169,7 +169,7 @@ pub struct LeaseMachine {
 impl LeaseMachine {
     /// A machine that knows nothing and begins by reading.
     #[must_use]
-    pub fn new(identity: &Identity, rng: Rng) -> Self {
+    pub fn new(identity: &LeaseIdentity, rng: Rng) -> Self {
         Self {
             me: identity.to_string(),
             is_patient: false,
@@ -208,7 +208,7 @@ impl LeaseMachine {
     }
 
     /// What to do now; `wall_ms` is the time to write down, in milliseconds since 1970.
-    pub fn next(&mut self, now: Millis, wall_ms: i64) -> Step {
+    pub fn next(&mut self, now: Millis, wall_ms: i64) -> LeaseStep {
         let deadline = self.renewed_at.after(RENEW_DEADLINE_MS);
         if self.held && now >= deadline {
             self.lose(None);
@@ -217,23 +217,25 @@ impl LeaseMachine {
             self.done = true;
         }
         if self.done {
-            return Step::Done;
+            return LeaseStep::Done;
         }
         let due = self.due_at.max(self.not_before);
         if now < due {
-            return Step::Wait { until: if self.held { due.min(deadline) } else { due } };
+            return LeaseStep::Wait { until: if self.held { due.min(deadline) } else { due } };
         }
         match (self.must_read, self.stop, &self.record) {
-            (true, _, _) => Step::Read,
-            (false, Some((Release::Delete, _)), Some(record)) => Step::Delete(record.clone()),
-            (false, Some(_), Some(record)) => Step::Write(Record {
+            (true, _, _) => LeaseStep::Read,
+            (false, Some((LeaseRelease::Delete, _)), Some(record)) => {
+                LeaseStep::Delete(record.clone())
+            }
+            (false, Some(_), Some(record)) => LeaseStep::Write(Record {
                 holder: String::new(),
                 // The least that the server takes; nobody waits for an empty holder anyway.
                 duration_s: 1,
                 renewed_ms: Some(wall_ms),
                 ..record.clone()
             }),
-            (false, _, _) => Step::Write(self.ours(wall_ms)),
+            (false, _, _) => LeaseStep::Write(self.ours(wall_ms)),
         }
     }
 
@@ -259,7 +261,7 @@ impl LeaseMachine {
     }
 
     /// Gives the Lease back where we hold it; until `by`, no longer.
-    pub fn stop(&mut self, release: Release, by: Millis) {
+    pub fn stop(&mut self, release: LeaseRelease, by: Millis) {
         self.stop = Some((release, by));
         self.due_at = Millis::ZERO;
         self.not_before = Millis::ZERO;
@@ -276,7 +278,7 @@ impl LeaseMachine {
     /// The Lease was read: none where there is none. `fate` is its holder's.
     pub fn on_read(
         &mut self,
-        answer: Result<Option<(Record, Fate)>, Refusal>,
+        answer: Result<Option<(Record, HolderState)>, Refusal>,
         now: Millis,
         wall_ms: i64,
     ) {
@@ -298,7 +300,7 @@ impl LeaseMachine {
                     // All that is left to do is to give it back.
                     (self.held, self.renewed_at) = (named_us, now);
                 }
-                let free = record.holder.is_empty() || named_us || fate == Fate::Gone;
+                let free = record.holder.is_empty() || named_us || fate == HolderState::Gone;
                 if free || self.is_expired(&record, now) {
                     self.record = Some(record);
                     self.may_write();
@@ -315,7 +317,7 @@ impl LeaseMachine {
             Ok(_) if self.stop.is_some() => self.done = true,
             Ok(record) => self.on_held(record, sent_at),
             Err(refusal) => {
-                self.unsure = refusal.class == Class::Unknown;
+                self.unsure = refusal.class == RefusalClass::OutcomeUnknown;
                 self.on_refused(refusal, now);
             }
         }
@@ -326,8 +328,8 @@ impl LeaseMachine {
         match answer {
             Ok(()) => self.done = true,
             Err(refusal) => match (refusal.class, &mut self.stop) {
-                (Class::NotFound, _) => self.done = true,
-                (Class::Rights, Some((release, _))) => *release = Release::Keep,
+                (RefusalClass::NotFound, _) => self.done = true,
+                (RefusalClass::Forbidden, Some((release, _))) => *release = LeaseRelease::Keep,
                 _ => self.on_refused(refusal, now),
             },
         }
@@ -380,22 +382,22 @@ impl LeaseMachine {
     }
 
     fn on_refused(&mut self, refusal: Refusal, now: Millis) {
-        if refusal.class == Class::Rights && !self.ever_held {
+        if refusal.class == RefusalClass::Forbidden && !self.ever_held {
             self.done = true;
             return self.tell(LeaseUpdate::NoRights { message: refusal.message });
         }
         // Somebody was faster, or it is gone: look first. Once at once, then in no hurry.
         let overtaken = match refusal.class {
-            Class::Conflict | Class::Exists | Class::NotFound => true,
-            Class::Capacity
-            | Class::Expired
-            | Class::NamespaceGone
-            | Class::Rights
-            | Class::Template
-            | Class::Throttled
-            | Class::Transient
-            | Class::Unauthorized
-            | Class::Unknown => false,
+            RefusalClass::Conflict | RefusalClass::Exists | RefusalClass::NotFound => true,
+            RefusalClass::Capacity
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::Forbidden
+            | RefusalClass::Invalid
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Unauthorized
+            | RefusalClass::OutcomeUnknown => false,
         };
         self.must_read |= overtaken;
         self.n_failures = self.n_failures.saturating_add(1);

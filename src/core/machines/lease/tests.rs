@@ -6,17 +6,17 @@ use super::*;
 /// Milliseconds since 1970 at `Millis(0)` of these tests.
 const WALL_MS: i64 = 1_767_225_600_000;
 
-fn me() -> Identity {
-    Identity::Process { pod: None, boot_id: "boot.1".to_owned(), pid: 7, start_time: 99 }
+fn me() -> LeaseIdentity {
+    LeaseIdentity::Process { pod: None, boot_id: "boot.1".to_owned(), pid: 7, start_time: 99 }
 }
 
-fn pod(init: bool) -> Identity {
+fn pod(init: bool) -> LeaseIdentity {
     let uid = "pod-uid".to_owned();
     match init {
-        true => Identity::Pod { uid },
+        true => LeaseIdentity::Pod { uid },
         false => {
             let boot_id = "boot.1".to_owned();
-            Identity::Process { pod: Some(uid), boot_id, pid: 7, start_time: 99 }
+            LeaseIdentity::Process { pod: Some(uid), boot_id, pid: 7, start_time: 99 }
         }
     }
 }
@@ -40,7 +40,7 @@ fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
     }
 }
 
-fn refusal(class: Class) -> Refusal {
+fn refusal(class: RefusalClass) -> Refusal {
     Refusal {
         class,
         code: 0,
@@ -58,7 +58,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(identity: &Identity) -> Self {
+    fn new(identity: &LeaseIdentity) -> Self {
         Self { machine: LeaseMachine::new(identity, Rng::new(1)), now: Millis(1_000), version: 100 }
     }
 
@@ -73,10 +73,10 @@ impl Bench {
     }
 
     /// Passes the time until there is something to do.
-    fn due(&mut self) -> Step {
+    fn due(&mut self) -> LeaseStep {
         loop {
             match self.machine.next(self.now, wall(self.now)) {
-                Step::Wait { until } => {
+                LeaseStep::Wait { until } => {
                     assert!(until > self.now, "a wait that is over");
                     self.now = until;
                 }
@@ -85,14 +85,14 @@ impl Bench {
         }
     }
 
-    fn read(&mut self, found: Option<(Record, Fate)>) {
-        assert_eq!(self.due(), Step::Read);
+    fn read(&mut self, found: Option<(Record, HolderState)>) {
+        assert_eq!(self.due(), LeaseStep::Read);
         self.machine.on_read(Ok(found), self.now, wall(self.now));
     }
 
     /// Answers the due write as a server does.
     fn write(&mut self) -> Record {
-        let Step::Write(record) = self.due() else { panic!("no write is due") };
+        let LeaseStep::Write(record) = self.due() else { panic!("no write is due") };
         self.version += 1;
         let mut stored = record.clone();
         stored.version_text = self.version.to_string();
@@ -101,8 +101,8 @@ impl Bench {
         record
     }
 
-    fn fail_write(&mut self, class: Class) {
-        assert!(matches!(self.due(), Step::Write(_)));
+    fn fail_write(&mut self, class: RefusalClass) {
+        assert!(matches!(self.due(), LeaseStep::Write(_)));
         self.machine.on_written(Err(refusal(class)), self.now, self.now);
     }
 
@@ -120,13 +120,13 @@ impl Bench {
 fn who_takes_it_at_once_at_start() {
     let ours = me().to_string();
     let table = [
-        (me(), "", Fate::Unknown, true),
-        (me(), "other/1/2", Fate::Gone, true),
-        (me(), "other/1/2", Fate::Unknown, false),
-        (me(), &ours, Fate::Unknown, true),
-        (pod(true), "pod-uid", Fate::Unknown, true),
-        (pod(false), "pod-uid", Fate::Unknown, false),
-        (pod(true), "another-pod", Fate::Unknown, false),
+        (me(), "", HolderState::Unknown, true),
+        (me(), "other/1/2", HolderState::Gone, true),
+        (me(), "other/1/2", HolderState::Unknown, false),
+        (me(), &ours, HolderState::Unknown, true),
+        (pod(true), "pod-uid", HolderState::Unknown, true),
+        (pod(false), "pod-uid", HolderState::Unknown, false),
+        (pod(true), "another-pod", HolderState::Unknown, false),
     ];
     for (identity, holder, fate, takes) in table {
         let mut bench = Bench::new(&identity);
@@ -141,7 +141,7 @@ fn who_takes_it_at_once_at_start() {
             assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: high }]);
         } else {
             assert_eq!(bench.told(), [LeaseUpdate::HeldBy { holder: holder.to_owned() }]);
-            assert_eq!(bench.due(), Step::Done);
+            assert_eq!(bench.due(), LeaseStep::Done);
         }
     }
 }
@@ -153,14 +153,14 @@ fn a_stale_one_is_watched_for_its_duration_first() {
         let mut stale = record("other", "9", 0);
         stale.renewed_ms = renewed_ms.map(|ms| WALL_MS + ms);
         let mut bench = Bench::new(&me());
-        bench.read(Some((stale.clone(), Fate::Unknown)));
+        bench.read(Some((stale.clone(), HolderState::Unknown)));
         let began = bench.now;
         let until = began.after(60_000);
         assert_eq!(bench.told(), [LeaseUpdate::Waiting { holder: "other".to_owned(), until }]);
         let mut n_reads = 1;
-        while bench.due() == Step::Read {
+        while bench.due() == LeaseStep::Read {
             bench.machine.on_read(
-                Ok(Some((stale.clone(), Fate::Unknown))),
+                Ok(Some((stale.clone(), HolderState::Unknown))),
                 bench.now,
                 wall(bench.now),
             );
@@ -176,19 +176,19 @@ fn a_stale_one_is_watched_for_its_duration_first() {
 #[test]
 fn a_stale_one_that_moves_is_alive() {
     let mut bench = Bench::new(&me());
-    bench.read(Some((record("other", "9", -600_000), Fate::Unknown)));
-    bench.read(Some((record("other", "10", -590_000), Fate::Unknown)));
+    bench.read(Some((record("other", "9", -600_000), HolderState::Unknown)));
+    bench.read(Some((record("other", "10", -590_000), HolderState::Unknown)));
     assert_eq!(bench.told().last(), Some(&LeaseUpdate::HeldBy { holder: "other".to_owned() }));
-    assert_eq!(bench.due(), Step::Done);
+    assert_eq!(bench.due(), LeaseStep::Done);
 }
 
 #[test]
 fn a_race_at_start_is_looked_at_again() {
-    for class in [Class::Exists, Class::Conflict] {
+    for class in [RefusalClass::Exists, RefusalClass::Conflict] {
         let mut bench = Bench::new(&me());
         bench.read(None);
         bench.fail_write(class);
-        bench.read(Some((record("faster", "9", 1_000), Fate::Unknown)));
+        bench.read(Some((record("faster", "9", 1_000), HolderState::Unknown)));
         assert_eq!(bench.told().last(), Some(&LeaseUpdate::HeldBy { holder: "faster".to_owned() }));
     }
 }
@@ -196,14 +196,14 @@ fn a_race_at_start_is_looked_at_again() {
 #[test]
 fn without_rights_it_goes_without() {
     let mut bench = Bench::new(&me());
-    assert_eq!(bench.due(), Step::Read);
-    bench.machine.on_read(Err(refusal(Class::Rights)), bench.now, wall(bench.now));
+    assert_eq!(bench.due(), LeaseStep::Read);
+    bench.machine.on_read(Err(refusal(RefusalClass::Forbidden)), bench.now, wall(bench.now));
     assert_eq!(bench.told(), [LeaseUpdate::NoRights { message: "no".to_owned() }]);
-    assert_eq!(bench.due(), Step::Done);
+    assert_eq!(bench.due(), LeaseStep::Done);
 
     let mut bench = Bench::new(&me());
     bench.read(None);
-    bench.fail_write(Class::Rights);
+    bench.fail_write(RefusalClass::Forbidden);
     assert_eq!(bench.told(), [LeaseUpdate::NoRights { message: "no".to_owned() }]);
 }
 
@@ -211,9 +211,12 @@ fn without_rights_it_goes_without() {
 fn trouble_at_start_is_told_and_sat_out() {
     let mut bench = Bench::new(&me());
     for _ in 0..5 {
-        assert_eq!(bench.due(), Step::Read);
-        bench.machine.on_read(Err(refusal(Class::Transient)), bench.now, wall(bench.now));
-        assert_eq!(bench.told(), [LeaseUpdate::Trouble { refusal: refusal(Class::Transient) }]);
+        assert_eq!(bench.due(), LeaseStep::Read);
+        bench.machine.on_read(Err(refusal(RefusalClass::Transient)), bench.now, wall(bench.now));
+        assert_eq!(
+            bench.told(),
+            [LeaseUpdate::Trouble { refusal: refusal(RefusalClass::Transient) }]
+        );
     }
     bench.read(None);
     bench.write();
@@ -244,8 +247,8 @@ fn lost_when_it_cannot_be_renewed_and_taken_back() {
             break;
         }
         match step {
-            Step::Wait { until } => bench.now = until,
-            _ => bench.fail_write(Class::Transient),
+            LeaseStep::Wait { until } => bench.now = until,
+            _ => bench.fail_write(RefusalClass::Transient),
         }
     }
     assert_eq!(bench.now.since(began), RENEW_DEADLINE_MS);
@@ -257,18 +260,18 @@ fn lost_when_it_cannot_be_renewed_and_taken_back() {
 #[test]
 fn lost_to_another_and_taken_back_when_that_one_falls_silent() {
     let mut bench = Bench::held();
-    bench.fail_write(Class::Conflict);
-    bench.read(Some((record("thief", "500", 0), Fate::Unknown)));
+    bench.fail_write(RefusalClass::Conflict);
+    bench.read(Some((record("thief", "500", 0), HolderState::Unknown)));
     assert_eq!(bench.told(), [LeaseUpdate::Lost { holder: Some("thief".to_owned()) }]);
     // It lives, and renews: not a word, whatever its clock says.
     for version in 501..510 {
-        bench.read(Some((record("thief", &version.to_string(), 0), Fate::Unknown)));
+        bench.read(Some((record("thief", &version.to_string(), 0), HolderState::Unknown)));
     }
     assert_eq!(bench.told(), []);
     let began = bench.now;
-    while bench.due() == Step::Read {
+    while bench.due() == LeaseStep::Read {
         let silent = record("thief", "509", 0);
-        bench.machine.on_read(Ok(Some((silent, Fate::Unknown))), bench.now, wall(bench.now));
+        bench.machine.on_read(Ok(Some((silent, HolderState::Unknown))), bench.now, wall(bench.now));
     }
     assert_eq!(bench.now.since(began), 60_000);
     bench.write();
@@ -278,11 +281,11 @@ fn lost_to_another_and_taken_back_when_that_one_falls_silent() {
 #[test]
 fn an_answer_that_was_lost_is_found_again() {
     let mut bench = Bench::held();
-    bench.fail_write(Class::Unknown);
-    bench.fail_write(Class::Conflict);
+    bench.fail_write(RefusalClass::OutcomeUnknown);
+    bench.fail_write(RefusalClass::Conflict);
     // Our own write had come through after all.
     let ours = record(&me().to_string(), "777", 0);
-    bench.read(Some((ours, Fate::Unknown)));
+    bench.read(Some((ours, HolderState::Unknown)));
     assert_eq!(bench.write().version_text, "777");
     assert_eq!(bench.told(), []);
 }
@@ -290,7 +293,7 @@ fn an_answer_that_was_lost_is_found_again() {
 #[test]
 fn a_deleted_lease_is_made_again() {
     let mut bench = Bench::held();
-    bench.fail_write(Class::NotFound);
+    bench.fail_write(RefusalClass::NotFound);
     bench.read(None);
     assert_eq!(bench.write().version_text, "");
     assert_eq!(bench.told(), []);
@@ -309,7 +312,7 @@ fn ids_come_in_blocks() {
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(1_000)));
     assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
     bench.machine.reserve(ExecutorId(1_001));
-    bench.fail_write(Class::Unknown);
+    bench.fail_write(RefusalClass::OutcomeUnknown);
     assert_eq!(bench.told(), []);
     bench.write();
     assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(2_000) }]);
@@ -324,9 +327,9 @@ fn ids_survive_a_server_whose_history_went_back() {
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(2_000)));
     bench.told();
     // What was restored holds none of it.
-    bench.fail_write(Class::Conflict);
+    bench.fail_write(RefusalClass::Conflict);
     let restored = Record { id_high_water: None, ..record(&me().to_string(), "3", 0) };
-    bench.read(Some((restored, Fate::Unknown)));
+    bench.read(Some((restored, HolderState::Unknown)));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(2_000)));
 }
 
@@ -334,7 +337,7 @@ fn ids_survive_a_server_whose_history_went_back() {
 fn ids_asked_for_before_it_is_held() {
     let mut bench = Bench::new(&me());
     bench.machine.reserve(ExecutorId(1_500));
-    bench.read(Some((record("", "9", 0), Fate::Unknown)));
+    bench.read(Some((record("", "9", 0), HolderState::Unknown)));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(3_000)), "it never falls");
     let wanted = [
         LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) },
@@ -347,46 +350,46 @@ fn ids_asked_for_before_it_is_held() {
 fn given_back_at_the_end() {
     let by = Millis(60_000);
     let mut bench = Bench::held();
-    bench.machine.stop(Release::Delete, by);
-    let Step::Delete(record) = bench.due() else { panic!("no delete") };
+    bench.machine.stop(LeaseRelease::Delete, by);
+    let LeaseStep::Delete(record) = bench.due() else { panic!("no delete") };
     assert_eq!(record.version_text, bench.version.to_string());
     bench.machine.on_deleted(Ok(()), bench.now);
-    assert_eq!(bench.due(), Step::Done);
+    assert_eq!(bench.due(), LeaseStep::Done);
 
     // Without the right to delete it is released.
     let mut bench = Bench::held();
     bench.machine.reserve(ExecutorId(5));
     bench.write();
-    bench.machine.stop(Release::Delete, by);
-    assert!(matches!(bench.due(), Step::Delete(_)));
-    bench.machine.on_deleted(Err(refusal(Class::Rights)), bench.now);
+    bench.machine.stop(LeaseRelease::Delete, by);
+    assert!(matches!(bench.due(), LeaseStep::Delete(_)));
+    bench.machine.on_deleted(Err(refusal(RefusalClass::Forbidden)), bench.now);
     let released = bench.write();
     assert_eq!((released.holder.as_str(), released.duration_s), ("", 1));
     assert_eq!(released.id_high_water, Some(ExecutorId(1_000)));
-    assert_eq!(bench.due(), Step::Done);
+    assert_eq!(bench.due(), LeaseStep::Done);
 
     // What was taken by another is left alone.
     let mut bench = Bench::held();
-    bench.machine.stop(Release::Keep, by);
-    bench.fail_write(Class::Conflict);
-    bench.read(Some((self::record("thief", "9", 0), Fate::Unknown)));
-    assert_eq!(bench.due(), Step::Done);
+    bench.machine.stop(LeaseRelease::Keep, by);
+    bench.fail_write(RefusalClass::Conflict);
+    bench.read(Some((self::record("thief", "9", 0), HolderState::Unknown)));
+    assert_eq!(bench.due(), LeaseStep::Done);
 }
 
 #[test]
 fn a_stop_does_not_go_on_for_ever() {
     let mut bench = Bench::held();
     let by = bench.now.after(10_000);
-    bench.machine.stop(Release::Keep, by);
-    while matches!(bench.due(), Step::Write(_)) {
-        bench.machine.on_written(Err(refusal(Class::Transient)), bench.now, bench.now);
+    bench.machine.stop(LeaseRelease::Keep, by);
+    while matches!(bench.due(), LeaseStep::Write(_)) {
+        bench.machine.on_written(Err(refusal(RefusalClass::Transient)), bench.now, bench.now);
     }
-    assert_eq!(bench.due(), Step::Done);
+    assert_eq!(bench.due(), LeaseStep::Done);
     assert!(bench.now >= by);
 
     let mut bench = Bench::new(&me());
-    bench.machine.stop(Release::Delete, by);
-    assert_eq!(bench.due(), Step::Done, "what was never held is not given back");
+    bench.machine.stop(LeaseRelease::Delete, by);
+    assert_eq!(bench.due(), LeaseStep::Done, "what was never held is not given back");
 }
 
 #[test]
@@ -396,23 +399,23 @@ fn a_stop_finds_out_whether_it_is_held() {
     for (found, wanted) in [(Some(ours), true), (None, false)] {
         let mut bench = Bench::new(&me());
         bench.read(None);
-        bench.fail_write(Class::Unknown);
-        bench.machine.stop(Release::Delete, by);
-        bench.read(found.map(|record| (record, Fate::Unknown)));
-        assert_eq!(matches!(bench.due(), Step::Delete(_)), wanted);
+        bench.fail_write(RefusalClass::OutcomeUnknown);
+        bench.machine.stop(LeaseRelease::Delete, by);
+        bench.read(found.map(|record| (record, HolderState::Unknown)));
+        assert_eq!(matches!(bench.due(), LeaseStep::Delete(_)), wanted);
     }
 }
 
 #[test]
 fn identities_keep_their_text() {
-    assert_eq!(Identity::process(&me().to_string()), Some(me()));
-    assert_eq!(Identity::process(&pod(false).to_string()), Some(pod(false)));
+    assert_eq!(LeaseIdentity::process(&me().to_string()), Some(me()));
+    assert_eq!(LeaseIdentity::process(&pod(false).to_string()), Some(pod(false)));
     assert_eq!(pod(false).to_string(), "pod-uid/boot.1/7/99");
     for init in [true, false] {
-        assert_eq!(Identity::pod_uid(&pod(init).to_string()), "pod-uid");
+        assert_eq!(LeaseIdentity::pod_uid(&pod(init).to_string()), "pod-uid");
     }
     for other in ["", "pod-uid", "a/b/c", "/1/2", "a//1/2", "a/b/1/2/3", "a/1", "a/-1/2"] {
-        assert_eq!(Identity::process(other), None, "{other:?}");
+        assert_eq!(LeaseIdentity::process(other), None, "{other:?}");
     }
 }
 
