@@ -8,9 +8,9 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[path = "../tests/support/core_run.rs"]
+mod core_run;
 mod figures;
-#[path = "../tests/harness/mod.rs"]
-mod harness;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -158,7 +158,7 @@ fn churn(control: &Control, is_over: &AtomicBool) -> usize {
 /// The core alone: a loss told, its successor asked for, made and running, the dead one deleted.
 fn losses() {
     let mut run =
-        harness::Run::with_running(harness::policy(), vec![harness::spec("g", EXECUTORS)]);
+        core_run::Run::with_running(core_run::policy(), vec![core_run::spec("g", EXECUTORS)]);
     let mut pods: std::collections::BTreeMap<ExecutorId, Pod> =
         run.pods.drain(..).map(|pod| (pod.id, pod)).collect();
     let (mut core, mut version, mut now) = (run.core, run.version, run.now);
@@ -210,7 +210,7 @@ fn settle(
                     let model = pods.values().next().unwrap();
                     let pod = Pod {
                         uid: posse::core::model::ids::Uid::new(&format!("u{id}")),
-                        name: format!("{}{id}", harness::PREFIX).into(),
+                        name: format!("{}{id}", core_run::PREFIX).into(),
                         id,
                         version: at,
                         ..model.clone()

@@ -2,9 +2,7 @@
 //! them stay as evidence. Each rule where it is cheapest to see.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-mod harness;
-
-use harness::{PREFIX, Run, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, policy, refusal, spec};
 use posse::core::model::action::Action;
 use posse::core::model::event::{Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid, Version};

@@ -1,11 +1,9 @@
 //! Groups that come, change and go while the run lasts: the rules of the core for them.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{Run, policy, refusal, spec};
+use crate::core_run::{Run, policy, refusal, spec};
 use posse::core::model::action::Action;
 use posse::core::model::command::{Command, GroupChange, Reply};
 use posse::core::model::event::{DeleteCause, Event};

@@ -4,9 +4,7 @@
 //! in the core under their own name (C.1.3 `share`, C.2.1 `budget`, C.5.1 and C.5.2 `loss`).
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-mod harness;
-
-use harness::{Run, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
 use posse::core::model::action::{Action, Patch};
 use posse::core::model::command::{AfterKill, Command, Reply};
 use posse::core::model::event::{Event, LossReason};
@@ -543,7 +541,7 @@ fn spark_c7_13_ignore_registrations_when_stopped() {
 fn spark_c7_14_an_executor_has_its_id_from_the_start() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
-    assert_eq!(run.core.status().executors[0].pod, format!("{}1", harness::PREFIX));
+    assert_eq!(run.core.status().executors[0].pod, format!("{PREFIX}1"));
 }
 
 /// SPARK-34519: deaths of those that lived do not count, the delay grows up to an end, and only one

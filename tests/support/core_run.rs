@@ -1,5 +1,5 @@
 //! One run of the core by hand: a test says what the server tells and reads what is asked of it.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+#![allow(dead_code, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,7 @@
 //! The rules of the core, each where it is cheapest to see: one sentence of the design, one row.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-mod harness;
-
-use harness::{PREFIX, Run, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, policy, refusal, spec};
 use posse::core::model::action::{Action, Patch, RunVerdict};
 use posse::core::model::event::{DeleteCause, Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid, Version};

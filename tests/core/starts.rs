@@ -2,9 +2,7 @@
 //! when it gives up, how it slows down, and what it says.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-mod harness;
-
-use harness::{Run, policy, spec};
+use crate::core_run::{Run, policy, spec};
 use posse::core::model::action::Action;
 use posse::core::model::event::{Event, LossReason};
 use posse::core::model::input::{Input, PodEvent};

@@ -15,7 +15,7 @@ use posse::core::reconciler::Reconciler;
 use super::check::Verdict;
 use super::cluster::{Cluster, is_over};
 use super::faults::at;
-use super::trace;
+use super::trace::trace;
 use super::world::World;
 
 /// The groups as this process was last told of them.

@@ -9,7 +9,7 @@ use posse::core::model::refusal::{Refusal, RefusalClass};
 use super::check::{Check, Verdict};
 use super::cluster::CreateError;
 use super::node::LOST_NODE;
-use super::trace;
+use super::trace::trace;
 use super::world::{Happening, PREFIX, World};
 
 /// What the server, or the way to it, does to a request.

@@ -2,9 +2,7 @@
 //! where it is cheapest to see.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-mod harness;
-
-use harness::{PREFIX, Run, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
 use posse::core::model::action::{Action, Patch, RunVerdict};
 use posse::core::model::command::{AfterKill, Command, Reply};
 use posse::core::model::event::{DeleteCause, Event, LossReason};

@@ -17,7 +17,7 @@ use posse::core::reconciler::Reconciler;
 use super::check::Verdict;
 use super::cluster::{Cluster, is_over};
 use super::faults::at;
-use super::trace;
+use super::trace::trace;
 use super::world::{Happening, World};
 
 /// Of each world's own stream: a driver more or less changes nothing else.

@@ -1,16 +1,25 @@
 //! The core against a fake cluster in virtual time: thousands of seeds, each a run with faults, a
 //! calm, and a stop. `SIM_SEED=n` reruns one with its whole trace, `SIM_SEEDS=n` sets how many.
-#![allow(unreachable_pub, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-#[path = "sim/mod.rs"]
-mod parts;
+mod api;
+mod check;
+mod cluster;
+mod driver;
+mod faults;
+mod groups;
+mod losses;
+mod node;
+mod restarts;
+mod trace;
+mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parts::check::Verdict;
-use parts::faults::Profile;
-use parts::world::World;
+use self::check::Verdict;
+use self::faults::Profile;
+use self::world::World;
 use posse::core::model::ids::GroupName;
 use posse::core::model::rng::Rng;
 use posse::core::model::time::Millis;
@@ -39,9 +48,9 @@ fn run(seed: u64) -> Verdict {
 
 /// The failure of a seed with its last steps.
 fn explain(seed: u64, lines_max: usize) -> String {
-    parts::trace::begin(lines_max);
+    trace::begin(lines_max);
     let outcome = run(seed);
-    let lines = parts::trace::end().join("\n");
+    let lines = trace::end().join("\n");
     format!("{lines}\nseed {seed}: {outcome:?}")
 }
 
@@ -99,7 +108,7 @@ fn many_seeds() {
 fn drivers_take_over_from_each_other() {
     let seeds = number("SIM_SEEDS").unwrap_or(SEEDS) / 10;
     for seed in number("SIM_SEED").map_or(0..seeds, |seed| seed..seed + 1) {
-        let outcome = catch_unwind(AssertUnwindSafe(|| parts::restarts::play(seed)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| restarts::play(seed)));
         assert!(outcome.is_ok(), "seed {seed}: drivers do not take over as they should");
     }
 }
@@ -129,7 +138,7 @@ fn set_target(world: &mut World, target: u32) {
 }
 
 fn n_live(world: &World) -> usize {
-    world.cluster.pods.values().filter(|s| !parts::cluster::is_over(&s.pod)).count()
+    world.cluster.pods.values().filter(|s| !cluster::is_over(&s.pod)).count()
 }
 
 #[test]

@@ -1,0 +1,298 @@
+//! The binary's surface: what it accepts, what it refuses, with which code and in which words.
+//! Nothing here needs a server; what happens on one is `e2e`'s.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const GOOD_TEMPLATE: &str =
+    "{apiVersion: v1, kind: Pod, spec: {containers: [{name: w, image: i}]}}";
+
+/// A folder of its own for one call, with these files in it.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn new(files: &[(&str, &str)]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-cli-{}-{n}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        for (name, text) in files {
+            fs::write(path.join(name), text).unwrap();
+        }
+        Self { path }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left of it is the machine's own cleaning.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn posse(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_posse"))
+        .args(args)
+        .current_dir(folder)
+        .env_clear()
+        .env("HOME", folder)
+        .env("XDG_RUNTIME_DIR", folder)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The call ends with 2, says something on stderr that holds all the words, and nothing on stdout.
+#[track_caller]
+fn refused(files: &[(&str, &str)], args: &[&str], words: &[&str]) {
+    let folder = Folder::new(files);
+    let output = posse(&folder.path, args);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?} said:\n{said}");
+    assert!(output.stdout.is_empty(), "{args:?} printed {}", text(&output.stdout));
+    for word in words {
+        assert!(said.contains(word), "{args:?} does not say {word:?} but:\n{said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+    let n_messages = said.lines().filter(|line| line.starts_with("posse: ")).count();
+    assert_eq!(n_messages, 1, "{args:?} says one thing, in one way:\n{said}");
+}
+
+/// The commands that read a configuration.
+const READERS: [&str; 4] = ["check", "render", "run", "submit"];
+
+/// The same for one `posse.yaml`, under every command that reads one.
+#[track_caller]
+fn config_refused(config: &str, words: &[&str]) {
+    for command in READERS {
+        refused(&[("posse.yaml", config), ("pod.yaml", GOOD_TEMPLATE)], &[command], words);
+    }
+}
+
+/// The same for a template.
+#[track_caller]
+fn template_refused(template: &str, words: &[&str]) {
+    let config = "{app: a, executors: [{group: g, count: 1, template: pod.yaml}]}";
+    for command in READERS {
+        refused(&[("posse.yaml", config), ("pod.yaml", template)], &[command], words);
+    }
+}
+
+fn help(command: &[&str]) -> String {
+    let folder = Folder::new(&[]);
+    let output = posse(&folder.path, &[command, &["--help"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn help_names_every_command() {
+    let help = help(&[]);
+    for command in ["run", "status", "scale", "render", "cleanup", "init", "events", "explain"] {
+        assert!(help.lines().any(|l| l.trim_start().starts_with(command)), "{command}:\n{help}");
+    }
+}
+
+#[test]
+fn version_is_the_crates() {
+    let folder = Folder::new(&[]);
+    let output = posse(&folder.path, &["--version"]);
+    assert_eq!(text(&output.stdout), format!("posse {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn usage_mistakes() {
+    refused(&[], &[], &[]);
+    refused(&[], &["dance"], &["dance"]);
+    refused(&[], &["run", "--frobnicate"], &["--frobnicate"]);
+    refused(&[], &["run", "--executors", "many"], &["--executors", "many"]);
+    refused(&[], &["run", "--executors", "-1"], &["-1"]);
+    refused(&[], &["run", "--instance", "UPPER"], &["--instance"]);
+    refused(&[], &["run", "--app", "1st"], &["--app"]);
+    refused(&[], &["cleanup"], &["--app"]);
+}
+
+#[test]
+fn missing_files() {
+    refused(&[], &["run", "-f", "nowhere.yaml"], &["nowhere.yaml"]);
+    config_refused(
+        "{app: a, executors: [{group: g, count: 1, template: nowhere.yaml}]}",
+        &["nowhere.yaml"],
+    );
+    refused(
+        &[("pod.yaml", GOOD_TEMPLATE)],
+        &["run", "--app", "a", "--template", "pod.yaml", "--kubeconfig", "nowhere.kubeconfig"],
+        &["nowhere.kubeconfig"],
+    );
+}
+
+/// A kubeconfig (JSON is YAML) whose cluster and user are these.
+fn kubeconfig(cluster: &str, user: &str) -> String {
+    format!(
+        r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "clusters": [{{"name": "c", "cluster": {cluster}}}],
+            "users": [{{"name": "u", "user": {user}}}],
+            "contexts": [{{"name": "here", "context": {{"cluster": "c", "user": "u"}}}}]}}"#
+    )
+}
+
+#[test]
+fn mistakes_in_a_kubeconfig_name_file_and_field() {
+    let check = |cluster: &str, user: &str, more: &[&str], word: &str| {
+        let config = kubeconfig(cluster, user);
+        let files = [("pod.yaml", GOOD_TEMPLATE), ("k", &*config)];
+        let run = ["run", "--app", "a", "--template", "pod.yaml", "--kubeconfig", "k"];
+        refused(&files, &[&run, more].concat(), &["k", word]);
+    };
+    let good = r#"{"server": "http://127.0.0.1:1"}"#;
+    check(good, "{}", &["--context", "elsewhere"], "elsewhere");
+    check("{}", "{}", &[], "server");
+    let bad_ca = r#"{"server": "https://127.0.0.1:1", "certificate-authority-data": "?"}"#;
+    check(bad_ca, "{}", &[], "certificate-authority-data");
+    // Over plain http no credentials are sent, so none are read.
+    let secure = r#"{"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}"#;
+    check(secure, r#"{"tokenFile": "nowhere"}"#, &[], "nowhere");
+    check(secure, r#"{"client-certificate": "nowhere.crt"}"#, &[], "client-");
+    check(r#"{"server": "http://10.0.0.1:80"}"#, r#"{"token": "hush-hush"}"#, &[], "http");
+}
+
+/// Tried for half a minute, because a server may be starting too; then it is named.
+#[test]
+fn nobody_listens() {
+    let config = kubeconfig(r#"{"server": "http://127.0.0.1:1"}"#, "{}");
+    let folder = Folder::new(&[("pod.yaml", GOOD_TEMPLATE), ("k", &config)]);
+    let run = ["run", "--app", "a", "--template", "pod.yaml", "--kubeconfig", "k"];
+    let output = posse(&folder.path, &run);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("127.0.0.1:1"), "{said}");
+}
+
+#[test]
+fn mistakes_in_the_configuration_name_file_line_and_column() {
+    let group = "executors:\n- group: g\n  count: 1\n  template: pod.yaml\n";
+    config_refused(
+        &format!("app: a\nexecutorss: 1\n{group}"),
+        &["posse.yaml", "2:1", "executorss"],
+    );
+    config_refused(&format!("{group}  countt: 1\napp: a\n"), &["posse.yaml", "5:3", "countt"]);
+    config_refused(&format!("app: a\nwatch: perhaps\n{group}"), &["posse.yaml", "2:", "perhaps"]);
+    config_refused("app: [a\n", &["posse.yaml"]);
+    config_refused(&format!("app: Upper_Case\n{group}"), &["posse.yaml", "app"]);
+    config_refused(&format!("app: {}\n{group}", "a".repeat(41)), &["posse.yaml", "app", "40"]);
+    config_refused(
+        &format!("app: a\nallocation: {{poll_interval: 5 minutes}}\n{group}"),
+        &["posse.yaml", "poll_interval"],
+    );
+    config_refused(
+        &format!("app: a\n{group}- group: g\n  count: 1\n  template: pod.yaml\n"),
+        &["posse.yaml", "g"],
+    );
+    config_refused("executors: []\n", &["app"]);
+}
+
+#[test]
+fn mistakes_in_a_template_name_the_field() {
+    template_refused("{apiVersion: v1, kind: Pod, spec: {}}", &["pod.yaml", "containers"]);
+    template_refused(
+        "{apiVersion: v1, kind: Pod, spec: {containers: []}}",
+        &["pod.yaml", "containers"],
+    );
+    template_refused("{apiVersion: v1, kind: Service}", &["pod.yaml", "Service"]);
+    template_refused("just words", &["pod.yaml"]);
+    template_refused(
+        "{apiVersion: v1, kind: Pod, spec: {containers: [{name: w, image: 'i:{{COLOUR}}'}]}}",
+        &["COLOUR"],
+    );
+}
+
+#[test]
+fn flags_for_one_group_refuse_several() {
+    let config =
+        "{app: a, executors: [{group: g, template: pod.yaml}, {group: h, template: pod.yaml}]}";
+    let files = [("posse.yaml", config), ("pod.yaml", GOOD_TEMPLATE)];
+    for flag in [["--executors", "2"], ["--image", "i"], ["--template", "pod.yaml"]] {
+        refused(&files, &[&["run"], &flag[..]].concat(), &[flag[0]]);
+    }
+}
+
+#[test]
+fn what_cannot_be_combined() {
+    let files = [("pod.yaml", GOOD_TEMPLATE)];
+    let run = ["run", "--app", "a", "--template", "pod.yaml"];
+    refused(&files, &[&run[..], &["--events", "-", "--", "true"]].concat(), &["--events"]);
+    refused(&files, &[&run[..], &["--control", "10.0.0.1:80"]].concat(), &["--control"]);
+    refused(&files, &[&run[..], &["--control", "127.0.0.1:80"]].concat(), &["token"]);
+}
+
+/// What makes no sense for a driver in the cluster is told before any server is looked for.
+#[test]
+fn mistakes_about_a_driver_in_the_cluster() {
+    let submit = |driver: &str, args: &[&str], words: &[&str]| {
+        let config = format!("app: a\ndriver: {driver}\n");
+        refused(&[("posse.yaml", &config)], &[&["submit"], args].concat(), words);
+    };
+    submit("{command: [x]}", &[], &["posse.yaml: driver", "image, template or pod"]);
+    submit("{image: i, service_account: s}", &["--create-rbac"], &["driver.service_account"]);
+    submit("{image: i}", &["--instance", "abc12"], &["--instance"]);
+    submit("{image: i, kind: pod, retries: 2}", &[], &["driver.retries", "kind: job"]);
+    submit("{template: none.yaml}", &[], &["none.yaml: cannot be read"]);
+    submit("{pod: {spec: {}}}", &[], &["posse.yaml: driver.pod: spec.containers"]);
+    submit("{image: i}", &["--no-wait", "--logs"], &["--logs", "--no-wait"]);
+    submit("{image: i, container: x}", &["--kubeconfig", "none"], &["none"]);
+    let files = [("posse.yaml", "app: a\ndriver: {image: i, container: x}\n")];
+    refused(&files, &["render", "--driver"], &["none is named `x`; there are: driver"]);
+    refused(&[], &["stop"], &["NAME"]);
+    refused(&[], &["logs", "Upper"], &["is not a name for an application"]);
+}
+
+/// `init` writes what `render` takes, and never over something.
+#[test]
+fn init_then_render() {
+    let folder = Folder::new(&[]);
+    let output = posse(&folder.path, &["init"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let written = fs::read_to_string(folder.path.join("posse.yaml")).unwrap();
+    assert!(written.contains("executors:") && written.contains('#'), "{written}");
+    let output = posse(&folder.path, &["render"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("kind: Pod"), "{}", text(&output.stdout));
+    assert_eq!(posse(&folder.path, &["init"]).status.code(), Some(2));
+    assert_eq!(fs::read_to_string(folder.path.join("posse.yaml")).unwrap(), written);
+}
+
+#[test]
+fn render_fills_a_template_in() {
+    let template = "{apiVersion: v1, kind: Pod, spec: {containers: [{name: w, image: i, \
+                    args: ['{{APP}}', '{{EXECUTOR_ID}}', '{{{{SLOT}}}}']}]}}";
+    let folder = Folder::new(&[("pod.yaml", template)]);
+    let args = ["render", "--app", "shop", "--instance", "abc12", "--template", "pod.yaml"];
+    let output = posse(&folder.path, &[&args[..], &["--namespace", "n", "-o", "json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let pod = &list["items"][0];
+    assert_eq!(pod["metadata"]["name"], "shop-abc12-exec-1");
+    let args = &pod["spec"]["containers"][0]["args"];
+    assert_eq!(*args, serde_json::json!(["shop", "1", "{{SLOT}}"]));
+}
+
+/// Without a run there is nothing to talk to; that is said, and quickly.
+#[test]
+fn client_commands_without_a_run() {
+    for command in [&["status"][..], &["scale", "3"], &["events"], &["explain"]] {
+        let folder = Folder::new(&[]);
+        let output = posse(&folder.path, &[command, &["--app", "nobody"]].concat());
+        assert_ne!(output.status.code(), Some(0), "{command:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("nobody"), "{command:?} does not say whom it looked for:\n{said}");
+    }
+}

@@ -1,0 +1,20 @@
+//! Tests of `posse::core`, which does no I/O: tables over its rules, the simulator, and the rules that
+//! the source tree itself has to follow.
+
+// The modules share helpers with each other and with nobody else.
+#![allow(unreachable_pub)]
+
+// Only this part of `support`: the others need a server.
+#[path = "support/core_run.rs"]
+mod core_run;
+
+mod core {
+    mod driver_calls;
+    mod groups;
+    mod losses;
+    mod rules;
+    mod sim;
+    mod spark_scenarios;
+    mod starts;
+    mod tidy;
+}
