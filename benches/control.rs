@@ -6,24 +6,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::wildcard_enum_match_arm)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-#[path = "../tests/support/core_run.rs"]
-mod core_run;
 mod figures;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::access::Access;
-use common::control::Control;
-use common::embedded::simulated;
-use common::posse::{Posse, Run};
-use common::proxy::{Proxy, Verdict};
-use common::scene::TempDir;
-use common::wait::{wait_for, wait_value};
 use figures::quantile;
 use posse::core::model::action::Action;
 use posse::core::model::ids::ExecutorId;
@@ -32,6 +23,14 @@ use posse::core::model::pod::{ContainerState, Phase, Pod};
 use posse::core::model::time::Millis;
 use posse::core::reconciler::Reconciler;
 use serde_json::json;
+use support::access::Access;
+use support::control::Control;
+use support::core_run;
+use support::embedded::simulated;
+use support::posse::{Posse, Run};
+use support::proxy::{Proxy, Verdict};
+use support::scene::TempDir;
+use support::wait::{wait_for, wait_value};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const EXECUTORS: u32 = 1_000;

@@ -5,9 +5,9 @@
 #![allow(unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 mod figures;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use common::audit::{by_posse, requests, tally};
-use common::http::Client;
-use common::node::TestNode;
-use common::posse::{Posse, Run, said};
-use common::real::Real;
-use common::scene::TempDir;
-use common::server::{End, Node as _, Server as _, Who, pods_path};
-use common::wait::wait_value;
 use figures::{memory, quantile, spread};
 use serde_json::{Value, json};
+use support::audit::{by_posse, requests, tally};
+use support::http::Client;
+use support::node::TestNode;
+use support::posse::{Posse, Run, said};
+use support::real::Real;
+use support::scene::TempDir;
+use support::server::{End, Node as _, Server as _, Who, pods_path};
+use support::wait::wait_value;
 
 const ROUNDS: usize = 5;
 const EXECUTORS: u32 = 1_000;

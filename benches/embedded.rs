@@ -5,9 +5,9 @@
 #![allow(unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 mod figures;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::path::Path;
 use std::process::Stdio;
@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::access::Access;
-use common::http::Client;
-use common::posse::command;
-use common::reaper::Guarded;
-use common::scene::TempDir;
-use common::wait::{wait_for, wait_value};
 use figures::{cpu, memory, quantile};
 use serde_json::{Value, json};
+use support::access::Access;
+use support::http::Client;
+use support::posse::command;
+use support::reaper::Guarded;
+use support::scene::TempDir;
+use support::wait::{wait_for, wait_value};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const N_PODS: usize = 10_000;

@@ -4,18 +4,18 @@
 #![allow(unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 mod figures;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::embedded::simulated;
-use common::posse::{Posse, Run};
-use common::scene::TempDir;
-use common::wait::wait_value;
 use figures::{cpu, memory};
+use support::embedded::simulated;
+use support::posse::{Posse, Run};
+use support::scene::TempDir;
+use support::wait::wait_value;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const IDLE: Duration = Duration::from_secs(30);

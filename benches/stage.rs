@@ -5,22 +5,22 @@
 #![allow(unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 mod figures;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use common::reaper::Guarded;
-use common::scene::TempDir;
-use common::stage::{SHARED, StageServer, TLS, TOKEN, furnish};
-use common::wait::{PATIENCE, wait_for};
 use figures::memory;
 use posse::wire::bundle::hex;
 use ring::digest::{SHA256, digest};
+use support::reaper::Guarded;
+use support::scene::TempDir;
+use support::stage::{SHARED, StageServer, TLS, TOKEN, furnish};
+use support::wait::{PATIENCE, wait_for};
 
 const FILE_BYTES: u64 = 1 << 30;
 const ROUNDS: usize = 5;

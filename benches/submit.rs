@@ -6,21 +6,21 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::wildcard_enum_match_arm)]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 mod figures;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::embedded::Embedded;
-use common::http::Client;
-use common::posse::{command, said};
-use common::scene::{TempDir, is_running, name_of};
-use common::server::{Server as _, Who};
 use figures::spread;
+use support::embedded::Embedded;
+use support::http::Client;
+use support::posse::{command, said};
+use support::scene::{TempDir, is_running, name_of};
+use support::server::{Server as _, Who};
 
 const ROUNDS: usize = 9;
 const EXECUTORS: usize = 100;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../tests/common/certs.rs"]
+#[path = "../tests/support/certs.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod certs;
 

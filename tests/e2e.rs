@@ -6,11 +6,10 @@
 #![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
-mod common;
+mod support;
 mod e2e {
     pub mod check;
     pub mod driver;
-    pub mod faults;
     pub mod groups;
     pub mod harness;
     pub mod history;
@@ -29,23 +28,21 @@ mod e2e {
 
 use std::process::ExitCode;
 
-use common::runner::{On, Scenario};
-
-/// `Scenario`s of a module's functions.
-macro_rules! scenarios {
-    ($($on:ident $module:ident::{$($name:ident),+ $(,)?};)+) => {
-        &[$($(Scenario { name: stringify!($name), on: On::$on, play: e2e::$module::$name }),+),+]
-    };
-}
+use e2e::{
+    check, driver, groups, harness, history, kills, losses, openapi, outages, reasons, refusals,
+    restarts, scaling, stage, starts, submit,
+};
+use support::runner::{Scenario, scenarios};
 
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
-    Embedded submit::{submit_logs_over_cuts, submit_wordcount};
+    Own submit::{submit_wordcount};
+    Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};
     Embedded kills::{kill_9_at_every_call};
     Real kills::{kill_9_at_calls};
-    Real restarts::{driver_node_lost};
-    Embedded restarts::{driver_node_shut_down};
+    OwnReal restarts::{driver_node_lost};
+    Own restarts::{driver_node_shut_down};
     Both restarts::{
         container_restarted, exclusive_lost_to_another, exclusive_waits_its_turn,
         executors_of_a_certain_age, orphans_of_older_instances, stale_leases_are_cleaned_up,
@@ -59,18 +56,13 @@ const SCENARIOS: &[Scenario] = scenarios! {
         told_to_end_while_starting, watch_cut_and_410,
     };
     Real outages::{error_after_commit};
-    Embedded faults::{
-        fault_429_on_everything, fault_500_after_commit, fault_broken_lists, fault_clock_skew,
-        fault_compacted_history, fault_dropped_watches, fault_errors_and_cuts, fault_gone_watches,
-        fault_latency_and_429, fault_lost_node, fault_lost_node_returns, fault_quota,
-        fault_refused_connections, fault_silent_watch, fault_stale_lists, fault_stripped_labels,
-    };
     Both groups::{
         group_deleted_and_made_anew, group_of_an_earlier_run, group_put_while_the_server_is_busy,
         group_refused, groups_by_fifty_clients,
     };
     Embedded groups::{events_over_reconnects, hostile_clients};
-    Embedded openapi::{openapi_and_router, openapi_checker, openapi_fuzzed};
+    Own openapi::{openapi_checker};
+    Embedded openapi::{openapi_and_router, openapi_fuzzed};
     Both check::{check_before_a_run};
     Real check::{check_of_rights, check_of_the_way};
     Both refusals::{
@@ -83,8 +75,9 @@ const SCENARIOS: &[Scenario] = scenarios! {
         disconnected_and_not_found,
     };
     Both losses::{
-        budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end, replaced_after_deletion,
-        replaced_after_failure, replaced_when_gone, replaced_while_terminating,
+        budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end,
+        replaced_after_deletion, replaced_after_failure, replaced_when_gone,
+        replaced_while_terminating,
     };
     Real losses::{pending_goes_before_running};
     Both reasons::{
@@ -93,30 +86,33 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Both scaling::{
         driver_decides_the_exit_code, groups_have_their_own_targets, keep_then_cleanup,
-        kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod, render_asks_the_server, scale_up_and_down,
-        second_signal_ends_it_at_once, two_posse_of_one_instance,
+        kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod,
+        render_asks_the_server, scale_up_and_down, second_signal_ends_it_at_once,
+        two_posse_of_one_instance,
     };
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
     Both submit::{
         submit_and_exit_codes, submit_cut_short, submit_detached, submit_made_of_nothing_new,
-        submit_interrupted, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way, submit_stopped, submit_twice_at_once,
+        submit_interrupted, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,
+        submit_stopped, submit_twice_at_once,
     };
-    Embedded submit::{submit_drained, submit_out_of_memory, submit_with_rights_of_its_own};
+    Own submit::{submit_with_rights_of_its_own};
+    Embedded submit::{submit_drained, submit_out_of_memory};
     Real submit::{submit_without_rights};
     Embedded starts::{no_node_is_waited_for};
-    Embedded stage::{
+    Own stage::{
         stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
         stage_kill_9_in_uploads, stage_over_tls,
     };
     Both stage::{stage_follows_the_pods, submit_takes_files_along};
     Real stage::{stage_manifest, stage_token_review};
     Real starts::{memory_that_grows, node_where_nothing_starts};
-    Embedded scaling::{run_with_a_cluster_of_its_own};
+    Own scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};
-    Embedded harness::{harness_audit, harness_events};
+    Own harness::{harness_audit, harness_events};
     Real harness::{harness_drives_pods, harness_outage, harness_proxy, harness_tokens};
 };
 
 fn main() -> ExitCode {
-    common::runner::main(SCENARIOS)
+    support::runner::main(SCENARIOS)
 }

@@ -387,5 +387,5 @@ const DRAFTS_MAX: usize = 16;
 /// The largest body: as large as an API server takes one.
 const BODY_BYTES_MAX: usize = 3 << 20;
 
-/// The calls as a document; `tests/openapi.rs` holds it against them.
+/// The calls as a document; `tests/e2e/openapi.rs` holds it against them.
 const OPENAPI: &str = include_str!("openapi.json");

@@ -1,6 +1,6 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
 //!
-//! Whatever it answers, a real kube-apiserver answers alike: `tests/transcript.rs` compares, and
+//! Whatever it answers, a real kube-apiserver answers alike: `tests/embedded/transcript.rs` compares, and
 //! `docs/EMBEDDED.md` lists what differs. Bodies come in JSON, YAML and protobuf, answers go in JSON.
 //! The nodes run commands of this machine: no image, no isolation; a process that leaves its group
 //! outlives its pod, and all of them outlive a posse that was killed with -9.

@@ -243,12 +243,12 @@ fn files_and_functions_stay_small() {
 #[test]
 fn every_module_is_declared() {
     let mut orphans = Vec::new();
-    let code = files("src").into_iter().chain(files("tests/common"));
+    let code = files("src").into_iter().chain(files("tests/support"));
     for path in code.filter(|path| path.extension().is_some_and(|e| e == "rs")) {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let folder = path.parent().unwrap();
         let is_root = folder == Path::new("src") && matches!(name.as_str(), "main" | "lib");
-        if is_root || path == Path::new("tests/common/mod.rs") {
+        if is_root || path == Path::new("tests/support/mod.rs") {
             continue;
         }
         let (parent, child) = match name.as_str() {

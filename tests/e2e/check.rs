@@ -4,10 +4,10 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::common::access::Access;
-use crate::common::scene::Scene;
-use crate::common::server::{Server, Who};
-use crate::common::wait::{PATIENCE, wait_value};
+use crate::support::access::Access;
+use crate::support::scene::Scene;
+use crate::support::server::{Server, Who};
+use crate::support::wait::{PATIENCE, wait_value};
 
 /// What `posse check --json` prints, and its exit code.
 fn check(scene: &Scene<'_>, access: &Access, n_executors: u32, args: &[&str]) -> (Value, i32) {
@@ -97,7 +97,7 @@ pub fn check_of_the_way(server: &dyn Server) {
     assert_eq!(code, 3);
     expect(&report, "reach", "failed", "Connection refused");
 
-    let ca = Some(crate::common::certs::Authority::new("another-ca").cert);
+    let ca = Some(crate::support::certs::Authority::new("another-ca").cert);
     let (report, code) = check(&scene, &Access { ca, ..good.clone() }, 1, &[]);
     assert_eq!(code, 3);
     expect(&report, "reach", "ok", "accepts connections");

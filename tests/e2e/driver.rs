@@ -6,10 +6,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::posse::{Posse, said};
-use crate::common::scene::{Scene, describe, executor_id, is_running, name_of};
-use crate::common::server::{End, Server};
-use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+use crate::support::posse::{Posse, said};
+use crate::support::scene::{Scene, describe, executor_id, is_running, name_of};
+use crate::support::server::{End, Server};
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 const LEAVING: &str = "example.com/leaving";
 

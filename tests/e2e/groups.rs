@@ -10,12 +10,12 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::control::{Control, DOCUMENT};
-use crate::common::posse::{Posse, said};
-use crate::common::proxy::{Proxy, Verdict, status};
-use crate::common::scene::{Scene, executor_id, name_of, uid_of};
-use crate::common::server::{Server, Who};
-use crate::common::wait::{PATIENCE, stays_true, wait_for};
+use crate::support::control::{Control, DOCUMENT};
+use crate::support::posse::{Posse, said};
+use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::scene::{Scene, executor_id, name_of, uid_of};
+use crate::support::server::{Server, Who};
+use crate::support::wait::{PATIENCE, stays_true, wait_for};
 
 /// No group in the file.
 fn bare(scene: &Scene<'_>) -> Posse {

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::audit;
-use crate::common::http::Client;
-use crate::common::proxy::{Proxy, Verdict, status};
-use crate::common::real::Account;
-use crate::common::scene::{Scene, name_of};
-use crate::common::server::{End, Server, Who, pods_path};
-use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+use crate::support::audit;
+use crate::support::http::Client;
+use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::real::Account;
+use crate::support::scene::{Scene, name_of};
+use crate::support::server::{End, Server, Who, pods_path};
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// Pods that nobody but the test wants, through all that the node can do with them.
 pub fn harness_drives_pods(server: &dyn Server) {
@@ -65,7 +65,7 @@ pub fn harness_drives_pods(server: &dyn Server) {
 }
 
 /// The look at the audit log after each test finds what it is there to find.
-pub fn harness_audit(_server: &dyn Server) {
+pub fn harness_audit() {
     let entry = |agent: &str, verb: &str, resource: &str, name: &str| {
         let uri = format!("/x/{resource}/{name}?fieldManager=posse");
         json!({"verb": verb, "requestURI": uri, "userAgent": agent,
@@ -108,7 +108,7 @@ pub fn harness_audit(_server: &dyn Server) {
 }
 
 /// So does the look at the events.
-pub fn harness_events(_server: &dyn Server) {
+pub fn harness_events() {
     let requested =
         |seq: u64, pod: &str| json!({"event": "executor_requested", "seq": seq, "pod": pod});
     let lost = |seq: u64, uid: &str| json!({"event": "executor_lost", "seq": seq, "uid": uid});

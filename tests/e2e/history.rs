@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::common::posse::Posse;
-use crate::common::proxy::{Proxy, Verdict};
-use crate::common::scene::{Scene, executor_id, name_of, uid_of};
-use crate::common::server::{End, Server, Who};
-use crate::common::wait::{PATIENCE, wait_for};
+use crate::support::posse::Posse;
+use crate::support::proxy::{Proxy, Verdict};
+use crate::support::scene::{Scene, executor_id, name_of, uid_of};
+use crate::support::server::{End, Server, Who};
+use crate::support::wait::{PATIENCE, wait_for};
 
 fn ids(pods: &[Value]) -> BTreeSet<u64> {
     pods.iter().map(executor_id).collect()

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::posse::{Posse, Run};
-use crate::common::proxy::{Hook, Proxy, Request, Upstream, Verdict};
-use crate::common::runner;
-use crate::common::scene::{
+use crate::support::posse::{Posse, Run};
+use crate::support::proxy::{Hook, Proxy, Request, Upstream, Verdict};
+use crate::support::runner;
+use crate::support::scene::{
     APP, Scene, describe, executor_id, is_over, is_running, name_of, uid_of,
 };
-use crate::common::server::{End, Server, Who};
-use crate::common::wait::{PATIENCE, wait_for, wait_value};
+use crate::support::server::{End, Server, Who};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// How many there are to be; one of them fails, and later there is one less.
 const N: u32 = 2;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::posse::Posse;
-use crate::common::scene::{Scene, describe, executor_id, is_over, is_running, name_of, uid_of};
-use crate::common::server::{End, Server};
-use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+use crate::support::posse::Posse;
+use crate::support::scene::{Scene, describe, executor_id, is_over, is_running, name_of, uid_of};
+use crate::support::server::{End, Server};
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// The loss of this pod; reported with these words, and once.
 #[track_caller]

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use posse::core::model::rng::Rng;
 use serde_json::{Map, Value, json};
 
-use crate::common::control::{Control, DOCUMENT};
-use crate::common::openapi::OpenApi;
-use crate::common::scene::Scene;
-use crate::common::server::Server;
-use crate::common::wait::{PATIENCE, wait_for};
+use crate::support::control::{Control, DOCUMENT};
+use crate::support::openapi::OpenApi;
+use crate::support::scene::Scene;
+use crate::support::server::Server;
+use crate::support::wait::{PATIENCE, wait_for};
 
 const ROUTER: &str = include_str!("../../src/control/api.rs");
 const METHODS: [&str; 6] = ["DELETE", "GET", "OPTIONS", "PATCH", "POST", "PUT"];
@@ -65,7 +65,7 @@ pub fn openapi_and_router(server: &dyn Server) {
 }
 
 /// The checker itself finds what it is there to find.
-pub fn openapi_checker(_server: &dyn Server) {
+pub fn openapi_checker() {
     let document = OpenApi::parse(DOCUMENT);
     let wrong = |path: &str, code: u16, body: &str| {
         document.answer_mistake("GET", path, code, body).is_some()

@@ -8,12 +8,12 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::access::Access;
-use crate::common::proxy::{Proxy, Request, Verdict, status};
-use crate::common::real::free_port;
-use crate::common::scene::{Scene, executor_id, is_running, name_of, uid_of};
-use crate::common::server::{Server, Who};
-use crate::common::wait::{PATIENCE, stays_true, wait_for};
+use crate::support::access::Access;
+use crate::support::proxy::{Proxy, Request, Verdict, status};
+use crate::support::real::free_port;
+use crate::support::scene::{Scene, executor_id, is_running, name_of, uid_of};
+use crate::support::server::{Server, Who};
+use crate::support::wait::{PATIENCE, stays_true, wait_for};
 
 /// A create of unknown outcome is waited for this long after it was sent, and then some.
 const UNKNOWN_LIMIT: Duration = Duration::from_secs(80);

@@ -4,12 +4,12 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::common::embedded::Embedded;
-use crate::common::posse::{Posse, command, said};
-use crate::common::proxy::{Proxy, Verdict, status};
-use crate::common::scene::{APP, GRACE_S, Scene, executor_id, is_running, name_of, uid_of};
-use crate::common::server::{End, Server, Who, pods_path};
-use crate::common::wait::{PATIENCE, wait_for, wait_value};
+use crate::support::embedded::Embedded;
+use crate::support::posse::{Posse, command, said};
+use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::scene::{APP, GRACE_S, Scene, executor_id, is_running, name_of, uid_of};
+use crate::support::server::{End, Server, Who, pods_path};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// How an executor is made to go.
 #[derive(Clone, Copy)]

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::access::Access;
-use crate::common::audit;
-use crate::common::certs::Authority;
-use crate::common::http::{Client, gone_in};
-use crate::common::node::wait_bound;
-use crate::common::posse::Posse;
-use crate::common::proxy::{Proxy, Verdict, status};
-use crate::common::real::Account;
-use crate::common::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
-use crate::common::server::{End, Server, Who, pods_path};
-use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+use crate::support::access::Access;
+use crate::support::audit;
+use crate::support::certs::Authority;
+use crate::support::http::{Client, gone_in};
+use crate::support::node::wait_bound;
+use crate::support::posse::Posse;
+use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::real::Account;
+use crate::support::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
+use crate::support::server::{End, Server, Who, pods_path};
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// A limit on the namespace's pods.
 struct Quota {

@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 
 use posse::wire::yaml::Node;
 
-use crate::common::access::Access;
-use crate::common::embedded::Embedded;
-use crate::common::posse::{Posse, Run, command, said};
-use crate::common::proxy::{Proxy, Verdict, status};
-use crate::common::real::Real;
-use crate::common::runner::ASSETS;
-use crate::common::scene::{
+use crate::support::access::Access;
+use crate::support::embedded::Embedded;
+use crate::support::posse::{Posse, Run, command, said};
+use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::real::Real;
+use crate::support::runner::ASSETS;
+use crate::support::scene::{
     APP, Scene, describe, executor_id, is_over, is_running, name_of, uid_of,
 };
-use crate::common::server::{End, Server, Who, items};
-use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+use crate::support::server::{End, Server, Who, items};
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 fn instance_of(pod: &Value) -> &str {
     pod["metadata"]["labels"]["posse.dev/instance"].as_str().unwrap_or_default()
@@ -344,7 +344,7 @@ fn on_node(node: &Value) -> impl Fn(&&Value) -> bool {
 
 /// Executors on several nodes and the node of the driver shut down: a new driver on another node,
 /// a new instance, the target met, the old ones gone, and nobody lifted a finger.
-pub fn driver_node_shut_down(_server: &dyn Server) {
+pub fn driver_node_shut_down() {
     let own = Embedded::start_with(&["--nodes", "3"]);
     let scene = Scene::new(&own);
     let end = scene.file("the.end");
@@ -407,7 +407,7 @@ fn check_heirs(first: &[Value], second: &[Value], driver: &Value) {
 
 /// The same with the real controllers of jobs and of garbage. No kubelet is there: posse runs beside
 /// the server for each pod of the job, and ends with the node.
-pub fn driver_node_lost(_server: &dyn Server) {
+pub fn driver_node_lost() {
     let assets = std::env::var_os(ASSETS).expect("it is set for the real server's scenarios");
     let own = Real::start_whole(assets.as_ref());
     let scene = Scene::new(&own);

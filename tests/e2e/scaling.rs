@@ -10,14 +10,14 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::audit;
-use crate::common::posse::{Posse, command, said};
-use crate::common::proxy::{Proxy, Verdict};
-use crate::common::reaper::Guarded;
-use crate::common::runner::show_on_failure;
-use crate::common::scene::{APP, Scene, TempDir, describe, executor_id, name_of, uid_of};
-use crate::common::server::{End, Server, Who, pods_path};
-use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+use crate::support::audit;
+use crate::support::posse::{Posse, command, said};
+use crate::support::proxy::{Proxy, Verdict};
+use crate::support::reaper::Guarded;
+use crate::support::runner::show_on_failure;
+use crate::support::scene::{APP, Scene, TempDir, describe, executor_id, name_of, uid_of};
+use crate::support::server::{End, Server, Who, pods_path};
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 fn ids(pods: &[Value]) -> Vec<u64> {
     pods.iter().map(executor_id).collect()
@@ -193,7 +193,7 @@ pub fn kill_9_while_scaling_up(server: &dyn Server) {
 }
 
 /// The first command of all: an empty folder, one file, a driver, no server anywhere.
-pub fn run_with_a_cluster_of_its_own(_server: &dyn Server) {
+pub fn run_with_a_cluster_of_its_own() {
     let folder = TempDir::new("own");
     let script = "until test -e done; do sleep 0.1; done; exit 0";
     let work = "cd $FOLDER; touch up.$POSSE_EXECUTOR_ID; \

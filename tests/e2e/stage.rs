@@ -17,12 +17,12 @@ use posse::wire::yaml::Node;
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
-use crate::common::http::{Client, gone_now};
-use crate::common::real::Account;
-use crate::common::scene::{Scene, TempDir};
-use crate::common::server::{Server, Who, pods_path};
-use crate::common::stage::{SHARED, StageServer, TLS, TOKEN, furnish};
-use crate::common::wait::{PATIENCE, wait_for, wait_value};
+use crate::support::http::{Client, gone_now};
+use crate::support::real::Account;
+use crate::support::scene::{Scene, TempDir};
+use crate::support::server::{Server, Who, pods_path};
+use crate::support::stage::{SHARED, StageServer, TLS, TOKEN, furnish};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// What the server may hold, whatever goes through it.
 const MEMORY_KB_MAX: u64 = 64 << 10;
@@ -40,7 +40,7 @@ fn serve(dir: &Path) -> StageServer {
 }
 
 /// Files go in and come out over TLS; who has no right, no authority or no TLS is told so.
-pub fn stage_over_tls(_: &dyn Server) {
+pub fn stage_over_tls() {
     let dir = TempDir::new("tls");
     furnish(dir.path());
     let server = serve(dir.path());
@@ -101,7 +101,7 @@ pub fn stage_over_tls(_: &dyn Server) {
 }
 
 /// A certificate that is renewed in its place is shown without a restart.
-pub fn stage_certificate_renewed(_: &dyn Server) {
+pub fn stage_certificate_renewed() {
     let dir = TempDir::new("renew");
     furnish(dir.path());
     let args = [&TLS[..], &SHARED, &["--idle", "1s"]].concat();
@@ -117,7 +117,7 @@ pub fn stage_certificate_renewed(_: &dyn Server) {
 }
 
 /// A gigabyte goes through, in and out, and the server stays small.
-pub fn stage_gigabyte_through_64_mb(_: &dyn Server) {
+pub fn stage_gigabyte_through_64_mb() {
     let dir = TempDir::new("large");
     furnish(dir.path());
     let server = serve(dir.path());
@@ -179,7 +179,7 @@ fn all_whole(server: &StageServer) -> usize {
 }
 
 /// kill -9 while bundles come in: afterwards each is there whole, or nothing of it is.
-pub fn stage_kill_9_in_uploads(_: &dyn Server) {
+pub fn stage_kill_9_in_uploads() {
     const ROUNDS: u64 = 20;
     let dir = TempDir::new("kill");
     furnish(dir.path());
@@ -239,7 +239,7 @@ impl Drop for SmallDisk<'_> {
 
 /// A full disk is a 507, before a bundle and within one; nothing of it stays, and room that comes
 /// back is used.
-pub fn stage_disk_full(_: &dyn Server) {
+pub fn stage_disk_full() {
     let dir = TempDir::new("full");
     let store = dir.path().join("store");
     let Some(_disk) = SmallDisk::mount(&store, "4m") else { return };

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::common::scene::{Scene, describe, executor_id, is_over, name_of};
-use crate::common::server::{End, Server, pods_path};
-use crate::common::wait::{PATIENCE, wait_value};
+use crate::support::scene::{Scene, describe, executor_id, is_over, name_of};
+use crate::support::server::{End, Server, pods_path};
+use crate::support::wait::{PATIENCE, wait_value};
 
 /// The one executor that is there, once it is.
 #[track_caller]

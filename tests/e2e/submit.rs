@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::access::Access;
-use crate::common::embedded::Embedded;
-use crate::common::posse::{Posse, Run, said};
-use crate::common::proxy::{Proxy, Verdict, status};
-use crate::common::scene::{APP, Scene, describe, is_running, name_of, uid_of};
-use crate::common::server::{End, Server, Who, items};
-use crate::common::wait::{PATIENCE, wait_for, wait_value};
+use crate::support::access::Access;
+use crate::support::embedded::Embedded;
+use crate::support::posse::{Posse, Run, said};
+use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::scene::{APP, Scene, describe, is_running, name_of, uid_of};
+use crate::support::server::{End, Server, Who, items};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// What `posse submit` makes: the path of the kind, and whether it is made without `--create-rbac`.
 const KINDS: [(&str, &str, bool); 6] = [
@@ -61,7 +61,7 @@ fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
     let kubeconfig = scene.file("admin.kubeconfig");
     let text = scene.server.access(Who::Admin).kubeconfig(&scene.namespace);
     std::fs::write(&kubeconfig, text).unwrap();
-    let mut command = crate::common::posse::command(scene.dir.path());
+    let mut command = crate::support::posse::command(scene.dir.path());
     command.args(words).arg("--kubeconfig").arg(&kubeconfig);
     command.output().expect("the binary can be started")
 }
@@ -378,7 +378,7 @@ pub fn submit_drained(server: &dyn Server) {
     let first = wait_driver(&scene, "");
     wait_executors(&scene, &first, 1);
     let name = name_of(&first);
-    let path = format!("{}/{name}/eviction", crate::common::server::pods_path(&scene.namespace));
+    let path = format!("{}/{name}/eviction", crate::support::server::pods_path(&scene.namespace));
     let eviction =
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
     scene.admin.post(&path, &eviction).ok();
@@ -499,7 +499,7 @@ pub fn submit_stopped(server: &dyn Server) {
 }
 
 /// The rights that `--create-rbac` gives are all that a run needs, to its end.
-pub fn submit_with_rights_of_its_own(_: &dyn Server) {
+pub fn submit_with_rights_of_its_own() {
     let own = Embedded::start_with(&["--rbac"]);
     let scene = Scene::new(&own);
     let account = json!({"driver": {"service_account": null}});
@@ -637,13 +637,13 @@ fn kill_container_of(_scene: &Scene<'_>, pod: &Value) {
 }
 
 /// The word count of the examples, as a Job.
-pub fn submit_wordcount(_: &dyn Server) {
+pub fn submit_wordcount() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let dir = crate::common::scene::TempDir::new("wordcount");
+    let dir = crate::support::scene::TempDir::new("wordcount");
     let embedded = Embedded::start_in(root);
     let kubeconfig = dir.path().join("kubeconfig");
     std::fs::write(&kubeconfig, embedded.access(Who::Admin).kubeconfig("default")).unwrap();
-    let output = crate::common::posse::command(dir.path())
+    let output = crate::support::posse::command(dir.path())
         .current_dir(root)
         .args(["submit", "-f", "examples/wordcount/posse.yaml", "--create-rbac", "--logs"])
         .arg("--kubeconfig")

@@ -11,13 +11,13 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::console;
-use crate::common::embedded::Embedded;
-use crate::common::posse::{command, said};
-use crate::common::real::NODES;
-use crate::common::reaper::Guarded;
-use crate::common::scene::{Scene, TempDir};
-use crate::common::server::{Server, Who};
-use crate::common::wait::wait_value;
+use crate::support::embedded::Embedded;
+use crate::support::posse::{command, said};
+use crate::support::real::NODES;
+use crate::support::reaper::Guarded;
+use crate::support::scene::{Scene, TempDir};
+use crate::support::server::{Server, Who};
+use crate::support::wait::wait_value;
 
 /// A session takes seconds; a busy machine may make that a minute.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -187,7 +187,7 @@ pub fn schemathesis() {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedded/clients")
 }
 
 /// Runs a client to its end: what it printed, and whether it ended well.

@@ -1,18 +1,13 @@
 //! What containers of the embedded cluster see: volumes at their paths, environments, tokens. The
 //! binary under test, as this user and, where this one is root, as one with no rights at all.
 
-#![allow(unreachable_pub)]
-#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
-
-mod common;
-
 use std::path::Path;
 
-use common::access::Access;
-use common::embedded::Embedded;
-use common::http::Client;
-use common::server::{Server, Who};
-use common::wait::{PATIENCE, wait_for, wait_value};
+use crate::support::access::Access;
+use crate::support::embedded::Embedded;
+use crate::support::http::Client;
+use crate::support::server::{Server, Who};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 use serde_json::{Value, json};
 
 const NAMESPACE: &str = "/api/v1/namespaces/default";
@@ -156,8 +151,7 @@ fn all_kinds_of_volumes() -> Value {
     ]})
 }
 
-#[test]
-fn volumes_are_where_the_container_wants_them() {
+pub fn volumes_are_where_the_container_wants_them() {
     // Names that no machine has.
     let place = format!("/posse-test-{}", std::process::id());
     for cluster in clusters() {
@@ -219,8 +213,7 @@ fn volumes_are_where_the_container_wants_them() {
     }
 }
 
-#[test]
-fn files_follow_their_objects_while_a_container_runs() {
+pub fn files_follow_their_objects_while_a_container_runs() {
     for cluster in clusters() {
         cluster.create(
             "configmaps",
@@ -257,8 +250,7 @@ fn files_follow_their_objects_while_a_container_runs() {
     }
 }
 
-#[test]
-fn a_token_is_mounted_where_a_pod_asks_for_it() {
+pub fn a_token_is_mounted_where_a_pod_asks_for_it() {
     let Some(cluster) = clusters().pop() else { return };
     let script = "cd /var/run/secrets/kubernetes.io/serviceaccount; cat namespace; echo; cat token";
     cluster.run("p", script, &json!({}), &json!({"automountServiceAccountToken": true}));
@@ -285,8 +277,7 @@ fn a_token_is_mounted_where_a_pod_asks_for_it() {
     assert!(cluster.said("without").contains("none"));
 }
 
-#[test]
-fn claims_are_folders_that_pods_share() {
+pub fn claims_are_folders_that_pods_share() {
     let Some(cluster) = clusters().pop() else { return };
     let claim = json!({
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
@@ -311,8 +302,7 @@ fn claims_are_folders_that_pods_share() {
     assert_eq!(cluster.said("third"), "0\n");
 }
 
-#[test]
-fn what_is_missing_is_waited_for_and_named() {
+pub fn what_is_missing_is_waited_for_and_named() {
     let Some(cluster) = clusters().pop() else { return };
     let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/posse-v"}]});
     cluster.run(
@@ -341,8 +331,7 @@ fn what_is_missing_is_waited_for_and_named() {
     assert_eq!(cluster.said("env"), "here\n");
 }
 
-#[test]
-fn a_mount_that_cannot_be_is_a_start_that_failed() {
+pub fn a_mount_that_cannot_be_is_a_start_that_failed() {
     let Some(cluster) = clusters().pop() else { return };
     let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
     for (name, container, words) in [
@@ -368,8 +357,7 @@ fn a_mount_that_cannot_be_is_a_start_that_failed() {
     }
 }
 
-#[test]
-fn with_roles_a_pod_is_its_service_account() {
+pub fn with_roles_a_pod_is_its_service_account() {
     let cluster = Cluster::of(Embedded::start_with(&["--rbac"]));
     let binary = env!("CARGO_BIN_EXE_posse");
     let script = format!(

@@ -1,22 +1,16 @@
 //! What `docs/DRIVERS.md` shows is so: its Python stands in the examples, its posse.yaml is taken, its
 //! calls get its answers from the binary.
 
-// One program: what its modules show each other, nobody outside sees.
-#![allow(unreachable_pub, dead_code)]
-#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::control::Control;
-use common::posse::command;
-use common::reaper::Guarded;
-use common::wait::wait_value;
+use crate::support::control::Control;
+use crate::support::posse::command;
+use crate::support::reaper::Guarded;
+use crate::support::wait::wait_value;
 use posse::wire::config::Config;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -51,8 +45,7 @@ fn blocks(language: &str) -> Vec<String> {
     blocks
 }
 
-#[test]
-fn the_python_stands_in_the_examples() {
+pub fn the_python_stands_in_the_examples() {
     let examples = EXAMPLES.map(read);
     for block in blocks("python") {
         let is_there = examples.iter().any(|example| example.contains(&block));
@@ -61,22 +54,19 @@ fn the_python_stands_in_the_examples() {
 }
 
 /// The page to copy stays one that can be read at a sitting.
-#[test]
-fn the_queue_is_short() {
+pub fn the_queue_is_short() {
     let lines = ["driver", "executor"].map(|name| read(&format!("examples/queue/{name}.py")));
     let count: usize = lines.iter().map(|file| file.lines().count()).sum();
     assert!(count < QUEUE_LINES_MAX, "driver.py and executor.py have {count} lines");
 }
 
-#[test]
-fn the_configurations_are_taken() {
+pub fn the_configurations_are_taken() {
     for block in blocks("yaml") {
         Config::parse("DRIVERS.md", &block).unwrap_or_else(|error| panic!("{error}\n{block}"));
     }
 }
 
-#[test]
-fn the_calls_get_their_answers() {
+pub fn the_calls_get_their_answers() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("drivers");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();

@@ -24,23 +24,49 @@ const THREADS_DEFAULT: usize = 4;
 /// The last lines of a file that a failure shows.
 const LINES_SHOWN: usize = 60;
 
-/// Which servers a scenario runs against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which servers a scenario runs against, and who starts them.
+#[derive(Clone, Copy, Debug)]
 pub enum On {
-    /// Both servers.
-    Both,
-    /// What only the embedded cluster can do, or what needs no server twice.
-    Embedded,
-    /// Users, TLS, tokens, a test-side node: only the real server has these.
-    Real,
+    /// Once on each of the two shared servers.
+    Both(fn(&dyn Server)),
+    /// On the shared embedded cluster only.
+    Embedded(fn(&dyn Server)),
+    /// On the shared real server only: it alone has users, TLS, tokens and a test-side node.
+    Real(fn(&dyn Server)),
+    /// On embedded clusters that the scenario starts itself, if it needs any.
+    Own(fn()),
+    /// On real servers that the scenario starts itself.
+    OwnReal(fn()),
 }
 
-/// One scenario.
+impl On {
+    fn includes(self, real: bool) -> bool {
+        match self {
+            Self::Both(_) => true,
+            Self::Embedded(_) | Self::Own(_) => !real,
+            Self::Real(_) | Self::OwnReal(_) => real,
+        }
+    }
+}
+
+/// One scenario; its name is `MODULE::FUNCTION`.
 pub struct Scenario {
     pub name: &'static str,
     pub on: On,
-    pub play: fn(&dyn Server),
 }
+
+/// The `Scenario`s of functions: rows of `ON MODULE::{FUNCTION, ...};`, where ON is a variant of `On`.
+#[allow(unused_macros)]
+macro_rules! scenarios {
+    ($($on:ident $module:ident::{$($name:ident),+ $(,)?};)+) => {
+        &[$($($crate::support::runner::Scenario {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            on: $crate::support::runner::On::$on($module::$name),
+        }),+),+]
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use scenarios;
 
 struct Case<'a> {
     scenario: &'a Scenario,
@@ -169,8 +195,7 @@ pub fn main_with(
     let assets = std::env::var_os(ASSETS).filter(|v| !v.is_empty()).map(PathBuf::from);
     let mut cases: Vec<Case<'_>> = Vec::new();
     for real in [false, true] {
-        let other = if real { On::Embedded } else { On::Real };
-        let on_this = scenarios.iter().filter(|scenario| scenario.on != other);
+        let on_this = scenarios.iter().filter(|scenario| scenario.on.includes(real));
         cases.extend(on_this.map(|scenario| Case { scenario, real }));
     }
     cases.retain(|case| wanted.takes(&case.name()));
@@ -248,8 +273,10 @@ fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>) -> bool {
     NAME.set(case.scenario.name.to_owned());
     SHOWN.take();
     let started = Instant::now();
-    let result =
-        panic::catch_unwind(AssertUnwindSafe(|| (case.scenario.play)(servers.get(assets))));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| match case.scenario.on {
+        On::Both(play) | On::Embedded(play) | On::Real(play) => play(servers.get(assets)),
+        On::Own(play) | On::OwnReal(play) => play(),
+    }));
     let took = started.elapsed().as_secs_f64();
     match result {
         Ok(()) => println!("test {} ... ok ({took:.1} s)", case.name()),

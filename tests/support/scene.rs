@@ -64,7 +64,8 @@ impl<'s> Scene<'s> {
     pub fn new(server: &'s dyn Server) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let namespace = format!("t{n}-{}", runner::test_name().replace('_', "-"));
+        let namespace =
+            format!("t{n}-{}", runner::test_name().replace("::", "-").replace('_', "-"));
         let dir = TempDir::new(&format!("t{n}"));
         server.open_namespace(&namespace);
         let node = server.node(&namespace, dir.path());

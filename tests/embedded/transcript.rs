@@ -13,17 +13,12 @@
 //! item. `status`, `answer` and `retry_after` are recorded:
 //!
 //! ```text
-//! POSSE_TRANSCRIPT_RECORD=AREA KUBEBUILDER_ASSETS=... cargo test --test transcript
+//! POSSE_TRANSCRIPT_RECORD=AREA KUBEBUILDER_ASSETS=... cargo test --test embedded -- real::transcript
 //! ```
 //!
 //! writes what the real server answers to the rows of that area (`all`: of all areas), which is
 //! also how new rows get their answers. An area has namespaces of its own; there are no nodes, so
 //! a row that wants a pod to run patches its status.
-
-#![allow(unreachable_pub)]
-#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,15 +27,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::embedded::Embedded;
-use common::http::{Client, Exchange};
-use common::real::Real;
-use common::server::{Server, Who};
+use crate::support::embedded::Embedded;
+use crate::support::http::{Client, Exchange};
+use crate::support::real::Real;
+use crate::support::runner::ASSETS;
+use crate::support::server::{Server, Who};
 use serde_json::{Map, Value};
 
 const FOLDER: &str = "fixtures/transcript";
 const DOCUMENT: &str = "docs/EMBEDDED.md";
 const RECORD: &str = "POSSE_TRANSCRIPT_RECORD";
+const AREA: &str = "POSSE_TRANSCRIPT_AREA";
 /// How long a controller gets for what a row waits for.
 const UNTIL_LIMIT: Duration = Duration::from_secs(30);
 /// A real server's controllers race with the requests: what differs counts where it differs in so
@@ -491,49 +488,63 @@ fn admin(server: &dyn Server) -> Client {
     Client::new(&server.access(Who::Admin), "transcript")
 }
 
-#[test]
-fn the_embedded_cluster_answers_as_a_real_server() {
-    let only = std::env::var("POSSE_TRANSCRIPT_AREA").ok();
-    let areas: BTreeMap<String, PathBuf> = areas()
-        .into_iter()
-        .filter(|(area, _)| only.as_ref().is_none_or(|only| only == area))
-        .collect();
-    let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
-    if let Ok(wanted) = std::env::var(RECORD) {
-        let assets = assets.expect("a record needs KUBEBUILDER_ASSETS");
-        let areas = areas.iter().filter(|(area, _)| wanted == "all" || wanted == **area);
-        areas.for_each(|(_, file)| record(&admin(&Real::start_whole(&assets)), file));
+/// The areas to look at: all, or the one that is asked for.
+fn wanted_areas() -> BTreeMap<String, PathBuf> {
+    let only = std::env::var(AREA).ok();
+    let is_wanted = |area: &String| only.as_ref().is_none_or(|only| only == area);
+    areas().into_iter().filter(|(area, _)| is_wanted(area)).collect()
+}
+
+fn depth_of(differences: &[Difference], row: &str) -> Depth {
+    let listed = differences.iter().find(|difference| difference.covers(row));
+    listed.map_or(Depth::Whole, |difference| difference.depth)
+}
+
+fn check_equal(wrong: &[String], n_rows: usize) {
+    assert!(wrong.is_empty(), "{} of {n_rows} differ\n{}", wrong.len(), wrong.join("\n"));
+    println!("{n_rows} rows equal");
+}
+
+pub fn the_embedded_cluster_answers_as_a_real_server() {
+    if std::env::var_os(RECORD).is_some() {
         return;
     }
     let differences = differences();
-    let depth_of = |row: &str| {
-        let listed = differences.iter().find(|difference| difference.covers(row));
-        listed.map_or(Depth::Whole, |difference| difference.depth)
-    };
     let mut wrong = Vec::new();
     let mut n_rows = 0;
     let mut truly: Vec<bool> = differences.iter().map(|_| false).collect();
-    for (area, file) in &areas {
+    for (area, file) in &wanted_areas() {
         let rows = rows_of(file);
         n_rows += rows.len();
         // The real server is started without it as well: it would wait for a controller's token.
         let plugins = ["--disable-admission-plugins", "ServiceAccount"];
         let embedded = Embedded::start_with(&[&["--nodes", "0"], &plugins[..]].concat());
-        wrong.extend(compare(&admin(&embedded), area, &rows, depth_of, |row, equal| {
+        let depth = |row: &str| depth_of(&differences, row);
+        wrong.extend(compare(&admin(&embedded), area, &rows, depth, |row, equal| {
             for (difference, truly) in differences.iter().zip(&mut truly) {
                 *truly |= !equal && difference.covers(row);
             }
         }));
     }
-    if let Some(assets) = &assets {
-        wrong.extend(compare_real(assets, &areas, &depth_of));
-    }
-    if only.is_none() {
+    if std::env::var_os(AREA).is_none() {
         let stale = differences.iter().zip(&truly).filter(|(_, truly)| !**truly);
         let stale: Vec<&str> = stale.map(|(difference, _)| difference.rows.as_str()).collect();
         assert!(stale.is_empty(), "{DOCUMENT} lists what does not differ: {stale:?}");
         assert!(n_rows > 300, "{n_rows} rows");
     }
-    assert!(wrong.is_empty(), "{} of {n_rows} differ\n{}", wrong.len(), wrong.join("\n"));
-    println!("{n_rows} rows equal{}", if assets.is_some() { ", a real server's too" } else { "" });
+    check_equal(&wrong, n_rows);
+}
+
+/// Or records its answers.
+pub fn a_real_server_answers_as_recorded() {
+    let assets = std::env::var_os(ASSETS).map(PathBuf::from).expect("the runner looks for it");
+    if let Ok(wanted) = std::env::var(RECORD) {
+        let areas = areas().into_iter().filter(|(area, _)| wanted == "all" || wanted == *area);
+        areas.for_each(|(_, file)| record(&admin(&Real::start_whole(&assets)), &file));
+        return;
+    }
+    let (differences, areas) = (differences(), wanted_areas());
+    let n_rows = areas.values().map(|file| rows_of(file).len()).sum();
+    let wrong = compare_real(&assets, &areas, &|row| depth_of(&differences, row));
+    check_equal(&wrong, n_rows);
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::embedded::Embedded;
-use crate::common::posse::Posse;
-use crate::common::scene::{Scene, executor_id, is_running, uid_of};
-use crate::common::server::{End, Server};
-use crate::common::wait::{PATIENCE, stays_true, wait_for, wait_value};
+use crate::support::embedded::Embedded;
+use crate::support::posse::Posse;
+use crate::support::scene::{Scene, executor_id, is_running, uid_of};
+use crate::support::server::End;
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// Not all of them: what a storm would leave behind is seen by the ids.
 const N: u32 = 10;
@@ -27,7 +27,7 @@ fn check_all_run(scene: &Scene<'_>, posse: &Posse) -> Vec<Value> {
     pods
 }
 
-pub fn fault_latency_and_429(_server: &dyn Server) {
+pub fn fault_latency_and_429() {
     let own = Embedded::start_with(&["--fault", "latency=30", "--fault", "create-429=40"]);
     let scene = Scene::new(&own);
     let posse = scene.run().executors(N).start();
@@ -39,7 +39,7 @@ pub fn fault_latency_and_429(_server: &dyn Server) {
     scene.finish();
 }
 
-pub fn fault_500_after_commit(_server: &dyn Server) {
+pub fn fault_500_after_commit() {
     let own = Embedded::start_with(&["--fault", "create-500-after=60"]);
     let scene = Scene::new(&own);
     let posse = scene.run().executors(N).start();
@@ -62,7 +62,7 @@ fn replace_three(scene: &Scene<'_>, posse: &Posse) {
     assert_eq!(lost.len(), 3, "each is told once: {lost:?}");
 }
 
-pub fn fault_dropped_watches(_server: &dyn Server) {
+pub fn fault_dropped_watches() {
     let own = Embedded::start_with(&["--fault", "drop-watch=300"]);
     let scene = Scene::new(&own);
     let posse = scene.run().executors(N).start();
@@ -75,7 +75,7 @@ pub fn fault_dropped_watches(_server: &dyn Server) {
 }
 
 /// The poll is the witness.
-pub fn fault_silent_watch(_server: &dyn Server) {
+pub fn fault_silent_watch() {
     let own = Embedded::start_with(&["--fault", "silent-watch=100"]);
     let scene = Scene::new(&own);
     let settings = json!({"allocation": {"poll_interval": "1s"}});
@@ -87,7 +87,7 @@ pub fn fault_silent_watch(_server: &dyn Server) {
 }
 
 /// A server that remembers two changes, and cuts its watches: 410 and a new list, many times.
-pub fn fault_compacted_history(_server: &dyn Server) {
+pub fn fault_compacted_history() {
     let own = Embedded::start_with(&["--fault", "compact=2", "--fault", "drop-watch=300"]);
     let scene = Scene::new(&own);
     let posse = scene.run().executors(N).start();
@@ -102,7 +102,7 @@ pub fn fault_compacted_history(_server: &dyn Server) {
 }
 
 /// A namespace with room for fewer: what fits is used, and no id is lost on the rest.
-pub fn fault_quota(_server: &dyn Server) {
+pub fn fault_quota() {
     let own = Embedded::start_with(&["--fault", "quota=4"]);
     let scene = Scene::new(&own);
     let posse = scene.run().executors(N).start();
@@ -129,7 +129,7 @@ fn check_replaces(scene: &Scene<'_>, posse: &Posse) {
 }
 
 /// Writes that fail before and after they are done, with an answer and without one.
-pub fn fault_errors_and_cuts(_server: &dyn Server) {
+pub fn fault_errors_and_cuts() {
     let own = Embedded::start();
     own.fault(&json!({"create-500": 20, "create-500-after": 20, "cut-before": 10, "cut-after": 10,
         "write-500": 20, "write-500-after": 20}));
@@ -148,7 +148,7 @@ pub fn fault_errors_and_cuts(_server: &dyn Server) {
     scene.finish();
 }
 
-pub fn fault_429_on_everything(_server: &dyn Server) {
+pub fn fault_429_on_everything() {
     let own = Embedded::start();
     let scene = Scene::new(&own);
     let posse = scene.run().executors(2).start();
@@ -167,7 +167,7 @@ pub fn fault_429_on_everything(_server: &dyn Server) {
 }
 
 /// Watches that cannot be begun: told so in an event, and by the status of the answer.
-pub fn fault_gone_watches(_server: &dyn Server) {
+pub fn fault_gone_watches() {
     let own = Embedded::start();
     let scene = Scene::new(&own);
     let posse = scene.run().executors(N).start();
@@ -185,7 +185,7 @@ pub fn fault_gone_watches(_server: &dyn Server) {
 }
 
 /// Lists that tell what was there a while ago, beside a watch that tells what there is.
-pub fn fault_stale_lists(_server: &dyn Server) {
+pub fn fault_stale_lists() {
     let own = Embedded::start_with(&["--fault", "stale-lists=700"]);
     let scene = Scene::new(&own);
     let settings = json!({"allocation": {"poll_interval": "1s"}});
@@ -208,7 +208,7 @@ pub fn fault_stale_lists(_server: &dyn Server) {
 }
 
 /// Lists that end in the middle, as if whole or not, or come in drops.
-pub fn fault_broken_lists(_server: &dyn Server) {
+pub fn fault_broken_lists() {
     let own = Embedded::start();
     let scene = Scene::new(&own);
     let settings = json!({"allocation": {"poll_interval": "1s"}});
@@ -237,7 +237,7 @@ fn n_failed_polls(posse: &Posse) -> usize {
 
 /// A webhook that takes our labels away would make us blind: such pods go, and the template counts
 /// as refused.
-pub fn fault_stripped_labels(_server: &dyn Server) {
+pub fn fault_stripped_labels() {
     let own = Embedded::start_with(&["--fault", "strip-labels=posse.dev/"]);
     let scene = Scene::new(&own);
     let posse = scene.run().executors(20).start();
@@ -248,7 +248,7 @@ pub fn fault_stripped_labels(_server: &dyn Server) {
 }
 
 /// A server that nobody can connect to for a while: what was asked for meanwhile is done after.
-pub fn fault_refused_connections(_server: &dyn Server) {
+pub fn fault_refused_connections() {
     let own = Embedded::start();
     let scene = Scene::new(&own);
     let posse = scene.run().executors(2).start();
@@ -270,7 +270,7 @@ pub fn fault_refused_connections(_server: &dyn Server) {
 }
 
 /// The server's clock is hours off: nothing is too old, nothing is from the future.
-pub fn fault_clock_skew(_server: &dyn Server) {
+pub fn fault_clock_skew() {
     let own = Embedded::start_with(&["--fault", "clock-skew=-7200"]);
     let scene = Scene::new(&own);
     let posse = scene.run().executors(N).start();
@@ -299,7 +299,7 @@ fn impatient(scene: &Scene<'_>) {
 }
 
 /// A node that is gone with its executors: they hang, and are replaced on the other one.
-pub fn fault_lost_node(_server: &dyn Server) {
+pub fn fault_lost_node() {
     let own = on_two_nodes();
     let scene = Scene::new(&own);
     impatient(&scene);
@@ -329,7 +329,7 @@ pub fn fault_lost_node(_server: &dyn Server) {
 }
 
 /// A node that is back before anybody was told to go: nothing is lost.
-pub fn fault_lost_node_returns(_server: &dyn Server) {
+pub fn fault_lost_node_returns() {
     let own = on_two_nodes();
     let scene = Scene::new(&own);
     let posse = scene.run().executors(4).start();

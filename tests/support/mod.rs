@@ -1,13 +1,14 @@
-//! What the end-to-end tests stand on: two servers behind one trait, a node, a proxy, the binary
-//! under test, and the waiting. Knows nothing of single scenarios.
+//! What tests and benchmarks share: two kinds of API server behind one trait, a test-side node, a
+//! proxy, the binary under test, and waiting. `core_run` needs no server.
 
-// Each of the programs that stand on it uses a part of it.
+// Each program uses a part of it.
 #![allow(dead_code)]
 
 pub mod access;
 pub mod audit;
 pub mod certs;
 pub mod control;
+pub mod core_run;
 pub mod embedded;
 pub mod http;
 pub mod node;

@@ -1,0 +1,62 @@
+//! Tests of the embedded cluster: its answers beside a real API server's, what its containers see, its
+//! faults, clients that others wrote, and the examples and documents that run on it.
+//! `cargo test --test embedded [FILTER]`.
+//!
+//! The clients are kubectl (sessions in `tests/embedded/clients/kubectl/`) and Python libraries
+//! (`tests/embedded/clients/*.py`). `.ci/clients` installs them below `target/`; a missing client is
+//! reported as NOT TESTED, and with `CI` in the environment it is an error.
+
+// The modules share helpers with each other and with nobody else.
+#![allow(unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod support;
+mod embedded {
+    pub mod clients;
+    pub mod drivers;
+    pub mod faults;
+    pub mod transcript;
+    pub mod volumes;
+    pub mod wordcount;
+}
+
+use std::process::ExitCode;
+
+use embedded::clients::{control, kubectl_1_20, kubectl_newer, python};
+use embedded::{drivers, faults, transcript, volumes, wordcount};
+use support::real::Real;
+use support::runner::{Scenario, scenarios};
+
+const SCENARIOS: &[Scenario] = scenarios! {
+    // Long ones first: they end while others run.
+    Own transcript::{the_embedded_cluster_answers_as_a_real_server};
+    OwnReal transcript::{a_real_server_answers_as_recorded};
+    Own wordcount::{the_count_is_right_though_workers_die_in_the_middle_of_chunks};
+    Own faults::{
+        fault_429_on_everything, fault_500_after_commit, fault_broken_lists, fault_clock_skew,
+        fault_compacted_history, fault_dropped_watches, fault_errors_and_cuts, fault_gone_watches,
+        fault_latency_and_429, fault_lost_node, fault_lost_node_returns, fault_quota,
+        fault_refused_connections, fault_silent_watch, fault_stale_lists, fault_stripped_labels,
+    };
+    Own volumes::{
+        a_mount_that_cannot_be_is_a_start_that_failed, a_token_is_mounted_where_a_pod_asks_for_it,
+        claims_are_folders_that_pods_share, files_follow_their_objects_while_a_container_runs,
+        volumes_are_where_the_container_wants_them, what_is_missing_is_waited_for_and_named,
+        with_roles_a_pod_is_its_service_account,
+    };
+    Own drivers::{
+        the_calls_get_their_answers, the_configurations_are_taken,
+        the_python_stands_in_the_examples, the_queue_is_short,
+    };
+    Own control::{schemathesis};
+    Both python::{kubernetes, lightkube};
+    Both kubectl_1_20::{get, describe, delete, apply, create, patch, waiting, nodes};
+    Embedded kubectl_1_20::{logs};
+    Both kubectl_newer::{get, describe, delete, apply, create, patch, waiting, nodes};
+    Embedded kubectl_newer::{logs};
+};
+
+fn main() -> ExitCode {
+    // With TLS, users and every controller, as a real cluster has them.
+    support::runner::main_with(SCENARIOS, Real::start_whole, &["--rbac"])
+}
