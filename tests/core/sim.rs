@@ -87,6 +87,7 @@ fn many_seeds() {
                         }
                         if let Err(what) = run(seed) {
                             n_failed.fetch_add(1, Ordering::Relaxed);
+                            eprintln!("seed {seed}: {what}");
                             failures.push((seed, what));
                         }
                     }
@@ -96,9 +97,6 @@ fn many_seeds() {
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
     if let Some((seed, _)) = failures.iter().min() {
-        for (seed, what) in &failures {
-            eprintln!("seed {seed}: {what}");
-        }
         panic!("{} seeds failed; the first:\n{}", failures.len(), explain(*seed, TRACE_LINES));
     }
 }
