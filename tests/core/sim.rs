@@ -113,6 +113,17 @@ fn drivers_take_over_from_each_other() {
 
 /// A world in which nothing goes wrong by itself: one group `g`, the default policy.
 fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> World {
+    let policy = Policy { log_lines: 3, ..Policy::default() };
+    quiet_world_with(seed, target, policy, change)
+}
+
+/// The same with another policy.
+fn quiet_world_with(
+    seed: u64,
+    target: u32,
+    policy: Policy,
+    change: impl FnOnce(&mut Profile),
+) -> World {
     let mut rng = Rng::new(seed);
     let mut profile = Profile { batch_ms: 1, stuck: 0, ..Profile::draw(&mut rng).calm() };
     change(&mut profile);
@@ -122,7 +133,6 @@ fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> Wor
         pod: Some(std::sync::Arc::default()),
         ..GroupSpec::bare(GroupName::from("g"))
     };
-    let policy = Policy { log_lines: 3, ..Policy::default() };
     let mut world = World::with(rng, profile, policy, vec![group]);
     world.start();
     world
@@ -235,5 +245,18 @@ fn a_storm_of_failures_has_few_logs_read() {
         world.run_until(2 * MINUTE_MS).unwrap();
         let n = world.check.n_app_losses(u64::MAX, world.now);
         assert!(n > 25, "seed {seed}: {n} losses, no storm");
+    }
+}
+
+/// The watch tells of a pod long after it runs: only a new LIST says whether a start failed.
+#[test]
+fn a_start_is_judged_by_a_new_list() {
+    for seed in 0..20 {
+        let policy = Policy { start_timeout_ms: 10_000, ..Policy::default() };
+        let mut world = quiet_world_with(seed, 10, policy, |profile| {
+            (profile.watch_gap_ms, profile.poll_ms) = (60_000, 3_600_000);
+        });
+        world.run_until(10 * MINUTE_MS).unwrap();
+        assert_eq!((n_live(&world), world.check.n_posts), (10, 10), "seed {seed}");
     }
 }
