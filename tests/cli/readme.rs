@@ -1,43 +1,56 @@
-//! What the README and `deploy/` promise is what the binary does: flags, exit codes, posse.yaml,
-//! labels, loss reasons, the template.
+//! The documentation against the binary: flags, exit codes, keys of posse.yaml, API calls, labels,
+//! loss reasons, links, commands.
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use posse::cli::exit::Code;
 use posse::core::model::event::LossReason;
-use posse::wire::config::{Config, Group, KEYS};
+use posse::wire::config::{Config, KEYS};
 use posse::wire::labels;
+use serde_json::Value;
+
+const README_LINES_MAX: usize = 250;
+const CLI: &str = "docs/CLI.md";
+const CONFIGURATION: &str = "docs/CONFIGURATION.md";
+const CONTROL_API: &str = "docs/CONTROL_API.md";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn readme() -> String {
-    fs::read_to_string(root().join("README.md")).unwrap()
+fn read(page: &str) -> String {
+    fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
 /// The part under a heading, up to the next one.
-fn section<'a>(readme: &'a str, heading: &str) -> &'a str {
-    let (_, rest) = readme.split_once(&format!("\n## {heading}\n")).unwrap();
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let found = page.split_once(&format!("\n## {heading}\n"));
+    let (_, rest) = found.unwrap_or_else(|| panic!("no heading {heading:?}"));
     rest.split("\n## ").next().unwrap()
 }
 
-/// The cells of the rows of the table that begins with `head`, without its backticks.
+/// The cells of the rows of the table whose header starts with `head`; none if there is no table.
 fn table(text: &str, head: &str) -> Vec<Vec<String>> {
     let lines = text.lines().skip_while(|line| !line.starts_with(head));
     let rows = lines.take_while(|line| line.starts_with('|')).skip(2);
     let cells = |row: &str| {
         let cells = row.trim_matches('|').split(" | ");
-        cells.map(|cell| cell.trim().replace('`', "")).collect::<Vec<String>>()
+        cells.map(|cell| cell.trim().replace("\\|", "|")).collect::<Vec<String>>()
     };
-    let rows: Vec<Vec<String>> = rows.map(cells).collect();
-    assert!(!rows.is_empty(), "no table {head:?}");
-    rows
+    rows.map(cells).collect()
+}
+
+/// The first cells of a table, without backticks.
+fn first_cells(text: &str, head: &str) -> Vec<String> {
+    let rows = table(text, head).into_iter();
+    let cells: Vec<String> = rows.map(|cells| cells[0].replace('`', "")).collect();
+    assert!(!cells.is_empty(), "no table {head:?}");
+    cells
 }
 
 fn posse(args: &[&str]) -> String {
@@ -48,41 +61,148 @@ fn posse(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[test]
-fn the_flags_of_run_and_what_they_do() {
-    let listed: Vec<(String, String)> = table(section(&readme(), "`posse run`"), "| flag |")
-        .into_iter()
-        .map(|cells| (cells[0].clone(), cells[1].clone()))
-        .collect();
-    let help = posse(&["run", "--help"]).replace('`', "");
+/// Every command, such as `stage put`, with its flags as `--help` prints them: `-f, --file <FILE>`.
+fn commands() -> BTreeMap<String, BTreeSet<String>> {
+    let mut commands = BTreeMap::new();
+    for command in subcommands(&posse(&["--help"])) {
+        let help = posse(&[&command, "--help"]);
+        let inner = subcommands(&help);
+        if inner.is_empty() {
+            commands.insert(command, flags(&help));
+            continue;
+        }
+        for sub in inner {
+            commands.insert(format!("{command} {sub}"), flags(&posse(&[&command, &sub, "--help"])));
+        }
+    }
+    commands
+}
+
+fn subcommands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let words = lines.map_while(|line| line.split_whitespace().next());
+    words.filter(|word| *word != "help").map(str::to_owned).collect()
+}
+
+fn flags(help: &str) -> BTreeSet<String> {
     let lines = help.lines().skip_while(|line| *line != "Options:").skip(1);
-    let known: Vec<(String, String)> = lines
-        .map(|line| line.trim_start().split_once("  ").unwrap())
-        .map(|(flag, text)| (flag.to_owned(), text.trim_start().to_owned()))
-        .filter(|(flag, _)| flag != "-h, --help")
-        .collect();
-    assert_eq!(listed, known);
+    // A value of an option starts with "- ", an option with "-n" or "--name".
+    let is_flag = |line: &&str| line.starts_with('-') && !line.starts_with("- ");
+    let lines = lines.map(str::trim_start).filter(is_flag);
+    let flags = lines.map(|line| line.split("  ").next().unwrap().trim_end().to_owned());
+    flags.filter(|flag| flag != "-h, --help").collect()
+}
+
+/// A section of CLI.md lists a command's flags; a link to a section of shared flags adds those.
+#[test]
+fn every_flag_of_every_command_is_documented() {
+    let page = read(CLI);
+    for (command, known) in commands() {
+        let text = section(&page, &format!("`posse {command}`"));
+        let mut listed: BTreeSet<String> =
+            table(text, "| flag |").into_iter().map(|cells| cells[0].replace('`', "")).collect();
+        for shared in ["Configuration flags", "Server flags", "Control flags"] {
+            if text.contains(&format!("](#{})", slug(shared))) {
+                listed.extend(first_cells(section(&page, shared), "| flag |"));
+            }
+        }
+        assert_eq!(listed, known, "posse {command}: {CLI} against --help");
+    }
+}
+
+/// Also guards that an example is not left behind when a command or a flag changes.
+#[test]
+fn the_commands_in_the_pages_exist() {
+    let commands = commands();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap().replace("\\\n", " ");
+        for block in text.split("```sh\n").skip(1) {
+            for line in block.split("```").next().unwrap().lines() {
+                check_command(&commands, line, &page);
+            }
+        }
+    }
+}
+
+fn check_command(commands: &BTreeMap<String, BTreeSet<String>>, line: &str, page: &Path) {
+    let line = line.split(" #").next().unwrap();
+    let line = line.replace("cargo run --release -- ", "posse ");
+    let words = line.split_whitespace().skip_while(|word| *word != "posse").skip(1);
+    let words: Vec<&str> =
+        words.take_while(|word| !["--", "|", "&", "&&", ">"].contains(word)).collect();
+    let n_names = if words.first() == Some(&"stage") { 2 } else { 1 };
+    let Some((names, arguments)) = words.split_at_checked(n_names) else { return };
+    let found = commands.get(&names.join(" "));
+    let known = found.unwrap_or_else(|| panic!("{}: no such command: {line}", page.display()));
+    let known: BTreeSet<&str> = known.iter().flat_map(|flag| flag.split([',', ' '])).collect();
+    for flag in arguments.iter().filter(|word| word.starts_with('-') && word.len() > 1) {
+        let flag = flag.split('=').next().unwrap();
+        assert!(known.contains(flag), "{}: unknown flag {flag}: {line}", page.display());
+    }
+}
+
+fn pages() -> Vec<PathBuf> {
+    let folders = [".", "docs", "examples", "adapters"].map(|folder| root().join(folder));
+    let below = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let found = folders.into_iter().flat_map(below).map(|path| match path.is_dir() {
+        true => path.join("README.md"),
+        false => path,
+    });
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md") && path.is_file();
+    let pages: BTreeSet<PathBuf> = found.filter(is_page).collect();
+    assert!(pages.len() > 15, "{pages:?}");
+    pages.into_iter().collect()
+}
+
+#[test]
+fn the_readme_is_short() {
+    let n_lines = read("README.md").lines().count();
+    assert!(n_lines <= README_LINES_MAX, "{n_lines} lines");
+}
+
+#[test]
+fn the_links_between_the_pages_lead_somewhere() {
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            if link.contains("://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => page.parent().unwrap().join(path),
+            };
+            assert!(target.exists(), "{}: {link}", page.display());
+            if !anchor.is_empty() {
+                let target = fs::read_to_string(&target).unwrap();
+                let mut headings = target.lines().filter(|line| line.starts_with('#'));
+                let is_there = headings.any(|line| slug(line.trim_start_matches('#')) == anchor);
+                assert!(is_there, "{}: {link}", page.display());
+            }
+        }
+    }
+}
+
+/// The anchor that GitHub gives to a heading.
+fn slug(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
 #[test]
 fn the_faults_of_the_embedded_cluster() {
-    let page = fs::read_to_string(root().join("docs/EMBEDDED.md")).unwrap();
-    let pairs = table(section(&page, "Faults"), "| fault |").into_iter();
-    let listed: Vec<(String, String)> =
-        pairs.map(|cells| (cells[0].clone(), cells[1].clone())).collect();
+    let listed = first_cells(section(&read("docs/EMBEDDED.md"), "Faults"), "| fault |");
     let help = posse(&["dev", "--help"]);
     let lines = help.lines().skip_while(|line| !line.starts_with("Faults, ")).skip(1);
-    let known: Vec<(String, String)> = lines
-        .map(|line| line.trim().split_once("  ").unwrap())
-        .map(|(fault, does)| (fault.to_owned(), does.trim().to_owned()))
-        .collect();
+    let known: Vec<&str> = lines.map(|line| line.split_whitespace().next().unwrap()).collect();
     assert_eq!(listed, known);
 }
 
 #[test]
 fn the_exit_codes() {
-    let rows = table(section(&readme(), "`posse run`"), "| code |");
-    let listed: Vec<u8> = rows.iter().filter_map(|cells| cells[0].parse().ok()).collect();
+    let cells = first_cells(section(&read(CLI), "Exit codes"), "| code |");
+    let listed: Vec<u8> = cells.iter().filter_map(|cell| cell.parse().ok()).collect();
     let known = [
         Code::Clean,
         Code::Failed,
@@ -97,37 +217,76 @@ fn the_exit_codes() {
     assert_eq!(listed, known.map(Code::number));
 }
 
+/// `KEYS` is what the parser accepts: it refuses every other key.
 #[test]
-fn the_reference_of_posse_yaml_is_read_and_shows_the_defaults() {
-    let readme = readme();
-    let (_, rest) = section(&readme, "posse.yaml").split_once("```yaml\n").unwrap();
-    let (yaml, _) = rest.split_once("```").unwrap();
-    let config = Config::parse("README.md", yaml).unwrap_or_else(|error| panic!("{error}"));
-    let default = Config::default();
-    let shown = (&config.policy, config.poll_interval_ms, config.node_loss_after_ms, config.watch);
-    let meant =
-        (&default.policy, default.poll_interval_ms, default.node_loss_after_ms, default.watch);
-    assert_eq!(shown, meant);
-    let shown = (config.lease, config.exclusive, config.orphans);
-    assert_eq!(shown, (default.lease, Some(false), default.orphans));
-    assert_eq!((config.grace_ms, config.driver.ready), (default.grace_ms, default.driver.ready));
-    let (group, usual) = (&config.executors[0], Group::default());
-    let shown = (group.name.as_str(), group.min, group.scale_down, group.replace);
-    assert_eq!(shown, (usual.name.as_str(), usual.min, usual.scale_down, usual.replace));
+fn every_key_of_posse_yaml_is_documented() {
+    let page = read(CONFIGURATION);
+    for (name, keys) in KEYS {
+        let listed = first_cells(section(&page, &heading_of(name)), "| key |");
+        let listed: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
+        let known: BTreeSet<&str> = keys.iter().copied().collect();
+        assert_eq!(listed, known, "{}: {CONFIGURATION} against the parser", heading_of(name));
+    }
+}
 
-    let words: BTreeSet<&str> =
-        yaml.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':')).collect();
-    for (section, keys) in KEYS {
-        for key in *keys {
-            assert!(words.contains(format!("{key}:").as_str()), "{section}.{key} is not there");
+fn heading_of(section: &str) -> String {
+    if section.is_empty() { "Top level".to_owned() } else { format!("`{section}`") }
+}
+
+/// A default cell that is nothing but code is a value: writing it must change nothing.
+#[test]
+fn the_defaults_of_posse_yaml_are_the_parsers() {
+    let page = read(CONFIGURATION);
+    let parse = |yaml: &str| {
+        Config::parse(CONFIGURATION, yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+    };
+    let mut n_defaults = 0;
+    for (name, _) in KEYS {
+        for cells in table(section(&page, &heading_of(name)), "| key |") {
+            let [key, _type, default, _meaning] = cells.as_slice() else { panic!("{cells:?}") };
+            let key = key.trim_matches('`');
+            let value = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
+            let Some(value) = value.filter(|value| !value.contains('`')) else { continue };
+            let (with, without) = match *name {
+                "" => (format!("app: a\n{key}: {value}"), "app: a"),
+                "executors" => (
+                    format!("app: a\nexecutors: [{{image: x, {key}: {value}}}]"),
+                    "app: a\nexecutors: [{image: x}]",
+                ),
+                name => (format!("app: a\n{name}: {{{key}: {value}}}"), "app: a"),
+            };
+            assert_eq!(parse(&with), parse(without), "{name}.{key}: {value}");
+            n_defaults += 1;
         }
+    }
+    assert!(n_defaults > 30, "{n_defaults}");
+}
+
+#[test]
+fn the_configurations_in_the_pages_are_valid() {
+    let page = read(CONFIGURATION);
+    for block in page.split("```yaml\n").skip(1) {
+        let yaml = block.split("```").next().unwrap();
+        Config::parse(CONFIGURATION, yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
     }
 }
 
 #[test]
+fn the_calls_of_the_control_api() {
+    let listed = first_cells(section(&read(CONTROL_API), "Calls"), "| call |");
+    let document: Value = serde_json::from_str(&read("src/control/openapi.json")).unwrap();
+    let mut known = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
+        known.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
+    }
+    assert_eq!(BTreeSet::from_iter(listed), known);
+}
+
+#[test]
 fn the_loss_reasons_and_their_budgets() {
-    let readme = readme();
-    let rows = table(section(&readme, "Talking to a run"), "| reason |");
+    let page = read(CONTROL_API);
+    let rows = table(section(&page, "Reasons for a loss"), "| reason |");
     let listed: BTreeSet<(String, String)> =
         rows.into_iter().map(|cells| (cells[0].clone(), cells[2].clone())).collect();
     let known = [
@@ -156,10 +315,10 @@ fn the_loss_reasons_and_their_budgets() {
 }
 
 #[test]
-fn the_template_of_deploy_gets_what_the_readme_says() {
+fn the_template_of_deploy_gets_what_the_page_says() {
     let pod = posse(&["render", "--app", "a", "--template", "deploy/executor.yaml"]);
-    let readme = readme();
-    let told = section(&readme, "What executors get");
+    let page = read(CONFIGURATION);
+    let told = section(&page, "What executors get");
     let labels = [labels::APP, labels::INSTANCE, labels::GROUP, labels::EXECUTOR_ID, labels::SLOT];
     for label in labels.into_iter().chain([labels::MANAGED_BY.0, labels::COMPONENT.0]) {
         assert!(told.contains(label) && pod.contains(&format!(" {label}:")), "{label}\n{pod}");
