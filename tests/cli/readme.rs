@@ -148,7 +148,8 @@ fn pages() -> Vec<PathBuf> {
         true => path.join("README.md"),
         false => path,
     });
-    let is_page = |path: &PathBuf| path.extension().is_some_and(|end| end == "md") && path.is_file();
+    let is_page =
+        |path: &PathBuf| path.extension().is_some_and(|end| end == "md") && path.is_file();
     let pages: BTreeSet<PathBuf> = found.filter(is_page).collect();
     assert!(pages.len() > 15, "{pages:?}");
     pages.into_iter().collect()
