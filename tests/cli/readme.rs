@@ -10,6 +10,7 @@ use std::process::Command;
 
 use posse::cli::exit::Code;
 use posse::core::model::event::LossReason;
+use posse::core::model::waiting::Waiting;
 use posse::wire::config::{Config, KEYS};
 use posse::wire::labels;
 use serde_json::Value;
@@ -282,6 +283,35 @@ fn the_calls_of_the_control_api() {
         known.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
     }
     assert_eq!(BTreeSet::from_iter(listed), known);
+}
+
+#[test]
+fn what_a_group_waits_for() {
+    let page = read(CONTROL_API);
+    let listed = first_cells(section(&page, "What a group waits for"), "| waiting |");
+    let known = [
+        Waiting::AdoptHold,
+        Waiting::Backoff,
+        Waiting::ConfigError,
+        Waiting::DriverReady,
+        Waiting::FirstList,
+        Waiting::Gated,
+        Waiting::Ids,
+        Waiting::ImageError,
+        Waiting::InFlight,
+        Waiting::Lease,
+        Waiting::PendingLimit,
+        Waiting::Permanent,
+        Waiting::Quota,
+        Waiting::ReplaceGone,
+        Waiting::ScaleDownPending,
+        Waiting::Server,
+        Waiting::StaleSnapshot,
+        Waiting::StartTimeout,
+        Waiting::Template,
+        Waiting::Unschedulable,
+    ];
+    assert_eq!(listed, known.map(Waiting::as_str));
 }
 
 #[test]
