@@ -223,7 +223,7 @@ mod tests {
     use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
     use super::*;
-    use crate::dev::object::text_at;
+    use crate::dev::storage::object::text_at;
     use crate::dev::testing::{eventually, send, started};
 
     /// A connection as `name`, which trusts what the cluster's config map says.

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::core::model::rng::Rng;
-use crate::dev::admit::Disabled;
-use crate::dev::api::Api;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::authn::tokens;
+use crate::dev::apiserver::authz;
+use crate::dev::apiserver::fault_endpoint;
+use crate::dev::apiserver::server::{self, Door};
 use crate::dev::certificate;
 use crate::dev::controllers::Controllers;
-use crate::dev::faults::{self, Faults};
-use crate::dev::identity;
+use crate::dev::faults::Faults;
 use crate::dev::kubeconfig::{self, Access};
 use crate::dev::node::{self, Node};
-use crate::dev::rbac;
-use crate::dev::server::{self, Door};
+use crate::dev::storage::Disabled;
 
 /// How an embedded cluster is to be.
 #[derive(Clone, Debug)]
@@ -196,7 +197,7 @@ impl Cluster {
             folder: folder.to_owned(),
             running: Some((door, controllers, node)),
         };
-        let refuse = faults::apply(&api, faults).map_err(DevError::Fault)?;
+        let refuse = fault_endpoint::apply(&api, faults).map_err(DevError::Fault)?;
         let access = Access {
             url: cluster.url(),
             authority: &issued.authority,
@@ -270,10 +271,10 @@ fn dress(
     }
     if options.rbac {
         let random = |error| DevError::File("/dev/urandom".into(), error);
-        api.admin_token = Some(identity::new_secret().map_err(random)?);
+        api.admin_token = Some(tokens::new_secret().map_err(random)?);
         let mut state = api.lock();
         state.has_roles = true;
-        rbac::furnish(&mut state);
+        authz::furnish(&mut state);
     }
     Ok(())
 }

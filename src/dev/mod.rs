@@ -5,58 +5,30 @@
 //! The nodes run commands of this machine: no image, no isolation; a process that leaves its group
 //! outlives its pod, and all of them outlive a posse that was killed with -9.
 //!
+//! A room may import the rooms to its right, and itself; no two files import each other in a circle:
+//!
 //! ```text
-//! sockets -> server -> api -> { read, watch, logs }      -> state -> store
-//!                       |  -> write -> admit, validate  ---^  ^
-//!                     identity, rbac     controllers, node ---'
+//! cluster -> node -> controllers -> apiserver -> faults -> storage -> schema -> time
+//!        \-> certificate -> time             node -> kubeconfig
 //! ```
+//!
+//! The kubelet, the scheduler and the controllers are clients of the API server, as in a real
+//! cluster, but they call it as a library: without sockets and without credentials.
 
-mod admit;
-mod api;
+mod apiserver;
 mod certificate;
 mod cluster;
 mod controllers;
-mod decode;
-mod defaults;
-mod deletion;
-mod discovery;
-mod duplicates;
-mod edge;
-mod events;
-mod evict;
 mod faults;
-mod health;
-mod identity;
-mod kind;
 mod kubeconfig;
-mod logs;
-mod names;
 mod node;
-mod object;
-mod openapi;
-mod options;
-mod patch;
-mod prepare;
-mod protobuf;
-mod rbac;
-mod read;
-mod refused;
-mod review;
-mod route;
 mod schema;
-mod selector;
-mod server;
-mod state;
-mod store;
-mod table;
+mod storage;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 mod time;
-mod validate;
-mod watch;
-mod write;
 
 pub use cluster::{Cluster, DevError, Options};
 pub use faults::table as fault_table;

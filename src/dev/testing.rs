@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::admit::Disabled;
-use super::api::Api;
-use super::deletion::Collector;
-use super::events::Events;
+use super::apiserver::api::Api;
 use super::faults::Faults;
-use super::state::State;
-use super::store::Store;
+use super::storage::Disabled;
+use super::storage::State;
+use super::storage::deletion::Collector;
+use super::storage::events::Events;
+use super::storage::store::Store;
 use super::{Cluster, Options};
 use crate::clock::Clock;
 use crate::core::model::rng::Rng;

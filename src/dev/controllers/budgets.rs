@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{Object, array_at, object_mut, text_at};
-use crate::dev::selector::LabelSelector;
-use crate::dev::state::State;
-use crate::dev::store::Change;
+use crate::dev::apiserver::evict::covers;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::State;
+use crate::dev::storage::object::{Object, object_mut};
+use crate::dev::storage::pods::is_ready;
+use crate::dev::storage::store::Change;
 use crate::dev::time;
 
 /// An evicted pod that is still there after so long was not evicted after all.
@@ -50,13 +51,6 @@ impl Budgets {
     }
 }
 
-/// True where the budget's selector means the pod. One without a selector means none; an empty one
-/// means all, as it does since `policy/v1`.
-pub(crate) fn covers(budget: &Value, pod: &Object) -> bool {
-    let selector = budget.pointer("/spec/selector").and_then(LabelSelector::of_object);
-    selector.is_some_and(|selector| selector.matches(|name| pod.label(name)))
-}
-
 fn counted(state: &State, budget: &Object, value: &Value) -> Value {
     let pods: Vec<_> = state
         .store
@@ -95,12 +89,6 @@ fn counted(state: &State, budget: &Object, value: &Value) -> Value {
         status.insert("disruptedPods".to_owned(), disrupted);
     }
     after
-}
-
-pub(crate) fn is_ready(pod: &Value) -> bool {
-    array_at(pod, "/status/conditions").iter().any(|condition| {
-        text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True"
-    })
 }
 
 /// How many pods have to be healthy. Shares of the pods are rounded up.

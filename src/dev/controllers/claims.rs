@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::dev::admit::{Amounts, PROTECTED};
-use crate::dev::api::Api;
-use crate::dev::events::{self, Note};
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{Object, array_at, metadata_mut, object_mut, text_at};
-use crate::dev::state::State;
-use crate::dev::store::Change;
-use crate::dev::write;
+use crate::dev::apiserver::admission::{Amounts, PROTECTED};
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::write;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::State;
+use crate::dev::storage::events::{self, Note};
+use crate::dev::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
+use crate::dev::storage::store::Change;
 use crate::serve::Request;
 
 const PROVISIONER: &str = "posse.dev/directory";

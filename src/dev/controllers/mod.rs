@@ -1,10 +1,10 @@
 //! Owns the controllers: one thread that looks at what changed and does what follows from the state
 //! as it is now. None of them relies on having seen a change: whoever missed some looks at all.
 
-pub(crate) mod budgets;
+mod budgets;
 mod claims;
 mod jobs;
-pub(crate) mod namespaces;
+mod namespaces;
 mod nodes;
 mod orphans;
 mod quotas;
@@ -28,11 +28,11 @@ use self::orphans::Orphans;
 use self::quotas::Quotas;
 pub(crate) use self::taints::tolerates;
 use crate::core::model::time::Millis;
-use crate::dev::api::Api;
-use crate::dev::events::Ages;
+use crate::dev::apiserver::api::Api;
 use crate::dev::faults::Fault;
-use crate::dev::kind::Kind;
-use crate::dev::store::{Change, Seen};
+use crate::dev::schema::kind::Kind;
+use crate::dev::storage::events::Ages;
+use crate::dev::storage::store::{Change, Seen};
 
 /// How often Events are looked at for their age.
 const EVENTS_EVERY_MS: u64 = 60_000;

@@ -3,14 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::json;
-
-use crate::dev::admit::DEFAULT_ACCOUNT;
-use crate::dev::kind::{Key, Kind};
-use crate::dev::state::State;
-use crate::dev::store::Change;
-
-pub(crate) const ROOT_CA: &str = "kube-root-ca.crt";
+use crate::dev::schema::kind::Kind;
+use crate::dev::storage::State;
+use crate::dev::storage::namespaces::{DEFAULT_ACCOUNT, ROOT_CA, furnish};
+use crate::dev::storage::store::Change;
 
 /// Namespaces that may lack something.
 #[derive(Debug, Default)]
@@ -32,29 +28,5 @@ impl Namespaces {
         for namespace in std::mem::take(&mut self.dirty) {
             furnish(state, &namespace);
         }
-    }
-}
-
-/// Gives a namespace what it lacks, unless it is on its way out.
-pub(crate) fn furnish(state: &mut State, namespace: &str) {
-    let home = state.store.get(&Key::new(Kind::Namespace, "", namespace));
-    if home.is_none_or(|home| home.deleting) {
-        return;
-    }
-    let certificate = json!({ "data": { "ca.crt": state.authority } });
-    for (kind, name, mut value) in [
-        (Kind::ServiceAccount, DEFAULT_ACCOUNT, json!({})),
-        (Kind::ConfigMap, ROOT_CA, certificate),
-    ] {
-        if state.store.get(&Key::new(kind, namespace, name)).is_some() {
-            continue;
-        }
-        value["metadata"] = json!({
-            "name": name,
-            "namespace": namespace,
-            "uid": state.new_uid(),
-            "creationTimestamp": state.now,
-        });
-        state.create(kind, value);
     }
 }

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::taints::Taints;
 use crate::core::model::time::Millis;
-use crate::dev::api::Api;
-use crate::dev::events::{Note, record};
+use crate::dev::apiserver::api::Api;
 use crate::dev::faults::Fault;
-use crate::dev::kind::Kind;
-use crate::dev::object::{Object, array_at, object_mut, text_at};
-use crate::dev::state::State;
-use crate::dev::store::Change;
+use crate::dev::schema::kind::Kind;
+use crate::dev::storage::State;
+use crate::dev::storage::events::{Note, record};
+use crate::dev::storage::object::{Object, array_at, object_mut, text_at};
+use crate::dev::storage::store::Change;
 
 /// The real controller's `--node-monitor-grace-period`.
 pub(super) const GRACE_MS: u64 = 40_000;

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::core::model::time::Millis;
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::object_mut;
-use crate::dev::state::State;
-use crate::dev::store::Change;
-use crate::dev::write::set_condition;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::State;
+use crate::dev::storage::object::object_mut;
+use crate::dev::storage::pods::set_condition;
+use crate::dev::storage::store::Change;
 
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
@@ -68,7 +68,7 @@ fn end(state: &mut State, key: &Key) {
         object_mut(&mut value, "status").insert("phase".to_owned(), "Failed".into());
         state.replace(Kind::Pod, value);
     }
-    let options = crate::dev::deletion::DeleteOptions {
+    let options = crate::dev::storage::deletion::DeleteOptions {
         grace_seconds: Some(0),
         uid: Some(pod.uid.to_string()),
         ..Default::default()

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::core::model::time::Millis;
-use crate::dev::admit::{Amounts, counts, in_scope, usage};
-use crate::dev::api::Api;
-use crate::dev::kind::Kind;
-use crate::dev::object::Object;
-use crate::dev::store::Change;
+use crate::dev::apiserver::admission::{Amounts, counts, in_scope, usage};
+use crate::dev::apiserver::api::Api;
+use crate::dev::schema::kind::Kind;
+use crate::dev::storage::object::Object;
+use crate::dev::storage::store::Change;
 
 /// Pods that are overdue to end leave the quota without a change that would tell.
 const RESYNC_MS: u64 = 60_000;

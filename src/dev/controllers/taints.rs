@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::core::model::time::Millis;
-use crate::dev::deletion::DeleteOptions;
-use crate::dev::events::{Note, record};
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{Object, array_at, text_at};
-use crate::dev::state::State;
-use crate::dev::write::set_condition;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::State;
+use crate::dev::storage::deletion::DeleteOptions;
+use crate::dev::storage::events::{Note, record};
+use crate::dev::storage::object::{Object, array_at, text_at};
+use crate::dev::storage::pods::set_condition;
 
 /// The pods that tolerate their node's taints for a while only.
 #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::core::model::rng::Rng;
 use crate::dev::faults::{Fault, Faults};
-use crate::dev::object::metadata_mut;
-use crate::dev::refused::Refused;
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::object::metadata_mut;
 use crate::serve::Request;
 
 /// Moments remembered for lists that are stale; the oldest go first.
@@ -47,7 +47,7 @@ impl Injector {
         self.lock().faults.clone()
     }
 
-    pub(super) fn replace(&self, faults: Faults) {
+    pub(crate) fn replace(&self, faults: Faults) {
         let mut inner = self.lock();
         inner.faults = faults;
         if inner.faults.number(Fault::StaleLists).is_none() {

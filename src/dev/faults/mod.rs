@@ -1,17 +1,15 @@
 //! Owns the faults that a user can switch on: their names, values and meaning, and which of them
 //! are in force. Injecting them is the business of those who serve.
 
-mod endpoint;
 mod inject;
 #[cfg(test)]
 mod switched;
 
-pub(crate) use endpoint::{PATH, answer, apply};
 pub(crate) use inject::{Body, Injector, Struck, after, before};
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Everything that can go wrong on purpose. The order is the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +71,10 @@ const fn row(
 ) -> Row {
     Row { fault, name, value, takes, help }
 }
+
+/// The path that shows and changes the faults of a running cluster. No path of Kubernetes begins
+/// with it.
+pub(crate) const PATH: &str = "/posse/faults";
 
 use Takes::{Number, Percent, Signed, Text};
 
@@ -174,7 +176,7 @@ impl Faults {
     }
 
     /// Lays a JSON object of names and values over these; `null` switches one off.
-    fn change(&mut self, given: &Map<String, Value>) -> Result<(), String> {
+    pub(crate) fn change(&mut self, given: &Map<String, Value>) -> Result<(), String> {
         for (name, value) in given {
             match value {
                 Value::Null => {
@@ -195,13 +197,29 @@ impl Faults {
         self.values.get(&fault).and_then(Value::as_u64)
     }
 
-    fn to_json(&self) -> Value {
+    pub(crate) fn text(&self, fault: Fault) -> &str {
+        self.values.get(&fault).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Removes the faults that happen once.
+    pub(crate) fn remove_once(&mut self) {
+        self.values.retain(|fault, _| !fault.is_once());
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
         self.values.iter().map(|(fault, value)| (fault.name(), value.clone())).collect()
     }
 }
 
 /// Ten years: every moment that is written stays one that can be read.
 const SKEW_SECONDS_MAX: i64 = 10 * 366 * 24 * 3600;
+
+/// All faults with their values' form and their meaning, as JSON.
+pub(crate) fn known() -> Vec<Value> {
+    ROWS.iter()
+        .map(|row| json!({ "name": row.name, "value": row.value, "help": row.help }))
+        .collect()
+}
 
 /// The table for `posse dev --help`.
 pub fn table() -> String {
@@ -216,8 +234,6 @@ pub fn table() -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::sources;
-use crate::dev::kind::Kind;
-use crate::dev::names;
-use crate::dev::object::{array_at, text_at};
-use crate::dev::store::Store;
+use crate::dev::schema::kind::Kind;
+use crate::dev::schema::names;
+use crate::dev::storage::object::{array_at, text_at};
+use crate::dev::storage::store::Store;
 
 /// What a container's process is started with.
 #[derive(Clone, Debug, PartialEq, Eq)]

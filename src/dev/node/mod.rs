@@ -2,15 +2,12 @@
 //! learns comes from the store's changes and from the ends of processes.
 
 mod addresses;
-mod ask;
-mod containers;
-mod ending;
 mod environment;
 mod kubelet;
 mod memory;
 mod nodes;
 mod output;
-mod probe;
+mod probes;
 mod process;
 mod report;
 mod run;
@@ -18,6 +15,7 @@ mod sandbox;
 mod scheduler;
 mod sources;
 mod start;
+mod start_error;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -30,11 +28,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
-use crate::dev::api::Api;
-use crate::dev::kind::Kind;
-use crate::dev::node::ask::{Purpose, Reply};
+use crate::dev::apiserver::api::Api;
 use crate::dev::node::kubelet::Kubelet;
+use crate::dev::node::probes::{Purpose, Reply};
 use crate::dev::node::volumes::Refresher;
+use crate::dev::schema::kind::Kind;
 
 pub use sandbox::{COMMAND, enter};
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::report::HOST_IP;
-use crate::dev::discovery::architecture;
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{Object, array_at, object_mut, text_at};
-use crate::dev::state::State;
+use crate::dev::apiserver::discovery::architecture;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::State;
+use crate::dev::storage::object::{Object, array_at, object_mut, text_at};
 use crate::dev::time;
 
 const LEASES: &str = "kube-node-lease";

@@ -11,8 +11,8 @@ use std::thread;
 
 use rustix::event::epoll;
 
-use crate::dev::api::Api;
-use crate::dev::logs::LogFile;
+use crate::dev::apiserver::api::Api;
+use crate::dev::storage::log_files::LogFile;
 use crate::dev::time;
 
 /// Read from one container before the others get their turn.

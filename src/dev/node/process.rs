@@ -14,7 +14,8 @@ use rustix::process::{
 };
 
 use super::Input;
-use super::start::{NotStarted, Prepared};
+use super::start::Prepared;
+use super::start_error::{NotStarted, not_started};
 use super::tree;
 
 /// A waiting thread does nothing else.
@@ -27,10 +28,6 @@ const LOST: i32 = 137;
 pub(super) struct Process {
     child: Child,
 }
-
-/// A start that failed, in the container runtime's words.
-#[derive(Debug)]
-pub(super) struct StartFailed(pub(super) String);
 
 impl Process {
     /// Starts a process whose end comes in as an `Input` with that number.
@@ -109,38 +106,4 @@ pub(super) fn await_end(id: u32, then: impl FnOnce() + Send + 'static) -> io::Re
         then();
     })?;
     Ok(())
-}
-
-pub(super) fn not_started(what: &str) -> StartFailed {
-    StartFailed(format!(
-        "failed to create containerd task: failed to create shim task: OCI runtime create failed: \
-         runc create failed: unable to start container process: {what}: unknown"
-    ))
-}
-
-/// Why a working directory will not do, in the runtime's words.
-pub(super) fn chdir_error(working_dir: &str, error: &io::Error) -> String {
-    let why = match error.kind() == io::ErrorKind::NotFound {
-        true => "no such file or directory".to_owned(),
-        false => error.to_string(),
-    };
-    format!(
-        "error during container init: chdir to cwd ({working_dir:?}) set in config.json failed: \
-         {why}"
-    )
-}
-
-/// Why a program could not be started, in the runtime's words.
-pub(super) fn exec_error(program: &str, error: &io::Error) -> String {
-    let named = format!("exec: {program:?}");
-    let found = error.kind() != io::ErrorKind::NotFound;
-    if !found && program.contains('/') {
-        format!("{named}: stat {program}: no such file or directory")
-    } else if !found {
-        format!("{named}: executable file not found in $PATH")
-    } else if error.kind() == io::ErrorKind::PermissionDenied {
-        format!("{named}: permission denied")
-    } else {
-        format!("{named}: {error}")
-    }
 }

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 
 use super::run::{Container, Ended, Role, Run, State};
-use crate::dev::object::{array_at, object_mut, text_at};
-use crate::dev::write::set_condition;
+use crate::dev::storage::object::{array_at, object_mut, text_at};
+use crate::dev::storage::pods::set_condition;
 
 /// The address of every node.
 pub(super) const HOST_IP: &str = "127.0.0.1";

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::Value;
 
-use crate::dev::object::text_at;
+use crate::dev::storage::object::text_at;
 
 /// When an ended container is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

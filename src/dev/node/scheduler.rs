@@ -7,13 +7,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::nodes::CORDON;
-use crate::dev::api::Api;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::selector::LabelSelector;
 use crate::dev::controllers::tolerates;
-use crate::dev::events::{self, Note};
-use crate::dev::kind::Key;
-use crate::dev::object::{Object, array_at, text_at};
-use crate::dev::selector::LabelSelector;
-use crate::dev::write::{bind_to, set_condition};
+use crate::dev::schema::kind::Key;
+use crate::dev::storage::events::{self, Note};
+use crate::dev::storage::object::{Object, array_at, text_at};
+use crate::dev::storage::pods::{bind_to, set_condition};
 use crate::wire::quantity::Quantity;
 
 type Resources = BTreeMap<String, Quantity>;

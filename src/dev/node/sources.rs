@@ -7,10 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{array_at, text_at};
-use crate::dev::store::Store;
-use crate::dev::validate::subscript;
+use crate::dev::apiserver::validate::subscript;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::object::{array_at, text_at};
+use crate::dev::storage::store::Store;
 use crate::wire::quantity::Quantity;
 
 /// A configmap's or a secret's contents.
@@ -70,7 +70,10 @@ pub(super) fn field(pod: &Value, path: &str) -> String {
 fn lines(map: Option<&Value>) -> String {
     let members = map.and_then(Value::as_object).into_iter().flatten();
     let line = |(key, value): (&String, &Value)| {
-        format!("{key}={}", crate::dev::refused::go_quoted(value.as_str().unwrap_or_default()))
+        format!(
+            "{key}={}",
+            crate::dev::schema::status::go_quoted(value.as_str().unwrap_or_default())
+        )
     };
     members.map(line).collect::<Vec<_>>().join("\n")
 }

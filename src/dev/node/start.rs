@@ -12,14 +12,14 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use super::environment::{Blocked, CommandLine, command_line, expand};
-use super::process::{StartFailed, chdir_error, exec_error, not_started};
 use super::sandbox::{Mount, Sandbox, Trouble};
+use super::start_error::{NotStarted, chdir_error, exec_error, not_started};
 use super::volumes;
-use crate::dev::api::Api;
-use crate::dev::events::{self, Note};
-use crate::dev::kind::Key;
+use crate::dev::apiserver::api::Api;
 use crate::dev::kubeconfig::{self, Access};
-use crate::dev::object::text_at;
+use crate::dev::schema::kind::Key;
+use crate::dev::storage::events::{self, Note};
+use crate::dev::storage::object::text_at;
 
 /// What every container is told of the API server, whose clients find it by this file.
 const KUBECONFIG: &str = "KUBECONFIG";
@@ -99,15 +99,6 @@ impl Prepared {
         }
         command.spawn().map_err(|error| failed(&exec_error(&line.program, &error)))
     }
-}
-
-/// Why a container did not start.
-#[derive(Debug)]
-pub(super) enum NotStarted {
-    /// Not now: it is tried again. The reason `ContainerCreating` means that its volumes are not
-    /// there yet; the message is then an event's, not the status's.
-    Blocked(Blocked),
-    Failed(StartFailed),
 }
 
 /// What runs in a container.

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::dev::decode;
+use crate::dev::schema::base64;
 use crate::dev::schema::{Shape, Type};
 use crate::wire::quantity::{self, Quantity};
 
@@ -25,7 +25,7 @@ fn check_shape(shape: &Shape, value: &Value, owner: &Type, path: &str) -> Result
     let wrong = || {
         Err(format!(
             "json: cannot unmarshal {} into Go struct field {}.{path} of type {}",
-            decode::type_word(value),
+            type_word(value),
             owner.kind(),
             go_type(shape)
         ))
@@ -59,14 +59,12 @@ fn check_shape(shape: &Shape, value: &Value, owner: &Type, path: &str) -> Result
         (Shape::Quantity, value) => check_quantity(value),
         (Shape::MicroTime, Value::String(text)) => check_micro_time(text),
         (Shape::Time, Value::String(text)) => check_time(text),
-        (Shape::MicroTime | Shape::Time, _) => Err(format!(
-            "json: cannot unmarshal {} into Go value of type string",
-            decode::type_word(value)
-        )),
-        (Shape::IntOrString, _) => Err(format!(
-            "json: cannot unmarshal {} into Go value of type int32",
-            decode::type_word(value)
-        )),
+        (Shape::MicroTime | Shape::Time, _) => {
+            Err(format!("json: cannot unmarshal {} into Go value of type string", type_word(value)))
+        }
+        (Shape::IntOrString, _) => {
+            Err(format!("json: cannot unmarshal {} into Go value of type int32", type_word(value)))
+        }
         (
             Shape::Boolean
             | Shape::Bytes
@@ -103,7 +101,7 @@ fn go_type(shape: &Shape) -> String {
 }
 
 fn check_base64(text: &str) -> Result<(), String> {
-    decode::base64(text).map(|_| ()).map_err(|at| format!("illegal base64 data at input byte {at}"))
+    base64::decode(text).map(|_| ()).map_err(|at| format!("illegal base64 data at input byte {at}"))
 }
 
 fn check_time(text: &str) -> Result<(), String> {
@@ -145,5 +143,16 @@ fn check_quantity(value: &Value) -> Result<(), String> {
     match Quantity::parse(&text) {
         Some(_) => Ok(()),
         None => Err(quantity::SYNTAX.to_owned()),
+    }
+}
+
+pub(crate) fn type_word(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }

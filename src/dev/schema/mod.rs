@@ -2,15 +2,20 @@
 //! and numbered. The facts are in `types.txt`. Does not look at any object; the modules in
 //! it do.
 
+pub(crate) mod base64;
 mod canonical;
 mod check;
+pub(crate) mod kind;
+pub(crate) mod names;
+pub(crate) mod reviews;
+pub(crate) mod status;
 
 use std::sync::OnceLock;
 
-use crate::dev::kind::Kind;
+use crate::dev::schema::kind::Kind;
 
 pub(crate) use canonical::canonical;
-pub(crate) use check::check;
+pub(crate) use check::{check, type_word};
 
 const TEXT: &str = include_str!("types.txt");
 

@@ -10,14 +10,16 @@ use serde_json::{Value, json};
 
 use self::plan::{Outcome, Past, Phase, Pod, Spec, Step, Verdict};
 use crate::core::model::time::Millis;
-use crate::dev::api::{Answer, Api};
-use crate::dev::deletion::{DeleteOptions, Propagation};
-use crate::dev::events::{self, Note};
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{Object, array_at, metadata_mut, object_mut, text_at};
-use crate::dev::refused::Refused;
-use crate::dev::store::Change;
-use crate::dev::{time, write};
+use crate::dev::apiserver::answer::Answer;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::write;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::deletion::{DeleteOptions, Propagation};
+use crate::dev::storage::events::{self, Note};
+use crate::dev::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
+use crate::dev::storage::store::Change;
+use crate::dev::time;
 use crate::serve::Request;
 
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::plan::Verdict;
-use crate::dev::object::{array_at, text_at};
+use crate::dev::storage::object::{array_at, text_at};
 
 /// What the first rule that matches says; without one a failure counts.
 pub(super) fn verdict(job: &Value, pod: &Value) -> Verdict {

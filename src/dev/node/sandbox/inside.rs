@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::tree::Tree;
 use super::{Mount, READY, ROOT, SPARE, Trouble};
-use crate::dev::node::process::{chdir_error, exec_error};
-use crate::dev::object::{array_at, text_at};
+use crate::dev::node::start_error::{chdir_error, exec_error};
+use crate::dev::storage::object::{array_at, text_at};
 
 /// Program, arguments and mounts; Linux takes 2 MiB of arguments.
 const PLAN_BYTES_MAX: u64 = 16 << 20;

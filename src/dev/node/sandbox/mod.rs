@@ -19,7 +19,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::environment::CommandLine;
-use crate::dev::object::text_at;
+use crate::dev::storage::object::text_at;
 
 pub use inside::enter;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::dev::api::Api;
-use crate::dev::kind::Kind;
+use crate::dev::apiserver::api::Api;
 use crate::dev::node::sources::{self, Data};
-use crate::dev::object::{array_at, text_at};
-use crate::dev::state::State;
+use crate::dev::schema::kind::Kind;
+use crate::dev::storage::State;
+use crate::dev::storage::object::{array_at, text_at};
 
 /// One file of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]

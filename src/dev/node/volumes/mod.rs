@@ -16,11 +16,11 @@ use serde_json::Value;
 
 use super::environment::{Blocked, Env, expand};
 use super::sandbox::Mount;
-use crate::dev::api::Api;
-use crate::dev::kind::{Key, Kind};
-use crate::dev::object::{array_at, text_at};
-use crate::dev::state::State;
-use crate::dev::store::Store;
+use crate::dev::apiserver::api::Api;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::State;
+use crate::dev::storage::object::{array_at, text_at};
+use crate::dev::storage::store::Store;
 
 pub(super) use refresh::Refresher;
 

@@ -11,10 +11,10 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use serde_json::Value;
 
 use super::{VOLUMES, atomic, content, stamp};
-use crate::dev::api::Api;
-use crate::dev::kind::{Key, Kind};
-use crate::dev::logs;
-use crate::dev::object::{array_at, text_at};
+use crate::dev::apiserver::api::Api;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::storage::log_files;
+use crate::dev::storage::object::{array_at, text_at};
 
 /// Tokens come to their end without a change of an object.
 const LOOK_AT_ALL: Duration = Duration::from_secs(60);
@@ -105,7 +105,7 @@ impl Look {
     }
 
     fn refresh(&self, key: &Key, pod: &Value) {
-        let folder = logs::pod_folder(&self.api.logs, key, text_at(pod, "/metadata/uid"));
+        let folder = log_files::pod_folder(&self.api.logs, key, text_at(pod, "/metadata/uid"));
         for volume in array_at(pod, "/spec/volumes") {
             let path = folder.join(VOLUMES).join(text_at(volume, "/name"));
             if !path.is_dir() {

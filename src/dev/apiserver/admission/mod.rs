@@ -1,0 +1,132 @@
+//! Owns the admission plugins that look at other objects: what they fill into a new object, and
+//! what they refuse, in the order of the real server. All of it happens under the lock that the
+//! object is stored under, so that no two requests pass on the same rest of a quota.
+
+mod account;
+mod limits;
+mod quota;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+pub(crate) use self::quota::{counts, in_scope, usage};
+use crate::dev::apiserver::defaults::quality_of_service;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::State;
+use crate::dev::storage::object::{Object, metadata_mut, object_mut};
+pub(crate) use crate::wire::amounts::Amounts;
+use crate::wire::quantity::Quantity;
+
+/// The finalizers of what is protected while it is in use.
+pub(crate) const PROTECTED: [(Kind, &str); 2] = [
+    (Kind::PersistentVolume, "kubernetes.io/pv-protection"),
+    (Kind::PersistentVolumeClaim, "kubernetes.io/pvc-protection"),
+];
+
+/// New use of quotas, to be written once the object is stored.
+#[derive(Debug, Default)]
+pub(crate) struct Charges(Vec<(Key, Value)>);
+
+impl Charges {
+    pub(crate) fn settle(self, state: &mut State) {
+        for (key, used) in self.0 {
+            let Some(mut quota) = state.store.get(&key).map(|quota| quota.value()) else {
+                continue;
+            };
+            quota["status"]["used"] = used;
+            state.replace(Kind::ResourceQuota, quota);
+        }
+    }
+}
+
+/// Changes a new object before it is validated.
+pub(crate) fn mutate(
+    state: &State,
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    value: &mut Value,
+) -> Result<(), Refused> {
+    protect(kind, value);
+    if kind != Kind::Pod {
+        return Ok(());
+    }
+    if !state.disabled.has("LimitRanger") {
+        let mut filled = false;
+        for range in ranges(state, namespace) {
+            filled |= limits::fill_in(&range.value(), value);
+        }
+        if filled {
+            let quality = quality_of_service(value);
+            object_mut(value, "status").insert("qosClass".to_owned(), quality.into());
+        }
+    }
+    match state.disabled.has("ServiceAccount") {
+        true => Ok(()),
+        false => account::admit(state, namespace, name, value),
+    }
+}
+
+/// Keeps claims and volumes from going while they are used: their controller lets them go.
+fn protect(kind: Kind, value: &mut Value) {
+    let Some((_, finalizer)) = PROTECTED.iter().find(|(protected, _)| *protected == kind) else {
+        return;
+    };
+    let list = metadata_mut(value).entry("finalizers").or_insert_with(|| json!([]));
+    if let Some(list) = list.as_array_mut()
+        && !list.iter().any(|present| present == finalizer)
+    {
+        list.push((*finalizer).into());
+    }
+}
+
+/// Looks at a valid object before it is stored; `before` is what it replaces.
+pub(crate) fn check(
+    state: &State,
+    kind: Kind,
+    before: Option<&Value>,
+    value: &Value,
+    (namespace, name): (&str, &str),
+) -> Result<Charges, Refused> {
+    let forbidden = |detail: String| Refused::forbidden(kind, name, &detail);
+    if !state.disabled.has("LimitRanger")
+        && (kind == Kind::PersistentVolumeClaim || (kind == Kind::Pod && before.is_none()))
+    {
+        for range in ranges(state, namespace) {
+            if let Some(detail) = limits::check(&range.value(), kind, value) {
+                return Err(forbidden(detail));
+            }
+        }
+    }
+    // Of updates only those can use more that change a service's type or a claim's size.
+    let counted = before.is_none() || matches!(kind, Kind::PersistentVolumeClaim | Kind::Service);
+    if !counted || namespace.is_empty() || state.disabled.has("ResourceQuota") {
+        return Ok(Charges::default());
+    }
+    let mut quotas = state.store.objects(Kind::ResourceQuota, namespace).peekable();
+    if quotas.peek().is_none() {
+        return Ok(Charges::default());
+    }
+    let mut delta = usage(kind, value, &state.now);
+    if let Some(before) = before {
+        let old = usage(kind, before, &state.now);
+        for (name, amount) in &mut delta.0 {
+            *amount = old.get(name).map_or(*amount, |old| amount.minus(old));
+        }
+    }
+    delta.0.retain(|_, amount| !amount.is_zero() && !amount.is_negative());
+    let mut charges = Charges::default();
+    for quota in quotas {
+        let used = quota::charge(&quota.value(), kind, value, &delta).map_err(forbidden)?;
+        if let Some(used) = used.filter(|_| !delta.0.is_empty()) {
+            charges.0.push((quota.key.clone(), used.json()));
+        }
+    }
+    Ok(charges)
+}
+
+fn ranges<'s>(state: &'s State, namespace: &str) -> impl Iterator<Item = &'s Arc<Object>> {
+    state.store.objects(Kind::LimitRange, namespace)
+}

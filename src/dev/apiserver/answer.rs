@@ -1,0 +1,85 @@
+//! The answer to a request: a whole body, a watch or a log.
+
+use serde_json::{Value, json};
+
+use crate::dev::apiserver::codec::versions;
+use crate::dev::apiserver::logs::Log;
+use crate::dev::apiserver::route::Target;
+use crate::dev::apiserver::table::Form;
+use crate::dev::apiserver::watch::Watch;
+use crate::dev::schema::kind::Kind;
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::object::text_at;
+
+const JSON: &str = "application/json";
+
+/// What a request is answered with.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Log(Log),
+    Watch(Watch),
+    Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
+}
+
+impl Answer {
+    pub(crate) fn json(code: u16, value: &Value) -> Self {
+        Self::body(code, value.to_string().into_bytes())
+    }
+
+    pub(crate) fn body(code: u16, body: Vec<u8>) -> Self {
+        Self::Whole { code, content_type: JSON, body, retry_after: None }
+    }
+
+    pub(crate) fn text(code: u16, body: Vec<u8>) -> Self {
+        let content_type = "text/plain; charset=utf-8";
+        Self::Whole { code, content_type, body, retry_after: None }
+    }
+
+    pub(crate) fn refused(refused: &Refused) -> Self {
+        Self::Whole {
+            code: refused.code,
+            content_type: JSON,
+            body: refused.body().to_string().into_bytes(),
+            retry_after: refused.retry_after_seconds,
+        }
+    }
+}
+
+impl Answer {
+    /// Converts the answer to the version that the request names.
+    pub(crate) fn in_version(self, target: &Target) -> Self {
+        if versions::is_stored(target) {
+            return self;
+        }
+        match self {
+            Self::Watch(mut watch) => {
+                watch.api_version = Some(target.api_version);
+                Self::Watch(watch)
+            }
+            Self::Whole { code, content_type: JSON, body, retry_after } => {
+                let body = versions::shown(target.kind, target.api_version, body);
+                Self::Whole { code, content_type: JSON, body, retry_after }
+            }
+            other @ (Self::Log(_) | Self::Whole { .. }) => other,
+        }
+    }
+
+    /// Converts an answer that holds one object to the form that the client accepts; other answers
+    /// stay as they are.
+    pub(crate) fn in_form(self, form: &Form, kind: Kind, now: &str) -> Result<Self, Refused> {
+        let Self::Whole { code: code @ 200..300, body, .. } = &self else { return Ok(self) };
+        let Ok(object) = serde_json::from_slice::<Value>(body) else { return Ok(self) };
+        match text_at(&object, "/kind") {
+            "Status" | "Table" | "PartialObjectMetadataList" => Ok(self),
+            _ if object["items"].is_array() => Ok(self),
+            _ => Ok(Self::json(*code, &form.single(kind, object, now)?)),
+        }
+    }
+}
+
+/// A `Status` that says that all went well.
+pub(crate) fn success(code: u16) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,
+    })
+}

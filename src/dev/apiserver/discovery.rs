@@ -1,0 +1,182 @@
+//! Owns the documents that tell clients what there is: groups, resources, version.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::dev::apiserver::health;
+use crate::dev::schema;
+use crate::dev::schema::kind::{Kind, Part};
+use crate::dev::schema::reviews::REVIEWS;
+
+/// The kinds that `kubectl get all` shows.
+const ALL: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::Service];
+
+/// True where there is a document under a path.
+pub(crate) fn has(path: &str) -> bool {
+    document(path, "").is_some()
+}
+
+/// The paths that lead somewhere.
+pub(crate) fn paths() -> Value {
+    let mut paths: BTreeSet<String> = health::paths().collect();
+    for api_version in versions() {
+        paths.insert(format!("/apis/{api_version}"));
+        paths.insert(format!("/apis/{}", api_version.split('/').next().unwrap_or_default()));
+    }
+    paths.extend(["/api", "/api/v1", "/apis", "/openapi/v2", "/version"].map(str::to_owned));
+    json!({ "paths": paths })
+}
+
+/// The document under a path.
+pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    match segments.as_slice() {
+        [] => Some(paths()),
+        ["version"] => Some(version()),
+        ["api"] => Some(json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [
+                { "clientCIDR": "0.0.0.0/0", "serverAddress": address },
+            ],
+        })),
+        ["apis"] => {
+            let groups: Vec<Value> = groups().into_iter().map(group).collect();
+            Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
+        }
+        ["apis", name] if is_group(name) => {
+            let mut group = group(name);
+            group["kind"] = "APIGroup".into();
+            group["apiVersion"] = "v1".into();
+            Some(group)
+        }
+        ["api", "v1"] => resources("v1"),
+        ["apis", name, version] => resources(&format!("{name}/{version}")),
+        _ => None,
+    }
+}
+
+pub(crate) fn is_group(name: &str) -> bool {
+    groups().contains(name)
+}
+
+/// The machine's architecture as Kubernetes names it.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// The version of the API that is imitated; clients read major and minor.
+fn version() -> Value {
+    json!({
+        "major": "1",
+        "minor": "20",
+        "gitVersion": concat!("v1.20.0+posse-", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("linux/{}", architecture()),
+    })
+}
+
+/// The versions of all groups but the core one, the preferred ones of a group first.
+fn versions() -> BTreeSet<&'static str> {
+    let stored = Kind::all().flat_map(schema::versions).filter(|version| version.contains('/'));
+    stored.chain(REVIEWS.iter().map(|review| review.api_version)).collect()
+}
+
+fn groups() -> BTreeSet<&'static str> {
+    versions().into_iter().filter_map(|version| version.split('/').next()).collect()
+}
+
+fn group(name: &str) -> Value {
+    let of_group = |version: &&str| version.split('/').next() == Some(name);
+    let versions: Vec<Value> = versions()
+        .into_iter()
+        .filter(of_group)
+        .map(|version| {
+            let short = version.rsplit('/').next();
+            json!({ "groupVersion": version, "version": short })
+        })
+        .collect();
+    json!({ "name": name, "versions": versions, "preferredVersion": versions.first() })
+}
+
+/// The resources of a version, by name; none where there is none.
+fn resources(api_version: &str) -> Option<Value> {
+    let served = |kind: &Kind| schema::versions(*kind).any(|version| version == api_version);
+    let stored = Kind::all().filter(served).flat_map(|kind| {
+        let whole = [(kind.plural().to_owned(), resource(kind))];
+        // Subresources are those of the core type, whatever group shows it, too.
+        whole.into_iter().chain(parts(kind))
+    });
+    let reviews = REVIEWS.iter().filter(|review| review.api_version == api_version).map(|review| {
+        let plural = review.plural.to_owned();
+        (plural, entry(review.plural, review.kind, review.namespaced, &["create"]))
+    });
+    let mut by_name = Map::new();
+    by_name.extend(stored.chain(reviews));
+    let resources: Vec<Value> = by_name.into_iter().map(|(_, entry)| entry).collect();
+    if resources.is_empty() {
+        return None;
+    }
+    let mut list = json!({
+        "kind": "APIResourceList", "groupVersion": api_version, "resources": resources,
+    });
+    // The real server tells its own version everywhere but here.
+    if api_version != "v1" {
+        list["apiVersion"] = "v1".into();
+    }
+    Some(list)
+}
+
+fn resource(kind: Kind) -> Value {
+    let mut entry = entry(kind.plural(), kind.name(), kind.is_namespaced(), kind.verbs());
+    if !kind.short().is_empty() {
+        entry["shortNames"] = kind.short().into();
+    }
+    if ALL.contains(&kind) {
+        entry["categories"] = json!(["all"]);
+    }
+    entry
+}
+
+fn parts(kind: Kind) -> impl Iterator<Item = (String, Value)> {
+    kind.parts().iter().map(move |part| {
+        let verbs: &[&str] = match part {
+            Part::Binding | Part::Eviction | Part::Token => &["create"],
+            Part::Log => &["get"],
+            Part::Status | Part::Whole => &["get", "patch", "update"],
+        };
+        let name = format!("{}/{}", kind.plural(), part.word());
+        let body = part.body().unwrap_or_else(|| kind.name());
+        let mut entry = entry(&name, body, kind.is_namespaced(), verbs);
+        // A body of another group than the resource's is named with it.
+        let group = match part {
+            Part::Eviction => "policy",
+            Part::Token => "authentication.k8s.io",
+            Part::Binding | Part::Log | Part::Status | Part::Whole => "",
+        };
+        if !group.is_empty() {
+            entry["group"] = group.into();
+            entry["version"] = "v1".into();
+        }
+        (name, entry)
+    })
+}
+
+fn entry(name: &str, kind: &str, namespaced: bool, verbs: &[&str]) -> Value {
+    json!({
+        "name": name,
+        "singularName": "",
+        "namespaced": namespaced,
+        "kind": kind,
+        "verbs": verbs,
+    })
+}

@@ -1,0 +1,174 @@
+//! Authenticates, authorizes and routes a request, and calls the handler of its verb.
+
+use serde_json::json;
+
+use crate::dev::apiserver::answer::{Answer, success};
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::authn::{self, User};
+use crate::dev::apiserver::authz;
+use crate::dev::apiserver::codec::{self, versions};
+use crate::dev::apiserver::discovery;
+use crate::dev::apiserver::evict;
+use crate::dev::apiserver::health;
+use crate::dev::apiserver::logs;
+use crate::dev::apiserver::openapi;
+use crate::dev::apiserver::options::{self, ListOptions};
+use crate::dev::apiserver::read;
+use crate::dev::apiserver::review;
+use crate::dev::apiserver::route::{self, Route, Target};
+use crate::dev::apiserver::table::Form;
+use crate::dev::apiserver::write;
+use crate::dev::schema::kind::{Key, Part};
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::deletion::Deleted;
+use crate::serve::Request;
+
+/// Answers a request.
+pub(crate) fn answer(api: &Api, request: &Request, address: &str) -> Answer {
+    dispatch(api, request, address).unwrap_or_else(|refused| Answer::refused(&refused))
+}
+
+fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Refused> {
+    let user = admit(api, request)?;
+    match route::parse(&request.path)? {
+        Route::Document => {
+            Form::of(request, Part::Status)?;
+            match request.method.as_str() {
+                "GET" => discovery::document(&request.path, address)
+                    .map(|document| Answer::json(200, &document))
+                    .ok_or_else(Refused::no_such_path),
+                _ => Err(Refused::method_not_allowed()),
+            }
+        }
+        Route::Review(review, namespace) => {
+            Form::of(request, Part::Status)?;
+            match request.method.as_str() {
+                "POST" => review::answer(api, request, review, &namespace, &user),
+                _ => Err(Refused::method_not_allowed()),
+            }
+        }
+        Route::OpenApi => Ok(openapi::answer(request)),
+        Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
+        Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
+        Route::Health => Ok(Answer::text(200, health::text(request))),
+        Route::Resource(target) if target.part == Part::Log => resource(api, request, &target),
+        Route::Resource(target) => {
+            let form = Form::of(request, target.part)?;
+            codec::validate_fields(request, &target)?;
+            let answer = resource(api, &*codec::inward(request, &target)?, &target)
+                .map_err(|refused| versions::refused(&target, refused))?
+                .in_version(&target);
+            match form.is_plain() {
+                true => Ok(answer),
+                false => answer.in_form(&form, target.kind, &api.lock().now),
+            }
+        }
+    }
+}
+
+/// Who asks, where that one may.
+pub(crate) fn admit(api: &Api, request: &Request) -> Result<User, Refused> {
+    let user = authn::authenticate(api, request)?;
+    match api.admin_token {
+        Some(_) => authz::admit(&api.lock().store, request, user),
+        None => Ok(user),
+    }
+}
+
+fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Refused> {
+    let kind = target.kind;
+    let allowed = |verb: &str| match kind.verbs().contains(&verb) {
+        true => Ok(()),
+        false => Err(Refused::method_not_allowed()),
+    };
+    match (request.method.as_str(), target.key(), target.part) {
+        ("GET", None, _) => read::collection(api, request, target),
+        ("GET", Some(key), Part::Whole | Part::Status) => read::object(api, request, target, &key),
+        ("GET", Some(key), Part::Log) => logs::answer(api, request, &key).map(|log| match log {
+            Some(log) => Answer::Log(log),
+            None => Answer::Whole {
+                code: 204,
+                content_type: "text/plain",
+                body: Vec::new(),
+                retry_after: None,
+            },
+        }),
+        // A create over all namespaces would not know where to.
+        ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {
+            allowed("create")?;
+            write::create(api, request, kind, &target.namespace)
+        }
+        ("POST", Some(key), Part::Binding) => write::bind(api, request, &key),
+        ("POST", Some(key), Part::Token) => authn::request_token(api, request, &key),
+        ("POST", Some(key), Part::Eviction) => evict::evict(api, request, &key),
+        ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
+            allowed("update")?;
+            write::put(api, request, &key, part)
+        }
+        ("PATCH", Some(key), part @ (Part::Whole | Part::Status)) => {
+            allowed("patch")?;
+            write::patch(api, request, &key, part)
+        }
+        ("DELETE", Some(key), Part::Whole) => {
+            allowed("delete")?;
+            delete(api, request, &key)
+        }
+        ("DELETE", None, _) if !target.namespace.is_empty() => {
+            allowed("deletecollection")?;
+            delete_collection(api, request, target)
+        }
+        _ => Err(Refused::method_not_allowed()),
+    }
+}
+
+fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
+    let options = options::delete(request)?;
+    match api.lock().delete(key, &options)? {
+        Deleted::Marked(value) => Ok(Answer::json(200, &value)),
+        Deleted::Gone(object) if key.kind.is_answered_whole() => {
+            let mut body = Vec::new();
+            object.write_json(&mut body);
+            Ok(Answer::body(200, body))
+        }
+        Deleted::Gone(object) => {
+            let mut details = json!({
+                "name": key.name, "kind": key.kind.plural(), "uid": *object.uid,
+            });
+            if !key.kind.group().is_empty() {
+                details["group"] = key.kind.group().into();
+            }
+            let mut body = success(200);
+            body["details"] = details;
+            if let Some(members) = body.as_object_mut() {
+                members.remove("code");
+            }
+            Ok(Answer::json(200, &body))
+        }
+    }
+}
+
+fn delete_collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, Refused> {
+    let list = ListOptions::parse(target.kind, request)?;
+    let mut options = options::delete(request)?;
+    options.uid = None;
+    options.version = None;
+    let mut state = api.lock();
+    let version = state.store.version();
+    let chosen: Vec<_> = state
+        .store
+        .objects(target.kind, &target.namespace)
+        .filter(|object| list.matches(object))
+        .cloned()
+        .collect();
+    for object in &chosen {
+        // One that went with another of them is gone already, which is what was asked.
+        match state.delete(&object.key, &options) {
+            Ok(_) => {}
+            Err(refused) if refused.code == 404 => {}
+            Err(refused) => return Err(refused),
+        }
+    }
+    drop(state);
+    let metadata = read::list_metadata(version, None, None);
+    Ok(Answer::body(200, read::list_body(target.kind, &metadata, &chosen)))
+}

@@ -1,0 +1,116 @@
+//! Owns evictions: a delete of a pod that its disruption budget has to allow.
+
+use serde_json::Value;
+
+use crate::dev::apiserver::answer::{Answer, success};
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::options;
+use crate::dev::apiserver::selector::LabelSelector;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::State;
+use crate::dev::storage::deletion::DeleteOptions;
+use crate::dev::storage::object::{Object, object_mut, text_at};
+use crate::dev::storage::pods::{is_ready, set_condition};
+use crate::serve::Request;
+
+const EVICTION: &str = "Eviction";
+const VERSIONS: [&str; 3] = ["", "policy/v1", "policy/v1beta1"];
+
+/// Answers `POST pods/NAME/eviction`.
+pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
+    let body = decode::named(EVICTION, &VERSIONS, &request.body)?;
+    if text_at(&body, "/metadata/name") != key.name {
+        let message = "name in URL does not match name in Eviction object";
+        return Err(Refused::bad_request(message));
+    }
+    // The options of the delete are those in the body; a dry run may also stand in the query.
+    let mut inner = Request::default();
+    inner.query.clone_from(&request.query);
+    if let Some(options) = body.get("deleteOptions").filter(|options| options.is_object()) {
+        inner.body = options.to_string().into_bytes();
+    }
+    let options = options::delete(&inner)?;
+    let mut state = api.lock();
+    let Some(pod) = state.store.get(key).cloned() else {
+        return Err(Refused::not_found(Kind::Pod, &key.name));
+    };
+    let value = pod.value();
+    let pending = text_at(&value, "/status/phase") == "Pending";
+    let charged = match pod.is_terminal() || pending || pod.deleting {
+        true => None,
+        false => ask_budget(&state, &pod, &value)?,
+    };
+    state.delete(key, &DeleteOptions { dry_run: true, ..options.clone() })?;
+    if !options.dry_run {
+        if let Some(budget) = charged {
+            state.replace(Kind::PodDisruptionBudget, budget);
+        }
+        delete(&mut state, &pod, value, options)?;
+    }
+    Ok(Answer::json(201, &success(201)))
+}
+
+/// The budget as it is after this eviction, where it counts.
+fn ask_budget(state: &State, pod: &Object, value: &Value) -> Result<Option<Value>, Refused> {
+    let budgets = state.store.objects(Kind::PodDisruptionBudget, &pod.key.namespace);
+    let mut budgets = budgets.map(|budget| budget.value()).filter(|budget| covers(budget, pod));
+    let Some(mut budget) = budgets.next() else { return Ok(None) };
+    if budgets.next().is_some() {
+        let message = "This pod has more than one PodDisruptionBudget, which the eviction \
+                       subresource does not support.";
+        return Err(Refused::internal(message));
+    }
+    let number = |field: &str| {
+        let number = budget.pointer(&format!("/status/{field}")).and_then(Value::as_i64);
+        number.unwrap_or_default()
+    };
+    let (desired, healthy) = (number("desiredHealthy"), number("currentHealthy"));
+    // One that is not ready is no loss while there are enough others.
+    if !is_ready(value) && healthy >= desired && desired > 0 {
+        return Ok(None);
+    }
+    let name = text_at(&budget, "/metadata/name");
+    let generation = budget.pointer("/metadata/generation").and_then(Value::as_i64);
+    if number("observedGeneration") < generation.unwrap_or_default() {
+        let cause = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(Refused::disruption_budget(&cause));
+    }
+    let allowed = number("disruptionsAllowed");
+    if allowed == 0 {
+        let cause = format!(
+            "The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+        );
+        return Err(Refused::disruption_budget(&cause));
+    }
+    let status = object_mut(&mut budget, "status");
+    status.insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
+    let disrupted = object_mut(&mut budget["status"], "disruptedPods");
+    disrupted.insert(pod.key.name.clone(), state.now.clone().into());
+    Ok(Some(budget))
+}
+
+/// Tells the pod why it goes, then deletes it.
+fn delete(
+    state: &mut State,
+    pod: &Object,
+    mut value: Value,
+    options: DeleteOptions,
+) -> Result<(), Refused> {
+    if !pod.is_terminal() && !pod.deleting {
+        let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+        let now = state.now.clone();
+        set_condition(&mut value, "DisruptionTarget", "True", reason, message, &now);
+        state.replace(Kind::Pod, value);
+    }
+    // Which version is meant was checked before the condition made another one.
+    state.delete(&pod.key, &DeleteOptions { version: None, ..options }).map(drop)
+}
+
+/// True where the budget's selector means the pod. One without a selector means none; an empty one
+/// means all, as it does since `policy/v1`.
+pub(crate) fn covers(budget: &Value, pod: &Object) -> bool {
+    let selector = budget.pointer("/spec/selector").and_then(LabelSelector::of_object);
+    selector.is_some_and(|selector| selector.matches(|name| pod.label(name)))
+}

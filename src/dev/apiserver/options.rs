@@ -1,0 +1,470 @@
+//! Owns the query parameters and bodies that steer a request: what to list, how to watch, how to
+//! delete, whether it is a dry run. Mistakes are answered in the real server's words.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
+use crate::dev::apiserver::table::Form;
+use crate::dev::schema::kind::{Kind, Part};
+use crate::dev::schema::status::{Cause, Refused, go_quoted};
+use crate::dev::storage::deletion::{DeleteOptions, Propagation};
+use crate::dev::storage::object::{Object, array_at};
+use crate::serve::Request;
+
+/// Which version of a list is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// What is there now.
+    Now,
+    /// Exactly this version.
+    Exact(u64),
+    /// This one or a newer one; 0 is any.
+    NotOlderThan(u64),
+}
+
+/// What a list or a watch asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListOptions {
+    pub(crate) labels: LabelSelector,
+    pub(crate) fields: FieldSelector,
+    pub(crate) at: At,
+    pub(crate) limit: usize,
+    pub(crate) page: Option<Page>,
+    pub(crate) watch: bool,
+    pub(crate) bookmarks: bool,
+    pub(crate) timeout: Option<Duration>,
+    /// Whether a watch begins with all that is there; none leaves it to the version.
+    pub(crate) initial_events: Option<bool>,
+    pub(crate) form: Form,
+}
+
+/// Where a list goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// None goes on with what is there now.
+    pub(crate) version: Option<u64>,
+    /// The last name of the page before; with its namespace where the list is over all of them.
+    pub(crate) after: String,
+}
+
+impl Page {
+    pub(crate) fn token(&self) -> String {
+        let version = self.version.map_or_else(|| json!(-1), |version| json!(version));
+        let start = format!("{}\u{0}", self.after);
+        let token = json!({ "v": "meta.k8s.io/v1", "rv": version, "start": start });
+        URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn parse(token: &str) -> Result<Self, Refused> {
+        let refuse_with = |detail: &str| {
+            let message = format!("invalid continue token: continue key is not valid{detail}");
+            Err(Refused::bad_request(message))
+        };
+        let refuse = || refuse_with("");
+        // The last character may carry bits that nobody uses; Go does not mind.
+        let lenient = GeneralPurpose::new(
+            &URL_SAFE,
+            GeneralPurposeConfig::new()
+                .with_decode_allow_trailing_bits(true)
+                .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+        );
+        let Ok(bytes) = lenient.decode(token) else { return refuse() };
+        let value: Value = match serde_json::from_slice(&bytes) {
+            Ok(value) => value,
+            Err(error) => {
+                return refuse_with(&format!(": {}", decode::go_syntax_error(&bytes, &error)));
+            }
+        };
+        let (Some(version), Some(start)) =
+            (value.get("rv").and_then(Value::as_i64), value.get("start").and_then(Value::as_str))
+        else {
+            return refuse();
+        };
+        let version = match version {
+            -1 => None,
+            version => match u64::try_from(version) {
+                Ok(version) => Some(version),
+                Err(_) => return refuse(),
+            },
+        };
+        Ok(Self { version, after: start.trim_end_matches('\u{0}').to_owned() })
+    }
+}
+
+impl ListOptions {
+    pub(crate) fn parse(kind: Kind, request: &Request) -> Result<Self, Refused> {
+        let text = |name: &str| request.query(name).unwrap_or_default();
+        let limit = whole_number(text("limit"))?.unwrap_or_default();
+        let timeout = whole_number(text("timeoutSeconds"))?;
+        let watch = request.query("watch").is_some_and(is_true);
+        let labels = LabelSelector::parse(text("labelSelector"))?;
+        let fields = FieldSelector::parse(text("fieldSelector"))?;
+        check_fields(kind, &fields)?;
+        let initial_events = request.query("sendInitialEvents").map(is_true);
+        check_match(watch, initial_events.is_some(), text)?;
+        let version = resource_version(text("resourceVersion"))?;
+        let page = match text("continue") {
+            "" => None,
+            _ if watch => None,
+            token => Some(Page::parse(token)?),
+        };
+        // An empty version is none; 0 is let through, as the real server does.
+        if page.is_some() && version.is_some_and(|version| version > 0) {
+            let message = "specifying resource version is not allowed when using continue";
+            return Err(Refused::bad_request(message));
+        }
+        let limit = usize::try_from(limit).unwrap_or_default();
+        let at = match (text("resourceVersionMatch"), version) {
+            (_, None) => At::Now,
+            ("Exact", Some(version)) => At::Exact(version),
+            // The old rule: a limited list of a version means exactly that version.
+            ("", Some(version)) if limit > 0 && version > 0 && !watch => At::Exact(version),
+            (_, Some(version)) => At::NotOlderThan(version),
+        };
+        Ok(Self {
+            labels,
+            fields,
+            at,
+            limit,
+            page,
+            watch,
+            bookmarks: request.query("allowWatchBookmarks").is_some_and(is_true),
+            timeout: timeout
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .filter(|seconds| *seconds > 0)
+                .map(Duration::from_secs),
+            initial_events,
+            form: Form::of(request, Part::Whole)?,
+        })
+    }
+
+    /// The same for one object by its name. A selector may only say the same.
+    pub(crate) fn narrow(&mut self, name: &str) -> Result<(), Refused> {
+        let names = |term: &&FieldTerm| term.field == "metadata.name" && term.equal;
+        if self.fields.terms.iter().filter(names).any(|term| term.value != name) {
+            let message = "fieldSelector metadata.name doesn't match requested name";
+            return Err(Refused::bad_request(message));
+        }
+        self.fields.terms.push(FieldTerm {
+            field: "metadata.name".to_owned(),
+            value: name.to_owned(),
+            equal: true,
+        });
+        Ok(())
+    }
+
+    /// True where nothing is selected, so that the server knows how many remain.
+    pub(crate) fn selects_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    pub(crate) fn matches(&self, object: &Object) -> bool {
+        self.labels.matches(|name| object.label(name))
+            && self.fields.matches(|name| object.field(name))
+    }
+}
+
+/// The fields that may be selected by besides `metadata.name` and `metadata.namespace`, of kinds
+/// that have some. They refuse others in few words.
+const SELECTABLE: [(Kind, &[&str]); 6] = [
+    (
+        Kind::Event,
+        &[
+            "involvedObject.apiVersion",
+            "involvedObject.fieldPath",
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "involvedObject.resourceVersion",
+            "involvedObject.uid",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+    ),
+    (Kind::Job, &["status.successful"]),
+    (Kind::Namespace, &["status.phase"]),
+    (Kind::Node, &["spec.unschedulable"]),
+    (
+        Kind::Pod,
+        &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.nominatedNodeName",
+            "status.phase",
+            "status.podIP",
+        ],
+    ),
+    (Kind::Secret, &["type"]),
+];
+
+fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), Refused> {
+    const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];
+    let own = SELECTABLE.iter().find(|(known, _)| *known == kind).map(|(_, fields)| *fields);
+    let known =
+        |field: &str| COMMON.contains(&field) || own.is_some_and(|fields| fields.contains(&field));
+    let Some(term) = fields.terms.iter().find(|term| !known(&term.field)) else { return Ok(()) };
+    let quoted = go_quoted(&term.field);
+    Err(Refused::bad_request(match own {
+        Some(_) if kind == Kind::Job => {
+            format!("field label {quoted} not supported for batchv1.Job")
+        }
+        Some(_) => format!("field label not supported: {}", term.field),
+        None => format!(
+            "{quoted} is not a known field selector: only \"metadata.name\", \
+             \"metadata.namespace\""
+        ),
+    }))
+}
+
+fn check_match<'a>(
+    watch: bool,
+    initial_events: bool,
+    text: impl Fn(&str) -> &'a str,
+) -> Result<(), Refused> {
+    const FIELD: &str = "resourceVersionMatch";
+    const NOT_OLDER: &str = "NotOlderThan";
+    let rule = text(FIELD);
+    let version = text("resourceVersion");
+    let mut causes = Vec::new();
+    let mut forbid = |detail: &str| causes.push(Cause::forbidden(FIELD, detail));
+    if initial_events && watch {
+        // As the servers have it that know of it.
+        if rule != NOT_OLDER {
+            forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        }
+    } else if !rule.is_empty() {
+        if watch {
+            forbid("resourceVersionMatch is forbidden for watch");
+        }
+        if version.is_empty() {
+            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !text("continue").is_empty() {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if rule == "Exact" && version == "0" {
+            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+    }
+    if initial_events && !watch {
+        let detail = "sendInitialEvents is forbidden for list";
+        causes.push(Cause::forbidden("sendInitialEvents", detail));
+    }
+    if !matches!(rule, "" | "Exact" | NOT_OLDER) {
+        causes.push(Cause::not_supported(FIELD, rule, &["Exact", NOT_OLDER, ""]));
+    }
+    match causes.as_slice() {
+        [] => Ok(()),
+        causes => Err(Refused::invalid_kind("ListOptions", "meta.k8s.io", "", causes)),
+    }
+}
+
+/// Reads a `resourceVersion`; empty is none.
+pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, Refused> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let text = go_quoted(text);
+            Refused::internal(format!(
+                "resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: \
+                 invalid syntax"
+            ))
+        }),
+    }
+}
+
+/// Reads a whole number in a query; empty is none.
+pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, Refused> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let message = format!("strconv.ParseInt: parsing {}: invalid syntax", go_quoted(text));
+            Refused::bad_request(message)
+        }),
+    }
+}
+
+/// Anything but a clear no is a yes, as Go's conversion has it.
+fn is_true(text: &str) -> bool {
+    !(text == "0" || text.eq_ignore_ascii_case("false"))
+}
+
+/// What a create, an update or a patch asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WriteOptions {
+    pub(crate) dry_run: bool,
+    /// An apply takes what others manage.
+    pub(crate) force: bool,
+    /// By what name the written fields are known.
+    pub(crate) manager: String,
+}
+
+/// Who applies has to say who it is; who does not apply cannot force anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applies {
+    No,
+    Yes,
+}
+
+const MANAGER_BYTES_MAX: usize = 128;
+
+/// Reads the options of a create or an update.
+pub(crate) fn write(request: &Request, options: &str) -> Result<WriteOptions, Refused> {
+    write_options(request, options, Vec::new())
+}
+
+/// Reads the options of a patch.
+pub(crate) fn patch(request: &Request, applies: Applies) -> Result<WriteOptions, Refused> {
+    let manager = request.query("fieldManager").unwrap_or_default();
+    let causes = match applies {
+        Applies::No if request.query("force").is_some() => {
+            vec![Cause::forbidden("force", "may not be specified for non-apply patch")]
+        }
+        Applies::Yes if manager.is_empty() => {
+            vec![Cause::required(MANAGER, "is required for apply patch")]
+        }
+        Applies::No | Applies::Yes => Vec::new(),
+    };
+    write_options(request, "PatchOptions", causes)
+}
+
+const MANAGER: &str = "fieldManager";
+
+fn write_options(
+    request: &Request,
+    options: &str,
+    mut causes: Vec<Cause>,
+) -> Result<WriteOptions, Refused> {
+    let manager = request.query(MANAGER).unwrap_or_default();
+    if manager.len() > MANAGER_BYTES_MAX {
+        causes.push(Cause::too_long(MANAGER, MANAGER_BYTES_MAX));
+    }
+    for (i, c) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+        let detail = format!("invalid character U+{:04X} (at position {i})", u32::from(c));
+        causes.push(Cause::invalid(MANAGER, manager, &detail));
+    }
+    let values: Vec<&str> = request
+        .query
+        .iter()
+        .filter(|(name, value)| name == "dryRun" && !value.is_empty())
+        .map(|(_, value)| value.as_str())
+        .collect();
+    causes.extend(check_dry_run(&values));
+    if !causes.is_empty() {
+        return Err(Refused::invalid_kind(options, "meta.k8s.io", "", &causes));
+    }
+    let manager = match manager {
+        "" => agent(request.header("user-agent").unwrap_or_default()),
+        given => given.to_owned(),
+    };
+    let force = request.query("force").is_some_and(is_true);
+    Ok(WriteOptions { dry_run: !values.is_empty(), force, manager })
+}
+
+/// The program that a `User-Agent` names first.
+fn agent(header: &str) -> String {
+    let word = header.split('/').next().unwrap_or_default();
+    let mut agent: String = word.chars().filter(|c| !c.is_control()).collect();
+    agent.truncate(agent.floor_char_boundary(MANAGER_BYTES_MAX));
+    agent
+}
+
+fn check_dry_run(values: &[&str]) -> Option<Cause> {
+    if values.iter().all(|value| *value == "All") {
+        return None;
+    }
+    let shown: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
+    let shown = format!("[]string{{{}}}", shown.join(", "));
+    Some(Cause::not_supported_raw("dryRun", &shown, &["All"]))
+}
+
+/// Reads the options of a delete: the body where there is one, else the query.
+pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
+    let given = match request.body.is_empty() {
+        true => query_options(request)?,
+        false => decode::value(&request.body).map_err(|error| {
+            Refused::internal(format!("couldn't get version/kind; json parse error: {error}"))
+        })?,
+    };
+    let kind = given.get("kind").and_then(Value::as_str).unwrap_or("DeleteOptions");
+    if kind != "DeleteOptions" {
+        return Err(Refused::internal(format!(
+            "no kind {} is registered for version \"meta.k8s.io/v1\" in scheme \
+             \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
+            go_quoted(kind)
+        )));
+    }
+    let grace = match given.get("gracePeriodSeconds") {
+        None | Some(Value::Null) => None,
+        Some(value) => Some(value.as_i64().ok_or_else(|| {
+            Refused::internal(format!(
+                "v1.DeleteOptions.GracePeriodSeconds: readUint64: unexpected value: {value}"
+            ))
+        })?),
+    };
+    let values: Vec<&str> = array_at(&given, "/dryRun").iter().filter_map(Value::as_str).collect();
+    let mut causes = Vec::new();
+    let propagation = propagation(&given).map_err(|cause| causes.push(cause)).unwrap_or_default();
+    causes.extend(check_dry_run(&values));
+    if !causes.is_empty() {
+        return Err(Refused::invalid_kind("DeleteOptions", "meta.k8s.io", "", &causes));
+    }
+    let text = |pointer: &str| given.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    Ok(DeleteOptions {
+        grace_seconds: grace,
+        uid: text("/preconditions/uid"),
+        version: text("/preconditions/resourceVersion"),
+        dry_run: !values.is_empty(),
+        propagation,
+    })
+}
+
+/// The options of a query as a body would have them.
+fn query_options(request: &Request) -> Result<Value, Refused> {
+    let mut given = json!({});
+    for (name, text) in &request.query {
+        match name.as_str() {
+            "gracePeriodSeconds" => given[name] = json!(whole_number(text)?),
+            "orphanDependents" => given[name] = is_true(text).into(),
+            "propagationPolicy" if !text.is_empty() => given[name] = text.as_str().into(),
+            "dryRun" if !text.is_empty() => match given[name].as_array_mut() {
+                Some(values) => values.push(text.as_str().into()),
+                None => given[name] = json!([text]),
+            },
+            _ => {}
+        }
+    }
+    Ok(given)
+}
+
+/// What is to become of those who name the object as their owner.
+fn propagation(given: &Value) -> Result<Option<Propagation>, Cause> {
+    const FIELD: &str = "propagationPolicy";
+    let policy = given.get(FIELD).and_then(Value::as_str);
+    let orphan = given.get("orphanDependents").and_then(Value::as_bool);
+    match (policy, orphan) {
+        (Some(policy), Some(_)) => {
+            let detail = "orphanDependents and deletionPropagation cannot be both set";
+            Err(Cause::invalid(FIELD, policy, detail))
+        }
+        (Some("Foreground"), None) => Ok(Some(Propagation::Foreground)),
+        (Some("Background"), None) | (None, Some(false)) => Ok(Some(Propagation::Background)),
+        (Some("Orphan"), None) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
+        (Some(other), None) => {
+            let known = ["Foreground", "Background", "Orphan", "nil"];
+            Err(Cause::not_supported(FIELD, other, &known))
+        }
+        (None, None) => Ok(None),
+    }
+}

@@ -1,0 +1,360 @@
+//! Owns who manages which field of an object (`metadata.managedFields`): what a write takes, what
+//! an apply gives back, and which conflicts forbid it.
+
+use serde_json::{Value, json};
+
+use super::fields::Fields;
+use super::typed;
+use crate::dev::schema::kind::Kind;
+use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::{self, Type};
+use crate::dev::storage::object::{array_at, text_at};
+
+/// Of those that wrote without applying, as many are told apart as the real server does.
+const UPDATERS_MAX: usize = 10;
+/// Under this name go the others.
+const ANCIENT: &str = "ancient-changes";
+/// Manages what was there before anybody was written down.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
+/// Who writes, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer<'a> {
+    pub(crate) manager: &'a str,
+    pub(crate) now: &'a str,
+}
+
+/// One entry of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner {
+    manager: String,
+    applies: bool,
+    version: String,
+    time: String,
+    fields: Fields,
+}
+
+/// What an apply makes of an object.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    pub(crate) value: Value,
+    pub(crate) managed: Value,
+}
+
+impl Owner {
+    fn read(entry: &Value) -> Self {
+        let text = |field: &str| text_at(entry, field).to_owned();
+        Self {
+            manager: text("/manager"),
+            applies: text_at(entry, "/operation") == "Apply",
+            version: text("/apiVersion"),
+            time: text("/time"),
+            fields: entry.get("fieldsV1").map(Fields::read).unwrap_or_default(),
+        }
+    }
+
+    fn written(&self) -> Value {
+        json!({
+            "manager": self.manager,
+            "operation": if self.applies { "Apply" } else { "Update" },
+            "apiVersion": self.version,
+            "time": self.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": self.fields.written(),
+        })
+    }
+
+    /// As conflicts name it.
+    fn shown(&self) -> String {
+        match self.applies {
+            true => format!("{:?}", self.manager),
+            false => format!("{:?} using {}", self.manager, self.version),
+        }
+    }
+}
+
+fn read(managed: &Value) -> Vec<Owner> {
+    array_at(managed, "").iter().map(Owner::read).collect()
+}
+
+fn written(mut owners: Vec<Owner>) -> Value {
+    owners.retain(|owner| !owner.fields.is_empty());
+    let order = |owner: &Owner| (!owner.applies, owner.time.clone(), owner.manager.clone());
+    owners.sort_by_cached_key(order);
+    cap(&mut owners);
+    owners.iter().map(Owner::written).collect()
+}
+
+/// Puts the oldest of too many updaters into one.
+fn cap(owners: &mut Vec<Owner>) {
+    let first = owners.iter().position(|owner| !owner.applies).unwrap_or(owners.len());
+    while owners.len() - first > UPDATERS_MAX {
+        let oldest = owners.remove(first);
+        let next = &mut owners[first];
+        next.fields = std::mem::take(&mut next.fields).union(&oldest.fields);
+        next.manager = ANCIENT.to_owned();
+    }
+}
+
+/// An object of a kind before anything was set in it.
+fn blank(of: &'static Type) -> Value {
+    let mut value = json!({});
+    schema::canonical(of, &mut value);
+    value
+}
+
+/// Who manages a new object.
+pub(crate) fn created(kind: Kind, value: &Value, writer: Writer<'_>) -> Value {
+    let of = schema::of(kind);
+    written(taken(kind, &blank(of), value, Vec::new(), writer))
+}
+
+/// Who manages an object after a write that made `new` of `old`, where `managed` did before. Where
+/// nobody did, nobody does.
+pub(crate) fn updated(
+    kind: Kind,
+    old: &Value,
+    new: &Value,
+    managed: &Value,
+    writer: Writer<'_>,
+) -> Value {
+    let owners = read(managed);
+    if owners.is_empty() {
+        return managed.clone();
+    }
+    written(taken(kind, old, new, owners, writer))
+}
+
+/// The writer gets what it changed, all others lose that, and everybody what is no more.
+fn taken(
+    kind: Kind,
+    old: &Value,
+    new: &Value,
+    mut owners: Vec<Owner>,
+    writer: Writer<'_>,
+) -> Vec<Owner> {
+    let difference = typed::difference(schema::of(kind), old, new);
+    for owner in &mut owners {
+        let left = owner.fields.difference(&difference.taken);
+        owner.fields = left.difference(&difference.removed);
+    }
+    if difference.taken.is_empty() {
+        return owners;
+    }
+    let version = kind.api_version();
+    let own = owners.iter_mut().find(|owner| {
+        !owner.applies && owner.manager == writer.manager && owner.version == version
+    });
+    match own {
+        Some(own) => {
+            own.fields = std::mem::take(&mut own.fields).union(&difference.taken);
+            writer.now.clone_into(&mut own.time);
+        }
+        None => owners.push(Owner {
+            manager: writer.manager.to_owned(),
+            applies: false,
+            version,
+            time: writer.now.to_owned(),
+            fields: difference.taken,
+        }),
+    }
+    owners
+}
+
+/// Applies a configuration to an object, or to none.
+pub(crate) fn apply(
+    kind: Kind,
+    live: Option<(&Value, &Value)>,
+    config: &Value,
+    writer: Writer<'_>,
+    force: bool,
+) -> Result<Applied, Refused> {
+    let of = schema::of(kind);
+    check(of, config)?;
+    let is_new = live.is_none();
+    let (live, managed) = match live {
+        Some((live, managed)) => (live.clone(), managed.clone()),
+        None => (blank(of), Value::Null),
+    };
+    let mut owners = read(&managed);
+    if owners.is_empty() && !is_new {
+        let before = Writer { manager: BEFORE_FIRST_APPLY, ..writer };
+        owners = taken(kind, &blank(of), &live, owners, before);
+    }
+    let version = kind.api_version();
+    let is_own = |owner: &Owner| {
+        owner.applies && owner.manager == writer.manager && owner.version == version
+    };
+    let last = owners.iter().find(|owner| is_own(owner)).cloned();
+    owners.retain(|owner| !is_own(owner));
+    let mut own = Owner {
+        manager: writer.manager.to_owned(),
+        applies: true,
+        version: version.clone(),
+        time: writer.now.to_owned(),
+        fields: typed::fields_of(of, config),
+    };
+    let mut value = typed::merged(of, &live, config);
+    if let Some(last) = &last {
+        let managed = owners.iter().fold(own.fields.clone(), |all, owner| all.union(&owner.fields));
+        value = pruned(of, value, &last.fields, &managed);
+    }
+    let difference = typed::difference(of, &live, &value);
+    if !force {
+        refuse_conflicts(&owners, &difference.taken)?;
+    }
+    for owner in &mut owners {
+        let left = owner.fields.difference(&difference.taken);
+        owner.fields = left.difference(&difference.removed);
+    }
+    if let Some(last) = last
+        && last.fields == own.fields
+        && difference.taken.is_empty()
+        && difference.removed.is_empty()
+    {
+        own.time = last.time;
+    }
+    owners.push(own);
+    Ok(Applied { value, managed: written(owners) })
+}
+
+/// Takes out what was applied last and is owned no more.
+fn pruned(of: &'static Type, merged: Value, last: &Fields, managed: &Fields) -> Value {
+    let all = typed::fields_of(of, &merged);
+    let gone = |pruned: &Value| all.difference(&typed::fields_of(of, pruned));
+    let pruned = typed::without(of, &merged, last);
+    // What others own stays, and so does what nobody ever applied.
+    let pruned = typed::without(of, &merged, &gone(&pruned).difference(managed));
+    typed::without(of, &merged, &gone(&pruned).intersection(last))
+}
+
+fn check(of: &'static Type, config: &Value) -> Result<(), Refused> {
+    let mistakes = typed::mistakes(of, config);
+    let text = match mistakes.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        several => format!("errors:\n  {}", several.join("\n  ")),
+    };
+    Err(Refused::internal(format!("failed to create typed patch object: {text}")))
+}
+
+fn refuse_conflicts(owners: &[Owner], taken: &Fields) -> Result<(), Refused> {
+    let mut causes = Vec::new();
+    let mut texts = Vec::new();
+    let mut owners: Vec<&Owner> = owners.iter().collect();
+    // Of the type of `written`'s keys: each type that is sorted is 3 kB of program.
+    owners.sort_by_cached_key(|owner| (false, owner.manager.clone(), owner.applies.to_string()));
+    for owner in owners {
+        let paths = owner.fields.intersection(taken).paths();
+        if paths.is_empty() {
+            continue;
+        }
+        let shown = owner.shown();
+        texts.push(format!("conflicts with {shown}:"));
+        texts.extend(paths.iter().map(|path| format!("- {path}")));
+        causes.extend(paths.into_iter().map(|path| Cause::conflict(path, &shown)));
+    }
+    let text = match causes.as_slice() {
+        [] => return Ok(()),
+        [one] => format!("1 conflict: {}: {}", one.message, one.field),
+        several => format!("{} conflicts: {}", several.len(), texts.join("\n")),
+    };
+    Err(Refused::apply_conflict(&text, &causes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Writer<'_> = Writer { manager: "m", now: "2026-01-01T00:00:00Z" };
+
+    fn map(data: Value) -> Value {
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "x" }, "data": data })
+    }
+
+    fn by(manager: &str) -> Writer<'_> {
+        Writer { manager, ..NOW }
+    }
+
+    /// Manager and fields of each entry.
+    fn owners(managed: &Value) -> Vec<(String, String)> {
+        let entry = |owner: &Owner| (owner.manager.clone(), owner.fields.paths().join(" "));
+        read(managed).iter().map(entry).collect()
+    }
+
+    fn owner(manager: &str, fields: &str) -> (String, String) {
+        (manager.to_owned(), fields.to_owned())
+    }
+
+    #[test]
+    fn what_is_applied_no_more_goes_unless_others_own_it() {
+        let kind = Kind::ConfigMap;
+        let first = apply(kind, None, &map(json!({"a": "1", "b": "2"})), by("one"), false)
+            .expect("nobody else is there");
+        let shared = apply(
+            kind,
+            Some((&first.value, &first.managed)),
+            &map(json!({"b": "2", "c": "3"})),
+            by("two"),
+            false,
+        )
+        .expect("the same value is no conflict");
+        assert_eq!(
+            owners(&shared.managed),
+            [owner("one", ".data.a .data.b"), owner("two", ".data.b .data.c")]
+        );
+        let less =
+            apply(kind, Some((&shared.value, &shared.managed)), &map(json!({})), by("one"), false)
+                .expect("giving up is allowed");
+        assert_eq!(less.value["data"], json!({"b": "2", "c": "3"}));
+        assert_eq!(owners(&less.managed), [owner("two", ".data.b .data.c")]);
+    }
+
+    #[test]
+    fn conflicts_name_who_manages_what_and_give_way_to_force() {
+        let kind = Kind::ConfigMap;
+        let old = map(json!({"a": "1"}));
+        let managed = created(kind, &old, by("creator"));
+        let config = map(json!({"a": "2"}));
+        let refused = apply(kind, Some((&old, &managed)), &config, by("m"), false)
+            .expect_err("it is another's");
+        assert_eq!(
+            refused.message,
+            "Apply failed with 1 conflict: conflict with \"creator\" using v1: .data.a"
+        );
+        let forced = apply(kind, Some((&old, &managed)), &config, by("m"), true).expect("forced");
+        assert_eq!(forced.value["data"], json!({"a": "2"}));
+        assert_eq!(owners(&forced.managed), [owner("m", ".data.a"), owner("creator", ".data")]);
+    }
+
+    #[test]
+    fn updaters_are_bounded() {
+        let kind = Kind::ConfigMap;
+        let mut value = map(json!({"k": "0"}));
+        let mut managed = created(kind, &value, by("m0"));
+        for i in 0..20 {
+            let mut next = value.clone();
+            next["data"][format!("k{i}")] = "1".into();
+            managed = updated(kind, &value, &next, &managed, by(&format!("w{i:02}")));
+            value = next;
+        }
+        let owners = owners(&managed);
+        assert_eq!(owners.len(), UPDATERS_MAX);
+        assert_eq!(owners[0].0, ANCIENT);
+        assert!(owners[0].1.contains(".data.k0"), "{owners:?}");
+    }
+
+    #[test]
+    fn what_nobody_managed_stays_unmanaged_until_somebody_applies() {
+        let kind = Kind::ConfigMap;
+        let (old, new) = (map(json!({"a": "1"})), map(json!({"a": "2"})));
+        assert_eq!(updated(kind, &old, &new, &json!([]), NOW), json!([]));
+        let none = json!([]);
+        let applied = apply(kind, Some((&new, &none)), &map(json!({"b": "1"})), NOW, false);
+        let applied = applied.expect("nothing is taken");
+        assert_eq!(
+            owners(&applied.managed),
+            [owner("m", ".data.b"), owner(BEFORE_FIRST_APPLY, ".data .data.a")]
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! Owns get, list and the choice between list and watch: versions, pages, selection.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::dev::apiserver::answer::Answer;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::options::{self, At, ListOptions, Page};
+use crate::dev::apiserver::route::Target;
+use crate::dev::apiserver::table::Head;
+use crate::dev::apiserver::watch::Watch;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::State;
+use crate::dev::storage::object::Object;
+use crate::dev::storage::store::Unavailable;
+use crate::serve::Request;
+
+/// Answers a GET of a collection: a list or a watch.
+pub(crate) fn collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, Refused> {
+    let options = ListOptions::parse(target.kind, request)?;
+    if options.watch || target.watch {
+        if let (Some(true), At::NotOlderThan(version)) = (options.initial_events, options.at) {
+            check_reached(&api.lock(), version)?;
+        }
+        return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
+    }
+    options.form.check_list(target.kind)?;
+    list(api, target.kind, &target.namespace, &options).map(|body| Answer::body(200, body))
+}
+
+/// Answers a GET of one object.
+pub(crate) fn object(
+    api: &Api,
+    request: &Request,
+    target: &Target,
+    key: &Key,
+) -> Result<Answer, Refused> {
+    if target.watch {
+        let mut options = ListOptions::parse(target.kind, request)?;
+        options.narrow(&key.name)?;
+        return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
+    }
+    let version = request.query("resourceVersion").unwrap_or_default();
+    let version = options::resource_version(version)?.unwrap_or_default();
+    let state = api.lock();
+    check_reached(&state, version)?;
+    let Some(object) = state.store.get(key) else {
+        return Err(Refused::not_found(key.kind, &key.name));
+    };
+    let mut body = Vec::new();
+    object.write_json(&mut body);
+    Ok(Answer::body(200, body))
+}
+
+fn check_reached(state: &State, version: u64) -> Result<(), Refused> {
+    let current = state.store.version();
+    match version > current {
+        true => Err(Refused::too_large_version(version, current)),
+        false => Ok(()),
+    }
+}
+
+fn list(api: &Api, kind: Kind, namespace: &str, options: &ListOptions) -> Result<Vec<u8>, Refused> {
+    // The lock is held for the choice only: ten thousand objects take a while to be put together.
+    let (now, (version, all)) = {
+        let state = api.lock();
+        (state.now.clone(), snapshot(api, &state, kind, namespace, options)?)
+    };
+    let after = options.page.as_ref().map(|page| page.after.as_str()).unwrap_or_default();
+    let position = |object: &Object| match namespace {
+        "" => format!("{}/{}", object.key.namespace, object.key.name),
+        _ => object.key.name.clone(),
+    };
+    let start =
+        all.partition_point(|object| !after.is_empty() && order(&position(object)) <= order(after));
+    let rest = all.get(start..).unwrap_or_default();
+    let limit = if options.limit == 0 { usize::MAX } else { options.limit };
+    let mut chosen = Vec::new();
+    let mut n_seen = 0;
+    for object in rest {
+        if chosen.len() == limit {
+            break;
+        }
+        n_seen += 1;
+        if options.matches(object) {
+            chosen.push(Arc::clone(object));
+        }
+    }
+    let remaining = rest.get(n_seen..).unwrap_or_default();
+    let more = remaining.iter().any(|object| options.matches(object));
+    let token = chosen
+        .last()
+        .filter(|_| more)
+        .map(|last| Page { version: Some(version), after: position(last) }.token());
+    let n_remaining = (more && options.selects_all()).then_some(remaining.len());
+    let metadata = list_metadata(version, token.as_deref(), n_remaining);
+    let head = Head { kind, metadata: &metadata, now: &now };
+    let shaped = options.form.list(&head, chosen.iter().map(|object| object.value()));
+    Ok(shaped.unwrap_or_else(|| list_body(kind, &metadata, &chosen)))
+}
+
+/// Keys are ordered by namespace, then name; a slash must not sort among letters.
+fn order(position: &str) -> (&str, &str) {
+    position.split_once('/').unwrap_or(("", position))
+}
+
+/// The version that a list is of, and everything in it.
+fn snapshot(
+    api: &Api,
+    state: &State,
+    kind: Kind,
+    namespace: &str,
+    options: &ListOptions,
+) -> Result<(u64, Vec<Arc<Object>>), Refused> {
+    let store = &state.store;
+    let exact = match (&options.page, options.at) {
+        (Some(page), _) => page.version,
+        (None, At::Exact(version)) => Some(version),
+        (None, At::Now) => None,
+        (None, At::NotOlderThan(version)) => {
+            check_reached(state, version)?;
+            let stale = api.faults.stale_version(Instant::now());
+            stale.map(|stale| stale.clamp(version.max(store.oldest()), store.version()))
+        }
+    };
+    let Some(version) = exact else {
+        return Ok((store.version(), store.objects(kind, namespace).cloned().collect()));
+    };
+    match store.objects_at(kind, namespace, version) {
+        Ok(objects) => Ok((version, objects)),
+        Err(Unavailable::Future) => {
+            Err(Refused::internal("etcdserver: mvcc: required revision is a future revision"))
+        }
+        Err(Unavailable::Compacted(_)) => Err(match &options.page {
+            Some(page) => {
+                Refused::page_expired(Page { version: None, after: page.after.clone() }.token())
+            }
+            None => Refused::expired("The resourceVersion for the provided list is too old."),
+        }),
+    }
+}
+
+/// What a list says besides its items.
+pub(crate) fn list_metadata(
+    version: u64,
+    token: Option<&str>,
+    n_remaining: Option<usize>,
+) -> Value {
+    let mut metadata = json!({ "resourceVersion": version.to_string() });
+    if let Some(token) = token {
+        metadata["continue"] = token.into();
+    }
+    if let Some(n_remaining) = n_remaining {
+        metadata["remainingItemCount"] = n_remaining.into();
+    }
+    metadata
+}
+
+/// A list's body, put together from the texts of its items.
+pub(crate) fn list_body(kind: Kind, metadata: &Value, items: &[Arc<Object>]) -> Vec<u8> {
+    let head = format!(
+        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
+        kind.name(),
+        kind.api_version()
+    );
+    let mut body = head.into_bytes();
+    for (i, item) in items.iter().enumerate() {
+        if i > 0 {
+            body.push(b',');
+        }
+        item.write_item(&mut body);
+    }
+    body.extend_from_slice(b"]}");
+    body
+}

@@ -1,0 +1,197 @@
+//! Owns the reviews: questions about rights and tokens that are posted, answered and stored nowhere.
+
+use serde_json::{Value, json};
+
+use crate::dev::apiserver::answer::Answer;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::authn::User;
+use crate::dev::apiserver::authn::tokens::ISSUER;
+use crate::dev::apiserver::authz::{self, Attributes};
+use crate::dev::apiserver::codec;
+use crate::dev::schema::reviews::{LOCAL, RULES, Review, SELF, SUBJECT, TOKEN};
+use crate::dev::schema::status::{Cause, Refused, go_quoted};
+use crate::dev::storage::object::{array_at, object_mut, text_at};
+use crate::serve::Request;
+
+/// Answers a question that `user` asks.
+pub(crate) fn answer(
+    api: &Api,
+    request: &Request,
+    review: &Review,
+    namespace: &str,
+    user: &User,
+) -> Result<Answer, Refused> {
+    let mut value = codec::body(request, review.kind, review.api_version)?;
+    let status = match review.kind {
+        TOKEN => token(api, &value)?,
+        RULES => rules(api, &value, user)?,
+        SELF => access(api, review, &value, namespace, user)?,
+        _ => access(api, review, &value, namespace, &subject(&value))?,
+    };
+    value["kind"] = review.kind.into();
+    value["apiVersion"] = review.api_version.into();
+    if review.kind == RULES {
+        object_mut(&mut value, "spec").clear();
+    }
+    value["status"] = status;
+    Ok(Answer::json(201, &value))
+}
+
+/// The user that a review asks about.
+fn subject(review: &Value) -> User {
+    let groups = array_at(review, "/spec/groups").iter().filter_map(Value::as_str);
+    User {
+        name: text_at(review, "/spec/user").to_owned(),
+        groups: groups.map(str::to_owned).collect(),
+        uid: text_at(review, "/spec/uid").to_owned(),
+        pod: None,
+    }
+}
+
+fn access(
+    api: &Api,
+    review: &Review,
+    value: &Value,
+    namespace: &str,
+    user: &User,
+) -> Result<Value, Refused> {
+    let causes = mistakes(review, value);
+    if !causes.is_empty() {
+        return Err(Refused::invalid_kind("", "authorization.k8s.io", "", &causes));
+    }
+    if review.kind == LOCAL && text_at(value, "/spec/resourceAttributes/namespace") != namespace {
+        return Err(Refused::bad_request(format!(
+            "spec.resourceAttributes.namespace must match namespace: {namespace}"
+        )));
+    }
+    let resource = |name: &str| text_at(value, &format!("/spec/resourceAttributes/{name}"));
+    let path = |name: &str| text_at(value, &format!("/spec/nonResourceAttributes/{name}"));
+    let wanted = Attributes {
+        verb: format!("{}{}", resource("verb"), path("verb")),
+        namespace: resource("namespace").to_owned(),
+        group: resource("group").to_owned(),
+        resource: resource("resource").to_owned(),
+        part: resource("subresource").to_owned(),
+        name: resource("name").to_owned(),
+        path: path("path").to_owned(),
+    };
+    let reason = match api.admin_token {
+        Some(_) => authz::allowed(&api.lock().store, user, &wanted),
+        None => Some(String::new()),
+    };
+    let mut status = json!({ "allowed": reason.is_some() });
+    if let Some(reason) = reason.filter(|reason| !reason.is_empty()) {
+        status["reason"] = reason.into();
+    }
+    Ok(status)
+}
+
+fn mistakes(review: &Review, value: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let given =
+        |field: &str| value.pointer(&format!("/spec/{field}")).is_some_and(|v| !v.is_null());
+    let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
+    let at = |place: &str| text_at(value, place);
+    let wrong_path = |detail: &str| {
+        let shown = format!(
+            "authorization.NonResourceAttributes{{Path:{}, Verb:{}}}",
+            go_quoted(at("/spec/nonResourceAttributes/path")),
+            go_quoted(at("/spec/nonResourceAttributes/verb"))
+        );
+        Cause::invalid_raw("spec.nonResourceAttributes", &shown, detail)
+    };
+    let local = review.kind == LOCAL;
+    let subject = local || review.kind == SUBJECT;
+    if resource && path {
+        causes.push(wrong_path("cannot be specified in combination with resourceAttributes"));
+    } else if !resource && !path {
+        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        causes.push(Cause::invalid("spec.resourceAttributes", "null", detail));
+    }
+    if subject && at("/spec/user").is_empty() && array_at(value, "/spec/groups").is_empty() {
+        let detail = "at least one of user or group must be specified";
+        causes.push(Cause::invalid("spec.user", "", detail));
+    }
+    let name = at("/metadata/name");
+    if !name.is_empty() {
+        let detail = if local { "must be empty except for namespace" } else { "must be empty" };
+        let shown = format!("v1.ObjectMeta{{Name:{}}}", go_quoted(name));
+        causes.push(Cause::invalid_raw("metadata", &shown, detail));
+    }
+    let asked = at("/spec/resourceAttributes/namespace");
+    if local && resource && asked != at("/metadata/namespace") {
+        let detail = "must match metadata.namespace";
+        causes.push(Cause::invalid("spec.resourceAttributes.namespace", asked, detail));
+    }
+    if local && path {
+        causes.push(wrong_path("disallowed on this kind of request"));
+    }
+    causes
+}
+
+/// What a user may do in a namespace.
+fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, Refused> {
+    let namespace = text_at(value, "/spec/namespace");
+    if namespace.is_empty() {
+        return Err(Refused::bad_request("no namespace on request"));
+    }
+    let (mut resources, mut paths) = (Vec::new(), Vec::new());
+    let everything = json!(["*"]);
+    let all = json!({ "verbs": everything, "apiGroups": everything, "resources": everything });
+    let anywhere = json!({ "verbs": everything, "nonResourceURLs": everything });
+    if api.admin_token.is_none() {
+        resources.push(all);
+        paths.push(anywhere);
+    } else {
+        authz::each_rule(&api.lock().store, user, namespace, &mut |rule, _| {
+            let list =
+                if rule.get("nonResourceURLs").is_some() { &mut paths } else { &mut resources };
+            list.push(rule.clone());
+        });
+    }
+    Ok(json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false }))
+}
+
+/// Who a token is of.
+fn token(api: &Api, value: &Value) -> Result<Value, Refused> {
+    let token = text_at(value, "/spec/token");
+    if token.is_empty() {
+        return Err(Refused::bad_request("token is required for TokenReview in authentication"));
+    }
+    let given: Vec<&str> =
+        array_at(value, "/spec/audiences").iter().filter_map(Value::as_str).collect();
+    let asked = if given.is_empty() { vec![ISSUER] } else { given };
+    let now = api.clock.wall(api.clock.now());
+    let (user, audiences) = if api.admin_token.as_deref() == Some(token) {
+        (User::admin(), asked.into_iter().filter(|audience| *audience == ISSUER).collect())
+    } else {
+        let Some(claims) = api.tokens.claims(&api.lock(), token, now) else {
+            return Ok(json!({ "user": {}, "error": "invalid bearer token" }));
+        };
+        let common: Vec<&str> = asked
+            .iter()
+            .copied()
+            .filter(|asked| claims.audiences.iter().any(|own| own == asked))
+            .collect();
+        if common.is_empty() {
+            let error = format!(
+                "[invalid bearer token, token audiences {:?} is invalid for the target audiences \
+                 {asked:?}]",
+                claims.audiences
+            );
+            return Ok(json!({ "user": {}, "error": error }));
+        }
+        (User::of_claims(&claims), common)
+    };
+    let mut told = json!({ "username": user.name, "groups": user.groups });
+    if !user.uid.is_empty() {
+        told["uid"] = user.uid.into();
+    }
+    if let Some((name, uid)) = user.pod {
+        told["extra"] = json!({
+            "authentication.kubernetes.io/pod-name": [name],
+            "authentication.kubernetes.io/pod-uid": [uid],
+        });
+    }
+    Ok(json!({ "authenticated": true, "user": told, "audiences": audiences }))
+}

@@ -1,0 +1,141 @@
+//! Owns the paths: which resource, object or document a request means. Does not act on it.
+
+use percent_encoding::percent_decode_str;
+
+use crate::dev::apiserver::discovery;
+use crate::dev::apiserver::health;
+use crate::dev::schema;
+use crate::dev::schema::kind::{Key, Kind, Part};
+use crate::dev::schema::reviews::{REVIEWS, Review};
+use crate::dev::schema::status::Refused;
+
+/// What a path means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// A document that never changes: discovery, version.
+    Document,
+    Health,
+    OpenApi,
+    /// A question that is posted, and stored nowhere.
+    Review(&'static Review, String),
+    /// An API group that is not served.
+    NoGroup,
+    /// A path that is nobody's.
+    Nowhere,
+    Resource(Target),
+}
+
+/// A collection, or an object in it, or a part of that object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    /// Of the objects that the client sends and gets.
+    pub(crate) api_version: &'static str,
+    /// Empty for cluster-wide resources, and for lists over all namespaces.
+    pub(crate) namespace: String,
+    pub(crate) name: Option<String>,
+    pub(crate) part: Part,
+    /// The old `/watch/` paths.
+    pub(crate) watch: bool,
+}
+
+impl Target {
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.name.as_ref().map(|name| Key::new(self.kind, &self.namespace, name))
+    }
+}
+
+/// Reads a path. The error is the server's answer.
+pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
+    let decoded: Option<Vec<String>> = path
+        .split('/')
+        .filter(|segment| !segment.is_empty())
+        .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
+        .collect();
+    let Some(segments) = decoded else { return Err(Refused::no_such_path()) };
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    match segments.as_slice() {
+        _ if path.starts_with("//") => Ok(Route::Nowhere),
+        ["healthz" | "livez" | "readyz", ..] if health::knows(path) => Ok(Route::Health),
+        ["openapi", "v2"] => Ok(Route::OpenApi),
+        [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, _]
+            if discovery::has(path) =>
+        {
+            Ok(Route::Document)
+        }
+        ["api", "v1", rest @ ..] => resource("v1", rest),
+        ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::NoGroup),
+        ["apis", group, version, rest @ ..] => resource(&format!("{group}/{version}"), rest),
+        ["api" | "apis", ..] => Err(Refused::no_such_path()),
+        _ => Ok(Route::Nowhere),
+    }
+}
+
+/// A review's path: `PLURAL`, or `namespaces/NAMESPACE/PLURAL`.
+fn review(api_version: &str, segments: &[&str]) -> Option<Route> {
+    let (namespace, plural) = match segments {
+        [plural] => ("", plural),
+        ["namespaces", namespace, plural] => (*namespace, plural),
+        _ => return None,
+    };
+    let review = REVIEWS.iter().find(|one| one.plural == *plural)?;
+    let fits = review.api_version == api_version && review.namespaced != namespace.is_empty();
+    fits.then(|| Route::Review(review, namespace.to_owned()))
+}
+
+fn resource(api_version: &str, segments: &[&str]) -> Result<Route, Refused> {
+    if let Some(review) = review(api_version, segments) {
+        return Ok(review);
+    }
+    let (watch, segments) = match segments {
+        ["watch", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let kind = |plural: &str| {
+        Kind::all()
+            .filter(|kind| kind.plural() == plural)
+            .find(|kind| schema::versions(*kind).any(|version| version == api_version))
+            .ok_or_else(Refused::no_such_path)
+    };
+    let target = |kind: Kind, namespace: &str, name: Option<&str>, part: Part| {
+        let api_version = schema::versions(kind).find(|version| *version == api_version);
+        Ok(Route::Resource(Target {
+            kind,
+            api_version: api_version.ok_or_else(Refused::no_such_path)?,
+            namespace: namespace.to_owned(),
+            name: name.map(str::to_owned),
+            part,
+            watch,
+        }))
+    };
+    match segments {
+        ["namespaces", namespace, plural, rest @ ..]
+            if !(api_version == "v1" && rest.is_empty() && *plural == "status") =>
+        {
+            let kind = kind(plural)?;
+            if !kind.is_namespaced() {
+                return Err(Refused::no_such_path());
+            }
+            match rest {
+                [] => target(kind, namespace, None, Part::Whole),
+                [name] => target(kind, namespace, Some(name), Part::Whole),
+                [name, part] => target(kind, namespace, Some(name), part_of(kind, part)?),
+                _ => Err(Refused::no_such_path()),
+            }
+        }
+        [plural] => target(kind(plural)?, "", None, Part::Whole),
+        [plural, name] => match kind(plural)? {
+            kind if kind.is_namespaced() => Err(Refused::no_such_path()),
+            kind => target(kind, "", Some(name), Part::Whole),
+        },
+        [plural, name, "status"] if !kind(plural)?.is_namespaced() => {
+            target(kind(plural)?, "", Some(name), Part::Status)
+        }
+        _ => Err(Refused::no_such_path()),
+    }
+}
+
+fn part_of(kind: Kind, part: &str) -> Result<Part, Refused> {
+    let named = kind.parts().iter().copied().find(|known| known.word() == part);
+    named.ok_or_else(Refused::no_such_path)
+}

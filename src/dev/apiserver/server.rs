@@ -1,0 +1,313 @@
+//! Owns the API server's sockets: requests to the verbs, answers and watches back, and the door
+//! that can be shut for a while. Decides nothing but the faults that lie in the transport.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustls::ServerConfig;
+
+use crate::dev::apiserver::answer::Answer;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::codec;
+use crate::dev::apiserver::dispatch;
+use crate::dev::apiserver::fault_endpoint;
+use crate::dev::apiserver::route::{self, Route};
+use crate::dev::faults::{self, Body, Fault, Struck};
+use crate::dev::schema::status::{Refused, go_quoted};
+use crate::dev::time;
+use crate::serve::{Handler, Limits, Listen, Plain, Request, Responder, Server};
+
+/// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
+const CONNECTIONS_MAX: usize = 512;
+/// The real server's limit for a request's body.
+const BODY_BYTES_MAX: usize = 3 << 20;
+/// Go's limit, which is the real server's: selectors may be long.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+/// A slow body comes in so many pieces.
+const SLOW_PIECES: u32 = 20;
+/// Orders to the door that wait; one more is dropped.
+const ORDERS_MAX: usize = 4;
+/// Between two tries to get the port back.
+const BIND_PAUSE: Duration = Duration::from_millis(20);
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 128;
+
+struct Endpoint {
+    api: Arc<Api>,
+    address: String,
+    door: Sender<Order>,
+}
+
+impl Handler for Endpoint {
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
+        log::debug!("{} {}", request.method, request.path);
+        if request.path == faults::PATH {
+            return self.switch(&request, responder);
+        }
+        let faults = &self.api.faults;
+        if faults.wants_moments() {
+            let version = self.api.lock().store.version();
+            faults.remember(Instant::now(), version);
+        }
+        if let Some(latency) = faults.time(Fault::Latency) {
+            // The fault that was asked for: the answer comes so much later.
+            thread::sleep(latency);
+        }
+        if let Some(struck) = faults::before(faults, &request) {
+            return self.strike(&struck, responder);
+        }
+        match dispatch::answer(&self.api, &request, &self.address) {
+            Answer::Log(log) => log.serve(&self.api, responder),
+            Answer::Watch(_) if wants_web_socket(&request) => {
+                self.send(&Answer::refused(&Refused::no_web_socket()), responder)
+            }
+            Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
+                let asked = request.query("resourceVersion").unwrap_or_default();
+                let message = format!("too old resource version: {asked}");
+                self.send(&Answer::refused(&Refused::expired(message)), responder)
+            }
+            Answer::Watch(watch) => watch.serve(&self.api, responder),
+            whole @ Answer::Whole { code, .. } => match faults::after(faults, &request, code) {
+                Some(struck) => self.strike(&struck, responder),
+                None if is_list(&request) => self.send_list(&request, &whole, responder),
+                None => self.send_warning(&whole, &codec::warnings(&request), responder),
+            },
+        }
+    }
+}
+
+fn wants_web_socket(request: &Request) -> bool {
+    request.header("upgrade").is_some_and(|to| to.eq_ignore_ascii_case("websocket"))
+}
+
+impl Endpoint {
+    /// Faults themselves are switched without faults.
+    fn switch(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
+        let switched = dispatch::admit(&self.api, request)
+            .and_then(|_| fault_endpoint::answer(&self.api, request));
+        let (answer, refuse) = match switched {
+            Ok((body, refuse)) => (Answer::json(200, &body), refuse),
+            Err(refused) => (Answer::refused(&refused), None),
+        };
+        let sent = self.send(&answer, responder);
+        order(&self.door, refuse);
+        sent
+    }
+
+    fn strike(&self, struck: &Struck, responder: Responder<'_>) -> io::Result<()> {
+        match struck {
+            Struck::Cut => {
+                responder.cut();
+                Ok(())
+            }
+            Struck::Refused(refused) => self.send(&Answer::refused(refused), responder),
+        }
+    }
+
+    fn send_list(
+        &self,
+        request: &Request,
+        answer: &Answer,
+        responder: Responder<'_>,
+    ) -> io::Result<()> {
+        let faults = &self.api.faults;
+        let consistent = request.query("resourceVersion").is_none_or(str::is_empty);
+        if let Some(age) = faults.time(Fault::StaleLists).filter(|_| consistent) {
+            // Read already: what changes now it does not tell.
+            thread::sleep(age);
+        }
+        let Answer::Whole { code: 200, content_type, body, .. } = answer else {
+            return self.send(answer, responder);
+        };
+        let half = body.get(..body.len() / 2).unwrap_or_default();
+        let date = time::http_date(self.api.wall());
+        let headers = [("content-type", *content_type), ("date", date.as_str())];
+        match Body::of_list(faults) {
+            Body::Whole => self.send(answer, responder),
+            Body::Truncated => responder.send(200, &headers, half),
+            Body::Cut => {
+                let mut writer = responder.stream(200, &headers)?;
+                writer.write_all(half)?;
+                // Dropped without an end: the client sees a cut connection.
+                writer.flush()
+            }
+            Body::Slow(time) => {
+                let mut writer = responder.stream(200, &headers)?;
+                for piece in body.chunks(body.len() / SLOW_PIECES as usize + 1) {
+                    writer.write_all(piece)?;
+                    writer.flush()?;
+                    thread::sleep(time / SLOW_PIECES);
+                }
+                writer.finish()
+            }
+        }
+    }
+
+    fn send(&self, answer: &Answer, responder: Responder<'_>) -> io::Result<()> {
+        self.send_warning(answer, &[], responder)
+    }
+
+    fn send_warning(
+        &self,
+        answer: &Answer,
+        warnings: &[String],
+        responder: Responder<'_>,
+    ) -> io::Result<()> {
+        let Answer::Whole { code, content_type, body, retry_after } = answer else {
+            return Ok(());
+        };
+        let date = time::http_date(self.api.wall());
+        let seconds = retry_after.map(|seconds| seconds.to_string());
+        let mut headers = vec![("content-type", *content_type), ("date", date.as_str())];
+        if let Some(seconds) = &seconds {
+            headers.push(("retry-after", seconds));
+        }
+        let warnings: Vec<String> =
+            warnings.iter().map(|text| format!("299 - {}", go_quoted(text))).collect();
+        headers.extend(warnings.iter().map(|text| ("warning", text.as_str())));
+        responder.send(*code, &headers, body)
+    }
+}
+
+fn is_list(request: &Request) -> bool {
+    let parsed = route::parse(&request.path);
+    request.method == "GET"
+        && matches!(parsed, Ok(Route::Resource(target)) if target.name.is_none())
+}
+
+/// What the door is told.
+#[derive(Debug)]
+enum Order {
+    Refuse(Duration),
+    Stop,
+}
+
+fn order(door: &Sender<Order>, refuse_ms: Option<u64>) {
+    // Where it has not looked at the last ones yet, this one is one of them.
+    if let Some(ms) = refuse_ms
+        && door.try_send(Order::Refuse(Duration::from_millis(ms))).is_err()
+    {
+        log::warn!("connections are refused already");
+    }
+}
+
+/// The running server behind a door that a fault shuts for a while.
+#[derive(Debug)]
+pub(crate) struct Door {
+    orders: Sender<Order>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    /// Shuts it for so many milliseconds.
+    pub(crate) fn refuse(&self, ms: Option<u64>) {
+        order(&self.orders, ms);
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        // An error means that the thread has ended already.
+        let _ = self.orders.send(Order::Stop);
+        if thread.join().is_err() {
+            log::error!("the embedded server's thread panicked");
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Serves the API on a bound listener.
+pub(crate) fn start(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    api: Arc<Api>,
+) -> io::Result<(Door, SocketAddr)> {
+    let address = listener.local_addr()?;
+    let (orders, receiver) = bounded(ORDERS_MAX);
+    let endpoint = Endpoint { api, address: address.to_string(), door: orders.clone() };
+    let handler: Arc<dyn Handler> = Arc::new(endpoint);
+    let desk = Desk { handler, tls };
+    let server = desk.serve(listener)?;
+    let builder = thread::Builder::new().name("dev-door".to_owned());
+    let thread = builder.spawn(move || keep_open(server, address, &desk, &receiver))?;
+    Ok((Door { orders, thread: Some(thread) }, address))
+}
+
+/// What stands behind the door, each time that it opens.
+struct Desk {
+    handler: Arc<dyn Handler>,
+    tls: Arc<ServerConfig>,
+}
+
+impl Desk {
+    fn serve(&self, listener: TcpListener) -> io::Result<Server> {
+        let limits = Limits {
+            connections_max: CONNECTIONS_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+            write_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(90),
+            header_bytes_max: HEADER_BYTES_MAX,
+            refusal: |status, why| Refused::limit(status, why, BODY_BYTES_MAX).body().to_string(),
+            ..Limits::default()
+        };
+        let listen = Listen::Tls(listener, Arc::clone(&self.tls), Plain::Served);
+        Server::start(listen, limits, "dev-api", Arc::clone(&self.handler))
+    }
+}
+
+/// Serves until it is told to stop; between two servers nobody listens, and the port stays ours.
+fn keep_open(server: Server, address: SocketAddr, desk: &Desk, orders: &Receiver<Order>) {
+    let mut open = Some(server);
+    let mut until = Instant::now();
+    loop {
+        let order = match &open {
+            Some(_) => orders.recv().unwrap_or(Order::Stop),
+            None => Order::Refuse(Duration::ZERO),
+        };
+        match order {
+            Order::Stop => return,
+            Order::Refuse(time) => until = until.max(Instant::now() + time),
+        }
+        if let Some(server) = open.take() {
+            server.stop();
+        }
+        let bound = bind(address);
+        if bound.is_err() {
+            until = until.max(Instant::now() + BIND_PAUSE);
+        }
+        if let Ok(Order::Stop) = orders.recv_deadline(until) {
+            return;
+        }
+        let opened = bound.and_then(|socket| {
+            rustix::net::listen(&socket, BACKLOG)?;
+            desk.serve(TcpListener::from(socket))
+        });
+        match opened {
+            Ok(server) => open = Some(server),
+            Err(error) => log::warn!("{address}: {error}"),
+        }
+    }
+}
+
+/// Takes the port without listening on it: connections are refused.
+fn bind(address: SocketAddr) -> io::Result<std::os::fd::OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}

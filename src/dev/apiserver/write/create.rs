@@ -1,0 +1,190 @@
+//! Owns the way of a new object: what only the server sets, admission, defaults, checks, storing.
+
+use serde_json::Value;
+
+use super::{check_media_type, check_size, refuse_invalid, set_managed, whole};
+use crate::dev::apiserver::admission;
+use crate::dev::apiserver::answer::Answer;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::options::{self, WriteOptions};
+use crate::dev::apiserver::patch::managed::{self, Writer};
+use crate::dev::apiserver::strategy;
+use crate::dev::apiserver::validate;
+use crate::dev::faults::Fault;
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::schema::status::Refused;
+use crate::dev::storage::State;
+use crate::dev::storage::object::{metadata_mut, object_mut, set_type, text_at};
+use crate::serve::Request;
+
+/// A generated name's base is cut so that name and suffix fit a label.
+const GENERATE_NAME_CHARS_MAX: usize = 58;
+
+/// A generated name that is taken is drawn again so many times.
+const GENERATE_NAME_TRIES: u32 = 8;
+
+pub(crate) fn create(
+    api: &Api,
+    request: &Request,
+    kind: Kind,
+    namespace: &str,
+) -> Result<Answer, Refused> {
+    let options = options::write(request, "CreateOptions")?;
+    check_media_type(request)?;
+    let mut value = decode::object(kind, &request.body)?;
+    if kind == Kind::Pod {
+        api.faults.strip_labels(&mut value);
+    }
+    insert(api, &mut api.lock(), (kind, namespace), value, &options, None)
+}
+
+/// Stores a new object. `managed` is who manages its fields, where that is known.
+pub(super) fn insert(
+    api: &Api,
+    state: &mut State,
+    (kind, namespace): (Kind, &str),
+    mut value: Value,
+    options: &WriteOptions,
+    managed: Option<Value>,
+) -> Result<Answer, Refused> {
+    check_namespace(&mut value, namespace)?;
+    let wants_version = !text_at(&value, "/metadata/resourceVersion").is_empty();
+    let managed = managed.unwrap_or_else(|| {
+        let writer = Writer { manager: &options.manager, now: &state.now };
+        managed::created(kind, &with_phase(kind, value.clone()), writer)
+    });
+    complete(state, kind, namespace, &mut value);
+    let name = text_at(&value, "/metadata/name").to_owned();
+    admit_namespace(state, kind, &name, namespace)?;
+    admission::mutate(state, kind, namespace, &name, &mut value)?;
+    strategy::admit(kind, &name, &mut value)?;
+    strategy::create(kind, &mut value);
+    refuse_invalid(kind, &name, &validate::create(kind, &value))?;
+    strategy::finish(state, kind, &mut value, options.dry_run)?;
+    let charges = admission::check(state, kind, None, &value, (namespace, &name))?;
+    if kind == Kind::Pod {
+        admit_quota(api, state, &name, namespace)?;
+    }
+    if wants_version {
+        let message = "resourceVersion should not be set on objects to be created";
+        return Err(Refused::internal(message));
+    }
+    if let Some(present) = state.store.get(&Key::new(kind, namespace, &name)) {
+        return Err(Refused::already_exists(kind, &name, present.deleting));
+    }
+    check_size(&value)?;
+    set_managed(&mut value, managed);
+    set_type(&mut value, kind);
+    if options.dry_run {
+        return Ok(Answer::json(201, &value));
+    }
+    let object = state.create(kind, value);
+    charges.settle(state);
+    Ok(whole(201, &object))
+}
+
+/// The phase that an object begins with is the client's, as if it had said so.
+fn with_phase(kind: Kind, mut value: Value) -> Value {
+    let phase = if kind == Kind::Namespace {
+        "Active"
+    } else if kind == Kind::PersistentVolume || kind == Kind::PersistentVolumeClaim {
+        "Pending"
+    } else {
+        return value;
+    };
+    object_mut(&mut value, "status").insert("phase".to_owned(), phase.into());
+    value
+}
+
+fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
+    match text_at(value, "/metadata/namespace") {
+        "" => {}
+        given if given == namespace => {}
+        _ => {
+            return Err(Refused::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the \
+                 request",
+            ));
+        }
+    }
+    if !namespace.is_empty() {
+        metadata_mut(value).insert("namespace".to_owned(), namespace.into());
+    }
+    Ok(())
+}
+
+/// Sets what only the server sets, whatever the client wrote there.
+fn complete(state: &mut State, kind: Kind, namespace: &str, value: &mut Value) {
+    let base = text_at(value, "/metadata/generateName").to_owned();
+    let named = !text_at(value, "/metadata/name").is_empty();
+    let uid = state.new_uid();
+    let generated = generate_name(state, kind, namespace, &base);
+    let metadata = metadata_mut(value);
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "selfLink"]
+    {
+        metadata.remove(field);
+    }
+    if !named && !base.is_empty() {
+        metadata.insert("name".to_owned(), generated.into());
+    }
+    metadata.insert("uid".to_owned(), uid.into());
+    metadata.insert("creationTimestamp".to_owned(), state.now.clone().into());
+}
+
+/// A name that begins so and is not taken, as far as a few tries find one.
+fn generate_name(state: &mut State, kind: Kind, namespace: &str, base: &str) -> String {
+    let base: String = base.chars().take(GENERATE_NAME_CHARS_MAX).collect();
+    let mut name = String::new();
+    for _ in 0..GENERATE_NAME_TRIES {
+        name = format!("{base}{}", state.new_suffix());
+        if state.store.get(&Key::new(kind, namespace, &name)).is_none() {
+            break;
+        }
+    }
+    name
+}
+
+fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Result<(), Refused> {
+    if !kind.is_namespaced() {
+        return Ok(());
+    }
+    match state.store.get(&Key::new(Kind::Namespace, "", namespace)) {
+        None => Err(Refused::not_found(Kind::Namespace, namespace)),
+        Some(object) if object.deleting => {
+            Err(Refused::namespace_terminating(kind, name, namespace))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The quota counts before the name is looked up, so that a full one hides an AlreadyExists.
+fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<(), Refused> {
+    let Some(limit) = api.faults.number(Fault::Quota) else { return Ok(()) };
+    let used = state.store.objects(Kind::Pod, namespace).filter(|pod| !pod.is_terminal()).count();
+    if u64::try_from(used).unwrap_or(u64::MAX) < limit {
+        return Ok(());
+    }
+    let detail =
+        format!("exceeded quota: dev, requested: pods=1, used: pods={used}, limited: pods={limit}");
+    Err(Refused::forbidden(Kind::Pod, name, &detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dev::testing::state;
+
+    #[test]
+    fn a_generated_name_that_is_taken_is_drawn_again() {
+        let mut state = state();
+        let rng = state.rng.clone();
+        let first = generate_name(&mut state, Kind::Pod, "n", "g-");
+        state.store.put(Kind::Pod, json!({"metadata": {"name": first, "namespace": "n"}}));
+        state.rng = rng;
+        let next = generate_name(&mut state, Kind::Pod, "n", "g-");
+        assert!(next.starts_with("g-") && next != first, "{next}");
+    }
+}

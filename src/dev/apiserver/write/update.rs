@@ -1,0 +1,227 @@
+//! Owns the way of a new version of an object: PUT, and what every update keeps of the old one.
+
+use serde_json::{Value, json};
+
+use super::create::insert;
+use super::{check_media_type, check_name, check_size, refuse_invalid, set_managed, whole};
+use crate::dev::apiserver::admission::{self, Charges};
+use crate::dev::apiserver::answer::Answer;
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::options::{self, WriteOptions};
+use crate::dev::apiserver::patch::managed::{self, Writer};
+use crate::dev::apiserver::strategy;
+use crate::dev::apiserver::validate;
+use crate::dev::schema::kind::{Key, Kind, Part};
+use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::storage::State;
+use crate::dev::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
+use crate::serve::Request;
+
+/// A new version of an object, or of a part of it.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    pub(super) value: Value,
+    pub(super) part: Part,
+    pub(super) options: &'a WriteOptions,
+    /// Who manages its fields, where that is known already.
+    pub(super) managed: Option<Value>,
+}
+
+pub(crate) fn put(api: &Api, request: &Request, key: &Key, part: Part) -> Result<Answer, Refused> {
+    let options = options::write(request, "UpdateOptions")?;
+    check_media_type(request)?;
+    let mut value = decode::object(key.kind, &request.body)?;
+    check_name(&value, key)?;
+    let mut state = api.lock();
+    let uid = text_at(&value, "/metadata/uid").to_owned();
+    let Some(old) = state.store.get(key).cloned() else {
+        if !uid.is_empty() && key.kind != Kind::Service {
+            return Err(other_uid(key, &uid, ""));
+        }
+        return match key.kind.is_created_by_update() && part == Part::Whole {
+            true => {
+                // It says nothing about an object that is not there.
+                metadata_mut(&mut value).remove("resourceVersion");
+                insert(api, &mut state, (key.kind, &key.namespace), value, &options, None)
+            }
+            false => Err(Refused::not_found(key.kind, &key.name)),
+        };
+    };
+    if !uid.is_empty() && uid != *old.uid && key.kind != Kind::Service {
+        return Err(other_uid(key, &uid, &old.uid));
+    }
+    update(&mut state, &old, Change { value, part, options: &options, managed: None })
+}
+
+fn other_uid(key: &Key, uid: &str, found: &str) -> Refused {
+    let plural = key.kind.plural();
+    let folder = if key.kind == Kind::Node { "minions" } else { plural };
+    let place = match key.namespace.as_str() {
+        "" => format!("{folder}/{}", key.name),
+        namespace => format!("{folder}/{namespace}/{}", key.name),
+    };
+    let detail = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: 0, \
+         AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: \
+         {found}"
+    );
+    Refused::conflict(plural, key.kind.group(), &key.name, &detail)
+}
+
+/// Checks and stores a new version of an object.
+pub(super) fn update(
+    state: &mut State,
+    old: &Object,
+    change: Change<'_>,
+) -> Result<Answer, Refused> {
+    let key = &old.key;
+    let Change { mut value, part, options, managed } = change;
+    check_place(old, &value)?;
+    let before = old.value();
+    let managed = managed.unwrap_or_else(|| {
+        let writer = Writer { manager: &options.manager, now: &state.now };
+        managed_after(old, &before, &value, writer)
+    });
+    metadata_mut(&mut value).remove("managedFields");
+    keep_what_is_the_servers(&before, &mut value, part);
+    if part == Part::Whole {
+        strategy::update(key.kind, &before, &mut value);
+    }
+    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, part, &before, &value))?;
+    strategy::finish(state, key.kind, &mut value, options.dry_run)?;
+    check_size(&value)?;
+    let place = (key.namespace.as_str(), key.name.as_str());
+    let charges = match part {
+        Part::Whole if !old.deleting => {
+            admission::check(state, key.kind, Some(&before), &value, place)?
+        }
+        Part::Whole | Part::Binding | Part::Eviction | Part::Log | Part::Status | Part::Token => {
+            Charges::default()
+        }
+    };
+    if value == before && managed == old.managed() {
+        return Ok(whole(200, old));
+    }
+    set_managed(&mut value, managed);
+    if options.dry_run {
+        return Ok(Answer::json(200, &value));
+    }
+    let released = old.deleting && array_at(&value, "/metadata/finalizers").is_empty();
+    let object = state.replace(key.kind, value.clone());
+    charges.settle(state);
+    // Of one that went with its last finalizer the real server shows the version it had.
+    match released && state.store.get(key).is_none() {
+        true => Ok(Answer::json(200, &value)),
+        false => Ok(whole(200, &object)),
+    }
+}
+
+/// The namespace and the version that a new version names have to be those of the old one.
+fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
+    let key = &old.key;
+    let namespace = text_at(value, "/metadata/namespace");
+    if !namespace.is_empty() && namespace != key.namespace {
+        return Err(Refused::bad_request(format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the \
+             request ({})",
+            key.namespace
+        )));
+    }
+    match text_at(value, "/metadata/resourceVersion") {
+        "" | "0" if key.kind == Kind::Service => {
+            let field = "metadata.resourceVersion";
+            let cause = Cause::invalid(field, "", "must be specified for an update");
+            let mut causes = vec![cause];
+            let uid = text_at(value, "/metadata/uid");
+            if !uid.is_empty() && uid != &*old.uid {
+                causes.push(Cause::invalid("metadata.uid", uid, "field is immutable"));
+            }
+            // It checks twice.
+            causes.extend(causes.clone());
+            // A zero is a version to it.
+            match text_at(value, "/metadata/resourceVersion").is_empty() {
+                true => Err(Refused::invalid(key.kind, &key.name, &causes)),
+                false => Ok(()),
+            }
+        }
+        "" | "0" if key.kind.needs_version() => {
+            let detail = "must be specified for an update";
+            let cause = Cause::invalid_raw("metadata.resourceVersion", &"0x0", detail);
+            let (plural, group) = (key.kind.plural(), key.kind.group());
+            Err(Refused::invalid_kind(plural, group, &key.name, &[cause]))
+        }
+        "" | "0" => Ok(()),
+        version => match version.parse::<u64>() {
+            Ok(version) if version == old.version => Ok(()),
+            Ok(_) => Err(Refused::modified(key.kind, &key.name)),
+            Err(_) => Err(Refused::internal(format!(
+                "strconv.ParseUint: parsing {version:?}: invalid syntax"
+            ))),
+        },
+    }
+}
+
+/// Who manages an object after a write. A list in the body replaces the one that was; an empty one
+/// ends it.
+fn managed_after(old: &Object, before: &Value, value: &Value, writer: Writer<'_>) -> Value {
+    let known = match value.pointer("/metadata/managedFields") {
+        None => old.managed(),
+        Some(given) => match array_at(given, "") {
+            [] => return json!([]),
+            [one] if text_at(one, "/manager").is_empty() => return json!([]),
+            given => given.into(),
+        },
+    };
+    managed::updated(old.key.kind, before, value, &known, writer)
+}
+
+/// Carries over what an update cannot change: the server's own metadata, and the other part.
+fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
+    for field in ["kind", "apiVersion"] {
+        value[field] = before[field].clone();
+    }
+    let metadata = metadata_mut(value);
+    metadata.remove("selfLink");
+    metadata.remove("generation");
+    for field in [
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+        "generation",
+    ] {
+        let Some(kept) = before.pointer(&format!("/metadata/{field}")) else { continue };
+        match field {
+            // A client that names another one is told so.
+            "uid" | "deletionGracePeriodSeconds" if metadata.contains_key(field) => {}
+            _ => {
+                metadata.insert(field.to_owned(), kept.clone());
+            }
+        }
+    }
+    let other = if part == Part::Status { "spec" } else { "status" };
+    match before.get(other) {
+        Some(kept) => value[other] = kept.clone(),
+        None => {
+            if let Some(members) = value.as_object_mut() {
+                members.remove(other);
+            }
+        }
+    }
+    if part == Part::Status {
+        complete_status(value);
+    }
+}
+
+/// `podIPs` follows `podIP`, and conditions have their moments, if only `null`.
+fn complete_status(value: &mut Value) {
+    let ip = text_at(value, "/status/podIP").to_owned();
+    let status = object_mut(value, "status");
+    if !ip.is_empty() && !status.contains_key("podIPs") {
+        status.insert("podIPs".to_owned(), json!([{ "ip": ip }]));
+    }
+}

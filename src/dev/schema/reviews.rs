@@ -1,0 +1,33 @@
+//! The kinds of the authentication and authorization reviews: they are posted and answered, and not
+//! stored.
+
+/// A kind of questions.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Review {
+    pub(crate) api_version: &'static str,
+    pub(crate) plural: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) namespaced: bool,
+}
+
+const AUTHENTICATION: &str = "authentication.k8s.io/v1";
+const AUTHORIZATION: &str = "authorization.k8s.io/v1";
+pub(crate) const LOCAL: &str = "LocalSubjectAccessReview";
+pub(crate) const RULES: &str = "SelfSubjectRulesReview";
+pub(crate) const SELF: &str = "SelfSubjectAccessReview";
+pub(crate) const SUBJECT: &str = "SubjectAccessReview";
+pub(crate) const TOKEN: &str = "TokenReview";
+
+/// In the order of their names.
+pub(crate) const REVIEWS: &[Review] = &[
+    row(AUTHORIZATION, "localsubjectaccessreviews", LOCAL),
+    row(AUTHORIZATION, "selfsubjectaccessreviews", SELF),
+    row(AUTHORIZATION, "selfsubjectrulesreviews", RULES),
+    row(AUTHORIZATION, "subjectaccessreviews", SUBJECT),
+    row(AUTHENTICATION, "tokenreviews", TOKEN),
+];
+
+const fn row(api_version: &'static str, plural: &'static str, kind: &'static str) -> Review {
+    // `l` of "local": the only ones that live in a namespace.
+    Review { api_version, plural, kind, namespaced: plural.as_bytes()[0] == b'l' }
+}

@@ -1,0 +1,67 @@
+//! Changes of a pod that the API server makes and the scheduler, the kubelet and the controllers make
+//! as well: binding and conditions.
+
+use serde_json::{Value, json};
+
+use super::State;
+use super::object::{array_at, object_mut, text_at};
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::schema::status::Refused;
+
+/// Binds a pod that is bound to no node yet.
+pub(crate) fn bind_to(state: &mut State, key: &Key, node: &str) -> Result<(), Refused> {
+    let Some(object) = state.store.get(key).cloned() else {
+        return Err(Refused::not_found(key.kind, &key.name));
+    };
+    let refuse = |detail: &str| Err(Refused::conflict("pods/binding", "", &key.name, detail));
+    if !object.node().is_empty() {
+        let name = &key.name;
+        return refuse(&format!("pod {name} is already assigned to node \"{}\"", object.node()));
+    }
+    if object.deleting {
+        return refuse(&format!("pod {} is being deleted, cannot be assigned to a host", key.name));
+    }
+    let mut value = object.value();
+    object_mut(&mut value, "spec").insert("nodeName".to_owned(), node.into());
+    let now = state.now.clone();
+    set_condition(&mut value, "PodScheduled", "True", "", "", &now);
+    state.replace(Kind::Pod, value);
+    Ok(())
+}
+
+/// Sets one condition of a pod; its moment moves only when its status does.
+pub(crate) fn set_condition(
+    pod: &mut Value,
+    name: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) {
+    let list = object_mut(pod, "status").entry("conditions").or_insert_with(|| json!([]));
+    let Some(list) = list.as_array_mut() else { return };
+    let at = list.iter().position(|condition| text_at(condition, "/type") == name);
+    let since = at
+        .and_then(|at| list.get(at))
+        .filter(|present| text_at(present, "/status") == status)
+        .and_then(|present| present.get("lastTransitionTime").cloned())
+        .unwrap_or_else(|| now.into());
+    let mut condition = json!({
+        "type": name, "status": status, "lastProbeTime": null, "lastTransitionTime": since,
+    });
+    for (field, text) in [("reason", reason), ("message", message)] {
+        if !text.is_empty() {
+            condition[field] = text.into();
+        }
+    }
+    match at {
+        Some(at) => list[at] = condition,
+        None => list.push(condition),
+    }
+}
+
+pub(crate) fn is_ready(pod: &Value) -> bool {
+    array_at(pod, "/status/conditions").iter().any(|condition| {
+        text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True"
+    })
+}
