@@ -1,5 +1,5 @@
-//! Owns the embedded cluster's certificates: an authority and a server, made anew at each start,
-//! their keys in memory only. X.509 alone: who speaks TLS with them is `serve/`'s.
+//! The certificates of the embedded cluster: a new authority and a new server certificate at each
+//! start. Their keys stay in memory.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::dev::time;
 
-/// The names by which pods and people may call the API server.
+/// The DNS names of the API server.
 const NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
@@ -26,12 +26,12 @@ const NAMES: [&str; 5] = [
 ];
 const AUTHORITY: &str = "posse-dev";
 const SERVER: &str = "posse-dev-apiserver";
-/// Clocks differ.
+/// For clients whose clock is behind.
 const VALID_BEFORE: Duration = Duration::from_secs(24 * 3600);
-/// Longer than any cluster of this kind is up.
+/// Longer than any embedded cluster runs.
 const VALID_AFTER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-// ITU-T X.690 and RFC 5280: the tags and the identifiers that are written here.
+// The tags and object identifiers of ITU-T X.690 and RFC 5280 that are used here.
 const BIT_STRING: u8 = 0x03;
 const BOOLEAN_TRUE: [u8; 3] = [0x01, 0x01, 0xFF];
 const EXPLICIT_0: u8 = 0xA0;
@@ -57,12 +57,12 @@ const SERVER_AUTH: &[u8] = &[0x2B, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 const ECDSA_SHA256: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 0x04, 0x03, 0x02];
 const EC_PUBLIC_KEY: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 0x02, 0x01];
 const P256: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 0x03, 0x01, 0x07];
-/// `digitalSignature`, and for the authority `keyCertSign` too: bits from the left, with the number
-/// of those that do not count before them.
+/// The key usage `digitalSignature`, and for the authority `keyCertSign` too. The first byte is the
+/// number of unused bits.
 const MAY_SIGN: [u8; 2] = [7, 0x80];
 const MAY_CERTIFY: [u8; 2] = [2, 0x84];
 
-/// What a cluster serves with, and what its clients trust.
+/// The server's TLS settings and the authority that its clients trust.
 #[derive(Clone, Debug)]
 pub(crate) struct Issued {
     /// The authority's certificate, PEM.
@@ -70,10 +70,8 @@ pub(crate) struct Issued {
     pub(crate) settings: Arc<ServerConfig>,
 }
 
-/// Makes an authority and with it a certificate for a server at `ip` and on loopback.
-///
-/// # Errors
-/// The system gives no randomness.
+/// Creates an authority, and a certificate for a server at `ip` and on loopback. Fails only if the
+/// system has no randomness.
 pub(crate) fn issue(ip: IpAddr, now: SystemTime) -> Result<Issued, String> {
     let random = SystemRandom::new();
     let failed = |what: &dyn std::fmt::Display| format!("no certificate: {what}");
@@ -177,18 +175,18 @@ fn name(common: &str) -> Vec<u8> {
     der(SEQUENCE, &[&der(SET, &[&der(SEQUENCE, &[&pair])])])
 }
 
-/// RFC 5280's usual way: twenty bytes of the public key's hash.
+/// The key identifier of RFC 5280, section 4.2.1.2: 20 bytes of the public key's hash.
 fn key_id(key: &EcdsaKeyPair) -> Vec<u8> {
     digest(&SHA256, key.public_key().as_ref()).as_ref().iter().take(20).copied().collect()
 }
 
-/// `YYMMDDhhmmssZ`: the digits of the usual text without its century.
+/// The ASN.1 UTCTime `YYMMDDhhmmssZ`: RFC 3339 without the century and the separators.
 fn utc_time(at: SystemTime) -> Vec<u8> {
     let digits = time::text(at).bytes().filter(u8::is_ascii_digit).skip(2).collect::<Vec<u8>>();
     der(UTC_TIME, &[&digits, b"Z"])
 }
 
-/// A tag, the length of what follows, and that. Nothing here is longer than 64 KiB.
+/// A DER value: tag, length, content. No content here is longer than 64 KiB.
 fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let [.., high, low] = content.len().to_be_bytes();
@@ -226,7 +224,7 @@ mod tests {
     use crate::dev::storage::object::text_at;
     use crate::dev::testing::{eventually, send, started};
 
-    /// A connection as `name`, which trusts what the cluster's config map says.
+    /// Connects to `name` and trusts the certificate of the cluster's config map.
     fn connect(address: SocketAddr, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
         let path = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt";
         let map = send(address, "GET", path, None).json();
@@ -259,7 +257,7 @@ mod tests {
             write!(client, "GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
                 .unwrap();
             let mut answers = String::new();
-            // The farewell is there: without it this is an error.
+            // The server sent close_notify: without it `read_to_string` returns an error.
             client.read_to_string(&mut answers).unwrap();
             assert!(answers.contains("gitVersion"), "{answers}");
             assert_eq!(answers.matches("HTTP/1.1 ").count(), 2, "{answers}");
@@ -273,11 +271,11 @@ mod tests {
         assert!(!rest.starts_with(b"HTTP"), "{rest:?}");
     }
 
-    /// A record of the handshake.
+    /// The TLS record type of a handshake.
     const HANDSHAKE: u8 = 0x16;
 
     #[test]
-    fn a_watch_ends_when_its_client_says_goodbye() {
+    fn a_watch_ends_when_its_client_sends_close_notify() {
         let (_cluster, address) = started(|options| options.simulate = true);
         let mut client = connect(address, "localhost");
         let path = "/api/v1/namespaces/default/pods?watch=true";
@@ -287,7 +285,7 @@ mod tests {
         assert_eq!(&first, b"HTTP/1.1 200");
         client.conn.send_close_notify();
         client.flush().unwrap();
-        // The connection's other half stays open: only the farewell tells.
+        // The connection's other half stays open: only close_notify ends the watch.
         let mut rest = Vec::new();
         let end = eventually("the end of the watch", || match client.sock.read_to_end(&mut rest) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,

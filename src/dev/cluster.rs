@@ -1,4 +1,5 @@
-//! Owns the life of an embedded cluster: its private folder, its kubeconfig, its threads, their end.
+//! Starts and stops an embedded cluster: its private folder, kubeconfig, API server, controllers
+//! and nodes.
 
 use std::fs;
 use std::io;
@@ -22,35 +23,37 @@ use crate::dev::kubeconfig::{self, Access};
 use crate::dev::node::{self, Node};
 use crate::dev::storage::Disabled;
 
-/// How an embedded cluster is to be.
+/// The settings of an embedded cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Loopback only: without `rbac` there are no credentials. Port 0 takes a free one.
+    /// A loopback address, because without `rbac` there are no credentials. Port 0 takes a free
+    /// port.
     pub listen: SocketAddr,
-    /// Where the kubeconfig goes; none: into the private folder.
+    /// The path of the kubeconfig; `None` puts it into the private folder.
     pub kubeconfig: Option<PathBuf>,
-    /// Namespaces to make besides those that every cluster has.
+    /// Namespaces to create in addition to those that each cluster has.
     pub namespaces: Vec<String>,
-    /// Run nothing: pods only move through their phases.
+    /// Start no processes: pods only move through their phases.
     pub simulate: bool,
-    /// How many nodes there are; with none, no pod is bound, started or reported on: clients play
-    /// the node themselves.
+    /// The number of nodes. With 0 nodes no pod is bound, started or reported on: a client has to
+    /// play the scheduler and the kubelet.
     pub nodes: u32,
-    /// From a pod's binding to the start of its containers.
+    /// The time between a pod's binding and the start of its containers.
     pub start_delay: Duration,
-    /// Kill containers that hold more memory than their limit.
+    /// Kill containers that use more memory than their limit.
     pub memory_limits: bool,
-    /// `--fault NAME=VALUE`, not yet checked.
+    /// Pairs of `--fault NAME=VALUE`, not yet checked.
     pub faults: Vec<(String, String)>,
-    /// The admission plugins that are off, as kube-apiserver names them.
+    /// The admission plugins to disable, by kube-apiserver's names.
     pub disabled_admission: Vec<String>,
-    /// Of faults and of simulated delays.
+    /// The seed for faults and for simulated delays.
     pub seed: u64,
-    /// Ask everybody who they are, and allow what the roles in the cluster allow.
+    /// Authenticate each request and authorize it by the roles in the cluster (RBAC).
     pub rbac: bool,
-    /// Where the private folder is made; none: in the system's place for temporary files.
+    /// The folder in which the private folder is created; `None`: the system's folder for temporary
+    /// files.
     pub folder: Option<PathBuf>,
-    /// The posse binary, as which containers with volumes start; none: this program itself.
+    /// The posse binary that starts containers with volumes; `None`: the running program.
     pub runner: Option<PathBuf>,
 }
 
@@ -77,15 +80,15 @@ impl Default for Options {
 /// Why an embedded cluster did not start.
 #[derive(Debug)]
 pub enum DevError {
-    /// `--fault`, in words.
+    /// A `--fault` is wrong; the text says how.
     Fault(String),
-    /// Something about a file or a folder.
+    /// A file or a folder could not be created or written.
     File(PathBuf, io::Error),
-    /// The address could not be listened on.
+    /// The server could not listen on the address.
     Listen(SocketAddr, io::Error),
     /// The address is not on loopback.
     NotLoopback(SocketAddr),
-    /// The system gave no thread.
+    /// A thread could not be started.
     Thread(io::Error),
 }
 
@@ -97,8 +100,8 @@ impl std::fmt::Display for DevError {
             Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::NotLoopback(address) => write!(
                 f,
-                "cannot listen on {address}: the embedded cluster asks for no credentials, so it \
-                 listens on loopback only, such as 127.0.0.1:0"
+                "cannot listen on {address}: the embedded cluster has no credentials, so it listens \
+                 on loopback addresses only, such as 127.0.0.1:0"
             ),
             Self::Thread(error) => write!(f, "cannot start the embedded cluster: {error}"),
         }
@@ -114,7 +117,7 @@ impl std::error::Error for DevError {
     }
 }
 
-/// A running embedded cluster. Dropped without `stop`, it is stopped all the same.
+/// A running embedded cluster. Dropping it stops it too.
 #[derive(Debug)]
 pub struct Cluster {
     url: String,
@@ -124,14 +127,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the API server and the node.
+    /// Starts the API server, the controllers and the nodes.
     ///
-    /// Pods run in the folder that this process was started in, so that relative paths in their
-    /// commands mean what they mean to the user; they inherit PATH and HOME and nothing else.
-    ///
-    /// # Errors
-    /// A wrong fault, an address that is not on loopback or is taken, a folder or a file that
-    /// cannot be written, no thread.
+    /// Pods run in the current folder of this process, so that relative paths in their commands
+    /// mean what they mean to the user. They inherit PATH and HOME and nothing else.
     pub fn start(options: Options) -> Result<Self, DevError> {
         let faults = Faults::parse(&options.faults).map_err(DevError::Fault)?;
         if !options.listen.ip().is_loopback() {
@@ -141,7 +140,8 @@ impl Cluster {
             .map_err(|error| DevError::Listen(options.listen, error))?;
         let folder = private_folder(options.folder.as_deref(), &listener)?;
         Self::start_in(&folder, listener, options, faults).inspect_err(|_| {
-            // Half a cluster leaves nothing behind; the first error is the one to tell.
+            // A cluster that failed to start leaves nothing behind. The first error is the one to
+            // report.
             let _ = fs::remove_dir_all(&folder);
         })
     }
@@ -182,7 +182,8 @@ impl Cluster {
                 state.ensure_namespace(namespace);
             }
         }
-        // In this order: a server that is dropped stops, a node has to be told.
+        // The order matters: dropping the server stops it, but dropping the node does not stop the
+        // node.
         let (door, _) =
             server::start(listener, issued.settings, Arc::clone(&api)).map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api), folder.join("volumes"))
@@ -210,21 +211,19 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The file that clients reach this cluster with.
-    #[must_use]
+    /// The path of the kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// `http://127.0.0.1:PORT`; `https:` with roles, since clients tell nobody their tokens in
-    /// plain text. The server itself understands both.
-    #[must_use]
+    /// `http://127.0.0.1:PORT`, or `https:` with RBAC, because clients do not send tokens in plain
+    /// text. The server itself accepts both.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Ends all pods' processes (a signal, their grace, another signal), then the server, and
-    /// removes the private folder.
+    /// Stops all pods' processes (SIGTERM, a grace period, SIGKILL), then the server, and removes
+    /// the private folder.
     pub fn stop(mut self) {
         self.end();
     }
@@ -243,7 +242,7 @@ impl Cluster {
         }
         door.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
-            log::warn!("{}: {error}", self.folder.display());
+            log::warn!("cannot remove the cluster's folder {}: {error}", self.folder.display());
         }
     }
 }
@@ -254,7 +253,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Gives the API server what it is asked for with.
+/// Sets the API server's URL, kubeconfig, runner and administrator token.
 fn dress(
     api: &mut Api,
     listener: &TcpListener,
@@ -279,7 +278,7 @@ fn dress(
     Ok(())
 }
 
-/// Makes the private folder: one that was not there before, for this user alone.
+/// Creates the private folder: it must be new, and only this user may read it.
 fn private_folder(place: Option<&Path>, listener: &TcpListener) -> Result<PathBuf, DevError> {
     const TRIES_MAX: u32 = 16;
     let place = place.map_or_else(std::env::temp_dir, Path::to_owned);

@@ -1,4 +1,4 @@
-//! Owns the kubeconfigs that the embedded cluster writes: its owner's, and those of pods.
+//! Writes kubeconfig files, for the user and for pods.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,19 +8,19 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// How the file's reader reaches the server.
+/// How the reader of the file reaches the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access<'a> {
     pub(crate) url: &'a str,
-    /// The authority that the server's certificate is checked with, PEM.
+    /// The authority of the server's certificate, PEM.
     pub(crate) authority: &'a str,
     pub(crate) namespace: &'a str,
-    /// None where nobody is asked who they are.
+    /// `None` if the server does not authenticate.
     pub(crate) token: Option<&'a str>,
 }
 
-/// Writes a kubeconfig, whole or not at all: whoever waits for the file reads it the moment it is
-/// there.
+/// Writes a kubeconfig atomically: a process that waits for the file may read it as soon as it
+/// exists.
 pub(crate) fn write(path: &Path, access: &Access<'_>) -> io::Result<()> {
     let Access { url, authority, namespace, token } = access;
     let authority = STANDARD.encode(authority);

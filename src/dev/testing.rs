@@ -1,4 +1,4 @@
-//! A plain HTTP client for the tests of this room, and what they wait with.
+//! A plain HTTP client and helpers for the tests of the embedded cluster.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,13 +17,13 @@ use super::{Cluster, Options};
 use crate::clock::Clock;
 use crate::core::model::rng::Rng;
 
-/// One whole answer.
+/// A complete answer.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: String,
-    /// False where the connection was cut before the answer's end.
+    /// False if the connection was cut before the end of the answer.
     pub(super) whole: bool,
 }
 
@@ -37,7 +37,7 @@ impl Reply {
     }
 }
 
-/// Sends one request on a connection of its own.
+/// Sends one request on its own connection.
 pub(super) fn send(
     address: SocketAddr,
     method: &str,
@@ -83,7 +83,7 @@ fn read_reply(reader: &mut impl BufRead) -> Reply {
     reply
 }
 
-/// False where the last chunk never came.
+/// False if the last chunk is missing.
 fn read_chunks(reader: &mut impl BufRead, bytes: &mut Vec<u8>) -> bool {
     loop {
         let head = line(reader);
@@ -96,7 +96,7 @@ fn read_chunks(reader: &mut impl BufRead, bytes: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Asks again and again until there is an answer; panics when it takes too long.
+/// Calls `ask` until it returns a value; panics after 20 s.
 #[track_caller]
 pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -109,12 +109,12 @@ pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
     }
 }
 
-/// A server that nobody calls.
+/// An API server without clients.
 pub(super) fn api() -> Api {
     Api::new(Clock::start(), Faults::default(), 1, "/nonexistent".into(), "PEM".to_owned())
 }
 
-/// A state with nothing in it.
+/// An empty state.
 pub(super) fn state() -> State {
     State {
         store: Store::new(1000),
@@ -128,7 +128,7 @@ pub(super) fn state() -> State {
     }
 }
 
-/// Starts a cluster, its options changed as wanted, and tells its address.
+/// Starts a cluster with changed options; also returns its address.
 pub(super) fn started(change: impl FnOnce(&mut Options)) -> (Cluster, SocketAddr) {
     let mut options = Options::default();
     change(&mut options);

@@ -1,4 +1,4 @@
-//! Tries whole clusters over their sockets: real processes, faults, watches, garbage collection.
+//! Tests of whole clusters over their sockets: real processes, faults, watches, garbage collection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -31,7 +31,7 @@ fn with_fault(name: &str, value: &str) -> Fixture {
     })
 }
 
-/// In the script `$$` stands for `$`, as in every command of a pod.
+/// In the script `$$` stands for `$`, as in each command of a pod.
 fn pod(name: &str, script: &str) -> Value {
     json!({
         "metadata": { "name": name },
@@ -104,7 +104,7 @@ fn is_alive(pid: &str) -> bool {
 }
 
 #[test]
-fn a_pod_runs_its_command_and_tells_how_it_ended() {
+fn a_pod_runs_its_command_and_reports_its_exit() {
     let fixture = start(|_| {});
     let mut spec = pod("a", "echo \"$0 $IP $HOSTNAME ${USER-none}\"; pwd; exit 3");
     let container = &mut spec["spec"]["containers"][0];
@@ -127,7 +127,7 @@ fn a_pod_runs_its_command_and_tells_how_it_ended() {
     fixture.created(&pod("b", "true"));
     let ended = fixture.in_phase("b", "Succeeded");
     assert_eq!(terminated(&ended)["reason"], "Completed");
-    // Ended pods go at once.
+    // Ended pods are deleted at once.
     assert_eq!(fixture.delete(&format!("{PODS}/a")).status, 200);
     assert_eq!(fixture.get(&format!("{PODS}/a")).status, 404);
 }
@@ -170,13 +170,13 @@ fn restarts_follow_the_policy() {
         (waits && status["restartCount"] == 1).then_some(status)
     });
     assert_eq!(status["lastState"]["terminated"]["exitCode"], 1);
-    // Nothing of it runs, so its end needs no grace.
+    // No process of the pod runs, so that its deletion needs no grace period.
     fixture.delete(&format!("{PODS}/a"));
     fixture.gone("a");
 }
 
 #[test]
-fn a_deleted_pod_gets_its_grace_and_no_more() {
+fn a_deleted_pod_gets_no_more_than_its_grace_period() {
     let fixture = start(|_| {});
     fixture.created(&pod(
         "kind",
@@ -193,7 +193,7 @@ fn a_deleted_pod_gets_its_grace_and_no_more() {
     fixture.gone("kind");
     fixture.gone("deaf");
     assert!(!pids.iter().any(|pid| is_alive(pid)));
-    // The last words: how each ended, before it went.
+    // The last state of each pod before it was removed.
     let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=1&resourceVersion={version}"));
     let mut ends = Vec::new();
     for line in watch.body.lines() {
@@ -219,7 +219,7 @@ fn a_deleted_pod_gets_its_grace_and_no_more() {
 }
 
 #[test]
-fn a_process_killed_by_hand_shows_as_137_and_takes_its_group_along() {
+fn a_killed_process_is_reported_as_137_and_its_process_group_is_killed() {
     let fixture = start(|_| {});
     fixture.created(&pod("a", "sleep 300 & echo $$$$ $!; wait"));
     let line = fixture.log_line("a");
@@ -232,7 +232,7 @@ fn a_process_killed_by_hand_shows_as_137_and_takes_its_group_along() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn a_container_that_cannot_start_reports_the_reason() {
     let fixture = start(|_| {});
     let mut spec = pod("unknown", "true");
     spec["spec"]["containers"][0]["command"] = json!(["no-such-program"]);
@@ -258,7 +258,7 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
-fn nobody_outlives_the_cluster() {
+fn no_process_outlives_the_cluster() {
     let fixture = start(|_| {});
     let folder = fixture.cluster.kubeconfig().parent().expect("a folder").to_owned();
     fixture.created(&pod("a", "echo $$$$; exec sleep 300"));
@@ -269,7 +269,7 @@ fn nobody_outlives_the_cluster() {
 }
 
 #[test]
-fn dependents_go_with_their_last_owner() {
+fn dependents_are_deleted_with_their_last_owner() {
     let fixture = start(|options| options.simulate = true);
     let owner = fixture.created(&pod("owner", "true"));
     let owned = |name: &str, uid: &Value| {
@@ -289,7 +289,7 @@ fn dependents_go_with_their_last_owner() {
 }
 
 #[test]
-fn a_deleted_namespace_is_emptied_and_goes() {
+fn a_deleted_namespace_is_emptied_and_removed() {
     let fixture = start(|options| {
         options.simulate = true;
         options.namespaces.push("extra".to_owned());
@@ -305,7 +305,7 @@ fn a_deleted_namespace_is_emptied_and_goes() {
 }
 
 #[test]
-fn the_quota_speaks_as_the_real_one() {
+fn a_full_quota_answers_like_the_real_server() {
     let fixture = with_fault("quota", "2");
     fixture.created(&pod("a", "true"));
     fixture.created(&pod("b", "true"));
@@ -336,7 +336,7 @@ fn creates_fail_before_and_after_the_commit() {
 }
 
 #[test]
-fn a_watch_by_web_socket_is_sent_away_at_once() {
+fn a_web_socket_watch_is_refused_at_once() {
     let fixture = start(|options| options.simulate = true);
     let mut stream = TcpStream::connect(fixture.address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
@@ -376,7 +376,7 @@ fn old_versions_and_pages_expire() {
     let token = answer["metadata"]["continue"].as_str().expect("a way to go on");
     let next = fixture.get(&format!("{PODS}?limit=1&continue={token}"));
     assert_eq!(next.json()["items"][0]["metadata"]["name"], "p10");
-    // A watch learns it in an event; its answer is 200 all the same.
+    // A watch reports this in an event; the status of its answer is 200.
     let watch = fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=5&resourceVersion=2"));
     let event = watch.json();
     assert_eq!((watch.status, watch.whole), (200, true));
@@ -386,7 +386,7 @@ fn old_versions_and_pages_expire() {
 }
 
 #[test]
-fn pages_are_of_one_version_whatever_happens_between() {
+fn all_pages_of_a_list_have_one_version() {
     let fixture = start(|options| options.simulate = true);
     for name in ["a", "b", "c", "d"] {
         fixture.created(&pod(name, "true"));
@@ -409,11 +409,11 @@ fn pages_are_of_one_version_whatever_happens_between() {
 }
 
 #[test]
-fn a_watch_tells_who_enters_and_leaves_its_selection_and_ends_with_a_bookmark() {
+fn a_watch_reports_pods_that_enter_and_leave_its_selection_and_ends_with_a_bookmark() {
     let fixture = start(|options| options.nodes = 0);
     let mut labelled = pod("a", "true");
     labelled["metadata"]["labels"] = json!({ "on": "no" });
-    // Nobody schedules it: only the patches below change it.
+    // No scheduler of that name exists: only the patches below change the pod.
     labelled["spec"]["schedulerName"] = json!("nobody");
     let first = fixture.created(&labelled);
     let version = first["metadata"]["resourceVersion"].as_str().expect("a version");
@@ -461,7 +461,7 @@ fn many_simulated_pods_run_on_all_nodes() {
 }
 
 #[test]
-fn mistakes_are_told_at_the_start() {
+fn wrong_options_are_reported_at_the_start() {
     for (change, words) in [
         (
             (|options: &mut Options| options.faults.push(("no".to_owned(), "1".to_owned())))
@@ -479,7 +479,7 @@ fn mistakes_are_told_at_the_start() {
 }
 
 #[test]
-fn a_watch_may_begin_with_all_there_is_and_say_where_that_ends() {
+fn a_watch_may_begin_with_all_objects_and_marks_their_end() {
     let fixture = start(|options| options.simulate = true);
     let maps = "/api/v1/namespaces/default/configmaps";
     let map = |name: &str| json!({ "metadata": { "name": name } }).to_string();
@@ -512,7 +512,7 @@ fn a_watch_may_begin_with_all_there_is_and_say_where_that_ends() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_where_the_real_server_does() {
+fn an_object_that_is_too_large_is_refused_like_by_the_real_server() {
     let fixture = start(|options| options.simulate = true);
     let create = |n: usize| {
         let mut pod = pod("large", "true");

@@ -13,7 +13,7 @@ use crate::dev::storage::object::text_at;
 
 const JSON: &str = "application/json";
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Log(Log),
@@ -77,7 +77,7 @@ impl Answer {
     }
 }
 
-/// A `Status` that says that all went well.
+/// A `Status` of success.
 pub(crate) fn success(code: u16) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,

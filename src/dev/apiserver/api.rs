@@ -1,5 +1,5 @@
-//! Owns the verbs: a request in, an answer out. Knows no socket; holds the lock only while it looks
-//! at or changes the state.
+//! What all parts of the API server share: the state behind its lock, the clock, the faults, and
+//! the server's settings.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,23 +21,23 @@ use crate::dev::storage::store::{Store, WATCH_HISTORY_EVENTS};
 use crate::dev::storage::{Disabled, State};
 use crate::dev::time;
 
-/// The API server without its sockets.
+/// The shared part of the API server.
 #[derive(Debug)]
 pub(crate) struct Api {
     state: Mutex<State>,
     pub(crate) clock: Clock,
     pub(crate) faults: Injector,
-    /// Where the node writes the containers' output.
+    /// The folder of the container logs.
     pub(crate) logs: PathBuf,
-    /// What clients call: `http://127.0.0.1:PORT`, `https:` where they have to say who they are.
+    /// The server's URL: `http://127.0.0.1:PORT`, or `https:` if clients authenticate.
     pub(crate) url: String,
-    /// The file that clients reach this server with.
+    /// The path of the kubeconfig.
     pub(crate) kubeconfig: PathBuf,
-    /// This program, as which containers with volumes start.
+    /// The program that starts containers with volumes.
     pub(crate) runner: PathBuf,
     pub(crate) tokens: Tokens,
     pub(crate) followers: Followers,
-    /// The owner's bearer token; none where nobody is asked who they are.
+    /// The bearer token of the administrator; `None` if clients do not authenticate.
     pub(crate) admin_token: Option<String>,
 }
 
@@ -49,8 +49,8 @@ impl Api {
         logs: PathBuf,
         authority: String,
     ) -> Self {
-        // Faults follow from the seed alone. Uids must not: a second cluster of the same seed is
-        // another cluster, and its pods are other pods.
+        // The seed determines the faults but not the uids: a second cluster with the same seed must
+        // not have the same uids.
         let since_epoch =
             clock.wall(clock.now()).duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let salt = u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or_default();
@@ -87,14 +87,14 @@ impl Api {
         }
     }
 
-    /// The wall time as the server has it: a fault may have moved its clock.
+    /// The server's wall time; a fault may shift it.
     pub(crate) fn wall(&self) -> SystemTime {
         wall(self.clock, &self.faults)
     }
 
-    /// The state, at the time of this call.
+    /// Locks the state and sets its time.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere is a bug that the panic itself reports; the maps are whole.
+        // The panic of another thread was reported, and the maps are still consistent.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.now = time::text(self.wall());
         state
@@ -104,7 +104,7 @@ impl Api {
         self.lock().store.subscribe(kind)
     }
 
-    /// Changes the object of that key and uid, where it is still there.
+    /// Changes the object of that key and uid; false if it no longer exists.
     pub(crate) fn edit(&self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) -> bool {
         let mut state = self.lock();
         let Some(object) = state.store.get(key).filter(|object| &*object.uid == uid) else {

@@ -1,5 +1,5 @@
-//! Owns what the server fills into an object as it reads it, new or changed: the defaults of its
-//! fields. Takes an object in its canonical form; checks nothing, knows no other object.
+//! The default values of fields. They are set when an object is read, new or changed, after its
+//! conversion to the canonical form.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,8 @@ use crate::dev::schema::{self, Shape, Type, base64};
 use crate::dev::storage::object::{array_at, metadata_mut, object_mut, text_at};
 use crate::wire::quantity::Quantity;
 
-/// What stands in for a field of a type that is absent, or empty where that is the same.
+/// Type, field, default. The default replaces an absent value, and an empty value if the field does
+/// not distinguish the two.
 const ROWS: &[(&str, &str, &str)] = &[
     ("ConfigMapVolumeSource", "defaultMode", "420"),
     ("Container", "terminationMessagePath", r#""/dev/termination-log""#),
@@ -47,10 +48,11 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("ServiceSpec", "type", r#""ClusterIP""#),
 ];
 
-/// Fills in a whole object.
+/// Sets all defaults of an object.
 pub(crate) fn fill(kind: Kind, value: &mut Value) {
     if kind == Kind::Job {
-        // Before the row for what is absent: neither given means one of each.
+        // Before the table's default of `parallelism`: a job without both fields has one
+        // completion.
         let spec = object_mut(value, "spec");
         if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
             spec.insert("completions".to_owned(), 1.into());
@@ -104,7 +106,7 @@ fn fill_shaped(shape: &Shape, value: &mut Value) {
         (Shape::List(item), Value::Array(items)) => {
             items.iter_mut().for_each(|value| fill_shaped(item, value));
         }
-        // Lists of amounts are rounded, lone amounts are not.
+        // Quantities in a map are rounded up, single quantities are not.
         (Shape::Map(item), Value::Object(members)) if **item == Shape::Quantity => {
             for amount in members.values_mut() {
                 if let Some(quantity) = Quantity::of(amount) {
@@ -117,7 +119,7 @@ fn fill_shaped(shape: &Shape, value: &mut Value) {
 }
 
 fn container(fields: &mut Map<String, Value>) {
-    // Another kind of it needs a feature that is off.
+    // Other values need the feature gate ProcMountType, which is off.
     if let Some(mount) = fields.get_mut("securityContext").and_then(|c| c.get_mut("procMount")) {
         *mount = "Default".into();
     }
@@ -129,19 +131,19 @@ fn container(fields: &mut Map<String, Value>) {
 
 fn pull_policy(image: &str) -> &'static str {
     let odd = |c: char| c.is_whitespace() || c == '@';
-    // What is no image's name has no tag either.
+    // A text that is not an image name has no tag.
     if image.is_empty() || image.contains(odd) {
         return "IfNotPresent";
     }
-    // A colon before the last slash belongs to the registry's port.
+    // A colon before the last slash separates the registry's port.
     match image.rsplit('/').next().unwrap_or_default().split_once(':') {
         None | Some((_, "latest")) => "Always",
         Some(_) => "IfNotPresent",
     }
 }
 
-/// On the host's network a port is the host's port, too; `serviceAccount` is an old name;
-/// ephemeral containers need a feature that is off.
+/// With the host's network each port is also the host's port. `serviceAccount` is the old name of
+/// `serviceAccountName`. Ephemeral containers need a feature gate that is off.
 fn pod_spec(spec: &mut Map<String, Value>) {
     spec.remove("ephemeralContainers");
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
@@ -190,7 +192,7 @@ fn node(node: &mut Value) {
     copy(node, "status", "capacity", |all| ("allocatable", all.clone()));
 }
 
-/// Of pods, not of templates: a limit without a request is the request too.
+/// For pods but not for templates: a limit without a request is also the request.
 fn pod(pod: &mut Value) {
     let spec = object_mut(pod, "spec");
     spec.entry("enableServiceLinks").or_insert(true.into());
@@ -201,7 +203,7 @@ fn pod(pod: &mut Value) {
     }
 }
 
-/// Adds to one list of amounts what only the other has.
+/// Copies the quantities that the target list lacks.
 fn copy_absent(of: &mut Value, from: &str, to: &str) {
     let Some(Value::Object(amounts)) = of.get(from).cloned() else { return };
     let target = object_mut(of, to);
@@ -210,7 +212,8 @@ fn copy_absent(of: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// A container's limits are its maxima, its requests its limits and then its minima.
+/// The default limit of a container is its maximum, and the default request is its default limit or
+/// else its minimum.
 fn limit(limit: &mut Value) {
     if text_at(limit, "/type") == "Container" {
         for (from, to) in
@@ -227,7 +230,7 @@ pub(crate) fn take_labels_of_template(job: &mut Value) {
     }
 }
 
-/// `stringData` is only a way to write `data`.
+/// `stringData` is moved into `data`, in base64.
 fn encode_texts(secret: &mut Value) {
     let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|s| s.remove("stringData"))
     else {
@@ -264,7 +267,7 @@ fn service(spec: &mut Map<String, Value>) {
     }
 }
 
-/// What the scheduler and the kubelet make of a pod's amounts.
+/// The QoS class that follows from a pod's requests and limits.
 pub(crate) fn quality_of_service(pod: &Value) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;
@@ -295,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_default_has_its_field() {
+    fn every_default_belongs_to_a_field() {
         for (name, field, default) in ROWS {
             let of = schema::named(name).expect(name);
             assert!(of.field(field).is_some(), "{name}.{field}");

@@ -1,4 +1,4 @@
-//! Owns the documents that tell clients what there is: groups, resources, version.
+//! The discovery documents: groups, resources and the server's version.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::dev::schema::reviews::REVIEWS;
 /// The kinds that `kubectl get all` shows.
 const ALL: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::Service];
 
-/// True where there is a document under a path.
+/// True if a document exists at the path.
 pub(crate) fn has(path: &str) -> bool {
     document(path, "").is_some()
 }
 
-/// The paths that lead somewhere.
+/// The served paths.
 pub(crate) fn paths() -> Value {
     let mut paths: BTreeSet<String> = health::paths().collect();
     for api_version in versions() {
@@ -28,7 +28,7 @@ pub(crate) fn paths() -> Value {
     json!({ "paths": paths })
 }
 
-/// The document under a path.
+/// The document at a path.
 pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {
@@ -61,7 +61,7 @@ pub(crate) fn is_group(name: &str) -> bool {
     groups().contains(name)
 }
 
-/// The machine's architecture as Kubernetes names it.
+/// The machine's architecture by Kubernetes' names.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -70,7 +70,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// The version of the API that is imitated; clients read major and minor.
+/// The API version that the embedded cluster follows; clients read major and minor.
 fn version() -> Value {
     json!({
         "major": "1",
@@ -85,7 +85,7 @@ fn version() -> Value {
     })
 }
 
-/// The versions of all groups but the core one, the preferred ones of a group first.
+/// The versions of all groups except the core group; the preferred version of a group comes first.
 fn versions() -> BTreeSet<&'static str> {
     let stored = Kind::all().flat_map(schema::versions).filter(|version| version.contains('/'));
     stored.chain(REVIEWS.iter().map(|review| review.api_version)).collect()
@@ -108,12 +108,12 @@ fn group(name: &str) -> Value {
     json!({ "name": name, "versions": versions, "preferredVersion": versions.first() })
 }
 
-/// The resources of a version, by name; none where there is none.
+/// The resources of a version in the order of their names; `None` if the version is unknown.
 fn resources(api_version: &str) -> Option<Value> {
     let served = |kind: &Kind| schema::versions(*kind).any(|version| version == api_version);
     let stored = Kind::all().filter(served).flat_map(|kind| {
         let whole = [(kind.plural().to_owned(), resource(kind))];
-        // Subresources are those of the core type, whatever group shows it, too.
+        // The subresources are the same in each group that serves the kind.
         whole.into_iter().chain(parts(kind))
     });
     let reviews = REVIEWS.iter().filter(|review| review.api_version == api_version).map(|review| {
@@ -129,7 +129,7 @@ fn resources(api_version: &str) -> Option<Value> {
     let mut list = json!({
         "kind": "APIResourceList", "groupVersion": api_version, "resources": resources,
     });
-    // The real server tells its own version everywhere but here.
+    // kube-apiserver omits `apiVersion` in the core group's list.
     if api_version != "v1" {
         list["apiVersion"] = "v1".into();
     }
@@ -157,7 +157,7 @@ fn parts(kind: Kind) -> impl Iterator<Item = (String, Value)> {
         let name = format!("{}/{}", kind.plural(), part.word());
         let body = part.body().unwrap_or_else(|| kind.name());
         let mut entry = entry(&name, body, kind.is_namespaced(), verbs);
-        // A body of another group than the resource's is named with it.
+        // An entry names the group of the posted body if it is not the resource's group.
         let group = match part {
             Part::Eviction => "policy",
             Part::Token => "authentication.k8s.io",

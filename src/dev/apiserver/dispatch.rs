@@ -66,7 +66,7 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Refus
     }
 }
 
-/// Who asks, where that one may.
+/// Authenticates and authorizes a request; returns its user.
 pub(crate) fn admit(api: &Api, request: &Request) -> Result<User, Refused> {
     let user = authn::authenticate(api, request)?;
     match api.admin_token {
@@ -93,7 +93,7 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Ref
                 retry_after: None,
             },
         }),
-        // A create over all namespaces would not know where to.
+        // A create needs a namespace if the kind is namespaced.
         ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {
             allowed("create")?;
             write::create(api, request, kind, &target.namespace)
@@ -161,7 +161,7 @@ fn delete_collection(api: &Api, request: &Request, target: &Target) -> Result<An
         .cloned()
         .collect();
     for object in &chosen {
-        // One that went with another of them is gone already, which is what was asked.
+        // The deletion of another object may have removed this one already.
         match state.delete(&object.key, &options) {
             Ok(_) => {}
             Err(refused) if refused.code == 404 => {}

@@ -1,4 +1,4 @@
-//! Owns evictions: a delete of a pod that its disruption budget has to allow.
+//! Evictions: pod deletes that need the permission of a PodDisruptionBudget.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, R
         let message = "name in URL does not match name in Eviction object";
         return Err(Refused::bad_request(message));
     }
-    // The options of the delete are those in the body; a dry run may also stand in the query.
+    // The delete options are in the body; dryRun may also be in the query.
     let mut inner = Request::default();
     inner.query.clone_from(&request.query);
     if let Some(options) = body.get("deleteOptions").filter(|options| options.is_object()) {
@@ -52,7 +52,7 @@ pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, R
     Ok(Answer::json(201, &success(201)))
 }
 
-/// The budget as it is after this eviction, where it counts.
+/// The budget as it is after this eviction; `None` if the eviction does not count.
 fn ask_budget(state: &State, pod: &Object, value: &Value) -> Result<Option<Value>, Refused> {
     let budgets = state.store.objects(Kind::PodDisruptionBudget, &pod.key.namespace);
     let mut budgets = budgets.map(|budget| budget.value()).filter(|budget| covers(budget, pod));
@@ -67,7 +67,7 @@ fn ask_budget(state: &State, pod: &Object, value: &Value) -> Result<Option<Value
         number.unwrap_or_default()
     };
     let (desired, healthy) = (number("desiredHealthy"), number("currentHealthy"));
-    // One that is not ready is no loss while there are enough others.
+    // An unready pod may go if enough other pods are healthy.
     if !is_ready(value) && healthy >= desired && desired > 0 {
         return Ok(None);
     }
@@ -91,7 +91,7 @@ fn ask_budget(state: &State, pod: &Object, value: &Value) -> Result<Option<Value
     Ok(Some(budget))
 }
 
-/// Tells the pod why it goes, then deletes it.
+/// Sets the pod's condition DisruptionTarget and deletes the pod.
 fn delete(
     state: &mut State,
     pod: &Object,
@@ -104,12 +104,12 @@ fn delete(
         set_condition(&mut value, "DisruptionTarget", "True", reason, message, &now);
         state.replace(Kind::Pod, value);
     }
-    // Which version is meant was checked before the condition made another one.
+    // The precondition on the version was checked before the condition created a new version.
     state.delete(&pod.key, &DeleteOptions { version: None, ..options }).map(drop)
 }
 
-/// True where the budget's selector means the pod. One without a selector means none; an empty one
-/// means all, as it does since `policy/v1`.
+/// True if the budget's selector selects the pod. A budget without a selector selects none; an
+/// empty selector selects all (`policy/v1`).
 pub(crate) fn covers(budget: &Value, pod: &Object) -> bool {
     let selector = budget.pointer("/spec/selector").and_then(LabelSelector::of_object);
     selector.is_some_and(|selector| selector.matches(|name| pod.label(name)))

@@ -1,5 +1,4 @@
-//! Owns `/posse/faults`: what is in force and what is known, asked for and changed while the
-//! cluster runs.
+//! The endpoint `/posse/faults`: shows and changes the faults while the cluster runs.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +9,8 @@ use crate::dev::schema::status::Refused;
 use crate::dev::storage::store::{Unavailable, WATCH_HISTORY_EVENTS};
 use crate::serve::Request;
 
-/// Acts on a request to `PATH`: what is then in force, and for how long to refuse connections.
+/// Handles a request to `faults::PATH`. Returns the body, and the milliseconds for which
+/// connections are to be refused.
 pub(crate) fn answer(api: &Api, request: &Request) -> Result<(Value, Option<u64>), Refused> {
     let given = || {
         serde_json::from_slice::<Map<String, Value>>(&request.body).map_err(|error| {
@@ -35,7 +35,7 @@ pub(crate) fn answer(api: &Api, request: &Request) -> Result<(Value, Option<u64>
     Ok((shown(api), refuse))
 }
 
-/// Puts faults in force; how long to refuse connections from now on.
+/// Sets the faults. Returns the milliseconds for which connections are to be refused from now on.
 pub(crate) fn apply(api: &Api, mut faults: Faults) -> Result<Option<u64>, String> {
     let mut state = api.lock();
     check_nodes(&faults, |name| {
@@ -55,7 +55,7 @@ pub(crate) fn apply(api: &Api, mut faults: Faults) -> Result<Option<u64>, String
     let refuse = faults.number(Fault::Refuse);
     faults.remove_once();
     api.faults.replace(faults);
-    // Whoever waits looks again: a watch may have fallen silent, a node may be lost.
+    // All subscribers have to look again: a watch may have to fall silent, a node may be lost.
     state.store.wake_all();
     Ok(refuse)
 }

@@ -1,9 +1,9 @@
-//! Owns the paths that tell whether the server is well. Where it answers at all, it is.
+//! The health endpoints `/healthz`, `/livez` and `/readyz`. A server that answers is healthy.
 
 use crate::serve::Request;
 
 const PATHS: [&str; 3] = ["healthz", "livez", "readyz"];
-/// In the order of `?verbose`; each has a path of its own.
+/// The checks in the order of `?verbose`; each has its own path.
 const CHECKS: [&str; 3] = ["ping", "log", "etcd"];
 
 /// True for `/livez`, `/livez/ping` and the like.
@@ -18,7 +18,7 @@ pub(crate) fn paths() -> impl Iterator<Item = String> {
     })
 }
 
-/// What is answered under one of the paths.
+/// The body for a health path.
 pub(crate) fn text(request: &Request) -> Vec<u8> {
     let path = request.path.trim_start_matches('/');
     if request.query("verbose").is_none() || !PATHS.contains(&path) {

@@ -1,5 +1,5 @@
-//! Owns the files of the containers' output: where they lie, their lines and length, and how
-//! `pods/log` reads them back, to the end or as long as the container runs.
+//! The subresource `pods/log`: finds the container's log file and streams it, to its end or as long
+//! as the container runs.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,24 +21,24 @@ use crate::dev::storage::object::{Object, array_at, text_at};
 use crate::dev::time;
 use crate::serve::{Request, Responder};
 
-/// Read and sent at a time.
+/// The bytes to read and send at a time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// How long a gone client stays unseen.
+/// How often a stream checks that its client is still connected.
 const CLIENT_CHECK_EVERY: Duration = Duration::from_millis(500);
 
-/// A log that was asked for.
+/// A requested log.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
     follow: bool,
     timestamps: bool,
-    /// In the form of the lines' moments.
+    /// In the form of the lines' timestamps.
     since: Option<String>,
     tail: Option<usize>,
     limit: Option<usize>,
 }
 
-/// Reads `GET pods/NAME/log`; none where the pod is on no node yet.
+/// Handles `GET pods/NAME/log`; `None` if the pod is not bound to a node.
 pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<Log>, Refused> {
     let options = options(api, request, key)?;
     let object = {
@@ -64,7 +64,7 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<L
     Ok(Some(Log { path, ..options }))
 }
 
-/// Whatever is said of a flag sets it, but for these two.
+/// Go's conversion: each value but these two is true.
 fn flag(request: &Request, name: &str) -> bool {
     request.query(name).is_some_and(|text| !matches!(text, "false" | "0"))
 }
@@ -123,8 +123,8 @@ fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, Refused> {
     })
 }
 
-/// The file of the container that is meant; the error says, in a kubelet's words, what it is
-/// instead of running.
+/// The log file of the container. The error says, in the kubelet's words, which state the container
+/// has instead.
 fn written(
     api: &Api,
     object: &Object,
@@ -155,13 +155,13 @@ fn written(
             reason => format!("waiting to start: {reason}"),
         });
     };
-    // The id ends with the number of the start.
+    // The container id ends with the restart count.
     let restart = id.rsplit('/').next().and_then(|restart| restart.parse().ok());
     let restart = restart.ok_or("terminated")?;
     Ok(file(&pod_folder(&api.logs, &object.key, &object.uid), container, restart))
 }
 
-/// The container that is meant: the only one where none is named.
+/// The container that the request names, or the only one of the pod.
 fn container(pod: &Value, name: &str, asked: &str) -> Result<String, Refused> {
     let names = |list: &str| -> Vec<String> {
         let names = array_at(pod, list).iter();
@@ -181,20 +181,20 @@ fn container(pod: &Value, name: &str, asked: &str) -> Result<String, Refused> {
     }
 }
 
-/// Where in a log's file a reader stands.
+/// A position in a log file.
 struct Reader<'a> {
     log: &'a Log,
-    /// None: nothing was ever written.
+    /// `None` if the container wrote nothing.
     file: Option<File>,
     position: u64,
-    /// Bytes that may still be told.
+    /// The bytes that may still be sent (`limitBytes`).
     left: usize,
 }
 
 impl Log {
-    /// Tells the log, and with `follow` what is still to come of it.
+    /// Sends the log; with `follow` also what is written later.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
-        // Asked for before the file is read: nothing in between can be missed.
+        // Subscribed before the file is read, so that no write is missed.
         let mut tokens = match self.follow {
             true => api.followers.follow(&self.path),
             false => None,
@@ -224,7 +224,7 @@ impl<'a> Reader<'a> {
     fn open(log: &'a Log) -> io::Result<Self> {
         let file = match File::open(&log.path) {
             Ok(file) => Some(file),
-            // A simulated container, or one that could not be started, wrote nothing.
+            // A simulated container, or one that failed to start, has no log file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// What comes next; none where there is nothing now.
+    /// The next part of the log; `None` if there is nothing new.
     fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             let Some(file) = &mut self.file else { return Ok(None) };
@@ -247,7 +247,7 @@ impl<'a> Reader<'a> {
             let mut bytes = vec![0; CHUNK_BYTES];
             file.seek(SeekFrom::Start(self.position))?;
             let n = file.read(&mut bytes)?;
-            // Lines are written whole, but a chunk may end within one.
+            // Lines are written whole, but a chunk may end within a line.
             let end = bytes.iter().take(n).rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             if end == 0 {
                 if !self.is_set_aside()? {
@@ -265,7 +265,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// True where the file has become too long and a new one has taken its place.
+    /// True if the file was rotated.
     fn is_set_aside(&self) -> io::Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
         match std::fs::metadata(&self.log.path) {
@@ -282,7 +282,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let Some(text) = shown(line, self.log.timestamps) else { continue };
-            // With its moment, but without the mark between that and the text.
+            // With the timestamp, but without the `F` or `P` after it.
             let (head, text) = match self.log.timestamps {
                 true => text.split_at_checked(PREFIX_BYTES - 2).unwrap_or((text, &[])),
                 false => (&[][..], text),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn long_logs_are_begun_anew_and_readers_go_along() {
+    fn rotated_logs_are_followed() {
         let folder = std::env::temp_dir().join(format!("posse-dev-log-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let path = file(&folder, "c", 0);
@@ -348,7 +348,7 @@ mod tests {
         write(5);
         assert_eq!(numbers(&all(&mut reader)), (9..14).collect::<Vec<_>>());
         assert_eq!(last_words(&path), "x".repeat(LAST_BYTES));
-        // Whoever begins to read now reads the new file alone.
+        // A new reader reads only the new file.
         let mut late = Reader::open(&log).expect("it is there");
         assert_eq!(numbers(&all(&mut late)).first(), Some(&10));
         std::fs::remove_dir_all(&folder).expect("it is there");

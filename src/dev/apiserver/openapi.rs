@@ -1,5 +1,5 @@
-//! Owns the OpenAPI document: the types of the schema, and of the paths those whose parameters
-//! clients look for. In JSON, and in the protobuf that kubectl reads.
+//! The OpenAPI document `/openapi/v2`, in JSON and in protobuf: all types, but only the paths whose
+//! parameters clients look up.
 
 use serde_json::{Map, Value, json};
 
@@ -9,14 +9,15 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::schema::{self, Field, List, Shape, Type};
 use crate::serve::Request;
 
-/// As clients ask for it; the second is the name that a mime type may have.
+/// The media types of the protobuf document; the second is its form without the characters that
+/// MIME forbids.
 const PROTOBUF: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
 ];
 const BYTES: &str = "application/octet-stream";
 const GVK: &str = "x-kubernetes-group-version-kind";
-/// What a patch may be asked with; clients look here whether the server knows a parameter.
+/// The query parameters of a patch; clients look here whether the server supports one.
 const PATCH_PARAMETERS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
 
 /// Answers a request for the document.
@@ -141,7 +142,7 @@ fn shape(of: &Shape) -> Value {
     }
 }
 
-/// The document in protobuf, by the numbers of gnostic's `OpenAPIv2.proto`.
+/// The document in protobuf, with the field numbers of gnostic's `OpenAPIv2.proto`.
 fn encoded(document: &Value) -> Message {
     let info = Message::default()
         .text(1, text(&document["info"], "title"))
@@ -160,7 +161,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A message whose only field is a list of names with values.
+/// A message whose only field is a list of named values.
 fn named(members: &Value, tag: u32, encode: impl Fn(&Value) -> Message) -> Message {
     let members = members.as_object().into_iter().flatten();
     members.fold(Message::default(), |message, (name, value)| {
@@ -207,7 +208,7 @@ fn encoded_schema(schema: &Value) -> Message {
     extensions(message, schema, 31)
 }
 
-/// What begins with `x-`, as YAML, which JSON is.
+/// The `x-` extensions as YAML, of which JSON is a subset.
 fn extensions(message: Message, of: &Value, tag: u32) -> Message {
     let members = of.as_object().into_iter().flatten();
     members.filter(|(name, _)| name.starts_with("x-")).fold(message, |message, (name, value)| {
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_holds_every_kind_and_all_that_it_refers_to() {
+    fn the_document_has_every_kind_and_all_referenced_types() {
         let document = document();
         let text = document.to_string();
         for part in text.split("\"#/definitions/").skip(1) {

@@ -1,5 +1,4 @@
-//! Owns the query parameters and bodies that steer a request: what to list, how to watch, how to
-//! delete, whether it is a dry run. Mistakes are answered in the real server's words.
+//! Parses the query parameters and option bodies of requests, with kube-apiserver's errors.
 
 use std::time::Duration;
 
@@ -18,18 +17,18 @@ use crate::dev::storage::deletion::{DeleteOptions, Propagation};
 use crate::dev::storage::object::{Object, array_at};
 use crate::serve::Request;
 
-/// Which version of a list is wanted.
+/// The version of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
-    /// What is there now.
+    /// The newest version.
     Now,
     /// Exactly this version.
     Exact(u64),
-    /// This one or a newer one; 0 is any.
+    /// This version or a newer one; 0 is any version.
     NotOlderThan(u64),
 }
 
-/// What a list or a watch asks for.
+/// The options of a list or a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListOptions {
     pub(crate) labels: LabelSelector,
@@ -40,17 +39,17 @@ pub(crate) struct ListOptions {
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
     pub(crate) timeout: Option<Duration>,
-    /// Whether a watch begins with all that is there; none leaves it to the version.
+    /// `sendInitialEvents`; if absent, the version decides.
     pub(crate) initial_events: Option<bool>,
     pub(crate) form: Form,
 }
 
-/// Where a list goes on.
+/// A continue token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
-    /// None goes on with what is there now.
+    /// `None` continues with the newest version.
     pub(crate) version: Option<u64>,
-    /// The last name of the page before; with its namespace where the list is over all of them.
+    /// The last name of the page before, with its namespace if the list is over all namespaces.
     pub(crate) after: String,
 }
 
@@ -68,7 +67,7 @@ impl Page {
             Err(Refused::bad_request(message))
         };
         let refuse = || refuse_with("");
-        // The last character may carry bits that nobody uses; Go does not mind.
+        // Go ignores unused bits of the last character.
         let lenient = GeneralPurpose::new(
             &URL_SAFE,
             GeneralPurposeConfig::new()
@@ -115,7 +114,7 @@ impl ListOptions {
             _ if watch => None,
             token => Some(Page::parse(token)?),
         };
-        // An empty version is none; 0 is let through, as the real server does.
+        // An empty version is none; the real server also accepts 0.
         if page.is_some() && version.is_some_and(|version| version > 0) {
             let message = "specifying resource version is not allowed when using continue";
             return Err(Refused::bad_request(message));
@@ -124,7 +123,7 @@ impl ListOptions {
         let at = match (text("resourceVersionMatch"), version) {
             (_, None) => At::Now,
             ("Exact", Some(version)) => At::Exact(version),
-            // The old rule: a limited list of a version means exactly that version.
+            // The legacy rule: a list with a limit and a version means exactly that version.
             ("", Some(version)) if limit > 0 && version > 0 && !watch => At::Exact(version),
             (_, Some(version)) => At::NotOlderThan(version),
         };
@@ -145,7 +144,7 @@ impl ListOptions {
         })
     }
 
-    /// The same for one object by its name. A selector may only say the same.
+    /// Restricts the options to one object; a field selector may name only this object.
     pub(crate) fn narrow(&mut self, name: &str) -> Result<(), Refused> {
         let names = |term: &&FieldTerm| term.field == "metadata.name" && term.equal;
         if self.fields.terms.iter().filter(names).any(|term| term.value != name) {
@@ -160,7 +159,7 @@ impl ListOptions {
         Ok(())
     }
 
-    /// True where nothing is selected, so that the server knows how many remain.
+    /// True if the list has no selector, so that the server knows `remainingItemCount`.
     pub(crate) fn selects_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
@@ -171,8 +170,8 @@ impl ListOptions {
     }
 }
 
-/// The fields that may be selected by besides `metadata.name` and `metadata.namespace`, of kinds
-/// that have some. They refuse others in few words.
+/// The selectable fields besides `metadata.name` and `metadata.namespace`. Kinds without a row have
+/// another error message.
 const SELECTABLE: [(Kind, &[&str]); 6] = [
     (
         Kind::Event,
@@ -239,7 +238,7 @@ fn check_match<'a>(
     let mut causes = Vec::new();
     let mut forbid = |detail: &str| causes.push(Cause::forbidden(FIELD, detail));
     if initial_events && watch {
-        // As the servers have it that know of it.
+        // As in servers that support `sendInitialEvents`.
         if rule != NOT_OLDER {
             forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
         }
@@ -270,7 +269,7 @@ fn check_match<'a>(
     }
 }
 
-/// Reads a `resourceVersion`; empty is none.
+/// Parses a `resourceVersion`; `None` if empty.
 pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, Refused> {
     match text {
         "" => Ok(None),
@@ -284,7 +283,7 @@ pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, Refused> {
     }
 }
 
-/// Reads a whole number in a query; empty is none.
+/// Parses an integer of a query; `None` if empty.
 pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, Refused> {
     match text {
         "" => Ok(None),
@@ -295,22 +294,22 @@ pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, Refused> {
     }
 }
 
-/// Anything but a clear no is a yes, as Go's conversion has it.
+/// Go's conversion: each value but `0` and `false` is true.
 fn is_true(text: &str) -> bool {
     !(text == "0" || text.eq_ignore_ascii_case("false"))
 }
 
-/// What a create, an update or a patch asks for.
+/// The options of a create, an update or a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
-    /// An apply takes what others manage.
+    /// An apply takes over fields of other managers.
     pub(crate) force: bool,
-    /// By what name the written fields are known.
+    /// The field manager.
     pub(crate) manager: String,
 }
 
-/// Who applies has to say who it is; who does not apply cannot force anything.
+/// An apply requires a field manager; other patches must not set `force`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Applies {
     No,
@@ -319,12 +318,12 @@ pub(crate) enum Applies {
 
 const MANAGER_BYTES_MAX: usize = 128;
 
-/// Reads the options of a create or an update.
+/// Parses the options of a create or an update.
 pub(crate) fn write(request: &Request, options: &str) -> Result<WriteOptions, Refused> {
     write_options(request, options, Vec::new())
 }
 
-/// Reads the options of a patch.
+/// Parses the options of a patch.
 pub(crate) fn patch(request: &Request, applies: Applies) -> Result<WriteOptions, Refused> {
     let manager = request.query("fieldManager").unwrap_or_default();
     let causes = match applies {
@@ -372,7 +371,7 @@ fn write_options(
     Ok(WriteOptions { dry_run: !values.is_empty(), force, manager })
 }
 
-/// The program that a `User-Agent` names first.
+/// The first product of a `User-Agent`.
 fn agent(header: &str) -> String {
     let word = header.split('/').next().unwrap_or_default();
     let mut agent: String = word.chars().filter(|c| !c.is_control()).collect();
@@ -389,7 +388,7 @@ fn check_dry_run(values: &[&str]) -> Option<Cause> {
     Some(Cause::not_supported_raw("dryRun", &shown, &["All"]))
 }
 
-/// Reads the options of a delete: the body where there is one, else the query.
+/// Parses the options of a delete: the body if there is one, else the query.
 pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
     let given = match request.body.is_empty() {
         true => query_options(request)?,
@@ -430,7 +429,7 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
     })
 }
 
-/// The options of a query as a body would have them.
+/// The options of the query in the form of a body.
 fn query_options(request: &Request) -> Result<Value, Refused> {
     let mut given = json!({});
     for (name, text) in &request.query {
@@ -448,7 +447,7 @@ fn query_options(request: &Request) -> Result<Value, Refused> {
     Ok(given)
 }
 
-/// What is to become of those who name the object as their owner.
+/// The propagation policy.
 fn propagation(given: &Value) -> Result<Option<Propagation>, Cause> {
     const FIELD: &str = "propagationPolicy";
     let policy = given.get(FIELD).and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! Owns get, list and the choice between list and watch: versions, pages, selection.
+//! The verbs get and list, and the choice between list and watch.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,7 +64,7 @@ fn check_reached(state: &State, version: u64) -> Result<(), Refused> {
 }
 
 fn list(api: &Api, kind: Kind, namespace: &str, options: &ListOptions) -> Result<Vec<u8>, Refused> {
-    // The lock is held for the choice only: ten thousand objects take a while to be put together.
+    // The lock is held for the selection only: writing ten thousand objects takes a while.
     let (now, (version, all)) = {
         let state = api.lock();
         (state.now.clone(), snapshot(api, &state, kind, namespace, options)?)
@@ -102,12 +102,13 @@ fn list(api: &Api, kind: Kind, namespace: &str, options: &ListOptions) -> Result
     Ok(shaped.unwrap_or_else(|| list_body(kind, &metadata, &chosen)))
 }
 
-/// Keys are ordered by namespace, then name; a slash must not sort among letters.
+/// Splits a position into namespace and name. Keys are ordered by namespace, then by name; as one
+/// text the slash would sort among the letters.
 fn order(position: &str) -> (&str, &str) {
     position.split_once('/').unwrap_or(("", position))
 }
 
-/// The version that a list is of, and everything in it.
+/// The version of the list and all its objects.
 fn snapshot(
     api: &Api,
     state: &State,
@@ -143,7 +144,7 @@ fn snapshot(
     }
 }
 
-/// What a list says besides its items.
+/// The metadata of a list.
 pub(crate) fn list_metadata(
     version: u64,
     token: Option<&str>,
@@ -159,7 +160,7 @@ pub(crate) fn list_metadata(
     metadata
 }
 
-/// A list's body, put together from the texts of its items.
+/// The body of a list, from the JSON texts of its items.
 pub(crate) fn list_body(kind: Kind, metadata: &Value, items: &[Arc<Object>]) -> Vec<u8> {
     let head = format!(
         r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,

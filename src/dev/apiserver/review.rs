@@ -1,4 +1,4 @@
-//! Owns the reviews: questions about rights and tokens that are posted, answered and stored nowhere.
+//! Answers reviews: SubjectAccessReview, SelfSubjectRulesReview, TokenReview and their relatives.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::dev::schema::status::{Cause, Refused, go_quoted};
 use crate::dev::storage::object::{array_at, object_mut, text_at};
 use crate::serve::Request;
 
-/// Answers a question that `user` asks.
+/// Answers a review that `user` posts.
 pub(crate) fn answer(
     api: &Api,
     request: &Request,
@@ -129,7 +129,7 @@ fn mistakes(review: &Review, value: &Value) -> Vec<Cause> {
     causes
 }
 
-/// What a user may do in a namespace.
+/// The rules that apply to a user in a namespace.
 fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, Refused> {
     let namespace = text_at(value, "/spec/namespace");
     if namespace.is_empty() {
@@ -152,7 +152,7 @@ fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, Refused> {
     Ok(json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false }))
 }
 
-/// Who a token is of.
+/// The user of a token.
 fn token(api: &Api, value: &Value) -> Result<Value, Refused> {
     let token = text_at(value, "/spec/token");
     if token.is_empty() {

@@ -1,4 +1,4 @@
-//! Owns the paths: which resource, object or document a request means. Does not act on it.
+//! Parses paths: which resource, object or document a request addresses.
 
 use percent_encoding::percent_decode_str;
 
@@ -9,33 +9,33 @@ use crate::dev::schema::kind::{Key, Kind, Part};
 use crate::dev::schema::reviews::{REVIEWS, Review};
 use crate::dev::schema::status::Refused;
 
-/// What a path means.
+/// What a path addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// A document that never changes: discovery, version.
+    /// A static document: discovery, version.
     Document,
     Health,
     OpenApi,
-    /// A question that is posted, and stored nowhere.
+    /// A review and its namespace.
     Review(&'static Review, String),
     /// An API group that is not served.
     NoGroup,
-    /// A path that is nobody's.
+    /// An unknown path.
     Nowhere,
     Resource(Target),
 }
 
-/// A collection, or an object in it, or a part of that object.
+/// A collection, an object or a subresource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) kind: Kind,
-    /// Of the objects that the client sends and gets.
+    /// The version of the request's path.
     pub(crate) api_version: &'static str,
-    /// Empty for cluster-wide resources, and for lists over all namespaces.
+    /// Empty for cluster-wide resources and for lists over all namespaces.
     pub(crate) namespace: String,
     pub(crate) name: Option<String>,
     pub(crate) part: Part,
-    /// The old `/watch/` paths.
+    /// The deprecated `/watch/` paths.
     pub(crate) watch: bool,
 }
 
@@ -45,7 +45,7 @@ impl Target {
     }
 }
 
-/// Reads a path. The error is the server's answer.
+/// Parses a path.
 pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
     let decoded: Option<Vec<String>> = path
         .split('/')

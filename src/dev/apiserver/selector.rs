@@ -1,5 +1,4 @@
-//! Owns label and field selectors: their syntax, the server's words about mistakes in it, and the
-//! match. Sees labels and fields only.
+//! Label and field selectors: parsing with the server's errors, and matching.
 
 use serde_json::Value;
 
@@ -7,7 +6,7 @@ use crate::dev::schema::names;
 use crate::dev::schema::status::Refused;
 use crate::dev::storage::object::{array_at, text_at};
 
-/// A label selector: all requirements have to hold.
+/// A label selector; all requirements must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -29,7 +28,7 @@ enum Operator {
     NotIn(Vec<String>),
 }
 
-/// The terms of a field selector: field, value, and whether they have to be equal.
+/// The terms of a field selector: field, value, and whether they must be equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FieldSelector {
     pub(crate) terms: Vec<FieldTerm>,
@@ -43,13 +42,13 @@ pub(crate) struct FieldTerm {
 }
 
 impl LabelSelector {
-    /// Reads `a=b,c in (d,e),!f`.
+    /// Parses `a=b,c in (d,e),!f`.
     pub(crate) fn parse(text: &str) -> Result<Self, Refused> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
         parser.selector().map_err(Refused::bad_request)
     }
 
-    /// Reads `matchLabels` and `matchExpressions`; none where an operator is unknown.
+    /// Reads `matchLabels` and `matchExpressions`; `None` if an operator is unknown.
     pub(crate) fn of_object(selector: &Value) -> Option<Self> {
         let mut requirements = Vec::new();
         let labels = selector.get("matchLabels").and_then(Value::as_object);
@@ -77,7 +76,7 @@ impl LabelSelector {
         self.requirements.is_empty()
     }
 
-    /// `label` finds a label's value by its key.
+    /// `label` looks up a label's value by its key.
     pub(crate) fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements.iter().all(|requirement| {
             let value = label(&requirement.key);
@@ -170,7 +169,7 @@ impl Parser {
         if *self.peek() == Token::End {
             return Ok(LabelSelector { requirements });
         }
-        // Each round takes a token, so the text's length bounds them.
+        // Each round takes a token, so that the length of the text bounds the loop.
         loop {
             match self.peek() {
                 Token::Word(_) | Token::Symbol("!") => requirements.push(self.requirement()?),
@@ -234,7 +233,7 @@ impl Parser {
             Token::Symbol("<") => Ok(Operator::LessThan(self.bound(key)?)),
             Token::Word(word) if word == "in" => Ok(Operator::In(self.values(key)?)),
             Token::Word(word) if word == "notin" => Ok(Operator::NotIn(self.values(key)?)),
-            // The missing quote is the real server's.
+            // The quote is missing in the real server's message too.
             token @ (Token::End | Token::Symbol(_) | Token::Word(_)) => Err(unparsable(&format!(
                 "found '{}', expected: '=', '!=', '==', 'in', notin'",
                 token.text()
@@ -242,7 +241,7 @@ impl Parser {
         }
     }
 
-    /// One value after `=`; nothing there means the empty value.
+    /// One value after `=`; the value may be empty.
     fn value(&mut self, key: &str) -> Result<String, String> {
         let value = match self.peek() {
             Token::Word(word) => word.clone(),
@@ -301,7 +300,7 @@ fn unparsable(detail: &str) -> String {
 }
 
 impl FieldSelector {
-    /// Reads `a=b,c!=d`. Which fields there are is the caller's to check.
+    /// Parses `a=b,c!=d`. The caller checks which fields exist.
     pub(crate) fn parse(text: &str) -> Result<Self, Refused> {
         let mut terms = Vec::new();
         for term in text.split(',').filter(|term| !term.is_empty()) {
@@ -331,7 +330,7 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// `field` finds a field's value; absent ones are empty.
+    /// `field` looks up a field's value; absent fields are empty.
     pub(crate) fn matches(&self, field: impl Fn(&str) -> String) -> bool {
         self.terms.iter().all(|term| (field(&term.field) == term.value) == term.equal)
     }

@@ -1,5 +1,5 @@
-//! Owns the API server's sockets: requests to the verbs, answers and watches back, and the door
-//! that can be shut for a while. Decides nothing but the faults that lie in the transport.
+//! The HTTP side of the API server: sends answers, watches and logs, injects the faults of the
+//! transport, and closes the port while connections are refused.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -22,19 +22,20 @@ use crate::dev::schema::status::{Refused, go_quoted};
 use crate::dev::time;
 use crate::serve::{Handler, Limits, Listen, Plain, Request, Responder, Server};
 
-/// Watches hold a connection each; 32 writers and a few watches for a dozen of clients.
+/// Each watch holds a connection. Enough for a dozen clients with 32 writers and a few watches
+/// each.
 const CONNECTIONS_MAX: usize = 512;
-/// The real server's limit for a request's body.
+/// kube-apiserver's limit.
 const BODY_BYTES_MAX: usize = 3 << 20;
-/// Go's limit, which is the real server's: selectors may be long.
+/// The default of Go's HTTP server, which kube-apiserver uses: selectors may be long.
 const HEADER_BYTES_MAX: usize = 1 << 20;
-/// A slow body comes in so many pieces.
+/// The number of pieces of a slow body.
 const SLOW_PIECES: u32 = 20;
-/// Orders to the door that wait; one more is dropped.
+/// The queue of the thread that holds the port; more orders are dropped.
 const ORDERS_MAX: usize = 4;
-/// Between two tries to get the port back.
+/// The pause between two attempts to bind the port again.
 const BIND_PAUSE: Duration = Duration::from_millis(20);
-/// Connections that the kernel keeps until they are accepted.
+/// The kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 128;
 
 struct Endpoint {
@@ -55,7 +56,7 @@ impl Handler for Endpoint {
             faults.remember(Instant::now(), version);
         }
         if let Some(latency) = faults.time(Fault::Latency) {
-            // The fault that was asked for: the answer comes so much later.
+            // The fault `latency`.
             thread::sleep(latency);
         }
         if let Some(struck) = faults::before(faults, &request) {
@@ -86,7 +87,7 @@ fn wants_web_socket(request: &Request) -> bool {
 }
 
 impl Endpoint {
-    /// Faults themselves are switched without faults.
+    /// Handles `/posse/faults`; faults do not apply to it.
     fn switch(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
         let switched = dispatch::admit(&self.api, request)
             .and_then(|_| fault_endpoint::answer(&self.api, request));
@@ -118,7 +119,7 @@ impl Endpoint {
         let faults = &self.api.faults;
         let consistent = request.query("resourceVersion").is_none_or(str::is_empty);
         if let Some(age) = faults.time(Fault::StaleLists).filter(|_| consistent) {
-            // Read already: what changes now it does not tell.
+            // The list was read before the pause, so that it is stale.
             thread::sleep(age);
         }
         let Answer::Whole { code: 200, content_type, body, .. } = answer else {
@@ -133,7 +134,7 @@ impl Endpoint {
             Body::Cut => {
                 let mut writer = responder.stream(200, &headers)?;
                 writer.write_all(half)?;
-                // Dropped without an end: the client sees a cut connection.
+                // Dropped without the last chunk: the client sees a cut connection.
                 writer.flush()
             }
             Body::Slow(time) => {
@@ -180,7 +181,7 @@ fn is_list(request: &Request) -> bool {
         && matches!(parsed, Ok(Route::Resource(target)) if target.name.is_none())
 }
 
-/// What the door is told.
+/// An order to the thread that holds the port.
 #[derive(Debug)]
 enum Order {
     Refuse(Duration),
@@ -188,15 +189,15 @@ enum Order {
 }
 
 fn order(door: &Sender<Order>, refuse_ms: Option<u64>) {
-    // Where it has not looked at the last ones yet, this one is one of them.
+    // The queue is full of the same orders.
     if let Some(ms) = refuse_ms
         && door.try_send(Order::Refuse(Duration::from_millis(ms))).is_err()
     {
-        log::warn!("connections are refused already");
+        log::warn!("connections are already refused; the new order is dropped");
     }
 }
 
-/// The running server behind a door that a fault shuts for a while.
+/// The running server. A fault can close its port for a while.
 #[derive(Debug)]
 pub(crate) struct Door {
     orders: Sender<Order>,
@@ -204,7 +205,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Shuts it for so many milliseconds.
+    /// Refuses connections for this many milliseconds.
     pub(crate) fn refuse(&self, ms: Option<u64>) {
         order(&self.orders, ms);
     }
@@ -218,7 +219,7 @@ impl Door {
         // An error means that the thread has ended already.
         let _ = self.orders.send(Order::Stop);
         if thread.join().is_err() {
-            log::error!("the embedded server's thread panicked");
+            log::error!("the embedded API server's thread panicked");
         }
     }
 }
@@ -246,7 +247,7 @@ pub(crate) fn start(
     Ok((Door { orders, thread: Some(thread) }, address))
 }
 
-/// What stands behind the door, each time that it opens.
+/// Starts the server again each time that the port is opened.
 struct Desk {
     handler: Arc<dyn Handler>,
     tls: Arc<ServerConfig>,
@@ -268,7 +269,8 @@ impl Desk {
     }
 }
 
-/// Serves until it is told to stop; between two servers nobody listens, and the port stays ours.
+/// Serves until `Stop`. While connections are refused the port stays bound, so that no other
+/// process takes it.
 fn keep_open(server: Server, address: SocketAddr, desk: &Desk, orders: &Receiver<Order>) {
     let mut open = Some(server);
     let mut until = Instant::now();
@@ -297,12 +299,12 @@ fn keep_open(server: Server, address: SocketAddr, desk: &Desk, orders: &Receiver
         });
         match opened {
             Ok(server) => open = Some(server),
-            Err(error) => log::warn!("{address}: {error}"),
+            Err(error) => log::warn!("cannot listen on {address} again, will retry: {error}"),
         }
     }
 }
 
-/// Takes the port without listening on it: connections are refused.
+/// Binds the port without listening on it, so that connections are refused.
 fn bind(address: SocketAddr) -> io::Result<std::os::fd::OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = rustix::net::SocketFlags::CLOEXEC;

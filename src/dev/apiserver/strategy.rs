@@ -1,5 +1,5 @@
-//! Owns what the server does to an object before it checks and stores it, kind by kind: what a
-//! client cannot set is reset, what follows from other fields is derived, addresses are given out.
+//! What Kubernetes calls PrepareForCreate and PrepareForUpdate: resets fields that clients cannot
+//! set, derives fields from others, and allocates service addresses.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use crate::dev::schema::status::{Cause, Refused};
 use crate::dev::storage::State;
 use crate::dev::storage::object::{array_at, metadata_mut, object_mut, text_at};
 
-/// Services get addresses 10.0.0.1 to .254, as a server's default range allows.
+/// Services get the addresses 10.0.0.1 to 10.0.0.254, as with the real server's default range.
 const SERVICE_ADDRESSES: &str = "10.0.0.";
 const SERVICE_ADDRESSES_MAX: u32 = 254;
 const NODE_PORTS: std::ops::RangeInclusive<u64> = 30_000..=32_767;
 
-/// What plugins that look at nothing else put on a new object.
+/// The admission plugins that look at the new object only.
 pub(crate) fn admit(kind: Kind, name: &str, value: &mut Value) -> Result<(), Refused> {
     if kind == Kind::Pod {
         priority(name, value)?;
@@ -70,7 +70,8 @@ fn runtime_class(name: &str, pod: &Value) -> Result<(), Refused> {
     Err(Refused::forbidden(Kind::Pod, name, &detail))
 }
 
-/// Not-ready and unreachable nodes are tolerated for five minutes where nothing else is said.
+/// The plugin DefaultTolerationSeconds: pods tolerate not-ready and unreachable nodes for five
+/// minutes by default.
 fn tolerations(spec: &mut Map<String, Value>) {
     const SECONDS: i64 = 300;
     let list = spec.entry("tolerations").or_insert_with(|| json!([]));
@@ -91,7 +92,7 @@ fn tolerations(spec: &mut Map<String, Value>) {
     }
 }
 
-/// A new node is not ready yet.
+/// The plugin TaintNodesByCondition: a new node is not ready.
 fn taint(spec: &mut Map<String, Value>) {
     const KEY: &str = "node.kubernetes.io/not-ready";
     let taints = spec.entry("taints").or_insert_with(|| json!([]));
@@ -145,7 +146,7 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
     }
 }
 
-/// A claim is filled from another claim or a snapshot.
+/// A claim's data source can be another claim or a snapshot.
 fn drop_unknown_source(spec: &mut Map<String, Value>) {
     let source = spec.get("dataSource").unwrap_or(&Value::Null);
     let known = match (text_at(source, "/apiGroup"), text_at(source, "/kind")) {
@@ -181,14 +182,15 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
     }
 }
 
-/// Unless its owner does so by hand, a job selects its pods by its own uid.
+/// A job selects its pods by its own uid unless `manualSelector` is set.
 fn select_by_uid(job: &mut Value) {
     if job.pointer("/spec/manualSelector") == Some(&Value::Bool(true)) {
         return;
     }
     let uid = job["metadata"]["uid"].clone();
     let name = job["metadata"]["name"].clone();
-    // Labels that a job has from its template stay those of its template.
+    // A job without labels shares those of its template: in Go both are one map, so that labels
+    // added to the template appear on the job too.
     let own = job["metadata"].get("labels").cloned();
     let shared = own.is_some() && own.as_ref() == job.pointer("/spec/template/metadata/labels");
     let spec = object_mut(job, "spec");
@@ -206,7 +208,7 @@ fn select_by_uid(job: &mut Value) {
     }
 }
 
-/// Of the secrets that an account names only the names are kept.
+/// Keeps only the names of a service account's secrets.
 fn secret_names(account: &mut Value) {
     let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
     for secret in secrets.into_iter().flatten() {
@@ -217,9 +219,9 @@ fn secret_names(account: &mut Value) {
     }
 }
 
-/// `clusterIP` and `clusterIPs` say the same; a client that knows only the first is helped.
+/// `clusterIP` is the first of `clusterIPs`; clients that know only one of them get the other.
 fn service_addresses(old: Option<&Map<String, Value>>, new: &mut Map<String, Value>) {
-    // One address a service: there is one range.
+    // One address per service: there is one range.
     for field in ["ipFamilies", "ipFamilyPolicy", "topologyKeys", "allocateLoadBalancerNodePorts"] {
         new.remove(field);
     }
@@ -256,7 +258,8 @@ fn uses_node_ports(spec: &Map<String, Value>) -> bool {
     matches!(kind, "LoadBalancer" | "NodePort")
 }
 
-/// A client that leaves out the node ports keeps those it had; without a use for them they go.
+/// A client that omits the node ports keeps the allocated ones. They are released if the service no
+/// longer needs them.
 fn keep_node_ports(old: &Map<String, Value>, new: &mut Map<String, Value>) {
     let of_port: Vec<Value> =
         old.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -278,7 +281,7 @@ fn keep_node_ports(old: &Map<String, Value>, new: &mut Map<String, Value>) {
     }
 }
 
-/// Gives an object that was found good what nobody checks: a job labels, a service addresses.
+/// What follows validation: a job gets its labels, a service its addresses.
 pub(crate) fn finish(
     state: &State,
     kind: Kind,
@@ -293,7 +296,7 @@ pub(crate) fn finish(
     Ok(())
 }
 
-/// Gives a service the addresses and ports that it needs.
+/// Allocates the addresses and node ports of a service.
 fn allocate(state: &State, value: &mut Value) -> Result<(), Refused> {
     let (namespace, name) = {
         let text = |field| text_at(value, field).to_owned();
@@ -351,7 +354,7 @@ fn allocate(state: &State, value: &mut Value) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Why an address that was asked for cannot be given.
+/// Why a requested address is not available.
 fn why_not(given: &str, taken: &BTreeSet<String>) -> Option<&'static str> {
     if matches!(given, "" | "None") {
         return None;

@@ -1,5 +1,5 @@
-//! Owns one watch: which changes it tells and how, bookmarks, its end, and the faults that befall
-//! it. Waits for tokens of the store, never in a loop of sleeps, and holds no lock while it writes.
+//! One watch: its events, bookmarks and end, and its faults. It waits for tokens of the store and
+//! does not hold the lock while it writes.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -20,27 +20,28 @@ use crate::dev::time;
 use crate::serve::{ChunkWriter, Responder};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// A last bookmark goes out so long before the end.
+/// The last bookmark is sent this long before the end.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
-/// Without `timeoutSeconds`.
+/// The timeout without `timeoutSeconds`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1800);
-/// How long a gone client, or the server's stop, stays unseen. The server asks for at most 1 s.
+/// How often a watch checks that its client is connected and the server runs. `serve` asks for at
+/// most 1 s.
 const CLIENT_CHECK_EVERY: Duration = Duration::from_millis(500);
-/// Changes told under one hold of the lock.
+/// The changes that are read under one lock.
 const BATCH_EVENTS_MAX: usize = 500;
 
-/// Marks the bookmark after which only news follow.
+/// The annotation of the bookmark after the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// A watch that was asked for.
+/// A requested watch.
 #[derive(Debug)]
 pub(crate) struct Watch {
     kind: Kind,
     namespace: String,
     options: ListOptions,
-    /// A Table names its columns in the first event, and not again.
+    /// A Table has its column definitions in the first event only.
     columns_told: Cell<bool>,
-    /// Of the objects that it tells of, where that is not the stored one.
+    /// The version of the objects, if it is not the stored version.
     pub(crate) api_version: Option<&'static str>,
 }
 
@@ -49,19 +50,19 @@ struct Start {
     tokens: Receiver<()>,
     epoch: u64,
     version: u64,
-    /// What is told at once.
+    /// The initial events.
     first: Vec<u8>,
 }
 
-/// What a look at the store gave.
+/// The result of reading the history.
 enum Look {
-    /// The history no longer reaches back to where the watch stands.
+    /// The history no longer contains the watch's position.
     Behind(Refused),
-    /// These bytes, and up to here.
+    /// The events as bytes, and the new position.
     Told { bytes: Vec<u8>, version: u64, more: bool },
 }
 
-/// When what is due.
+/// The times of a watch.
 struct Deadlines {
     end: Instant,
     bookmark: Option<Instant>,
@@ -80,7 +81,7 @@ impl Watch {
         }
     }
 
-    /// Tells changes until the time is up, the client has gone or a fault strikes.
+    /// Sends events until the timeout, a fault, or the client disconnects.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
         let Start { tokens, epoch, mut version, first } = self.begin(api);
         let date = time::http_date(api.wall());
@@ -100,7 +101,7 @@ impl Watch {
             due.cut = api.faults.time(Fault::DropWatch).map(|after| begun + after);
             due.silence = api.faults.time(Fault::SilentWatch).map(|after| begun + after);
             if due.cut.is_some_and(|at| at <= now) {
-                // Dropped without an end: the client sees a cut connection.
+                // Dropped without the last chunk: the client sees a cut connection.
                 return Ok(());
             }
             if due.end <= now {
@@ -113,12 +114,13 @@ impl Watch {
                     let state = api.lock();
                     match state.store.epoch() == epoch {
                         true => self.look(&state, version),
-                        // A server whose store is put back loses its clients.
+                        // The store was restored to an older version: the connection is cut.
                         false => return Ok(()),
                     }
                 };
                 match look {
-                    // The real server drops those who cannot keep up; they resume, and learn.
+                    // The real server ends the watch of a client that is too slow; the client
+                    // resumes and gets a 410.
                     Look::Behind(_) if looked => return writer.finish(),
                     Look::Behind(refused) => {
                         send(&mut writer, &event("ERROR", refused.body().to_string().as_bytes()))?;
@@ -146,7 +148,7 @@ impl Watch {
         }
     }
 
-    /// Subscribes, then reads where to start: nothing in between can be missed.
+    /// Subscribes before it reads the start position, so that no change is missed.
     fn begin(&self, api: &Api) -> Start {
         let tokens = api.subscribe(self.kind);
         let state = api.lock();
@@ -188,7 +190,7 @@ impl Watch {
         due
     }
 
-    /// The next changes that concern this watch.
+    /// The next changes that match this watch.
     fn look(&self, state: &State, after: u64) -> Look {
         let store = &state.store;
         let changes = match store.changes_after(after) {
@@ -197,7 +199,7 @@ impl Watch {
                 let message = format!("too old resource version: {after} ({oldest})");
                 return Look::Behind(Refused::expired(message));
             }
-            // A version from the future is no error: there is nothing to tell, perhaps ever.
+            // A version from the future is no error: the watch stays silent, perhaps forever.
             Err(Unavailable::Future) => {
                 return Look::Told { bytes: Vec::new(), version: after, more: false };
             }
@@ -215,7 +217,7 @@ impl Watch {
         Look::Told { bytes, version: store.version(), more: false }
     }
 
-    /// One change as this watch sees it; empty where it does not concern it.
+    /// The event for one change; empty if it does not match.
     fn tell(&self, change: &Change, now: &str) -> Vec<u8> {
         let key = &change.now.key;
         let here = self.namespace.is_empty() || key.namespace == self.namespace;
@@ -232,14 +234,14 @@ impl Watch {
             (true, false) => "DELETED",
         };
         match (&change.before, change.gone || matches) {
-            // One that left the selection is shown as it last was in it.
+            // An object that leaves the selection is shown in its last matching state.
             (Some(before), false) => before.at_version(change.version).write_json(&mut json),
             (Some(_) | None, _) => change.now.write_json(&mut json),
         }
         event(word, &self.shaped(json, now))
     }
 
-    /// An object's text in the form that was asked for.
+    /// Converts an object's JSON to the requested version and form.
     fn shaped(&self, json: Vec<u8>, now: &str) -> Vec<u8> {
         let form = &self.options.form;
         if form.is_plain() {
@@ -267,7 +269,7 @@ impl Watch {
 }
 
 impl Deadlines {
-    /// The next bookmark: in a minute, or shortly before the end.
+    /// Sets the next bookmark: in a minute, or shortly before the end.
     fn set_bookmark(&mut self, now: Instant) {
         let last = self.end.checked_sub(BOOKMARK_BEFORE_END).unwrap_or(self.end);
         self.bookmark = match last > now {
@@ -298,11 +300,11 @@ fn send(writer: &mut ChunkWriter<'_>, bytes: &[u8]) -> io::Result<()> {
     writer.flush()
 }
 
-/// Waits for a change, at most until `deadline`.
+/// Waits for a change, until `deadline` at most.
 fn wait(tokens: &Receiver<()>, deadline: Instant) {
     match tokens.recv_deadline(deadline) {
         Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-        // The store lives as long as the server that runs this.
+        // Cannot happen: the store lives as long as the server.
         Err(RecvTimeoutError::Disconnected) => {}
     }
 }

@@ -4,7 +4,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{DecodeError, Engine as _};
 
-/// Reads base64 as Go does; the error is the byte at which it gives up.
+/// Decodes base64 as Go does. The error is the offset of the first bad byte.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, usize> {
     let config = GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true);
     let engine = GeneralPurpose::new(&STANDARD, config);

@@ -1,5 +1,5 @@
-//! Owns the form in which objects are stored and answered: that of the server's own types. What they
-//! do not have is dropped, what is empty is left out or written as they do. Refuses nothing.
+//! Converts objects to the form in which kube-apiserver stores and returns them: it drops unknown
+//! fields, and omits or normalizes empty values as Go's JSON encoder does.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use crate::dev::schema::{Empty, Shape, Type};
 use crate::dev::time;
 use crate::wire::quantity::Quantity;
 
-/// Brings an object that `check` has passed into its form; tells the paths of unknown fields.
+/// Converts an object that `check` has accepted; returns the paths of unknown fields.
 pub(crate) fn canonical(of: &Type, value: &mut Value) -> Vec<String> {
     let mut unknown = Vec::new();
     if let Value::Object(members) = value {
@@ -39,7 +39,7 @@ fn fields(of: &Type, members: &mut Map<String, Value>, path: &str, unknown: &mut
             && matches!(field.shape, Shape::List(_))
             && is_empty(value)
         {
-            // What is stored does not tell an empty list from none.
+            // The stored form does not distinguish an empty list from an absent one.
             *value = Value::Null;
         }
     }
@@ -47,7 +47,7 @@ fn fields(of: &Type, members: &mut Map<String, Value>, path: &str, unknown: &mut
 
 fn shaped(shape: &Shape, value: &mut Value, path: &str, unknown: &mut Vec<String>) {
     match (shape, &mut *value) {
-        // As an item of a list or of a map.
+        // A `null` item of a list or of a map becomes the zero value.
         (shape, Value::Null) => *value = zero(shape),
         (Shape::List(item), Value::Array(items)) => {
             for (i, value) in items.iter_mut().enumerate() {
@@ -100,7 +100,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// What is written where nothing was given.
+/// Go's zero value of a shape.
 fn zero(shape: &Shape) -> Value {
     match shape {
         Shape::Boolean => false.into(),

@@ -1,5 +1,5 @@
-//! Owns the words about a value that is not of its field's type: those of Go's decoder. Changes
-//! nothing; fields that are not in the table are none of its business.
+//! Checks that each value has its field's type; the errors are those of Go's JSON decoder. Unknown
+//! fields are not checked.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::dev::schema::base64;
 use crate::dev::schema::{Shape, Type};
 use crate::wire::quantity::{self, Quantity};
 
-/// Checks a whole object; the error is the decoder's.
+/// Checks a whole object; the error is the decoder's message.
 pub(crate) fn check(of: &Type, value: &Value) -> Result<(), String> {
     check_fields(of, value, "")
 }
@@ -114,7 +114,7 @@ fn check_time(text: &str) -> Result<(), String> {
     }
 }
 
-/// Exactly six digits after the point: more, fewer or none are refused.
+/// Exactly six digits after the point: more, fewer or none are an error.
 fn check_micro_time(text: &str) -> Result<(), String> {
     const DIGITS: usize = 6;
     const SECONDS_CHARS: usize = "2006-01-02T15:04:05".len();
@@ -132,7 +132,7 @@ fn check_micro_time(text: &str) -> Result<(), String> {
     ))
 }
 
-/// An amount is a text or a bare number.
+/// A quantity is a string or a number.
 fn check_quantity(value: &Value) -> Result<(), String> {
     let text = match value {
         Value::String(text) => text.clone(),

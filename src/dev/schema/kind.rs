@@ -1,9 +1,8 @@
-//! Owns the resource types that the embedded cluster stores, and how each is named in paths, bodies
-//! and messages. No behaviour beyond names.
+//! The kinds that the embedded cluster stores, with their names in paths, bodies and messages.
 
 use std::fmt;
 
-/// A stored resource type.
+/// A stored kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     ClusterRole,
@@ -27,7 +26,7 @@ pub(crate) enum Kind {
     ServiceAccount,
 }
 
-/// What of an object is meant.
+/// An object or one of its subresources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Binding,
@@ -38,7 +37,7 @@ pub(crate) enum Part {
     Whole,
 }
 
-/// How a kind is named and reached.
+/// The names and properties of a kind.
 #[derive(Debug)]
 struct Row {
     kind: Kind,
@@ -46,21 +45,22 @@ struct Row {
     plural: &'static str,
     short: &'static [&'static str],
     group: &'static str,
-    /// The one that is stored, and named in `apiVersion`, before others that say the same.
+    /// The stored version first; it is the one in `apiVersion`. The other versions have the same
+    /// content.
     versions: &'static [&'static str],
     namespaced: bool,
     verbs: &'static [&'static str],
-    /// Besides the whole.
+    /// The subresources.
     parts: &'static [Part],
 }
 
 const VERBS: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// Namespaces are deleted one by one, and so are services.
+/// Namespaces and services have no deletecollection.
 const VERBS_SINGLE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// A kind of the core group that lives in namespaces and has nothing special.
+/// A namespaced kind of the core group with the usual verbs.
 const PLAIN: Row = Row {
     kind: Kind::ConfigMap,
     name: "",
@@ -210,12 +210,12 @@ impl Kind {
         &ROWS[self as usize]
     }
 
-    /// All of them, in the order of their names.
+    /// All kinds in the order of their names.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         ROWS.iter().map(|row| row.kind)
     }
 
-    /// Those whose objects live in a namespace, and end with it.
+    /// The kinds whose objects live in a namespace.
     pub(crate) fn namespaced() -> impl Iterator<Item = Self> {
         Self::all().filter(|kind| kind.is_namespaced())
     }
@@ -225,22 +225,22 @@ impl Kind {
         self.row().name
     }
 
-    /// The word in a path.
+    /// The resource name in a path.
     pub(crate) fn plural(self) -> &'static str {
         self.row().plural
     }
 
-    /// What kubectl takes for the plural.
+    /// The short names for kubectl.
     pub(crate) fn short(self) -> &'static [&'static str] {
         self.row().short
     }
 
-    /// The API group; empty for the core one.
+    /// The API group; empty for the core group.
     pub(crate) fn group(self) -> &'static str {
         self.row().group
     }
 
-    /// The versions of the group under which it is served.
+    /// The served versions of the group.
     pub(crate) fn versions(self) -> &'static [&'static str] {
         self.row().versions
     }
@@ -254,22 +254,22 @@ impl Kind {
         }
     }
 
-    /// True where objects live in a namespace.
+    /// True if the objects live in a namespace.
     pub(crate) fn is_namespaced(self) -> bool {
         self.row().namespaced
     }
 
-    /// What the server allows, in the order of discovery.
+    /// The allowed verbs, in the order of discovery.
     pub(crate) fn verbs(self) -> &'static [&'static str] {
         self.row().verbs
     }
 
-    /// What of its objects can be reached besides the whole.
+    /// The subresources.
     pub(crate) fn parts(self) -> &'static [Part] {
         self.row().parts
     }
 
-    /// True where an update may create.
+    /// True if a PUT may create an object.
     pub(crate) fn is_created_by_update(self) -> bool {
         const KINDS: [Kind; 7] = [
             Kind::ClusterRole,
@@ -283,12 +283,12 @@ impl Kind {
         KINDS.contains(&self)
     }
 
-    /// True where an update has to say which version it is based on.
+    /// True if an update must name the resourceVersion that it is based on.
     pub(crate) fn needs_version(self) -> bool {
         matches!(self, Self::Lease | Self::PodDisruptionBudget | Self::Service)
     }
 
-    /// True where a delete answers with what was deleted.
+    /// True if a delete answers with the deleted object.
     pub(crate) fn is_answered_whole(self) -> bool {
         const KINDS: [Kind; 5] = [
             Kind::PersistentVolume,
@@ -300,12 +300,13 @@ impl Kind {
         KINDS.contains(&self)
     }
 
-    /// The resource as messages name it: `pods`, `leases.coordination.k8s.io`.
+    /// The resource in messages: `pods`, `leases.coordination.k8s.io`.
     pub(crate) fn resource(self) -> String {
         qualified(self.plural(), self.group())
     }
 
-    /// Reads the `apiVersion` and `kind` of a reference; none for types that are not stored here.
+    /// The kind of a reference's `apiVersion` and `kind`; `None` for kinds that are not stored
+    /// here.
     pub(crate) fn of_reference(api_version: &str, kind: &str) -> Option<Self> {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         Self::all()
@@ -314,7 +315,7 @@ impl Kind {
 }
 
 impl Part {
-    /// The word in a path; empty for the whole.
+    /// The last segment of the path; empty for the whole object.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Binding => "binding",
@@ -326,7 +327,7 @@ impl Part {
         }
     }
 
-    /// The kind of the body that is posted to it, where that is not the object itself.
+    /// The kind of the posted body if it is not the object itself.
     pub(crate) fn body(self) -> Option<&'static str> {
         match self {
             Self::Binding => Some("Binding"),
@@ -337,12 +338,12 @@ impl Part {
     }
 }
 
-/// `name`, with the group after a dot where there is one.
+/// `name.group`, or `name` for the core group.
 pub(crate) fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
-/// Where an object is stored. The namespace of a cluster-wide one is empty.
+/// The key of a stored object. The namespace of a cluster-wide object is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) kind: Kind,

@@ -1,6 +1,5 @@
-//! Owns the types of all objects and bodies: which fields they have, how these are patched, merged
-//! and numbered. The facts are in `types.txt`. Does not look at any object; the modules in
-//! it do.
+//! The types of objects and bodies, from `types.txt`: their fields, and how each field is patched,
+//! merged and encoded.
 
 pub(crate) mod base64;
 mod canonical;
@@ -19,16 +18,16 @@ pub(crate) use check::{check, type_word};
 
 const TEXT: &str = include_str!("types.txt");
 
-/// One type of objects.
+/// A type of the table.
 #[derive(Debug)]
 pub(crate) struct Type {
-    /// As messages name it.
+    /// Its name in messages.
     pub(crate) name: &'static str,
-    /// As the OpenAPI document names it.
+    /// Its name in the OpenAPI document.
     pub(crate) definition: String,
-    /// The `apiVersion`s under which it is a body of its own.
+    /// The `apiVersion`s in which it is the type of a body.
     pub(crate) versions: Vec<&'static str>,
-    /// Server-side apply takes it as one value.
+    /// Server-side apply treats it as one value.
     pub(crate) atomic: bool,
     pub(crate) fields: Vec<Field>,
 }
@@ -38,54 +37,55 @@ pub(crate) struct Type {
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) shape: Shape,
-    /// The number in protobuf; 0 is none.
+    /// The field number in protobuf; 0 if it has none.
     pub(crate) tag: u32,
-    /// The tag of the message in which protobuf has it, where that is not its owner.
+    /// The field number of the message that holds the field in protobuf, if that is not the owner's
+    /// message.
     pub(crate) inside: Option<u32>,
-    /// By the OpenAPI document.
+    /// Required in the OpenAPI document.
     pub(crate) required: bool,
     pub(crate) empty: Empty,
-    /// The key by which a strategic merge patch merges the list's items; empty where they are
-    /// scalars. None replaces the list.
+    /// The key by which a strategic merge patch merges the list's items; empty for lists of
+    /// scalars. `None`: the patch replaces the list.
     pub(crate) merge: Option<&'static str>,
-    /// A strategic merge patch may clear what it does not name (`$retainKeys`).
+    /// A strategic merge patch may use `$retainKeys` in it.
     pub(crate) retain_keys: bool,
     pub(crate) list: List,
-    /// Servers of 1.20 do not know it.
+    /// kube-apiserver 1.20 does not know the field.
     pub(crate) newer: bool,
 }
 
-/// What becomes of an empty value of a field.
+/// How an empty value of a field is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
     Dropped,
     Kept,
-    /// Even where there is no value at all.
+    /// Written even if no value was given.
     Written,
 }
 
-/// How server-side apply takes a list.
+/// How server-side apply treats a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     Atomic,
-    /// Items are known by these fields.
+    /// The items are identified by these fields.
     Map(Vec<&'static str>),
     Set,
 }
 
-/// What a field may hold. `null` is always allowed and means absent.
+/// The type of a field's value. `null` is always allowed and means absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Any,
     Boolean,
-    /// In base64.
+    /// Base64 text.
     Bytes,
     Double,
     Int32,
     Int64,
     IntOrString,
     List(Box<Self>),
-    /// From text.
+    /// The keys are text.
     Map(Box<Self>),
     MicroTime,
     Object(TypeRef),
@@ -94,7 +94,7 @@ pub(crate) enum Shape {
     Time,
 }
 
-/// A type of the table.
+/// The index of a type in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TypeRef(usize);
 
@@ -109,7 +109,7 @@ impl Type {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// The name after its package: `Event` of two groups have one.
+    /// The name without its package: two groups have an `Event`.
     pub(crate) fn kind(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or_default()
     }
@@ -121,7 +121,7 @@ pub(crate) fn table() -> &'static [Type] {
     TABLE.get_or_init(|| parse(TEXT).expect("a test reads the same text"))
 }
 
-/// The type of a stored object, as it is stored.
+/// The type of a kind in its stored version.
 pub(crate) fn of(kind: Kind) -> &'static Type {
     named(kind.name()).expect("a test looks for every kind")
 }
@@ -135,7 +135,7 @@ pub(crate) fn of_body(api_version: &str, kind: &str) -> Option<&'static Type> {
     table().iter().find(|one| one.kind() == kind && one.versions.contains(&api_version))
 }
 
-/// The `apiVersion`s under which a stored kind is served.
+/// The `apiVersion`s in which a kind is served.
 pub(crate) fn versions(kind: Kind) -> impl Iterator<Item = &'static str> {
     let same = table().iter().filter(move |one| one.kind() == kind.name());
     same.flat_map(|one| one.versions.iter().copied())
@@ -201,7 +201,7 @@ fn parse_field(line: &'static str, names: &[&str]) -> Option<Field> {
     for word in words {
         let (word, value) = word.split_once('=').unwrap_or((word, ""));
         match word {
-            // What says nothing of server-side apply follows the patch.
+            // If the table says nothing about server-side apply, the list is merged as by a patch.
             "merge" => {
                 field.merge = Some(value);
                 field.list = if value.is_empty() { List::Set } else { List::Map(vec![value]) };
@@ -243,7 +243,7 @@ fn parse_shape(word: &str, names: &[&str]) -> Option<Shape> {
     scalar.or_else(object)
 }
 
-/// Puts the fields of types that have no name in JSON among those of their owners.
+/// Replaces inlined types by their fields.
 fn with_inlined(types: &[Type]) -> Vec<Type> {
     let fields_of = |field: &Field| {
         let Shape::Object(inner) = field.shape else { return vec![field.clone()] };
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_whole() {
+    fn the_table_is_complete() {
         let types = parse(TEXT).expect("the table can be read");
         let names: BTreeSet<&str> = types.iter().map(|one| one.name).collect();
         assert_eq!(names.len(), types.len(), "a type is there twice");
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// The keys by which items are merged are fields of theirs.
+    /// A merge key must be a field of the items.
     fn check_keys(one: &Type, field: &Field) {
         let keys: Vec<&str> = match &field.list {
             List::Map(keys) => keys.iter().copied().chain(field.merge).collect(),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_say_how_they_are_merged() {
+    fn fields_are_merged_as_the_table_says() {
         let spec = named("PodSpec").expect("pods have one");
         let volumes = spec.field("volumes").expect("pods have some");
         assert_eq!((volumes.merge, volumes.retain_keys, volumes.tag), (Some("name"), true, 1));

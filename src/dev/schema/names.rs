@@ -1,5 +1,5 @@
-//! Owns the rules for names, labels and keys with the server's words about them. A rule answers
-//! with what is wrong, nothing where all is well.
+//! The rules for names, labels and keys. Each rule returns the server's messages about a text, or
+//! nothing if the text is valid.
 
 const LABEL_1123: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric \
     characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or \
@@ -47,7 +47,7 @@ fn is_name_part(text: &str) -> bool {
         && edge(text.bytes().last())
 }
 
-/// A DNS label that begins with a letter: names of services.
+/// A DNS label (RFC 1035): names of services.
 pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_CHARS_MAX {
@@ -59,7 +59,7 @@ pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A name that can stand in a path: roles and bindings, and whatever has no rule of its own.
+/// A name that is one segment of a path: roles, bindings, and kinds without another rule.
 pub(crate) fn path_segment(text: &str) -> Vec<String> {
     if matches!(text, "." | "..") {
         return vec![format!("may not be '{text}'")];
@@ -68,7 +68,7 @@ pub(crate) fn path_segment(text: &str) -> Vec<String> {
     inside.map(|part| format!("may not contain '{part}'")).collect()
 }
 
-/// A DNS label: container names, namespaces, host names.
+/// A DNS label (RFC 1123): names of containers and namespaces, host names.
 pub(crate) fn dns_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_CHARS_MAX {
@@ -80,7 +80,7 @@ pub(crate) fn dns_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A DNS subdomain: names of pods, nodes, leases.
+/// A DNS subdomain (RFC 1123): names of pods, nodes, leases.
 pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > SUBDOMAIN_CHARS_MAX {
@@ -92,7 +92,7 @@ pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A key of labels, annotations, selectors: `name` or `prefix/name`.
+/// The key of a label, annotation or selector: `name` or `prefix/name`.
 pub(crate) fn qualified_name(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let name = match text.split_once('/') {
@@ -123,7 +123,7 @@ pub(crate) fn qualified_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A label's value.
+/// The value of a label.
 pub(crate) fn label_value(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_CHARS_MAX {
@@ -146,7 +146,7 @@ pub(crate) fn env_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What would be another folder as the name of a file.
+/// Rejects file names that would be another folder.
 fn no_dots_first(text: &str) -> Option<String> {
     match text {
         "." => Some("must not be '.'".to_owned()),
@@ -156,7 +156,7 @@ fn no_dots_first(text: &str) -> Option<String> {
     }
 }
 
-/// A key of a ConfigMap's or a Secret's data.
+/// A key in the data of a ConfigMap or Secret.
 pub(crate) fn config_key(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > SUBDOMAIN_CHARS_MAX {
@@ -170,7 +170,7 @@ pub(crate) fn config_key(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A subdomain, however its letters are written.
+/// A DNS subdomain in letters of either case.
 pub(crate) fn lowered_subdomain(text: &str) -> Vec<String> {
     dns_subdomain(&text.to_lowercase())
 }
@@ -183,12 +183,12 @@ pub(crate) fn http_header(text: &str) -> Vec<String> {
     }
 }
 
-/// An address in a pod's spec.
+/// An IP address in a pod's spec.
 pub(crate) fn ip(text: &str) -> Vec<String> {
     if_not_ip(text, "must be valid IP address")
 }
 
-/// An address of a service or a status.
+/// An IP address of a service or a status.
 pub(crate) fn valid_ip(text: &str) -> Vec<String> {
     if_not_ip(text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
 }
@@ -202,13 +202,13 @@ pub(crate) fn absolute_path(text: &str) -> Vec<String> {
     wrong.into_iter().collect()
 }
 
-/// A path that stays below where it starts.
+/// A relative path that does not leave its folder.
 pub(crate) fn descending_path(text: &str) -> Vec<String> {
     let absolute = text.starts_with('/').then(|| "must be a relative path".to_owned());
     absolute.into_iter().chain(no_backsteps(text)).collect()
 }
 
-/// The same, and no name that the node keeps for itself.
+/// The same, without the names that the kubelet reserves.
 pub(crate) fn local_path(text: &str) -> Vec<String> {
     let mut wrong = descending_path(text);
     if text.starts_with("..") && text != ".." && !text.starts_with("../") {

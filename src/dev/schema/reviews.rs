@@ -1,7 +1,7 @@
 //! The kinds of the authentication and authorization reviews: they are posted and answered, and not
 //! stored.
 
-/// A kind of questions.
+/// A kind of review.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Review {
     pub(crate) api_version: &'static str,
@@ -18,7 +18,7 @@ pub(crate) const SELF: &str = "SelfSubjectAccessReview";
 pub(crate) const SUBJECT: &str = "SubjectAccessReview";
 pub(crate) const TOKEN: &str = "TokenReview";
 
-/// In the order of their names.
+/// In alphabetical order.
 pub(crate) const REVIEWS: &[Review] = &[
     row(AUTHORIZATION, "localsubjectaccessreviews", LOCAL),
     row(AUTHORIZATION, "selfsubjectaccessreviews", SELF),
@@ -28,6 +28,6 @@ pub(crate) const REVIEWS: &[Review] = &[
 ];
 
 const fn row(api_version: &'static str, plural: &'static str, kind: &'static str) -> Review {
-    // `l` of "local": the only ones that live in a namespace.
+    // `l` of "local": the only namespaced reviews.
     Review { api_version, plural, kind, namespaced: plural.as_bytes()[0] == b'l' }
 }

@@ -1,5 +1,4 @@
-//! Owns the answers other than success, worded as kube-apiserver words them: `Status` bodies with
-//! reason, details and causes. Knows no request.
+//! Errors of the API: `Status` bodies with reason, details and causes, in kube-apiserver's words.
 
 use std::fmt;
 
@@ -7,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dev::schema::kind::{Kind, qualified};
 
-/// One field that is wrong, as `details.causes[]` tells it.
+/// One entry of `details.causes[]`: a field and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
     pub(crate) field: String,
@@ -28,12 +27,12 @@ impl Cause {
         Self::new(field, "FieldValueRequired", message)
     }
 
-    /// A wrong text; it is quoted.
+    /// A wrong text; the message quotes it.
     pub(crate) fn invalid(field: impl Into<String>, value: &str, detail: &str) -> Self {
         Self::invalid_raw(field, &go_quoted(value), detail)
     }
 
-    /// A wrong value that is no text; it is printed as it is.
+    /// A wrong value that is not a text; the message shows it unquoted.
     pub(crate) fn invalid_raw(
         field: impl Into<String>,
         value: &dyn fmt::Display,
@@ -65,7 +64,7 @@ impl Cause {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {detail}"))
     }
 
-    /// A field that somebody else manages.
+    /// The field has another manager.
     pub(crate) fn conflict(field: String, manager: &str) -> Self {
         Self::new(field, "FieldManagerConflict", format!("conflict with {manager}"))
     }
@@ -89,15 +88,15 @@ impl Cause {
     }
 }
 
-/// An answer other than success.
+/// An API error.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Refused {
     pub(crate) code: u16,
-    /// Empty where the server gives none.
+    /// Empty if the server gives no reason.
     pub(crate) reason: &'static str,
     pub(crate) message: String,
     pub(crate) details: Option<Value>,
-    /// `metadata.continue`: where to go on after an expired continue token.
+    /// `metadata.continue`: the token that continues a list after a 410.
     pub(crate) resume: Option<String>,
     pub(crate) retry_after_seconds: Option<u32>,
 }
@@ -132,7 +131,7 @@ impl Refused {
         Self::new(400, "BadRequest", message.into())
     }
 
-    /// 409: `subject` is the resource or the kind, whichever the real server names here.
+    /// 409. `subject` is the resource or the kind, whichever the real server names in this case.
     pub(crate) fn conflict(subject: &str, group: &str, name: &str, detail: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} {}: {detail}",
@@ -148,7 +147,7 @@ impl Refused {
         Self::conflict(kind.plural(), kind.group(), name, detail)
     }
 
-    /// 409 to an apply that would take what others manage.
+    /// 409 for an apply that would take fields of other managers.
     pub(crate) fn apply_conflict(text: &str, causes: &[Cause]) -> Self {
         let message = format!("Apply failed with {text}");
         let mut refused = Self::new(409, "Conflict", message).about("", "", "");
@@ -156,12 +155,12 @@ impl Refused {
         refused
     }
 
-    /// 410 to a watch or an exact list.
+    /// 410 for a watch or an exact list.
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message.into())
     }
 
-    /// 410 to a page; `resume` goes on with what is there now.
+    /// 410 for a page; `resume` continues with the current objects.
     pub(crate) fn page_expired(resume: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list \
                        result. You can start a new list without the continue parameter, or use \
@@ -177,7 +176,7 @@ impl Refused {
         Self::new(403, "Forbidden", message).about_resource(kind, name)
     }
 
-    /// 403 to somebody who may not; `what` says what, of which resource.
+    /// 403 for a user without the permission; `what` names the action and the resource.
     pub(crate) fn not_allowed(resource: &str, group: &str, name: &str, what: &str) -> Self {
         let subject = match (resource, name) {
             ("", _) => String::new(),
@@ -188,12 +187,12 @@ impl Refused {
         Self::new(403, "Forbidden", message).about(resource, group, name)
     }
 
-    /// 401
+    /// 401.
     pub(crate) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized".to_owned())
     }
 
-    /// 403 to a create in a namespace that is on its way out.
+    /// 403 for a create in a terminating namespace.
     pub(crate) fn namespace_terminating(kind: Kind, name: &str, namespace: &str) -> Self {
         let detail = format!(
             "unable to create new content in namespace {namespace} because it is being terminated"
@@ -207,7 +206,7 @@ impl Refused {
         refused
     }
 
-    /// 429 to an eviction that a disruption budget is in the way of.
+    /// 429 for an eviction that the disruption budget does not allow.
     pub(crate) fn disruption_budget(cause: &str) -> Self {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
         let mut refused = Self::new(429, "TooManyRequests", message.to_owned());
@@ -216,17 +215,17 @@ impl Refused {
         refused
     }
 
-    /// 500 without a reason: what the real server passes on from its own inside.
+    /// 500 without a reason: an internal error that the real server passes on.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "", message.into())
     }
 
-    /// 422 about an object.
+    /// 422 for an object.
     pub(crate) fn invalid(kind: Kind, name: &str, causes: &[Cause]) -> Self {
         Self::invalid_kind(kind.name(), kind.group(), name, causes)
     }
 
-    /// 422 about anything that has a kind: options, reviews.
+    /// 422 for any body with a kind: options, reviews.
     pub(crate) fn invalid_kind(kind: &str, group: &str, name: &str, causes: &[Cause]) -> Self {
         let message = format!(
             "{} {} is invalid: {}",
@@ -239,7 +238,7 @@ impl Refused {
         refused
     }
 
-    /// To a request that is beyond a limit of the transport.
+    /// The error for a request above a limit of the HTTP server.
     pub(crate) fn limit(code: u16, why: &str, body_bytes_max: usize) -> Self {
         match code {
             413 => Self::too_large(&format!("limit is {body_bytes_max}")),
@@ -259,17 +258,17 @@ impl Refused {
         Self::new(404, "NotFound", message.to_owned()).about("", "", "")
     }
 
-    /// 406: the answer cannot take the form that was asked for.
+    /// 406: the answer is not available in the accepted form.
     pub(crate) fn not_acceptable(message: impl Into<String>) -> Self {
         Self::new(406, "NotAcceptable", message.into())
     }
 
-    /// 406 before it was seen what the request is about.
+    /// 406 before the path was looked at.
     pub(crate) fn no_known_media_type() -> Self {
         Self::not_acceptable("406: Not Acceptable").about("", "", "")
     }
 
-    /// Clients that ask for a web socket first (fabric8's) watch by HTTP after a 503.
+    /// 503 for a watch by web socket: fabric8's client tries that first and falls back to HTTP.
     pub(crate) fn no_web_socket() -> Self {
         let message = "watches are served by HTTP here, not by web sockets".to_owned();
         Self::new(503, "ServiceUnavailable", message)
@@ -280,7 +279,7 @@ impl Refused {
         Self::new(404, "NotFound", message).about_resource(kind, name)
     }
 
-    /// 413 to a body.
+    /// 413 for a body.
     pub(crate) fn too_large(detail: &str) -> Self {
         let message = format!("Request entity too large: {detail}");
         Self::new(413, "RequestEntityTooLarge", message)
@@ -311,13 +310,13 @@ impl Refused {
         refused
     }
 
-    /// 422 without a word about what is wrong, as a JSON patch is refused.
+    /// 422 without causes, for a JSON patch.
     pub(crate) fn unprocessable() -> Self {
         let message = "the server rejected our request due to an error in our request";
         Self::new(422, "Invalid", message.to_owned()).about("", "", "")
     }
 
-    /// 415 to a body.
+    /// 415 for a body.
     pub(crate) fn unsupported_media_type() -> Self {
         let message = "the body of the request was in an unknown format - accepted media types \
                        include: application/json, application/yaml, \
@@ -325,7 +324,7 @@ impl Refused {
         Self::new(415, "UnsupportedMediaType", message.to_owned())
     }
 
-    /// 415 to a patch.
+    /// 415 for a patch.
     pub(crate) fn unsupported_patch() -> Self {
         let message = "415: Unsupported Media Type";
         Self::new(415, "UnsupportedMediaType", message.to_owned()).about("", "", "")
@@ -365,7 +364,7 @@ impl Refused {
     }
 }
 
-/// The causes in one line: repeated ones once, several of them in brackets.
+/// The causes in one line: without duplicates, and in brackets if there are several.
 fn join_causes(causes: &[Cause]) -> String {
     let mut texts: Vec<String> = Vec::new();
     for cause in causes {
@@ -380,7 +379,7 @@ fn join_causes(causes: &[Cause]) -> String {
     }
 }
 
-/// Quotes as Go's `%q` does for the texts that occur here.
+/// Quotes a text as Go's `%q` does.
 pub(crate) fn go_quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

@@ -1,6 +1,6 @@
-//! Owns what follows from a delete: grace, finalizers, the end of dependents before or after their
-//! owner, the emptying of namespaces. What controllers do in a real cluster is done here at once,
-//! under the same lock.
+//! Deletion: grace periods, finalizers, garbage collection of dependents, and emptying of
+//! namespaces. A real cluster leaves the last three to controllers; here they happen at once, under
+//! the same lock.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,43 +14,44 @@ use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::Refused;
 use crate::dev::time;
 
-/// What a delete asks for.
+/// The `DeleteOptions` of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace_seconds: Option<i64>,
     pub(crate) uid: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) dry_run: bool,
-    /// None leaves it to the object's finalizers and its kind.
+    /// `None`: the object's finalizers and its kind decide.
     pub(crate) propagation: Option<Propagation>,
 }
 
-/// What becomes of those who name the deleted object as their owner.
+/// What happens to the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Propagation {
-    /// They go after it.
+    /// They are deleted after it.
     Background,
-    /// They go before it.
+    /// They are deleted before it.
     Foreground,
-    /// They stay, without their owner.
+    /// They stay and lose the owner reference.
     Orphan,
 }
 
-/// How a delete went.
+/// The outcome of a delete.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// The object is gone.
+    /// The object is removed.
     Gone(Arc<Object>),
-    /// The object is marked, and goes later; or it went the way of pods, which are marked first.
+    /// The object has a deletionTimestamp and is removed later. A pod always takes this way, even
+    /// without a grace period.
     Marked(Value),
 }
 
-/// What is still to be done with objects on their way out.
+/// The garbage collector's work in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
-    /// Those that go after their dependents.
+    /// Objects that are removed after their dependents (foreground deletion).
     waiting: BTreeSet<Key>,
-    /// Those to be looked at. A queue, because owners can have owners without end.
+    /// Objects to look at. A queue and not a recursion, because chains of owners may be long.
     due: BTreeSet<Key>,
     is_busy: bool,
 }
@@ -142,8 +143,8 @@ impl State {
         Ok(Deleted::Marked(full(&marked, marked.value())))
     }
 
-    /// Does what is due with an object that is on its way out, and removes it where nothing holds
-    /// it any more.
+    /// Continues the deletion of an object and removes it if no finalizer, grace period or
+    /// dependent holds it.
     pub(crate) fn finish(&mut self, key: &Key) {
         self.collector.due.insert(key.clone());
         if self.collector.is_busy {
@@ -169,7 +170,7 @@ impl State {
             finalizers.retain(|finalizer| finalizer != ORPHAN);
         }
         if finalizers.iter().any(|finalizer| finalizer == FOREGROUND) {
-            // Known as waiting before its dependents go: their end looks for it.
+            // Inserted before its dependents are deleted: their removal looks for it.
             if self.collector.waiting.insert(key.clone()) {
                 self.delete_dependents(&object);
             }
@@ -198,7 +199,7 @@ impl State {
         }
     }
 
-    /// Deletes the dependents of an object that waits for their end.
+    /// Deletes the dependents of an object that waits for them.
     fn delete_dependents(&mut self, owner: &Object) {
         for key in self.store.dependents(&owner.uid) {
             let Some(dependent) = self.store.get(&key).cloned() else { continue };
@@ -221,7 +222,7 @@ impl State {
         }
     }
 
-    /// Takes an owner out of a dependent.
+    /// Removes an owner reference from a dependent.
     fn disown(&mut self, key: &Key, owner: &str) {
         let Some(mut value) = self.store.get(key).map(|object| object.value()) else { return };
         let metadata = metadata_mut(&mut value);
@@ -234,14 +235,14 @@ impl State {
         self.replace(key.kind, value);
     }
 
-    /// Removes an object for good, and what hangs on it.
+    /// Removes an object and deletes the dependents that it leaves without an owner.
     pub(crate) fn remove(&mut self, key: &Key) {
         let orphans = self.remove_one(key);
         self.sweep(orphans);
     }
 
-    /// Deletes in the background, as the garbage collector does. Each object is deleted once, so
-    /// the number of objects bounds this.
+    /// Deletes objects in the background, as the garbage collector does. Each object is deleted
+    /// once, so the number of objects bounds the loop.
     pub(crate) fn sweep(&mut self, mut keys: Vec<Key>) {
         while let Some(key) = keys.pop() {
             let Some(object) = self.store.get(&key).cloned() else { continue };
@@ -261,7 +262,7 @@ impl State {
         }
     }
 
-    /// Deletes as the garbage collector does: an object's own finalizers come first.
+    /// Deletes as the garbage collector does: the object's own finalizers override `propagation`.
     fn collect(&mut self, object: &Arc<Object>, propagation: Propagation) {
         let finalizers = finalizers(&object.value());
         let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
@@ -274,7 +275,7 @@ impl State {
         self.delete_object(object, &options);
     }
 
-    /// Removes one object and tells whom that leaves without an owner.
+    /// Removes one object and returns the dependents that have no owner any more.
     fn remove_one(&mut self, key: &Key) -> Vec<Key> {
         let Some(gone) = self.store.remove(key) else { return Vec::new() };
         self.collector.waiting.remove(key);
@@ -300,18 +301,18 @@ impl State {
         orphans
     }
 
-    /// True where a namespace holds nothing.
+    /// True if the namespace holds no objects.
     fn is_empty(&self, namespace: &str) -> bool {
         Kind::namespaced().all(|kind| self.store.objects(kind, namespace).next().is_none())
     }
 
-    /// True where an object names owners and none of them is there.
+    /// True if the object names owners and none of them exists.
     pub(crate) fn is_orphan(&self, object: &Object) -> bool {
         !object.owners.is_empty() && !object.owners.iter().any(|uid| self.store.has_uid(uid))
     }
 }
 
-/// A tree of an object, with who manages its fields.
+/// The object as JSON, with its `managedFields`.
 fn full(object: &Object, mut value: Value) -> Value {
     if object.is_managed() {
         metadata_mut(&mut value).insert("managedFields".to_owned(), object.managed());
@@ -331,14 +332,14 @@ fn set_finalizers(value: &mut Value, finalizers: Vec<String>) {
     };
 }
 
-/// The finalizers of a deleted object: its own, and that of the policy.
+/// The finalizers of a deleted object: its own and that of the propagation policy.
 fn finalizers_after(kind: Kind, value: &Value, propagation: Option<Propagation>) -> Vec<String> {
     let mut finalizers = finalizers(value);
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     let propagation = propagation.unwrap_or_else(|| match (has(ORPHAN), has(FOREGROUND)) {
         (true, _) => Propagation::Orphan,
         (false, true) => Propagation::Foreground,
-        // As clients of the first hour expect it: a job's pods stay.
+        // batch/v1 Jobs default to orphan: a job's pods stay.
         (false, false) if kind == Kind::Job => Propagation::Orphan,
         (false, false) => Propagation::Background,
     });
@@ -351,14 +352,14 @@ fn finalizers_after(kind: Kind, value: &Value, propagation: Option<Propagation>)
     finalizers
 }
 
-/// True where an owner that waits for its dependents waits for this one.
+/// True if the dependent holds back its owner (`blockOwnerDeletion`).
 fn blocks(dependent: &Object, owner: &str) -> bool {
     array_at(&dependent.value(), "/metadata/ownerReferences").iter().any(|reference| {
         text_at(reference, "/uid") == owner && reference["blockOwnerDeletion"] == true
     })
 }
 
-/// Writes into an object that, and when, it goes.
+/// Sets deletionTimestamp and deletionGracePeriodSeconds.
 fn mark(value: &mut Value, grace: i64, now: &str) {
     if text_at(value, "/metadata/deletionTimestamp").is_empty() {
         next_generation(value);
@@ -395,7 +396,7 @@ fn check_preconditions(object: &Object, options: &DeleteOptions) -> Result<(), R
     Ok(())
 }
 
-/// The grace of a pod that nobody deleted before. Where nothing can run there is none.
+/// The grace period of a pod's first delete. A pod that cannot run has none.
 fn first_grace(object: &Object, value: &Value, options: &DeleteOptions) -> i64 {
     const GRACE_SECONDS: i64 = 30;
     if object.node().is_empty() || object.is_terminal() {
@@ -413,7 +414,8 @@ fn first_grace(object: &Object, value: &Value, options: &DeleteOptions) -> i64 {
     }
 }
 
-/// The grace of a pod that is on its way already: it can only get shorter. None: no change.
+/// The grace period of another delete of a terminating pod. It can only get shorter; `None`: no
+/// change.
 fn shortened_grace(value: &Value, options: &DeleteOptions) -> Option<i64> {
     let grace = match options.grace_seconds? {
         negative if negative < 0 => 1,
@@ -423,7 +425,7 @@ fn shortened_grace(value: &Value, options: &DeleteOptions) -> Option<i64> {
     (grace < present).then_some(grace)
 }
 
-/// The deletion moment under a new grace: counted from the first delete.
+/// The deletionTimestamp for a new grace period, counted from the first delete.
 fn deletion_moment(value: &Value, grace: i64, now: &str) -> String {
     match text_at(value, "/metadata/deletionTimestamp") {
         "" => time::shifted(now, grace),
@@ -475,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_foreground_owners_go_after_those_that_block_them() {
+    fn in_the_foreground_owners_are_removed_after_their_blocking_dependents() {
         let mut state = state();
         let owner = put(&mut state, "owner", &[], &[]);
         let held = put(&mut state, "held", &[("owner", true)], &["x.y/z"]);
@@ -492,9 +494,9 @@ mod tests {
         assert_eq!(shared.owners.len(), 1);
     }
 
-    /// As many as a thread's stack would not hold calls for.
+    /// Recursion would overflow the stack.
     #[test]
-    fn chains_of_owners_may_be_long() {
+    fn long_chains_of_owners_are_deleted() {
         const N: usize = 5_000;
         let mut state = state();
         let name = |i: usize| format!("c{i:05}");
@@ -507,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn orphans_lose_their_owner_and_stay() {
+    fn orphaned_dependents_stay_without_their_owner_reference() {
         let mut state = state();
         let owner = put(&mut state, "owner", &[], &[]);
         let orphan = put(&mut state, "orphan", &[("owner", true)], &[]);
@@ -518,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn another_policy_may_follow_before_the_end() {
+    fn a_second_delete_may_change_the_propagation() {
         let mut state = state();
         let owner = put(&mut state, "owner", &[], &[]);
         put(&mut state, "held", &[("owner", true)], &["x.y/z"]);
@@ -529,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_leave_their_pods_unless_told_otherwise_and_generations_count_the_mark() {
+    fn a_deleted_job_leaves_its_pods_by_default_and_a_deletion_increments_the_generation() {
         let job = finalizers_after(Kind::Job, &json!({}), None);
         assert_eq!(job, [ORPHAN]);
         assert!(finalizers_after(Kind::Job, &json!({}), Some(Propagation::Background)).is_empty());

@@ -1,6 +1,6 @@
-//! Owns the Events that the cluster's own parts record: repeated ones are counted, similar ones
-//! combined and chatty ones cut short as client-go's recorder does, and all of them expire. Those
-//! that clients write are only expired here. Decides nothing about what is worth an Event.
+//! Records the Events of the scheduler, the kubelet and the controllers: it counts repeated Events,
+//! combines similar ones and limits their rate as client-go's recorder does. All Events expire,
+//! those of clients too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,26 +12,26 @@ use crate::core::model::time::Millis;
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::time;
 
-/// What there is to say about an object.
+/// The content of an Event about an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Note<'a> {
-    /// A warning; else it is normal.
+    /// The type is `Warning`, else `Normal`.
     pub(crate) warning: bool,
     pub(crate) reason: &'a str,
     pub(crate) message: &'a str,
-    /// Who says so: `kubelet`, `default-scheduler`, `job-controller`.
+    /// The reporting component: `kubelet`, `default-scheduler`, `job-controller`.
     pub(crate) component: &'a str,
-    /// The node it is said on; empty for those that sit on none.
+    /// The node of the reporting component; empty for components without a node.
     pub(crate) host: &'a str,
-    /// The part of the object: `spec.containers{c}`; empty for the whole.
+    /// The part of the object: `spec.containers{c}`; empty for the whole object.
     pub(crate) field: &'a str,
 }
 
-/// What the recorder remembers.
+/// The recorder's caches.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// With ten thousand simulated pods, Events would push the pods' own changes out of the
-    /// history: only warnings, and what is said about other kinds, are recorded.
+    /// The Events of ten thousand simulated pods would push the changes of the pods out of the
+    /// history. Then only warnings, and Events about other kinds, are recorded.
     pub(crate) pods_are_simulated: bool,
     known: BTreeMap<String, Key>,
     /// The keys of `known`, oldest first.
@@ -40,32 +40,34 @@ pub(crate) struct Events {
     talk: BTreeMap<String, Talk>,
 }
 
-/// What was said about one object for one reason.
+/// The messages about one object with one reason.
 #[derive(Debug, Default)]
 struct Similar {
     messages: BTreeSet<String>,
     last: i64,
 }
 
-/// How much one component may still say about one object.
+/// The rate limit of one component for one object (a token bucket).
 #[derive(Debug)]
 struct Talk {
     left: i64,
     since: i64,
 }
 
-/// Recorded Events kept at a time; the oldest goes first.
+/// The recorded Events to keep; the oldest is deleted first.
 const EVENTS_MAX: usize = 4096;
-/// The real server's `--event-ttl`.
+/// The default of kube-apiserver's `--event-ttl`.
 const EVENT_TTL_MS: u64 = 3_600_000;
-/// So many messages of one reason within `SIMILAR_SECONDS` are told one by one.
+/// This many messages with one reason within `SIMILAR_SECONDS` are recorded one by one; later ones
+/// are combined.
 const SIMILAR_MAX: usize = 10;
 const SIMILAR_SECONDS: i64 = 600;
-/// Events about one object by one component, and how long until one more is due.
+/// The Events that one component may record about one object, and the time in which it earns one
+/// more.
 const TALK_MAX: i64 = 25;
 const TALK_SECONDS: i64 = 300;
 
-/// Records an Event about an object, or counts it up where it was recorded before.
+/// Records an Event about an object, or increments the count of the same Event.
 pub(crate) fn record(state: &mut State, about: &Object, note: &Note<'_>) {
     if about.key.kind == Kind::Pod && state.events.pods_are_simulated && !note.warning {
         return;
@@ -145,7 +147,7 @@ fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, 
 }
 
 impl Events {
-    /// True where so much was said alike that this is told in one Event with it.
+    /// True if so many similar messages were recorded that this one is combined with them.
     fn combines(&mut self, same_reason: &str, message: &str, now: i64) -> bool {
         forget_all_when_full(&mut self.similar);
         let similar = self.similar.entry(same_reason.to_owned()).or_default();
@@ -161,7 +163,7 @@ impl Events {
         combines
     }
 
-    /// Spends one Event of those that a component may record about one object.
+    /// Takes one token of the rate limit; false if none is left.
     fn may_say(&mut self, source: &str, now: i64) -> bool {
         forget_all_when_full(&mut self.talk);
         let talk =
@@ -176,7 +178,7 @@ impl Events {
         true
     }
 
-    /// Notes a new Event; the one that has to go for it.
+    /// Adds a new Event; returns the key of the Event to delete for it.
     fn remember(&mut self, identity: String, key: Key) -> Option<Key> {
         if self.known.insert(identity.clone(), key).is_none() {
             self.order.push_back(identity);
@@ -188,22 +190,22 @@ impl Events {
     }
 }
 
-/// As client-go's caches do not: they drop the least recently used. Nobody sees the difference
-/// below `EVENTS_MAX` objects talked about.
+/// client-go's caches drop the least recently used entry instead. This makes no difference below
+/// `EVENTS_MAX` objects with Events.
 fn forget_all_when_full<T>(map: &mut BTreeMap<String, T>) {
     if map.len() >= EVENTS_MAX {
         map.clear();
     }
 }
 
-/// When each Event was last written, as those who look see it.
+/// When the version of each Event was first seen.
 #[derive(Debug, Default)]
 pub(crate) struct Ages {
     seen: BTreeMap<Key, (u64, Millis)>,
 }
 
 impl Ages {
-    /// Removes the Events that nobody wrote for so long, whoever recorded them.
+    /// Removes the Events that were not written for `EVENT_TTL_MS`, whoever recorded them.
     pub(crate) fn expire(&mut self, state: &mut State, now: Millis) {
         let there: Vec<(Key, u64)> = state
             .store
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn similar_events_are_combined_and_chatty_ones_cut_short() {
+    fn similar_events_are_combined_and_frequent_ones_are_limited() {
         let api = api();
         let mut state = api.lock();
         let about = pod(&mut state, "a");
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_pods_leave_no_events_but_warnings_and_ending_namespaces_none_at_all() {
+    fn simulated_pods_record_only_warnings_and_a_missing_namespace_records_nothing() {
         let api = api();
         let mut state = api.lock();
         state.events.pods_are_simulated = true;

@@ -1,4 +1,5 @@
-//! The files that hold the output of containers: their place, the form of their lines, and rotation.
+//! The files that hold the output of containers: their paths, the form of their lines, and
+//! rotation.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,25 +11,27 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::dev::schema::kind::Key;
 
-/// A longer file is set aside and begun anew; logs are read from the new one, as of a kubelet.
+/// A file that reaches this size is rotated. Like a kubelet, the server reads only the new file
+/// from then on.
 pub(crate) const FILE_BYTES_MAX: u64 = 10 << 20;
-/// Before each line's text: its moment, whether it is whole (`F`) or goes on (`P`), and blanks.
+/// The length of the prefix of each line: the timestamp, `F` (a full line) or `P` (a part of a
+/// line), and spaces.
 pub(crate) const PREFIX_BYTES: usize = 33;
-/// What ends a container's message where it wrote none itself.
+/// The end of the log that becomes the termination message of a failed container that wrote none.
 const LAST_LINES: usize = 80;
 pub(crate) const LAST_BYTES: usize = 2048;
 
-/// The folder of one pod's output. The uid tells pods of one name apart.
+/// The folder of one pod's logs. The uid tells pods of the same name apart.
 pub(crate) fn pod_folder(logs: &Path, key: &Key, uid: &str) -> PathBuf {
     logs.join(format!("{}_{}_{uid}", key.namespace, key.name))
 }
 
-/// The file of one container's output, standard output and error together.
+/// The file of one container's output, stdout and stderr together.
 pub(crate) fn file(folder: &Path, container: &str, restart: u32) -> PathBuf {
     folder.join(format!("{container}.{restart}.log"))
 }
 
-/// The logs that are being written, and who waits for more of them.
+/// The logs that are being written, with the channels of those who follow them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followers {
     open: Arc<Mutex<BTreeMap<PathBuf, Vec<Sender<()>>>>>,
@@ -39,7 +42,8 @@ impl Followers {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tokens for what is written, until the log is closed; none where it is closed already.
+    /// A channel that gets a token for each write and is closed with the log; `None` if the log is
+    /// closed already.
     pub(crate) fn follow(&self, path: &Path) -> Option<Receiver<()>> {
         let (sender, receiver) = bounded(1);
         self.lock().get_mut(path)?.push(sender);
@@ -59,7 +63,7 @@ impl Followers {
     }
 }
 
-/// A log that is being written. Closed when dropped.
+/// A log that is being written. Dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     path: PathBuf,
@@ -75,7 +79,7 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), file, n_bytes: 0, followers: followers.clone() })
     }
 
-    /// Puts a line, or the part of one, into `out` as the file has it.
+    /// Appends a line, or a part of a line, to `out` in the file's form.
     pub(crate) fn put_line(out: &mut Vec<u8>, moment: &str, whole: bool, text: &[u8]) {
         out.extend_from_slice(moment.as_bytes());
         out.extend_from_slice(if whole { b" F " } else { b" P " });
@@ -83,7 +87,7 @@ impl LogFile {
         out.push(b'\n');
     }
 
-    /// Writes whole lines.
+    /// Appends whole lines and rotates the file if it is too long.
     pub(crate) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.n_bytes >= FILE_BYTES_MAX {
             std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
@@ -103,7 +107,7 @@ impl Drop for LogFile {
     }
 }
 
-/// The end of a container's output, for the message of one that failed without words.
+/// The end of a container's output.
 pub(crate) fn last_words(path: &Path) -> String {
     const TAIL_BYTES: u64 = 64 << 10;
     let mut bytes = Vec::new();
@@ -124,7 +128,7 @@ pub(crate) fn last_words(path: &Path) -> String {
     String::from_utf8_lossy(text.get(cut..).unwrap_or_default()).into_owned()
 }
 
-/// Where the last `n_lines` lines begin.
+/// The offset of the last `n_lines` lines.
 pub(crate) fn tail_start(bytes: &[u8], n_lines: usize) -> usize {
     let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     match n_lines {
@@ -136,7 +140,7 @@ pub(crate) fn tail_start(bytes: &[u8], n_lines: usize) -> usize {
     }
 }
 
-/// What is shown of a line of the file. The line's end belongs to whole lines only.
+/// The part of a file's line that clients see. A partial line has no line end.
 pub(crate) fn shown(line: &[u8], timestamps: bool) -> Option<&[u8]> {
     let whole = line.get(PREFIX_BYTES - 2) == Some(&b'F');
     let text = match whole {

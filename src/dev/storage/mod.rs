@@ -1,5 +1,5 @@
-//! Owns what the cluster knows, and the storing of it. What follows from a deletion stands in
-//! `deletion`. One lock guards it all; nothing in here waits.
+//! The state of the cluster behind one lock, and the operations that store objects. Nothing in here
+//! blocks.
 
 pub(crate) mod deletion;
 pub(crate) mod events;
@@ -20,7 +20,7 @@ use self::store::Store;
 use crate::core::model::rng::Rng;
 use crate::dev::schema::kind::{Key, Kind};
 
-/// The plugins that are off, as kube-apiserver names them.
+/// The disabled admission plugins, by kube-apiserver's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disabled(pub(crate) Vec<String>);
 
@@ -33,18 +33,18 @@ impl Disabled {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) store: Store,
-    /// For uids and generated names; not the one that faults draw from.
+    /// For uids and generated names. Faults have their own generator.
     pub(crate) rng: Rng,
-    /// The wall time of the call in progress.
+    /// The wall time of the current call.
     pub(crate) now: String,
-    /// The admission plugins that are off.
+    /// The disabled admission plugins.
     pub(crate) disabled: Disabled,
-    /// What has been said about objects.
+    /// The caches of the Event recorder.
     pub(crate) events: Events,
     pub(crate) collector: Collector,
-    /// Everybody is asked who they are: pods need their tokens.
+    /// Requests are authenticated and authorized: pods need tokens.
     pub(crate) has_roles: bool,
-    /// The certificate that the server's own is checked with, PEM.
+    /// The certificate authority of the server, PEM.
     pub(crate) authority: String,
 }
 
@@ -63,9 +63,9 @@ impl State {
         )
     }
 
-    /// The end of a generated name.
+    /// The random end of a generated name.
     pub(crate) fn new_suffix(&mut self) -> String {
-        // The real server's alphabet: no vowels, so no words.
+        // The real server's alphabet: without vowels, so that no words come out.
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         let n_letters = u64::try_from(LETTERS.len()).expect("a handful");
         let letter = |rng: &mut Rng| {
@@ -75,7 +75,7 @@ impl State {
         (0..5).map(|_| letter(&mut self.rng)).collect()
     }
 
-    /// Stores a new cluster-wide object, unless it is there.
+    /// Stores a new cluster-wide object unless it exists.
     pub(crate) fn ensure(&mut self, kind: Kind, name: &str, mut value: Value) {
         if self.store.get(&Key::new(kind, "", name)).is_some() {
             return;
@@ -89,7 +89,7 @@ impl State {
         self.store.put(kind, value);
     }
 
-    /// Stores a namespace, unless it is there.
+    /// Stores a namespace unless it exists.
     pub(crate) fn ensure_namespace(&mut self, name: &str) {
         let value = json!({
             "metadata": { "labels": { "kubernetes.io/metadata.name": name } },
@@ -100,20 +100,20 @@ impl State {
         namespaces::furnish(self, name);
     }
 
-    /// Stores a new object and removes it again where all its owners are gone already.
+    /// Stores a new object, and deletes it again if none of its owners exists any more.
     pub(crate) fn create(&mut self, kind: Kind, value: Value) -> Arc<Object> {
         let object = self.store.put(kind, value);
         if self.is_orphan(&object) {
             self.sweep(vec![object.key.clone()]);
         }
         if kind == Kind::Namespace {
-            // At once, so that the first pod finds its account.
+            // At once and not by a controller, so that the first pod finds its service account.
             namespaces::furnish(self, &object.key.name);
         }
         object
     }
 
-    /// Stores a new version of an object; one that only waited for its finalizers goes.
+    /// Stores a new version of an object, and removes it if it only waited for its finalizers.
     pub(crate) fn replace(&mut self, kind: Kind, value: Value) -> Arc<Object> {
         let object = self.store.put(kind, value);
         if object.deleting {

@@ -15,7 +15,7 @@ pub(crate) const ROOT_CA: &str = "kube-root-ca.crt";
 pub(crate) const NAMESPACES: [&str; 4] =
     ["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// Gives a namespace what it lacks, unless it is on its way out.
+/// Creates the objects that a namespace lacks, unless the namespace is terminating.
 pub(crate) fn furnish(state: &mut State, namespace: &str) {
     let home = state.store.get(&Key::new(Kind::Namespace, "", namespace));
     if home.is_none_or(|home| home.deleting) {

@@ -1,5 +1,5 @@
-//! Owns one stored object: its JSON as text, and the few facts that selecting needs. Text, because
-//! ten thousand parsed trees would take gigabytes.
+//! One stored object: its JSON as text, and the few fields that selectors need. Text, because ten
+//! thousand parsed trees would take gigabytes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use serde_json::{Map, Value};
 
 use crate::dev::schema::kind::{Key, Kind};
 
-/// One version of one object; never changed, only replaced.
+/// One version of one object. Immutable; a change stores a new one.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) key: Key,
     pub(crate) uid: Box<str>,
     pub(crate) version: u64,
-    /// The uids of its owners that are of a kind stored here.
+    /// The uids of its owners; empty if one of them is of a kind that is not stored here.
     pub(crate) owners: Box<[Box<str>]>,
-    /// A `metadata.deletionTimestamp` is set.
+    /// `metadata.deletionTimestamp` is set.
     pub(crate) deleting: bool,
     labels: Box<[(Box<str>, Box<str>)]>,
     node: Box<str>,
     phase: Box<str>,
     managed: Box<[Owner]>,
     /// The object without `kind` and `apiVersion`, which lists leave out, and without
-    /// `managedFields`; the metadata come first.
+    /// `managedFields`. The metadata come first.
     json: Box<str>,
 }
 
-/// An entry of `managedFields`. Thousands of objects of one template have the same ones but for
-/// the moment, so the rest is shared.
+/// An entry of `managedFields`. Thousands of objects of one template have the same entries except
+/// for the time, so the rest is shared.
 #[derive(Clone, Debug)]
 struct Owner {
-    /// The entry up to the moment.
+    /// The entry up to its time.
     text: Arc<str>,
     time: Box<str>,
 }
@@ -39,8 +39,8 @@ struct Owner {
 const METADATA: &str = r#"{"metadata":{"#;
 
 impl Object {
-    /// Takes an object whose metadata is complete; `version` is written into it. Where it does not
-    /// say who manages its fields, that is as it was `before`.
+    /// `value` must have complete metadata; `version` is written into it. Without `managedFields`
+    /// in `value` those of `before` are kept.
     pub(crate) fn new(kind: Kind, mut value: Value, version: u64, before: Option<&Self>) -> Self {
         if let Some(fields) = value.as_object_mut() {
             fields.remove("kind");
@@ -66,7 +66,7 @@ impl Object {
         }
     }
 
-    /// The object as a tree, with `kind` and `apiVersion`, without `managedFields`.
+    /// The object as JSON, with `kind` and `apiVersion`, without `managedFields`.
     pub(crate) fn value(&self) -> Value {
         let mut value: Value =
             serde_json::from_str(&self.json).expect("it was written from a tree");
@@ -74,7 +74,7 @@ impl Object {
         value
     }
 
-    /// True where somebody is known to manage a field.
+    /// True if the object has `managedFields`.
     pub(crate) fn is_managed(&self) -> bool {
         !self.managed.is_empty()
     }
@@ -89,9 +89,9 @@ impl Object {
         format!("[{}]", entries.join(","))
     }
 
-    /// Takes texts that others have as well from `shared`, and leaves there what they may take.
+    /// Replaces texts that are in `shared` by the shared ones, and adds the others to it.
     pub(crate) fn share(&mut self, shared: &mut BTreeSet<Arc<str>>) {
-        /// Beyond that there are no templates, and nothing to gain.
+        /// More texts than this do not come from templates, so that sharing would gain nothing.
         const TEXTS_MAX: usize = 1024;
         for owner in &mut self.managed {
             if let Some(known) = shared.get(&owner.text) {
@@ -107,18 +107,18 @@ impl Object {
         }
     }
 
-    /// The text without `managedFields`, to look for something in it.
+    /// The text without `managedFields`, for searches.
     pub(crate) fn item_json(&self) -> &str {
         &self.json
     }
 
-    /// Writes a list's item.
+    /// Writes the object as an item of a list.
     pub(crate) fn write_item(&self, out: &mut Vec<u8>) {
         out.push(b'{');
         self.write_members(out);
     }
 
-    /// A whole body.
+    /// Writes the object as a whole body.
     pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
         let kind = self.key.kind;
         let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, kind.name(), kind.api_version());
@@ -126,7 +126,7 @@ impl Object {
         self.write_members(out);
     }
 
-    /// Writes what follows the opening brace.
+    /// Writes the members after the opening brace.
     fn write_members(&self, out: &mut Vec<u8>) {
         let rest = match self.managed.is_empty() {
             true => self.json.get(1..),
@@ -142,7 +142,8 @@ impl Object {
         out.extend_from_slice(rest.unwrap_or("}").as_bytes());
     }
 
-    /// The same object under another version: how a watch shows one that left its selection.
+    /// The same object under another version: a watch shows an object like this when it leaves the
+    /// selection.
     pub(crate) fn at_version(&self, version: u64) -> Self {
         Self::new(self.key.kind, self.value(), version, Some(self))
     }
@@ -155,12 +156,12 @@ impl Object {
         &self.node
     }
 
-    /// True where the pod ended by itself: it runs no more and no quota counts it.
+    /// True if the pod is Failed or Succeeded: it runs no more and no quota counts it.
     pub(crate) fn is_terminal(&self) -> bool {
         is_terminal(&self.phase)
     }
 
-    /// A field as field selectors name it; empty where absent.
+    /// A field by its name in field selectors; empty if absent.
     pub(crate) fn field(&self, name: &str) -> String {
         match name {
             "metadata.name" => self.key.name.clone(),
@@ -201,7 +202,7 @@ impl Owner {
     }
 }
 
-/// The metadata come first, so that `managedFields` can be put in without reading it.
+/// The metadata come first, so that `managedFields` can be inserted without parsing.
 fn text_of(mut value: Value) -> Box<str> {
     let metadata = value.as_object_mut().and_then(|members| members.remove("metadata"));
     let rest = value.to_string();
@@ -216,7 +217,7 @@ pub(crate) fn is_terminal(phase: &str) -> bool {
     matches!(phase, "Failed" | "Succeeded")
 }
 
-/// Puts `kind` and `apiVersion` on a tree.
+/// Sets `kind` and `apiVersion`.
 pub(crate) fn set_type(value: &mut Value, kind: Kind) {
     if let Some(fields) = value.as_object_mut() {
         fields.insert("kind".to_owned(), kind.name().into());
@@ -224,12 +225,12 @@ pub(crate) fn set_type(value: &mut Value, kind: Kind) {
     }
 }
 
-/// The text at a JSON pointer; empty where there is none.
+/// The text at a JSON pointer; empty if there is none.
 pub(crate) fn text_at<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The member `name` of an object as an object itself, made where it is absent or another type.
+/// The member `name` as an object; it is created if it is absent or of another type.
 pub(crate) fn object_mut<'a>(value: &'a mut Value, name: &str) -> &'a mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
@@ -245,12 +246,12 @@ pub(crate) fn metadata_mut(value: &mut Value) -> &mut Map<String, Value> {
     object_mut(value, "metadata")
 }
 
-/// The array at a JSON pointer; empty where there is none.
+/// The array at a JSON pointer; empty if there is none.
 pub(crate) fn array_at<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// One more change of the spec, or the mark of deletion.
+/// Increments `metadata.generation`, for a change of the spec or a deletion.
 pub(crate) fn next_generation(value: &mut Value) {
     let generation = value.pointer("/metadata/generation").and_then(Value::as_i64);
     if let Some(generation) = generation {
@@ -276,8 +277,8 @@ fn labels_of(value: &Value) -> Box<[(Box<str>, Box<str>)]> {
         .collect()
 }
 
-/// Owners of kinds that are not stored here cannot be looked up, and so never count as absent:
-/// an object that has one is nobody's dependent.
+/// An owner of a kind that is not stored here cannot be looked up. An object with such an owner is
+/// never garbage collected.
 fn owners_of(value: &Value) -> Box<[Box<str>]> {
     let references = array_at(value, "/metadata/ownerReferences");
     let known = references.iter().all(|reference| {
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_are_kept_apart_and_written_in() {
+    fn managed_fields_are_stored_apart_and_inserted_into_bodies() {
         let managed = json!([entry("a", "t1"), entry("b", "t2")]);
         let first = Object::new(Kind::Pod, pod(managed.clone()), 1, None);
         assert_eq!(first.managed(), managed);
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_owners_share_their_text() {
+    fn equal_managed_fields_share_their_text() {
         let mut shared = BTreeSet::new();
         let mut object = |time: &str| {
             let mut object = Object::new(Kind::Pod, pod(json!([entry("a", time)])), 1, None);

@@ -1,5 +1,5 @@
-//! Changes of a pod that the API server makes and the scheduler, the kubelet and the controllers make
-//! as well: binding and conditions.
+//! Changes of a pod that the API server, the scheduler, the kubelet and the controllers make alike:
+//! binding and conditions.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::object::{array_at, object_mut, text_at};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::Refused;
 
-/// Binds a pod that is bound to no node yet.
+/// Binds a pod to a node. Fails if the pod is bound already.
 pub(crate) fn bind_to(state: &mut State, key: &Key, node: &str) -> Result<(), Refused> {
     let Some(object) = state.store.get(key).cloned() else {
         return Err(Refused::not_found(key.kind, &key.name));
@@ -29,7 +29,7 @@ pub(crate) fn bind_to(state: &mut State, key: &Key, node: &str) -> Result<(), Re
     Ok(())
 }
 
-/// Sets one condition of a pod; its moment moves only when its status does.
+/// Sets one condition of a pod. Its lastTransitionTime changes only with its status.
 pub(crate) fn set_condition(
     pod: &mut Value,
     name: &str,

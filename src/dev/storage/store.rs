@@ -1,5 +1,5 @@
-//! Owns the objects, their one rising version and a bounded window of their history. Decides
-//! nothing about what may be stored; wakes those who wait for changes.
+//! The objects, their resourceVersion and a bounded history of changes. Wakes subscribers after
+//! changes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,31 +10,32 @@ use serde_json::Value;
 use super::object::{self, Object};
 use crate::dev::schema::kind::{Key, Kind};
 
-/// Changes kept for watches and for the later pages of lists. A pod takes about 3 kB of it.
+/// The changes to keep for watches and for the later pages of lists. One change of a pod takes
+/// about 3 kB.
 pub(crate) const WATCH_HISTORY_EVENTS: usize = 16_384;
 
 /// One change of one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) version: u64,
-    /// None where the object is new.
+    /// `None` if the object is new.
     pub(crate) before: Option<Arc<Object>>,
-    /// The object as it is now, or as it was when it went.
+    /// The new version, or the last one of a removed object.
     pub(crate) now: Arc<Object>,
     pub(crate) gone: bool,
 }
 
-/// How far somebody has looked.
+/// A subscriber's position in the history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     epoch: u64,
     version: u64,
 }
 
-/// The version that was asked for is no longer in the window, or not yet reached.
+/// Why the history cannot answer for a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unavailable {
-    /// The oldest version that can still be told.
+    /// The version is older than the history; this is the oldest version that it can answer for.
     Compacted(u64),
     Future,
 }
@@ -42,17 +43,17 @@ pub(crate) enum Unavailable {
 #[derive(Debug)]
 pub(crate) struct Store {
     version: u64,
-    /// Counts how often the history went back.
+    /// Counts the calls of `restore`.
     epoch: u64,
     objects: BTreeMap<Key, Arc<Object>>,
-    /// Every live uid, for the owners of others.
+    /// The uids of all objects, to look up owners.
     uids: BTreeSet<Box<str>>,
-    /// Owner uid to those who name it.
+    /// From the uid of an owner to its dependents.
     dependents: BTreeMap<Box<str>, BTreeSet<Key>>,
     history: VecDeque<Change>,
     history_max: usize,
     wakers: Vec<Waker>,
-    /// What objects say alike of who manages their fields.
+    /// The shared texts of `managedFields`.
     texts: BTreeSet<Arc<str>>,
 }
 
@@ -65,7 +66,7 @@ struct Waker {
 impl Store {
     pub(crate) fn new(history_max: usize) -> Self {
         Self {
-            // A version of 0 has a meaning of its own in requests.
+            // In requests version 0 means "any".
             version: 1,
             epoch: 0,
             objects: BTreeMap::new(),
@@ -99,12 +100,12 @@ impl Store {
         self.dependents.get(uid).into_iter().flatten()
     }
 
-    /// Those who name `uid` as an owner.
+    /// The objects that name `uid` as an owner.
     pub(crate) fn dependents(&self, uid: &str) -> Vec<Key> {
         self.dependents.get(uid).map(|keys| keys.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// The objects of a kind, of one namespace or (where that is empty) of all, in key order.
+    /// The objects of a kind in key order, of one namespace, or of all if `namespace` is empty.
     pub(crate) fn objects(
         &self,
         kind: Kind,
@@ -155,8 +156,8 @@ impl Store {
         Ok(self.history.range(start..))
     }
 
-    /// The changes since the last call with this `seen`, which moves on; an error where they can
-    /// no longer be told and everything is to be looked at.
+    /// The changes since the last call with this `seen`, which moves on. After an error the caller
+    /// has to look at all objects.
     pub(crate) fn unseen(
         &self,
         seen: &mut Seen,
@@ -169,12 +170,12 @@ impl Store {
         self.changes_after(before.version)
     }
 
-    /// The oldest version from which all changes can still be told.
+    /// The oldest version whose later changes are all in the history.
     pub(crate) fn oldest(&self) -> u64 {
         self.history.front().map_or(self.version, |change| change.version - 1)
     }
 
-    /// Stores an object, new or replacing the one of its key, under the next version.
+    /// Stores an object under the next version; it replaces the object of the same key.
     pub(crate) fn put(&mut self, kind: Kind, value: Value) -> Arc<Object> {
         self.version += 1;
         let before = self.objects.get(&object::key_of(kind, &value));
@@ -198,7 +199,7 @@ impl Store {
         object
     }
 
-    /// Removes an object; its last state carries the version of the removal.
+    /// Removes an object and returns its last state, which has the version of the removal.
     pub(crate) fn remove(&mut self, key: &Key) -> Option<Arc<Object>> {
         let before = self.objects.remove(key)?;
         self.version += 1;
@@ -214,14 +215,14 @@ impl Store {
         Some(now)
     }
 
-    /// Keeps so many changes from now on, and forgets the older ones.
+    /// Sets the length of the history and drops older changes.
     pub(crate) fn keep(&mut self, history_max: usize) {
         self.history_max = history_max.max(1);
         self.trim();
     }
 
-    /// Goes back to a version, as an etcd does that is restored from a backup: what was made since
-    /// is gone without a word, what went since is there again, versions are given once more.
+    /// Goes back to an older version, as an etcd that is restored from a backup: without any change
+    /// events, and later versions are given out a second time.
     pub(crate) fn restore(&mut self, version: u64) -> Result<(), Unavailable> {
         let n_kept = self.history.len() - self.changes_after(version)?.count();
         for change in self.history.drain(n_kept..).rev() {
@@ -242,7 +243,7 @@ impl Store {
         Ok(())
     }
 
-    /// A receiver that gets a token after changes of `kind`: one for any number of them.
+    /// A channel that gets a token after changes of `kind`; one token for any number of changes.
     pub(crate) fn subscribe(&mut self, kind: Kind) -> Receiver<()> {
         self.subscribe_to([kind])
     }
@@ -251,7 +252,7 @@ impl Store {
     pub(crate) fn subscribe_to(&mut self, kinds: impl IntoIterator<Item = Kind>) -> Receiver<()> {
         let (sender, receiver) = bounded(1);
         for kind in kinds {
-            // Those who have gone show only when they are sent to; a token too many does no harm.
+            // A send is the only way to find closed channels. An extra token does no harm.
             self.wake(kind);
             self.wakers.push(Waker { kind, sender: sender.clone() });
         }
@@ -283,7 +284,7 @@ impl Store {
         }
     }
 
-    /// Has everybody look again.
+    /// Wakes all subscribers.
     pub(crate) fn wake_all(&mut self) {
         for kind in Kind::all() {
             self.wake(kind);
@@ -292,7 +293,7 @@ impl Store {
 
     fn wake(&mut self, kind: Kind) {
         self.wakers.retain(|waker| {
-            // A full channel means that its receiver has not looked since the last token.
+            // A full channel still holds a token that its receiver has not taken.
             waker.kind != kind
                 || !matches!(
                     waker.sender.try_send(()),
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn history_goes_back_as_a_whole() {
+    fn a_restored_store_has_the_objects_of_the_old_version() {
         let mut store = Store::new(100);
         store.put(Kind::Pod, pod("a", "1", Some("x")));
         let then = store.put(Kind::Pod, pod("b", "2", None)).version;
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_bounded_and_says_so() {
+    fn the_history_is_bounded_and_reports_its_bounds() {
         let mut store = Store::new(2);
         for n in 0..5 {
             store.put(Kind::Pod, pod(&format!("p{n}"), &n.to_string(), None));
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_wake_those_who_wait_for_their_kind_once() {
+    fn a_change_wakes_the_subscribers_of_its_kind_once() {
         let mut store = Store::new(10);
         let pods = store.subscribe(Kind::Pod);
         let leases = store.subscribe(Kind::Lease);

@@ -1,5 +1,5 @@
-//! Owns what the ServiceAccount plugin does to new pods: the account's name, that it exists, its
-//! pull secrets.
+//! The admission plugin ServiceAccount: sets a pod's service account, its pull secrets and its
+//! token volume.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use crate::dev::storage::State;
 use crate::dev::storage::namespaces::{DEFAULT_ACCOUNT, ROOT_CA};
 use crate::dev::storage::object::{array_at, object_mut, text_at};
 
-/// Where clients in pods look for their token.
+/// The path at which clients in pods expect their token.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Gives a new pod its service account.
+/// Sets the service account of a new pod; fails if it does not exist.
 pub(super) fn admit(
     state: &State,
     namespace: &str,
@@ -35,7 +35,7 @@ pub(super) fn admit(
         own => own.to_vec(),
     };
     let spec = object_mut(pod, "spec");
-    // The old name of the field says the same.
+    // `serviceAccount` is the deprecated name.
     for field in ["serviceAccount", "serviceAccountName"] {
         spec.insert(field.to_owned(), account.as_str().into());
     }
@@ -50,12 +50,12 @@ pub(super) fn admit(
     Ok(())
 }
 
-/// Gives every container its token, as servers of today do. Where nobody is asked who they are, a
-/// pod has to ask for it: a volume takes more time to mount than most commands run.
+/// Mounts a token into each container, as current servers do. Without RBAC a pod gets one only on
+/// request, because mounting a volume takes longer than most commands run.
 fn mount_token(pod: &mut Value) {
     let suffix: String = text_at(pod, "/metadata/uid").chars().take(5).collect();
     let name = format!("kube-api-access-{suffix}");
-    // Whole, as the defaults would have it: they have been filled in before.
+    // With all default values, because the defaults were set before.
     let volume = json!({ "name": name, "projected": { "defaultMode": 420, "sources": [
         { "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } },
         { "configMap": {

@@ -1,5 +1,4 @@
-//! Owns what LimitRanges do to new pods and claims: defaults for containers, minimums, maximums and
-//! ratios in the real server's words. Knows no store.
+//! The admission plugin LimitRanger: defaults for containers, and minimums, maximums and ratios.
 
 use serde_json::{Map, Value};
 
@@ -7,10 +6,10 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::storage::object::{array_at, metadata_mut, object_mut, text_at};
 use crate::wire::amounts::Amounts;
 
-/// Where a pod tells what was filled in.
+/// The annotation that lists the defaults which the plugin set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// Fills a LimitRange's defaults into a new pod; true where there were any to fill in.
+/// Sets a LimitRange's defaults in a new pod; true if it changed anything.
 pub(super) fn fill_in(range: &Value, pod: &mut Value) -> bool {
     let mut requests = Amounts::default();
     let mut limits = Amounts::default();
@@ -47,7 +46,7 @@ pub(super) fn fill_in(range: &Value, pod: &mut Value) -> bool {
     true
 }
 
-/// Sets the amounts that a container does not name; their names.
+/// Sets the amounts that a container lacks; returns their names.
 fn merge(resources: &mut Map<String, Value>, list: &str, defaults: &Amounts) -> Vec<String> {
     let mut set = Vec::new();
     for (name, amount) in &defaults.0 {
@@ -61,7 +60,7 @@ fn merge(resources: &mut Map<String, Value>, list: &str, defaults: &Amounts) -> 
     set
 }
 
-/// What a LimitRange forbids about an object; none where it is within the limits.
+/// The violation of a LimitRange by an object; `None` if there is none.
 pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> {
     let mut wrong = Vec::new();
     for limit in array_at(range, "/spec/limits") {
@@ -81,7 +80,7 @@ pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> 
             check_amounts(limit, of, &requests, &limits, &mut wrong);
         }
     }
-    // The real server tells a repeated one once.
+    // The real server reports a repeated violation once.
     let mut told: Vec<String> = Vec::new();
     for text in wrong {
         if !told.contains(&text) {
@@ -95,7 +94,8 @@ pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> 
     }
 }
 
-/// The sum over the containers of what all of them name, or an init container that needs more.
+/// The effective amounts of a pod: the sum of its containers, or those of an init container that
+/// needs more.
 fn pod_total(pod: &Value, list: &str) -> Amounts {
     let of = |containers: &str| -> Vec<Amounts> {
         array_at(pod, containers).iter().map(|container| Amounts::read(container, list)).collect()
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_speak_as_the_real_ones() {
+    fn violations_are_worded_like_those_of_the_real_server() {
         let both = |cpu: &str| json!({ "limits": { "cpu": cpu }, "requests": { "cpu": cpu } });
         let wide = json!({ "limits": { "cpu": "3" }, "requests": { "cpu": "1" } });
         for (limit, resources, want) in [
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_filled_in_and_told() {
+    fn defaults_are_set_and_listed_in_the_annotation() {
         let range = json!({ "spec": { "limits": [{
             "type": "Container",
             "default": { "cpu": "1", "memory": "1Gi" }, "defaultRequest": { "cpu": "500m" },

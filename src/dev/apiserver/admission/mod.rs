@@ -1,6 +1,5 @@
-//! Owns the admission plugins that look at other objects: what they fill into a new object, and
-//! what they refuse, in the order of the real server. All of it happens under the lock that the
-//! object is stored under, so that no two requests pass on the same rest of a quota.
+//! The admission plugins that need other objects, in kube-apiserver's order. They run under the
+//! lock under which the object is stored, so that two requests cannot use the same rest of a quota.
 
 mod account;
 mod limits;
@@ -19,13 +18,13 @@ use crate::dev::storage::object::{Object, metadata_mut, object_mut};
 pub(crate) use crate::wire::amounts::Amounts;
 use crate::wire::quantity::Quantity;
 
-/// The finalizers of what is protected while it is in use.
+/// The finalizers that protect volumes and claims while they are in use.
 pub(crate) const PROTECTED: [(Kind, &str); 2] = [
     (Kind::PersistentVolume, "kubernetes.io/pv-protection"),
     (Kind::PersistentVolumeClaim, "kubernetes.io/pvc-protection"),
 ];
 
-/// New use of quotas, to be written once the object is stored.
+/// The new usage of quotas, to be written when the object is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Charges(Vec<(Key, Value)>);
 
@@ -41,7 +40,7 @@ impl Charges {
     }
 }
 
-/// Changes a new object before it is validated.
+/// Changes a new object before its validation.
 pub(crate) fn mutate(
     state: &State,
     kind: Kind,
@@ -69,7 +68,7 @@ pub(crate) fn mutate(
     }
 }
 
-/// Keeps claims and volumes from going while they are used: their controller lets them go.
+/// Adds the finalizer of the plugin StorageObjectInUseProtection; the volume controller removes it.
 fn protect(kind: Kind, value: &mut Value) {
     let Some((_, finalizer)) = PROTECTED.iter().find(|(protected, _)| *protected == kind) else {
         return;
@@ -82,7 +81,7 @@ fn protect(kind: Kind, value: &mut Value) {
     }
 }
 
-/// Looks at a valid object before it is stored; `before` is what it replaces.
+/// Checks a valid object before it is stored; `before` is the old version.
 pub(crate) fn check(
     state: &State,
     kind: Kind,
@@ -100,7 +99,7 @@ pub(crate) fn check(
             }
         }
     }
-    // Of updates only those can use more that change a service's type or a claim's size.
+    // The only updates that can increase a usage change a service's type or a claim's size.
     let counted = before.is_none() || matches!(kind, Kind::PersistentVolumeClaim | Kind::Service);
     if !counted || namespace.is_empty() || state.disabled.has("ResourceQuota") {
         return Ok(Charges::default());

@@ -1,5 +1,5 @@
-//! Owns what ResourceQuotas count: which object uses how much of what, whom a quota's scopes mean,
-//! and the refusal where it is used up. Knows no store.
+//! The rules of ResourceQuotas: what an object uses, which objects a quota's scopes select, and
+//! whether the quota allows more.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::dev::time;
 use crate::wire::amounts::{Amounts, REQUESTS, named, pod_usage};
 
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
-/// Kinds whose number has another name besides `count/…`.
+/// Kinds that are also counted under their plural name, besides `count/…`.
 const NUMBERED: [&str; 3] = ["configmaps", "resourcequotas", "secrets"];
 const OF_PODS: [&str; 10] = [
     "cpu",
@@ -24,11 +24,11 @@ const OF_PODS: [&str; 10] = [
     "limits.ephemeral-storage",
     "pods",
 ];
-/// What each container has to name where a quota limits it.
+/// The resources that each container has to set if a quota limits them.
 const NEEDED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// True where objects of that kind use the resource.
+/// True if objects of the kind use the resource.
 pub(crate) fn counts(kind: Kind, resource: &str) -> bool {
     if resource.strip_prefix("count/") == Some(&kind.resource()) {
         return true;
@@ -47,7 +47,7 @@ pub(crate) fn counts(kind: Kind, resource: &str) -> bool {
     }
 }
 
-/// What one object uses.
+/// The usage of one object.
 pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
     let mut used = Amounts::default();
     let one = Quantity::whole(1);
@@ -74,7 +74,7 @@ pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
     used
 }
 
-/// True where a pod has ended, or should have some time ago.
+/// True if the pod has ended, or its deletion is overdue.
 fn is_over(pod: &Value, now: &str) -> bool {
     let grace = pod.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
     let overdue = grace.is_some_and(|grace| {
@@ -99,7 +99,7 @@ fn claim_usage(claim: &Value) -> Amounts {
     used
 }
 
-/// True where a quota's scopes mean the object. Scopes are for pods alone.
+/// True if the quota's scopes select the object. Scopes apply to pods only.
 pub(crate) fn in_scope(quota: &Value, kind: Kind, value: &Value) -> bool {
     let plain = array_at(quota, "/spec/scopes").iter();
     let plain = plain.map(|scope| json!({ "scopeName": scope, "operator": "Exists" }));
@@ -133,8 +133,8 @@ fn pod_in_scope(scope: &Value, pod: &Value) -> bool {
     }
 }
 
-/// What one more object of `delta` makes of a quota's use; none where it does not concern it. The
-/// error is what the real server says after `is forbidden: `.
+/// The quota's usage after a new object of usage `delta`; `None` if the quota does not apply. The
+/// error is the text after `is forbidden: `.
 pub(super) fn charge(
     quota: &Value,
     kind: Kind,
@@ -176,7 +176,7 @@ pub(super) fn charge(
     ))
 }
 
-/// What some container of a pod does not name although a quota limits it.
+/// The resources that a quota limits and that some container of the pod does not set.
 fn unnamed(pod: &Value, concerned: &[&str]) -> Vec<String> {
     let lists = ["/spec/containers", "/spec/initContainers"];
     let of = |container: &Value| {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_speak_as_the_real_ones() {
+    fn quotas_refuse_like_those_of_the_real_server() {
         let none = json!({});
         let plain = pod(&none, &none);
         let sized = pod(&json!({ "cpu": "500m" }), &json!({ "cpu": "1", "memory": "1Gi" }));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_choose_pods() {
+    fn scopes_select_pods() {
         let none = json!({});
         let mut pod = pod(&none, &none);
         let full = |spec: &Value| quota(&json!({ "pods": "0" }), &json!({ "pods": "0" }), spec);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_use_what_their_kind_uses() {
+    fn each_kind_has_its_usage() {
         let now = "2026-01-01T00:10:00Z";
         let claim = json!({ "spec": {
             "storageClassName": "fast", "resources": { "requests": { "storage": "1Gi" } },

@@ -1,5 +1,4 @@
-//! Owns who somebody is: the tokens of service accounts, given out and recognised. Decides nothing
-//! about what they may do.
+//! Authentication by bearer token, impersonation, and TokenRequests.
 
 pub(crate) mod tokens;
 
@@ -16,13 +15,13 @@ use crate::dev::storage::object::{array_at, object_mut, text_at};
 use crate::dev::time;
 use crate::serve::Request;
 
-/// Who asks.
+/// The user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) groups: Vec<String>,
     pub(crate) uid: String,
-    /// The pod whose token it is: name and uid.
+    /// The name and uid of the pod to which the user's token is bound.
     pub(crate) pod: Option<(String, String)>,
 }
 
@@ -30,7 +29,7 @@ pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 impl User {
-    /// The cluster's owner.
+    /// The administrator.
     pub(crate) fn admin() -> Self {
         Self::new("kubernetes-admin", &["system:masters", AUTHENTICATED])
     }
@@ -49,7 +48,7 @@ impl User {
         }
     }
 
-    /// The one that a request wants to be taken for; none where it wants nothing of the kind.
+    /// The impersonated user of a request; `None` without impersonation headers.
     pub(crate) fn impersonated(request: &Request) -> Option<Self> {
         let name = request.header("impersonate-user")?;
         let mut groups: Vec<&str> = request.headers("impersonate-group").collect();
@@ -72,12 +71,12 @@ impl User {
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// Namespace and name of the service account that is meant by a user's name.
+/// The namespace and name of the service account that a user name stands for.
 pub(crate) fn account_of(user: &str) -> Option<(&str, &str)> {
     user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')
 }
 
-/// Who a request comes from, by its bearer token alone.
+/// The user of a request's bearer token. Impersonation comes later, since it needs permission.
 pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, Refused> {
     let Some(admin_token) = &api.admin_token else { return Ok(User::admin()) };
     let given = request.header("authorization").unwrap_or_default();
@@ -98,7 +97,7 @@ pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, Refused
 const TOKEN_REQUEST: &str = "TokenRequest";
 const AUTHENTICATION: &str = "authentication.k8s.io/v1";
 
-/// The shortest life of a token, and the longest.
+/// The limits of `expirationSeconds`.
 const SECONDS_MIN: i64 = 600;
 const SECONDS_MAX: i64 = 1 << 32;
 
@@ -146,7 +145,7 @@ pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<A
     Ok(Answer::json(201, &review))
 }
 
-/// The object that a token is to end with.
+/// The object that the token is bound to (`boundObjectRef`).
 fn bound(
     state: &State,
     review: &Value,
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_known_by_their_users_names() {
+    fn service_accounts_are_found_by_user_name() {
         assert_eq!(account_of("system:serviceaccount:n:a"), Some(("n", "a")));
         assert_eq!(account_of("system:serviceaccount:n"), None);
         assert_eq!(account_of("n:a"), None);

@@ -14,38 +14,39 @@ use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::storage::State;
 use crate::dev::storage::object::text_at;
 
-/// Who issues tokens, and for whom they are where nobody else is named.
+/// The issuer of tokens, and their default audience.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// Tokens that are known at a time; of more the ones that end first are forgotten.
+/// The number of tokens to remember; of more tokens the one that expires first is forgotten.
 const TOKENS_MAX: usize = 16_384;
 const SIGNATURE_BYTES: usize = 32;
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claims {
     pub(crate) namespace: String,
     pub(crate) account: String,
     pub(crate) account_uid: String,
-    /// The object that the token ends with: its kind, name and uid.
+    /// The token becomes invalid with this object: its kind, name and uid.
     pub(crate) bound: Option<(Kind, String, String)>,
     pub(crate) audiences: Vec<String>,
     pub(crate) expires: SystemTime,
 }
 
-/// The tokens that were given out. They look like those of a real server, but what makes them
-/// valid is that they are known here: their signature is random.
+/// The issued tokens. They have the form of a real server's JWTs, but a token is valid because it
+/// is in this table: its signature is random.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     claims: BTreeMap<String, Claims>,
-    /// The tokens in pods' volumes, which stay the same until most of their time is over.
+    /// The tokens in pods' volumes by pod uid, audience and lifetime, with the time of their
+    /// renewal.
     of_pods: BTreeMap<(String, String, u64), (String, SystemTime)>,
 }
 
-/// What a token is to be like.
+/// The wanted properties of a token.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) audiences: Vec<String>,
@@ -58,7 +59,7 @@ impl Tokens {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives out a token for an account.
+    /// Issues a token for a service account.
     pub(crate) fn issue(
         &self,
         account: &Key,
@@ -98,7 +99,7 @@ impl Tokens {
         Ok((token, claims))
     }
 
-    /// The token in a pod's volume; a new one when a fifth of its time is left.
+    /// The token in a pod's volume. It is renewed when a fifth of its lifetime is left.
     pub(crate) fn of_pod(
         &self,
         state: &State,
@@ -133,8 +134,8 @@ impl Tokens {
         Ok(token)
     }
 
-    /// The token by which the clients in a pod are known: empty where the pod or its account wants
-    /// none.
+    /// The token for clients in a pod; empty if the pod or its service account sets
+    /// `automountServiceAccountToken: false`.
     pub(crate) fn of_client(
         &self,
         state: &State,
@@ -152,7 +153,8 @@ impl Tokens {
         }
     }
 
-    /// What a token says, where it still holds: it, its account and what it is bound to are there.
+    /// The claims of a token; `None` if it has expired, or its service account or bound object is
+    /// gone.
     pub(crate) fn claims(&self, state: &State, token: &str, now: SystemTime) -> Option<Claims> {
         let claims = self.lock().claims.get(token).cloned()?;
         let bound = claims.bound.as_ref().is_none_or(|(_, _, uid)| state.store.has_uid(uid));
@@ -161,7 +163,7 @@ impl Tokens {
     }
 }
 
-/// The account of a pod.
+/// The key of a pod's service account.
 fn account_key(pod: &Value) -> Key {
     let name = match text_at(pod, "/spec/serviceAccountName") {
         "" => "default",
@@ -176,7 +178,7 @@ impl Claims {
         format!("system:serviceaccount:{}:{}", self.namespace, self.account)
     }
 
-    /// The pod whose token it is.
+    /// The name and uid of the pod to which the token is bound.
     pub(crate) fn pod(&self) -> Option<(&str, &str)> {
         let (kind, name, uid) = self.bound.as_ref()?;
         (*kind == Kind::Pod).then_some((name, uid))
@@ -205,7 +207,7 @@ impl Claims {
     }
 }
 
-/// A random text that nobody guesses.
+/// A random text of 256 bits.
 pub(crate) fn new_secret() -> std::io::Result<String> {
     let mut bytes = [0; SIGNATURE_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -218,7 +220,7 @@ mod tests {
     use crate::dev::testing;
 
     #[test]
-    fn tokens_hold_as_long_as_their_account_their_pod_and_their_time() {
+    fn a_token_is_valid_until_it_expires_or_its_account_or_pod_is_deleted() {
         let api = testing::api();
         let mut state = api.lock();
         let metadata = |name: &str| json!({"name": name, "namespace": "n", "uid": name});

@@ -1,5 +1,5 @@
-//! Owns who may do what, by the roles and bindings in the store. Asked only with `--rbac`; without
-//! it everybody may do everything.
+//! Authorization by the roles and bindings in the store (RBAC). Used with `--rbac` only; without it
+//! each request is allowed.
 
 use serde_json::{Value, json};
 
@@ -14,13 +14,13 @@ use crate::serve::Request;
 const MASTERS: &str = "system:masters";
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// What is about to be done.
+/// The action to authorize.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) verb: String,
     pub(crate) namespace: String,
     pub(crate) group: String,
-    /// Empty where a path is meant that is no resource's.
+    /// Empty for a path that is not a resource's.
     pub(crate) resource: String,
     pub(crate) part: String,
     pub(crate) name: String,
@@ -28,7 +28,7 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// What a request is about, as every Kubernetes server reads it from its path.
+    /// The attributes of a request, parsed from its path as kube-apiserver does.
     pub(crate) fn of(request: &Request) -> Self {
         let verb = request.method.to_ascii_lowercase();
         let path = request.path.clone();
@@ -93,7 +93,7 @@ impl Attributes {
         }
     }
 
-    /// The 403 to a user who may not.
+    /// The 403 for a user without the permission.
     pub(crate) fn refused(&self, user: &User, name: &str) -> Refused {
         let who = format!("User {} cannot {}", go_quoted(&user.name), self.verb);
         if self.resource.is_empty() {
@@ -117,7 +117,7 @@ impl Attributes {
     }
 }
 
-/// Checks that a user may do what a request asks for; the one it is done as.
+/// Authorizes a request; returns the impersonated user if there is one, else `user`.
 pub(crate) fn admit(store: &Store, request: &Request, user: User) -> Result<User, Refused> {
     let user = match User::impersonated(request) {
         None => user,
@@ -159,7 +159,7 @@ fn check_impersonation(
     Ok(())
 }
 
-/// Checks that a user may do something, and gives the reason; none where not.
+/// The reason why a user may do something; `None` if the user may not.
 pub(crate) fn allowed(store: &Store, user: &User, wanted: &Attributes) -> Option<String> {
     if user.groups.iter().any(|group| group == MASTERS) {
         return Some(String::new());
@@ -173,7 +173,8 @@ pub(crate) fn allowed(store: &Store, user: &User, wanted: &Attributes) -> Option
     reason
 }
 
-/// Hands every rule that holds for a user in a namespace to `take`, with the words of why it does.
+/// Calls `take` with each rule that applies to a user in a namespace, and with the reason why it
+/// applies.
 pub(crate) fn each_rule(
     store: &Store,
     user: &User,
@@ -268,12 +269,12 @@ fn permits(rule: &Value, wanted: &Attributes) -> bool {
         && named
 }
 
-/// The roles that every cluster has, and the groups that they are bound to.
+/// The roles that each cluster has, and the groups that they are bound to.
 const DEFAULTS: &str = include_str!("roles.txt");
 
-/// Stores the roles and bindings that every cluster has.
+/// Stores the roles and bindings that each cluster has.
 pub(crate) fn furnish(state: &mut State) {
-    // The first line says how to read the others.
+    // The first line describes the form of the file.
     let mut lines = DEFAULTS.lines().skip(1).peekable();
     while let Some(line) = lines.next() {
         let Some((role, groups)) = line.split_once(" =") else { continue };
@@ -326,9 +327,9 @@ mod tests {
         Attributes::of(&request)
     }
 
-    /// As the words of a 403 have it: verb, resource, group, namespace, name.
+    /// Verb, resource, group, namespace and name, as in the message of a 403.
     #[test]
-    fn requests_are_read_as_every_server_reads_them() {
+    fn attributes_are_parsed_like_by_the_real_server() {
         for (method, path, want) in [
             ("GET", "/api/v1/namespaces/n/pods", "list pods  n "),
             ("GET", "/api/v1/namespaces/n/pods?watch=1", "watch pods  n "),
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_allow_what_they_say_and_no_more() {
+    fn roles_allow_nothing_but_their_rules() {
         let store = store();
         let user = |name: &str, group: &str| User {
             name: name.to_owned(),
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cluster_has_its_roles() {
+    fn each_cluster_has_the_default_roles() {
         let mut rules = 0;
         for line in DEFAULTS.lines().skip(1).filter(|line| line.starts_with(' ')) {
             assert!(rule_of(line).is_some(), "{line}");

@@ -1,5 +1,5 @@
-//! Owns the way from a body's bytes to an object: JSON, kind and version, types of fields, with the
-//! server's words about each mistake. Does not know what may be stored.
+//! Decodes JSON bodies: syntax, kind and version, types of fields. Errors are in the words of Go's
+//! decoder.
 
 use serde_json::{Map, Value};
 
@@ -8,14 +8,14 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::schema::status::{Cause, Refused};
 use crate::dev::schema::{self, type_word};
 
-/// Reads a body that has to hold an object of `kind`; `kind` and `apiVersion` may be left out.
+/// Decodes a body into an object of `kind` with defaults. `kind` and `apiVersion` may be absent.
 pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     let mut value = typed(kind.name(), &kind.api_version(), tree(body, kind.name())?)?;
     defaults::fill(kind, &mut value);
     Ok(value)
 }
 
-/// Reads JSON that is to be an object of `kind`, which is not checked.
+/// Decodes JSON; `kind` is only for the error message.
 pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, Refused> {
     value(body).map_err(|error| {
         let detail = format!("couldn't get version/kind; json parse error: {error}");
@@ -23,7 +23,7 @@ pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, Refused> {
     })
 }
 
-/// 400 to bytes that are not even a tree.
+/// 400 for a body that cannot be parsed.
 pub(crate) fn unrecognized(kind: &str, body: &[u8], detail: &str) -> Refused {
     Refused::bad_request(format!(
         "the object provided is unrecognized (must be of type {kind}): {detail} ({})",
@@ -31,7 +31,7 @@ pub(crate) fn unrecognized(kind: &str, body: &[u8], detail: &str) -> Refused {
     ))
 }
 
-/// Checks that a tree is of that type, and brings it into its form.
+/// Checks the types of a decoded body and converts it to the canonical form.
 pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<Value, Refused> {
     check_type(kind, api_version, &value)?;
     if let Some(of) = schema::of_body(api_version, kind) {
@@ -42,8 +42,8 @@ pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<V
     Ok(value)
 }
 
-/// Reads a body of a type that is not stored, of any of its versions; the last one where it names
-/// none of them.
+/// Decodes a body of a kind that is not stored, in any of `versions`; without a known version the
+/// last one is used.
 pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
     let value = tree(body, kind)?;
     let given = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
@@ -52,7 +52,7 @@ pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value,
     typed(kind, version, value)
 }
 
-/// Checks and cleans what a merge patch gave.
+/// Checks the result of a patch, converts it to the canonical form and sets defaults.
 pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
     let of = schema::of(kind);
     if let Err(error) = schema::check(of, &value) {
@@ -64,7 +64,7 @@ pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
     Ok(value)
 }
 
-/// Reads JSON that has to be an object; the error is in Go's words.
+/// Parses JSON that has to be an object; the error is Go's message.
 pub(crate) fn value(body: &[u8]) -> Result<Value, String> {
     match serde_json::from_slice(body) {
         Ok(Value::Null) => Ok(Value::Object(Map::new())),
@@ -90,9 +90,9 @@ pub(crate) fn value(body: &[u8]) -> Result<Value, String> {
     }
 }
 
-/// A mistake in JSON, in Go's words.
+/// Go's message for a JSON syntax error.
 pub(crate) fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String {
-    // Longer texts before those that they begin with.
+    // Longer texts before their prefixes.
     const WORDS: [(&str, &str); 11] = [
         ("control character", "in string literal"),
         ("expected `,` or `]`", "after array element"),
@@ -121,7 +121,7 @@ pub(crate) fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String 
     }
 }
 
-/// A body in a message: text where it looks like JSON, else hexadecimal, as Go prints it.
+/// A body in an error message: text if it looks like JSON, else hexadecimal, as in Go.
 fn shown(body: &[u8]) -> String {
     const BYTES_MAX: usize = 30;
     let cut = body.get(..BYTES_MAX).unwrap_or(body);
@@ -163,12 +163,12 @@ fn check_type(kind: &str, api_version: &str, value: &Value) -> Result<(), Refuse
     )))
 }
 
-/// The version without its group, which is how these messages name it.
+/// The version without its group.
 fn version_of(api_version: &str) -> &str {
     api_version.rsplit('/').next().unwrap_or_default()
 }
 
-/// Where the real server keeps its own type of a kind: events are those of the core group.
+/// The Go package of kube-apiserver's internal type; events belong to the core group.
 fn internal_package<'a>(api_version: &'a str, kind: &str) -> &'a str {
     match api_version.split_once('/') {
         Some((group, _)) if kind != Kind::Event.name() => {
@@ -178,7 +178,7 @@ fn internal_package<'a>(api_version: &'a str, kind: &str) -> &'a str {
     }
 }
 
-/// 400 to a tree that is not what it has to be.
+/// 400 for a body of a wrong type.
 pub(crate) fn cannot_be_handled(
     given: &str,
     api_version: &str,
@@ -191,7 +191,7 @@ pub(crate) fn cannot_be_handled(
     ))
 }
 
-/// Lays a JSON merge patch (RFC 7386) over `target`.
+/// Applies a JSON merge patch (RFC 7386) to `target`.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         *target = patch.clone();
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merge_patches_as_the_rfc_says() {
+    fn merge_patches_follow_rfc_7386() {
         for (target, patch, want) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b", "b": 1}), json!({"a": null}), json!({"b": 1})),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_type_is_named_by_its_path() {
+    fn a_value_of_a_wrong_type_is_reported_with_its_path() {
         let body = br#"{"spec":{"containers":[{"name":"c","image":5}]}}"#;
         let refused = object(Kind::Pod, body).expect_err("a number for an image");
         assert_eq!(refused.code, 400);

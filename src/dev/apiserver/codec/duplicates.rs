@@ -1,11 +1,11 @@
-//! Owns the finding of keys that a JSON document has twice, which no tree shows any more.
+//! Finds duplicate keys in JSON. A parsed `Value` no longer shows them.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// The paths of keys that are there twice; none where the text is no JSON.
+/// The paths of duplicate keys; empty if the text is not JSON.
 pub(crate) fn duplicates(body: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -16,7 +16,7 @@ pub(crate) fn duplicates(body: &[u8]) -> Vec<String> {
     found
 }
 
-/// A value at a path.
+/// Walks over a value and its path.
 struct Walk<'a> {
     path: String,
     found: &'a mut Vec<String>,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_are_there_twice_are_named_once() {
+    fn a_duplicate_key_is_reported_once() {
         for (body, paths) in [
             (r#"{"a":1,"b":{"a":2}}"#, &[][..]),
             (r#"{"a":1,"b":[{"c":2,"c":3,"c":null}],"a":"x"}"#, &["b[0].c", "a"]),

@@ -1,5 +1,5 @@
-//! Owns the borders of the API: bodies in YAML and protobuf, versions of a kind that are not the
-//! stored one, and the fields that `fieldValidation` asks about. What is within sees stored JSON.
+//! Converts request bodies to JSON in the stored version: from YAML and protobuf, and from the
+//! other versions of a kind. Also checks the fields that `fieldValidation` asks about.
 
 pub(crate) mod decode;
 mod duplicates;
@@ -23,7 +23,7 @@ use crate::wire::yaml;
 
 const JSON: &str = "application/json";
 
-/// How a body is written.
+/// The format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Json,
@@ -31,7 +31,7 @@ enum Format {
     Yaml,
 }
 
-/// The request as it is understood within: its body in JSON and of the stored version.
+/// The request with its body in JSON and in the stored version.
 pub(crate) fn inward<'a>(
     request: &'a Request,
     target: &Target,
@@ -47,7 +47,7 @@ pub(crate) fn inward<'a>(
         };
     }
     let expected = expected(target, &request.method);
-    // A delete in a format that nobody knows is told so by its own decoder.
+    // The decoder of DeleteOptions reports an unknown format.
     let format = format(request)?;
     if format == Format::Json && (stored || target.part != Part::Whole) {
         return Ok(Cow::Borrowed(request));
@@ -63,7 +63,7 @@ pub(crate) fn inward<'a>(
     Ok(Cow::Owned(inner))
 }
 
-/// A patch that names fields: its top-level ones are the only ones that differ.
+/// The patch with the stored names of the top-level fields; no others differ.
 fn stored_patch(request: &Request, kind: Kind) -> Request {
     let mut inner = request.clone();
     let patch = serde_json::from_slice(&request.body).ok();
@@ -79,7 +79,7 @@ fn stored_patch(request: &Request, kind: Kind) -> Request {
     inner
 }
 
-/// The kind of the body that a request to a part has.
+/// The kind of the request's body.
 fn expected(target: &Target, method: &str) -> &'static str {
     match (method, target.part) {
         ("DELETE", _) => "DeleteOptions",
@@ -87,7 +87,7 @@ fn expected(target: &Target, method: &str) -> &'static str {
     }
 }
 
-/// A body that stands for no stored object, of the type that is expected.
+/// Decodes a body of a kind that is not stored.
 pub(crate) fn body(
     request: &Request,
     kind: &'static str,
@@ -107,7 +107,7 @@ fn format(request: &Request) -> Result<Format, Refused> {
     }
 }
 
-/// Reads a body; what it is of is not checked.
+/// Decodes a body into JSON without a check of its type.
 fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, Refused> {
     match format {
         Format::Json => decode::tree(body, kind),
@@ -136,7 +136,7 @@ fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, Refused> {
     }
 }
 
-/// The texts of the warnings that the answer to a request bears.
+/// The warnings for the answer to a request.
 pub(crate) fn warnings(request: &Request) -> Vec<String> {
     if request.query("fieldValidation") != Some("Warn") {
         return Vec::new();
@@ -147,9 +147,9 @@ pub(crate) fn warnings(request: &Request) -> Vec<String> {
     }
 }
 
-/// Reads YAML; the error names its line.
+/// Parses YAML; the error names the line.
 pub(crate) fn read_yaml(body: &[u8]) -> Result<Value, String> {
-    // The parser recurses, and a connection's thread has a small stack.
+    // The parser is recursive, and a connection's thread has a small stack.
     const STACK_BYTES: usize = 8 << 20;
     let text = String::from_utf8_lossy(body);
     let read = || match yaml::Node::read(&text) {
@@ -159,12 +159,12 @@ pub(crate) fn read_yaml(body: &[u8]) -> Result<Value, String> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().stack_size(STACK_BYTES);
         let thread = builder.spawn_scoped(scope, read).map_err(|error| error.to_string())?;
-        thread.join().unwrap_or_else(|_| Err("yaml: it cannot be read".to_owned()))
+        thread.join().unwrap_or_else(|_| Err("yaml: the parser panicked".to_owned()))
     })
 }
 
-/// What `fieldValidation` finds in a request: refused where it is `Strict`, else the texts of the
-/// warnings that the answer bears.
+/// Checks the fields as `fieldValidation` asks: with `Strict` the result is an error, else the
+/// texts of the warnings.
 pub(crate) fn validate_fields(request: &Request, target: &Target) -> Result<Vec<String>, Refused> {
     let wanted = request.query("fieldValidation").unwrap_or_default();
     match wanted {
@@ -192,14 +192,14 @@ pub(crate) fn validate_fields(request: &Request, target: &Target) -> Result<Vec<
         return Ok(Vec::new());
     };
     let format = if is_patch { Format::Json } else { format(request)? };
-    // What cannot be read is refused elsewhere.
+    // The handler of the request reports a body that cannot be decoded.
     let Ok(mut value) = tree(format, &request.body, expected) else { return Ok(Vec::new()) };
     let mut mistakes: Vec<String> = match format {
         Format::Json => duplicates(&request.body),
         Format::Protobuf | Format::Yaml => Vec::new(),
     };
     mistakes.iter_mut().for_each(|path| *path = format!("duplicate field {}", go_quoted(path)));
-    // A patch's own directives are no fields.
+    // The directives of a patch (`$patch`) are not fields.
     let unknown = schema::canonical(of, &mut value).into_iter().filter(|path| !path.contains('$'));
     mistakes.extend(unknown.map(|path| format!("unknown field {}", go_quoted(&path))));
     if mistakes.is_empty() || wanted == "Warn" {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_and_yaml_come_in_as_json() {
+    fn protobuf_and_yaml_are_converted_to_json() {
         let path = "/api/v1/namespaces/n/configmaps";
         let metadata = Message::default().text(1, "c");
         let entry = Message::default().text(1, "a").text(2, "b");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_of_another_version_names_the_stored_fields() {
+    fn a_patch_in_another_version_is_converted_to_the_stored_fields() {
         let path = "/apis/events.k8s.io/v1/namespaces/n/events/e";
         for (patch, expected) in [
             (json!({ "note": "x", "series": {} }), json!({ "message": "x", "series": {} })),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_repeated_fields_are_told_where_that_is_asked() {
+    fn unknown_and_duplicate_fields_are_reported_on_request() {
         let pods = "/api/v1/namespaces/n/pods";
         let pod =
             br#"{"spec":{"nope":1,"containers":[{"name":"c","image":"a","image":"b","x":1}]}}"#;

@@ -1,5 +1,5 @@
-//! Owns protobuf: bodies as Kubernetes' clients send them, read by the tags of the schema, and the
-//! writing of messages. Answers are never protobuf, but for one document.
+//! Protobuf: decodes request bodies by the field numbers of the schema, and encodes messages for
+//! the OpenAPI document.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -8,16 +8,16 @@ use serde_json::{Map, Value, json};
 
 use crate::dev::schema::{Shape, Type};
 
-/// What every body begins with.
+/// The first bytes of each body.
 pub(crate) const MAGIC: &[u8] = b"k8s\0";
 
-/// Messages in messages; the types nest no deeper than this.
+/// The limit of nested messages.
 const DEPTH_MAX: usize = 64;
 
-/// The words of Go's decoder about bytes that end too early, or are no message.
+/// The messages of Go's decoder for truncated and malformed input.
 const UNEXPECTED_EOF: &str = "unexpected EOF";
 
-/// What stands in a body's envelope.
+/// The envelope of a body (`runtime.Unknown`).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Envelope<'a> {
     pub(crate) api_version: String,
@@ -26,7 +26,7 @@ pub(crate) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads what follows the magic bytes.
+    /// Decodes the bytes after the magic bytes.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, String> {
         let mut envelope = Self::default();
         let mut reader = Reader { bytes };
@@ -50,14 +50,14 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Reads a message of a type.
+/// Decodes a message of a type.
 pub(crate) fn message(of: &Type, bytes: &[u8]) -> Result<Value, String> {
     let mut members = Map::new();
     read_fields(of, None, bytes, DEPTH_MAX, &mut members)?;
     Ok(Value::Object(members))
 }
 
-/// Reads the fields of a type that have their place `inside` another message, or in its own.
+/// Decodes the fields of a type, which are in its own message or in the message `inside` it.
 fn read_fields(
     of: &Type,
     inside: Option<u32>,
@@ -121,7 +121,7 @@ fn value(shape: &Shape, part: &Part<'_>, depth: usize) -> Result<Value, String> 
         Shape::Quantity => first_text(part.bytes()?)?.into(),
         Shape::IntOrString => read_int_or_string(part.bytes()?)?,
         Shape::MicroTime | Shape::Time => read_time(shape, part.bytes()?)?,
-        // Raw JSON; of types that are not in the table nothing can be read.
+        // Raw JSON, else nothing: its type is unknown.
         Shape::Any => serde_json::from_str(&first_text(part.bytes()?).unwrap_or_default())
             .unwrap_or_else(|_| json!({})),
         Shape::Object(inner) => {
@@ -129,7 +129,7 @@ fn value(shape: &Shape, part: &Part<'_>, depth: usize) -> Result<Value, String> 
             read_fields(inner.get(), None, part.bytes()?, depth, &mut members)?;
             members.into()
         }
-        // A list as a map's value is a message with one field.
+        // A list as the value of a map is a message with one field.
         Shape::List(item) => {
             let mut list = json!([]);
             let mut reader = Reader { bytes: part.bytes()? };
@@ -142,7 +142,7 @@ fn value(shape: &Shape, part: &Part<'_>, depth: usize) -> Result<Value, String> 
     })
 }
 
-/// The first field of a message, which is a text.
+/// The first field of a message, a text.
 fn first_text(bytes: &[u8]) -> Result<String, String> {
     match (Reader { bytes }).next()? {
         Some((1, part)) => part.text(),
@@ -164,7 +164,7 @@ fn read_int_or_string(bytes: &[u8]) -> Result<Value, String> {
     Ok(if is_text { text.into() } else { number.into() })
 }
 
-/// A moment without a field is none.
+/// A time without fields is null.
 fn read_time(shape: &Shape, bytes: &[u8]) -> Result<Value, String> {
     if bytes.is_empty() {
         return Ok(Value::Null);
@@ -183,7 +183,7 @@ fn read_time(shape: &Shape, bytes: &[u8]) -> Result<Value, String> {
     Ok(if *shape == Shape::Time { format!("{at:.0}") } else { format!("{at:.6}") }.into())
 }
 
-/// One field's value on the wire.
+/// The value of one field on the wire.
 enum Part<'a> {
     Bytes(&'a [u8]),
     Number(u64),
@@ -204,7 +204,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Negative numbers are sent in two's complement.
+    /// Negative numbers are encoded in two's complement.
     fn integer(&self) -> Result<i64, String> {
         self.number().map(u64::cast_signed)
     }
@@ -214,7 +214,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What is left of a message.
+/// The rest of a message.
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -263,7 +263,7 @@ fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// A message that is being written.
+/// A message to encode.
 #[derive(Debug, Default)]
 pub(crate) struct Message(pub(crate) Vec<u8>);
 
@@ -305,7 +305,7 @@ mod tests {
     use crate::dev::schema;
 
     #[test]
-    fn a_pod_is_read_by_its_tags() {
+    fn a_pod_is_decoded_by_its_field_numbers() {
         let port = Message::default().number(1, 1).number(2, 0).text(3, "http");
         let get = Message::default().message(2, &port);
         let handler = Message::default().message(2, &get);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_messages_are_refused() {
+    fn malformed_messages_are_refused() {
         let pod = schema::named("Pod").expect("a type");
         for bytes in [&[0x0A][..], &[0x0A, 0x7F], &[0x0F], &[0xFF; 12], &[0x08, 0x01]] {
             assert!(message(pod, bytes).is_err(), "{bytes:x?}");

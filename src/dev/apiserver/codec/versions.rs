@@ -6,7 +6,7 @@ use crate::dev::apiserver::route::Target;
 use crate::dev::schema::kind::Kind;
 use crate::dev::schema::status::Refused;
 
-/// The fields of an event that have another name in `events.k8s.io`: there, here.
+/// The fields with another name in `events.k8s.io`: the name there, the stored name.
 const EVENT_FIELDS: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
     ("deprecatedFirstTimestamp", "firstTimestamp"),
@@ -17,7 +17,7 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
     ("reportingController", "reportingComponent"),
 ];
 
-/// A refusal as the request's version has it: events are named by the group that was asked.
+/// Converts an error to the request's version: messages about events name the requested group.
 pub(crate) fn refused(target: &Target, mut refused: Refused) -> Refused {
     let kind = target.kind;
     if kind == Kind::Event && !is_stored(target) {
@@ -37,7 +37,7 @@ pub(crate) fn refused(target: &Target, mut refused: Refused) -> Refused {
     refused
 }
 
-/// The text of an object or a list of a kind, as another version has it.
+/// Converts the JSON of an object or a list to another version.
 pub(crate) fn shown(kind: Kind, api_version: &'static str, body: Vec<u8>) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(&body) else { return body };
     let given = value["kind"].as_str().unwrap_or_default();
@@ -62,7 +62,7 @@ pub(crate) fn is_stored(target: &Target) -> bool {
 
 type Names = (&'static str, &'static str);
 
-/// Only events have fields of two names; the other versions differ in nothing else.
+/// Only events have fields with two names. The other versions do not differ from the stored ones.
 pub(crate) fn rename(kind: Kind, value: &mut Value, from_to: impl Fn(Names) -> Names) {
     let Some(members) = value.as_object_mut().filter(|_| kind == Kind::Event) else { return };
     for (from, to) in EVENT_FIELDS.into_iter().map(from_to) {
@@ -72,7 +72,7 @@ pub(crate) fn rename(kind: Kind, value: &mut Value, from_to: impl Fn(Names) -> N
     }
 }
 
-/// Gives an object the names of the other version, which leaves out what is empty.
+/// Renames the fields to another version's names and removes empty ones.
 pub(crate) fn show(kind: Kind, value: &mut Value) {
     rename(kind, value, |(there, here)| (here, there));
     if let Some(members) = value.as_object_mut().filter(|_| kind == Kind::Event) {
@@ -85,7 +85,7 @@ pub(crate) fn group_of(api_version: &str) -> &str {
     api_version.split('/').next().unwrap_or_default()
 }
 
-/// The paths of a JSON patch's operation.
+/// Renames the paths in an operation of a JSON patch.
 pub(crate) fn rename_paths(kind: Kind, operation: &mut Map<String, Value>) {
     for name in ["from", "path"] {
         let Some(Value::String(path)) = operation.get_mut(name) else { continue };

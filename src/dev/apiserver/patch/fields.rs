@@ -1,20 +1,19 @@
-//! Owns sets of fields, as `fieldsV1` writes them: reading, writing, and what two sets make
-//! together. Does not know what the fields mean.
+//! Sets of fields in the form of `fieldsV1`, and their intersection and difference.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// A field and those below it. An element of a path is `f:NAME`, `k:{KEYS}` or `v:VALUE`.
+/// A field and its subfields. A path element is `f:NAME`, `k:{KEYS}` or `v:VALUE`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
-    /// It is in the set itself.
+    /// The field itself is in the set.
     pub(crate) member: bool,
     pub(crate) below: BTreeMap<String, Self>,
 }
 
 impl Fields {
-    /// One that is in the set, with nothing below.
+    /// A field in the set without subfields.
     pub(crate) fn leaf() -> Self {
         Self { member: true, ..Self::default() }
     }
@@ -23,14 +22,14 @@ impl Fields {
         !self.member && self.below.is_empty()
     }
 
-    /// Puts a set below this one; an empty one leaves no trace.
+    /// Adds a subset; an empty one is not added.
     pub(crate) fn put(&mut self, element: String, fields: Self) {
         if !fields.is_empty() {
             self.below.insert(element, fields);
         }
     }
 
-    /// Reads `fieldsV1`.
+    /// Parses `fieldsV1`.
     pub(crate) fn read(value: &Value) -> Self {
         let mut fields = Self::default();
         for (element, inner) in value.as_object().into_iter().flatten() {
@@ -44,7 +43,7 @@ impl Fields {
         fields
     }
 
-    /// Writes `fieldsV1`.
+    /// Encodes as `fieldsV1`.
     pub(crate) fn written(&self) -> Value {
         let mut members = Map::new();
         for (element, inner) in &self.below {
@@ -66,7 +65,7 @@ impl Fields {
         self
     }
 
-    /// What is in `other` as well.
+    /// The fields that are also in `other`.
     pub(crate) fn intersection(&self, other: &Self) -> Self {
         let mut fields = Self { member: self.member && other.member, ..Self::default() };
         for (element, own) in &self.below {
@@ -77,7 +76,7 @@ impl Fields {
         fields
     }
 
-    /// What is not in `other`. A field there says nothing of those below it.
+    /// The fields that are not in `other`. A field there does not include its subfields.
     pub(crate) fn difference(&self, other: &Self) -> Self {
         let mut fields = Self { member: self.member && !other.member, ..Self::default() };
         for (element, own) in &self.below {
@@ -90,7 +89,7 @@ impl Fields {
         fields
     }
 
-    /// The paths as messages write them: those of a level before those below it.
+    /// The paths in messages: all of a level before those below it.
     pub(crate) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.push_paths("", &mut paths);
@@ -107,7 +106,7 @@ impl Fields {
     }
 }
 
-/// An element of a path as messages write it.
+/// A path element in messages.
 pub(crate) fn shown(element: &str) -> String {
     match element.split_at_checked(2) {
         Some(("f:", name)) => format!(".{name}"),
@@ -133,7 +132,7 @@ mod tests {
         r#"{"f:a":{".":{},"f:b":{},"k:{\"n\":\"x\",\"p\":1}":{".":{},"f:c":{}}},"f:d":{}}"#;
 
     #[test]
-    fn a_set_is_written_as_it_was_read() {
+    fn an_encoded_set_equals_the_parsed_one() {
         assert_eq!(read(ONE).written().to_string(), ONE);
         assert_eq!(
             read(ONE).paths(),
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_make_other_sets() {
+    fn intersection_and_difference_of_sets() {
         let other = read(r#"{"f:a":{"f:b":{},"f:e":{}},"f:d":{"f:x":{}}}"#);
         let check = |got: Fields, want: &str| assert_eq!(got.written().to_string(), want);
         check(read(ONE).intersection(&other), r#"{"f:a":{"f:b":{}}}"#);

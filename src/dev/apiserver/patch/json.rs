@@ -1,29 +1,30 @@
-//! Owns JSON patches (RFC 6902), with what the real server's library adds to them: negative
-//! indices, and `replace` of a member that is not there. All or nothing.
+//! JSON patches (RFC 6902) with the extensions of kube-apiserver's library: negative indices, and
+//! `replace` of an absent member. A patch applies completely or not at all.
 
 use serde_json::Value;
 
 use crate::dev::schema::status::Refused;
 use crate::dev::schema::type_word;
 
-/// As the real server has it.
+/// kube-apiserver's limit.
 const OPERATIONS_MAX: usize = 10_000;
-/// What all copies of one patch may add, in bytes: they could double an object again and again.
+/// The bytes that all `copy` operations of a patch may add: they could double the object
+/// repeatedly.
 const COPIED_BYTES_MAX: usize = 3 << 20;
 
-/// One operation, its fields still of any type.
+/// An operation whose fields are not checked yet.
 type Operation<'a> = &'a serde_json::Map<String, Value>;
 
-/// Why an operation failed; the server does not say.
+/// An operation failed. The server does not report the cause.
 #[derive(Debug, PartialEq, Eq)]
 struct Failed;
 
-/// Reads a patch and lays it over `target`.
+/// Applies a patch to a copy of `target`.
 pub(crate) fn apply(target: &Value, patch: &Value) -> Result<Value, Refused> {
     let mut patched = target.clone();
     let mut n_copied = 0;
     for operation in operations(patch)? {
-        // A `null` is an operation that says nothing.
+        // A `null` operation does nothing.
         operation
             .ok_or(Failed)
             .and_then(|operation| perform(&mut patched, operation, &mut n_copied))
@@ -92,13 +93,13 @@ fn perform(
     }
 }
 
-/// Splits a pointer into that of the container and the name in it. The whole is out of reach.
+/// Splits a pointer into the container's pointer and the last name. The root cannot be addressed.
 fn split(path: &str) -> Result<(&str, String), Failed> {
     let (container, name) = path.rsplit_once('/').ok_or(Failed)?;
     Ok((container, name.replace("~1", "/").replace("~0", "~")))
 }
 
-/// The container that a pointer ends in.
+/// The container of a pointer's target, and the last name.
 fn container<'a>(target: &'a mut Value, path: &str) -> Result<(&'a mut Value, String), Failed> {
     let (path, name) = split(path)?;
     let found = target.pointer_mut(path).filter(|found| found.is_object() || found.is_array());
@@ -113,7 +114,7 @@ fn index(name: &str, length: usize) -> Result<usize, Failed> {
     usize::try_from(index).ok().filter(|_| index < length).ok_or(Failed)
 }
 
-/// What is at a pointer; none for a member that an object does not have.
+/// The value at a pointer; `None` if the object lacks the member.
 fn get<'a>(target: &'a mut Value, path: &str) -> Result<Option<&'a Value>, Failed> {
     let (container, name) = container(target, path)?;
     match container.as_array() {
@@ -169,10 +170,10 @@ mod tests {
         }
     }
 
-    /// Target, patch, and what it becomes; none where the patch is refused.
+    /// Target, patch and result; `None` if the patch fails.
     type Case = (&'static str, &'static str, Option<&'static str>);
 
-    /// The examples of RFC 6902, appendix A, and what the library does beyond it.
+    /// The examples of RFC 6902, appendix A, and the library's extensions.
     const CASES: &[Case] = &[
         (
             r#"{"foo":"bar"}"#,
@@ -259,14 +260,14 @@ mod tests {
     ];
 
     #[test]
-    fn operations_do_as_the_rfc_says() {
+    fn operations_follow_rfc_6902() {
         for (target, patch, want) in CASES {
             check(target, patch, *want);
         }
     }
 
     #[test]
-    fn what_is_no_patch_is_said_so() {
+    fn a_body_that_is_not_a_patch_is_refused() {
         for (patch, want) in [
             (json!({}), "json: cannot unmarshal object into Go value of type jsonpatch.Patch"),
             (

@@ -1,5 +1,5 @@
-//! Owns who manages which field of an object (`metadata.managedFields`): what a write takes, what
-//! an apply gives back, and which conflicts forbid it.
+//! The field managers of an object (`metadata.managedFields`): which fields a write takes over,
+//! which an apply gives up, and which conflicts it has.
 
 use serde_json::{Value, json};
 
@@ -10,21 +10,21 @@ use crate::dev::schema::status::{Cause, Refused};
 use crate::dev::schema::{self, Type};
 use crate::dev::storage::object::{array_at, text_at};
 
-/// Of those that wrote without applying, as many are told apart as the real server does.
+/// The number of `Update` entries, as in kube-apiserver.
 const UPDATERS_MAX: usize = 10;
-/// Under this name go the others.
+/// The manager of the entries above this number.
 const ANCIENT: &str = "ancient-changes";
-/// Manages what was there before anybody was written down.
+/// The manager of the fields that existed before the first tracked write.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Who writes, and when.
+/// The manager and the time of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer<'a> {
     pub(crate) manager: &'a str,
     pub(crate) now: &'a str,
 }
 
-/// One entry of the list.
+/// One entry of `managedFields`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Owner {
     manager: String,
@@ -34,7 +34,7 @@ struct Owner {
     fields: Fields,
 }
 
-/// What an apply makes of an object.
+/// The result of an apply.
 #[derive(Debug)]
 pub(crate) struct Applied {
     pub(crate) value: Value,
@@ -64,7 +64,7 @@ impl Owner {
         })
     }
 
-    /// As conflicts name it.
+    /// The manager in the message of a conflict.
     fn shown(&self) -> String {
         match self.applies {
             true => format!("{:?}", self.manager),
@@ -85,7 +85,7 @@ fn written(mut owners: Vec<Owner>) -> Value {
     owners.iter().map(Owner::written).collect()
 }
 
-/// Puts the oldest of too many updaters into one.
+/// Merges the oldest of too many `Update` entries.
 fn cap(owners: &mut Vec<Owner>) {
     let first = owners.iter().position(|owner| !owner.applies).unwrap_or(owners.len());
     while owners.len() - first > UPDATERS_MAX {
@@ -96,21 +96,21 @@ fn cap(owners: &mut Vec<Owner>) {
     }
 }
 
-/// An object of a kind before anything was set in it.
+/// An empty object of a kind.
 fn blank(of: &'static Type) -> Value {
     let mut value = json!({});
     schema::canonical(of, &mut value);
     value
 }
 
-/// Who manages a new object.
+/// The `managedFields` of a new object.
 pub(crate) fn created(kind: Kind, value: &Value, writer: Writer<'_>) -> Value {
     let of = schema::of(kind);
     written(taken(kind, &blank(of), value, Vec::new(), writer))
 }
 
-/// Who manages an object after a write that made `new` of `old`, where `managed` did before. Where
-/// nobody did, nobody does.
+/// The `managedFields` after a write that changed `old` to `new`. An object without managers stays
+/// without.
 pub(crate) fn updated(
     kind: Kind,
     old: &Value,
@@ -125,7 +125,8 @@ pub(crate) fn updated(
     written(taken(kind, old, new, owners, writer))
 }
 
-/// The writer gets what it changed, all others lose that, and everybody what is no more.
+/// Gives the changed fields to the writer, takes them from the others, and removes fields that no
+/// longer exist.
 fn taken(
     kind: Kind,
     old: &Value,
@@ -161,7 +162,7 @@ fn taken(
     owners
 }
 
-/// Applies a configuration to an object, or to none.
+/// Applies a configuration to an object, or creates one.
 pub(crate) fn apply(
     kind: Kind,
     live: Option<(&Value, &Value)>,
@@ -218,12 +219,12 @@ pub(crate) fn apply(
     Ok(Applied { value, managed: written(owners) })
 }
 
-/// Takes out what was applied last and is owned no more.
+/// Removes the fields of the last apply that no manager owns any more.
 fn pruned(of: &'static Type, merged: Value, last: &Fields, managed: &Fields) -> Value {
     let all = typed::fields_of(of, &merged);
     let gone = |pruned: &Value| all.difference(&typed::fields_of(of, pruned));
     let pruned = typed::without(of, &merged, last);
-    // What others own stays, and so does what nobody ever applied.
+    // Fields of other managers stay, and so do fields that were never applied.
     let pruned = typed::without(of, &merged, &gone(&pruned).difference(managed));
     typed::without(of, &merged, &gone(&pruned).intersection(last))
 }
@@ -242,7 +243,8 @@ fn refuse_conflicts(owners: &[Owner], taken: &Fields) -> Result<(), Refused> {
     let mut causes = Vec::new();
     let mut texts = Vec::new();
     let mut owners: Vec<&Owner> = owners.iter().collect();
-    // Of the type of `written`'s keys: each type that is sorted is 3 kB of program.
+    // The key has the type of `written`'s keys, because each further sorted type adds 3 kB to the
+    // program.
     owners.sort_by_cached_key(|owner| (false, owner.manager.clone(), owner.applies.to_string()));
     for owner in owners {
         let paths = owner.fields.intersection(taken).paths();
@@ -276,7 +278,7 @@ mod tests {
         Writer { manager, ..NOW }
     }
 
-    /// Manager and fields of each entry.
+    /// The manager and the fields of each entry.
     fn owners(managed: &Value) -> Vec<(String, String)> {
         let entry = |owner: &Owner| (owner.manager.clone(), owner.fields.paths().join(" "));
         read(managed).iter().map(entry).collect()
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_applied_no_more_goes_unless_others_own_it() {
+    fn a_field_that_is_no_longer_applied_is_removed_unless_another_manager_owns_it() {
         let kind = Kind::ConfigMap;
         let first = apply(kind, None, &map(json!({"a": "1", "b": "2"})), by("one"), false)
             .expect("nobody else is there");
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_name_who_manages_what_and_give_way_to_force() {
+    fn conflicts_name_the_managers_and_force_overrides_them() {
         let kind = Kind::ConfigMap;
         let old = map(json!({"a": "1"}));
         let managed = created(kind, &old, by("creator"));
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn updaters_are_bounded() {
+    fn the_number_of_update_entries_is_bounded() {
         let kind = Kind::ConfigMap;
         let mut value = map(json!({"k": "0"}));
         let mut managed = created(kind, &value, by("m0"));
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_managed_stays_unmanaged_until_somebody_applies() {
+    fn an_object_without_managers_stays_so_until_the_first_apply() {
         let kind = Kind::ConfigMap;
         let (old, new) = (map(json!({"a": "1"})), map(json!({"a": "2"})));
         assert_eq!(updated(kind, &old, &new, &json!([]), NOW), json!([]));

@@ -1,5 +1,4 @@
-//! Owns what patches do to a tree: by RFC 6902, by merge keys, by field owners. Knows no store and
-//! no request.
+//! Patches: JSON patch, strategic merge patch and server-side apply, on JSON values.
 
 mod fields;
 pub(crate) mod json;
@@ -29,7 +28,7 @@ pub(crate) fn go_shown(value: &Value) -> String {
     }
 }
 
-/// Why a tree cannot be brought into a type, in the words of a strategic merge patch.
+/// Why a patched value does not fit its type, in the words of a strategic merge patch.
 pub(crate) fn unrestorable(of: &Type, value: &Value) -> Option<String> {
     let members = value.as_object()?;
     members.iter().find_map(|(name, value)| unrestorable_as(&of.field(name)?.shape, value))

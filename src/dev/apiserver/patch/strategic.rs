@@ -1,6 +1,5 @@
-//! Owns strategic merge patches: lists merged by the keys that the types name, and the directives
-//! (`$patch`, `$retainKeys`, `$setElementOrder`, `$deleteFromPrimitiveList`). Refuses in the
-//! real server's words.
+//! Strategic merge patches: lists are merged by the keys of the schema, and the directives
+//! `$patch`, `$retainKeys`, `$setElementOrder` and `$deleteFromPrimitiveList` are applied.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +15,7 @@ const DELETE: &str = "$deleteFromPrimitiveList/";
 
 type Members = Map<String, Value>;
 
-/// Lays a patch over an object of that type.
+/// Applies a patch to an object of the type.
 pub(crate) fn apply(of: &'static Type, target: &Value, patch: &Members) -> Result<Value, Refused> {
     let target = target.as_object().cloned().unwrap_or_default();
     merge_members(Some(of), target, patch.clone()).map(Value::Object)
@@ -27,7 +26,7 @@ fn merge_members(
     mut target: Members,
     mut patch: Members,
 ) -> Result<Members, Refused> {
-    // Where the keys are free, `$patch` may be one, too.
+    // In a map `$patch` may also be a key.
     match patch.get(DIRECTIVE).and_then(Value::as_str) {
         Some("replace") => {
             patch.remove(DIRECTIVE);
@@ -70,14 +69,14 @@ fn type_of(field: Option<&'static Field>) -> Option<&'static Type> {
         shape = item;
     }
     match (&field?.shape, shape) {
-        // The members of a map are of that type, not the map itself.
+        // The members of a map have the type, not the map itself.
         (Shape::Map(_), _) => None,
         (_, Shape::Object(inner)) => Some(inner.get()),
         _ => None,
     }
 }
 
-/// A new value without the directives in it.
+/// A new value without its directives.
 fn plain(value: Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -118,13 +117,13 @@ fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), 
     Ok(())
 }
 
-/// What the patch becomes cannot be read as the type.
+/// The error for a result that does not fit the type.
 fn unrestorable(detail: &str) -> Refused {
     let cause = crate::dev::schema::status::Cause::invalid("patch", "", detail);
     Refused::invalid_kind("", "", "", &[cause])
 }
 
-/// Merges the lists that come with an order, and puts them into it.
+/// Merges the lists with a `$setElementOrder` and sorts them by it.
 fn set_order(
     of: Option<&'static Type>,
     target: &mut Members,
@@ -161,7 +160,7 @@ fn set_order(
     Ok(())
 }
 
-/// The items of a patch have to stand in the order that it names.
+/// The patch's items must be in the order of `$setElementOrder`.
 fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Refused> {
     let mut left = order.iter();
     let is_special = |item: &Value| item.get(DIRECTIVE).is_some();
@@ -185,7 +184,7 @@ fn merge_key(field: Option<&'static Field>) -> Option<&'static str> {
     field.and_then(|field| field.merge).filter(|key| !key.is_empty())
 }
 
-/// True where both are known by the same key, or are the same where there is none.
+/// True if both have the same key, or are equal if the list has no key.
 fn same(one: &Value, other: &Value, key: Option<&str>) -> bool {
     match key {
         Some(key) => one.get(key).is_some_and(|value| other.get(key) == Some(value)),
@@ -228,7 +227,7 @@ fn merge_list(
     Ok(ordered(merged, &change, &before, Some(merge)))
 }
 
-/// Does what the items with a directive ask for; the target is none where it is replaced.
+/// Applies the items with a directive. Returns `None` as the target if the list is replaced.
 fn perform_directives(
     mut present: Vec<Value>,
     change: Vec<Value>,
@@ -291,7 +290,7 @@ fn merge_items(
     Ok(present)
 }
 
-/// The merged items: those of the patch in its order, the others where they stood before it.
+/// Sorts the merged items: those of the patch by its order, the others by their old positions.
 fn ordered(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
     let place = |list: &[Value], item: &Value| list.iter().position(|one| same(one, item, key));
     let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_objects_are_merged_by_their_keys() {
+    fn lists_of_objects_are_merged_by_key() {
         let pod = json!({ "spec": { "containers": [
             { "name": "a", "image": "1", "env": [{ "name": "X", "value": "1" }] },
             { "name": "b", "image": "2" },
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_sets_and_volumes_follow_their_directives() {
+    fn maps_sets_and_volumes_follow_the_directives() {
         let meta = |value: Value| json!({ "metadata": value });
         let labels = meta(json!({ "labels": { "a": "1", "b": "2" } }));
         for (patch, want) in [

@@ -1,5 +1,5 @@
-//! Owns trees seen through their types, as server-side apply sees them: which fields one has, how
-//! two differ, one laid over another, fields taken out. Knows no managers.
+//! Operations of server-side apply on typed values: the fields of a value, the difference of two
+//! values, merging, and removal of fields.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use serde_json::{Map, Value};
 use super::fields::{Fields, shown};
 use crate::dev::schema::{List, Shape, Type, TypeRef};
 
-/// How a value is taken apart.
+/// How a value is divided into parts.
 #[derive(Clone, Copy, Debug)]
 enum Form {
-    /// Not at all.
+    /// Not divided.
     Leaf,
-    /// By the names of its members; these are all alike.
+    /// By member names; all members have the same shape.
     Map(&'static Shape),
-    /// By the names of its members.
+    /// By member names.
     Object(TypeRef),
-    /// By the fields that its items are known by.
+    /// Items by their key fields.
     Keyed(TypeRef, &'static [&'static str]),
-    /// By its items.
+    /// Items by value.
     Set,
 }
 
-/// The fields in which a new tree differs from an old one.
+/// The difference between an old and a new value.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    /// New ones, and those with another value.
+    /// New fields and fields with another value.
     pub(super) taken: Fields,
     pub(super) removed: Fields,
 }
 
-/// What the server alone decides, which nobody owns.
+/// Fields of the server that no manager owns.
 const UNOWNED: [&str; 9] = [
     "f:clusterName",
     "f:creationTimestamp",
@@ -62,7 +62,7 @@ fn form_of_field(of: &'static Type, name: &str) -> Form {
 }
 
 impl Form {
-    /// The form of what stands below under that element of a path.
+    /// The form of the part under a path element.
     fn below(self, element: &str) -> Self {
         match (self, element.strip_prefix("f:")) {
             (Self::Object(inner), Some(name)) => form_of_field(inner.get(), name),
@@ -76,7 +76,7 @@ impl Form {
         matches!(self, Self::Keyed(..) | Self::Set)
     }
 
-    /// What is below a value, by elements of a path, in its order. None for what is no container.
+    /// The parts of a value by path element, in order; `None` for a value that is not divided.
     fn parts(self, value: &Value) -> Option<Vec<(String, &Value)>> {
         match (self, value) {
             (Self::Leaf, _) => None,
@@ -94,7 +94,7 @@ impl Form {
         }
     }
 
-    /// The reverse of `parts`; none where nothing is left.
+    /// The reverse of `parts`; null if there are none.
     fn whole(self, parts: Vec<(String, Value)>) -> Value {
         if self.is_list() {
             return Value::Array(parts.into_iter().map(|(_, item)| item).collect());
@@ -105,11 +105,11 @@ impl Form {
     }
 }
 
-/// By what an item of a list is known.
+/// The path element of a list item.
 fn key_of(keys: &[&str], item: &Value) -> String {
     let value = |key: &str| match item.get(key) {
         Some(value) => value.clone(),
-        // The one key that has a default.
+        // The only key field with a default.
         None if key == "protocol" => "TCP".into(),
         None => Value::Null,
     };
@@ -117,7 +117,7 @@ fn key_of(keys: &[&str], item: &Value) -> String {
     format!("k:{}", Value::Object(keys))
 }
 
-/// The whole of a kind.
+/// The form of the top-level fields of a type.
 fn root(of: &'static Type) -> impl Fn(&str) -> Form {
     move |element| element.strip_prefix("f:").map_or(Form::Leaf, |name| form_of_field(of, name))
 }
@@ -128,7 +128,7 @@ fn members(value: &Value) -> impl Iterator<Item = (String, &Value)> {
     members.map(|(name, value)| (format!("f:{name}"), value))
 }
 
-/// Takes out what nobody owns.
+/// Removes the fields that no manager owns.
 fn without_unowned(mut fields: Fields) -> Fields {
     if let Some(mut metadata) = fields.below.remove("f:metadata") {
         metadata.member = false;
@@ -138,7 +138,7 @@ fn without_unowned(mut fields: Fields) -> Fields {
     fields
 }
 
-/// The fields that a tree sets. Empty containers set nothing.
+/// The fields that a value sets. Empty containers set none.
 pub(super) fn fields_of(of: &'static Type, value: &Value) -> Fields {
     let mut fields = Fields::default();
     for (element, value) in members(value) {
@@ -159,7 +159,7 @@ fn fields_below(form: Form, value: &Value) -> Fields {
     fields
 }
 
-/// How `new` differs from `old`.
+/// The difference from `old` to `new`.
 pub(super) fn difference(of: &'static Type, old: &Value, new: &Value) -> Difference {
     let mut all = Difference::default();
     for (element, (old, new)) in paired(members(old), members(new)) {
@@ -170,7 +170,7 @@ pub(super) fn difference(of: &'static Type, old: &Value, new: &Value) -> Differe
     Difference { taken: without_unowned(all.taken), removed: without_unowned(all.removed) }
 }
 
-/// What two trees have under each element.
+/// The parts of two values under each path element.
 type Pairs<'a> = BTreeMap<String, (Option<&'a Value>, Option<&'a Value>)>;
 
 fn paired<'a>(
@@ -195,7 +195,7 @@ fn difference_below(form: Form, old: Option<&Value>, new: Option<&Value>) -> Dif
     let parts =
         |value: Option<&'_ Value>| value.map_or(Some(0), |v| form.parts(v).map(|p| p.len()));
     let is_leaf = match (parts(old), parts(new)) {
-        // Two empty ones differ as a whole, if at all.
+        // Two empty containers can only differ as a whole.
         (Some(0), Some(0)) | (None, _) | (_, None) => true,
         (Some(_), Some(_)) => false,
     };
@@ -213,7 +213,7 @@ fn difference_below(form: Form, old: Option<&Value>, new: Option<&Value>) -> Dif
     all
 }
 
-/// Lays `over` over `under`: what both have is taken from the former, items keep their places.
+/// Merges two values: `over` wins, and list items keep their positions.
 pub(super) fn merged(of: &'static Type, under: &Value, over: &Value) -> Value {
     let mut whole = under.clone();
     for (element, over) in members(over) {
@@ -249,7 +249,7 @@ fn merged_below(form: Form, under: &Value, over: &Value) -> Value {
     form.whole(parts)
 }
 
-/// Takes fields out, each with all below it.
+/// Removes fields with all their subfields.
 pub(super) fn without(of: &'static Type, value: &Value, fields: &Fields) -> Value {
     let mut whole = value.clone();
     for (element, below) in &fields.below {
@@ -268,7 +268,7 @@ pub(super) fn without(of: &'static Type, value: &Value, fields: &Fields) -> Valu
     whole
 }
 
-/// None where nothing is left that was there.
+/// `None` if nothing is left.
 fn without_below(form: Form, value: &Value, fields: &Fields) -> Option<Value> {
     let Some(parts) = form.parts(value) else { return Some(value.clone()) };
     let n_parts = parts.len();
@@ -286,7 +286,7 @@ fn without_below(form: Form, value: &Value, fields: &Fields) -> Option<Value> {
     (!left.is_empty() || n_parts == 0).then(|| form.whole(left))
 }
 
-/// What is wrong with the types of a tree, in the words of server-side apply.
+/// The type errors in a value, in the words of server-side apply.
 pub(super) fn mistakes(of: &'static Type, value: &Value) -> Vec<String> {
     let mut mistakes = Vec::new();
     for (element, value) in members(value) {

@@ -1,15 +1,14 @@
-//! Owns what a client asks an answer to look like: the `Accept` header and `includeObject`. Shapes
-//! nothing itself.
+//! Content negotiation: parses the `Accept` header and `includeObject`.
 
 use crate::dev::schema::kind::{Kind, Part};
 use crate::dev::schema::status::{Cause, Refused};
 use crate::serve::Request;
 
-/// How an answer is to be shaped.
+/// The form of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(super) shape: Shape,
-    /// Of the group `meta.k8s.io`.
+    /// The version of `meta.k8s.io`.
     pub(super) version: &'static str,
 }
 
@@ -17,13 +16,13 @@ pub(crate) struct Form {
 pub(super) enum Shape {
     Metadata,
     MetadataList,
-    /// As it is stored.
+    /// In the stored form.
     #[default]
     Plain,
     Table(Include),
 }
 
-/// What a Table's row holds besides its cells.
+/// The object in a Table's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Include {
     Metadata,
@@ -31,7 +30,7 @@ pub(super) enum Include {
     Object,
 }
 
-/// One media type of the header.
+/// One clause of the header.
 #[derive(Clone, Debug, PartialEq)]
 struct Clause<'a> {
     media_type: &'a str,
@@ -41,15 +40,15 @@ struct Clause<'a> {
 }
 
 impl Form {
-    /// Reads what a request wants of a part; the error is the server's answer where it cannot be
-    /// had. Parts of objects have no Tables.
+    /// The form that a request accepts; an error if none can be served. Subresources have no
+    /// Tables.
     pub(crate) fn of(request: &Request, part: Part) -> Result<Self, Refused> {
         let header = request.header("accept").unwrap_or_default();
         if header.is_empty() {
             return Ok(Self::default());
         }
         let clauses = clauses(header);
-        // The real one asks twice: its router by the bare types, then the verb by the parameters.
+        // kube-apiserver checks twice: the router by media type, then the verb with the parameters.
         if !clauses.iter().any(Clause::is_known) {
             return Err(Refused::no_known_media_type());
         }
@@ -76,7 +75,7 @@ impl Form {
         self.shape == Shape::Plain
     }
 
-    /// Refuses a form that no list can take.
+    /// Refuses a form that a list cannot have.
     pub(crate) fn check_list(&self, kind: Kind) -> Result<(), Refused> {
         match self.shape {
             Shape::Metadata => Err(Refused::not_acceptable(format!(
@@ -105,7 +104,7 @@ fn include(request: &Request) -> Result<Include, Refused> {
     }
 }
 
-/// The type as the real server's messages name it.
+/// The Go type in messages.
 pub(super) fn go_type(kind: Kind) -> String {
     let package = match kind.group() {
         "" => "core",
@@ -115,7 +114,7 @@ pub(super) fn go_type(kind: Kind) -> String {
     format!("{package}.{}", kind.name())
 }
 
-/// In the order in which they are tried.
+/// The clauses in order of preference.
 fn clauses(header: &str) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = header.split(',').filter_map(clause).collect();
     let any = |part: &str| part == "*";
@@ -154,8 +153,8 @@ impl Clause<'_> {
         self.params.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
     }
 
-    /// The kind and version that this clause converts to, empty for none; nothing where it cannot
-    /// be served. Only JSON is spoken here.
+    /// The kind and version to which this clause converts, empty without conversion; `None` if it
+    /// cannot be served. Answers are JSON only.
     fn form(&self) -> Option<(&'static str, &'static str)> {
         let json = matches!((self.media_type, self.subtype), ("*" | "application", "*" | "json"));
         if !json || !matches!(self.param("stream"), "" | "watch") {
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_clause_that_can_be_served_wins() {
+    fn the_best_servable_clause_wins() {
         for (accept, expected) in [
             ("application/json", Some(("", ""))),
             ("*/*", Some(("", ""))),

@@ -1,16 +1,16 @@
-//! Owns how long ago something was, as tables tell it: two or three figures that matter.
+//! Ages in the form of kubectl's tables.
 
 use crate::dev::time;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 
-/// The time from `since` to `now`; `<unknown>` where there is no `since`.
+/// The time from `since` to `now`; `<unknown>` without `since`.
 pub(super) fn age(since: &str, now: &str) -> String {
     time::seconds_between(since, now).map_or_else(|| "<unknown>".to_owned(), human)
 }
 
-/// `59s`, `2m5s`, `3h`, `2d4h`: the smaller unit only while it says something.
+/// `59s`, `2m5s`, `3h`, `2d4h`: with the smaller unit only for small numbers of the larger one.
 pub(super) fn human(seconds: i64) -> String {
     let (minutes, hours) = (seconds / MINUTE, seconds / HOUR);
     let (days, years) = (hours / 24, hours / 24 / 365);

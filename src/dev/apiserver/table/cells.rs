@@ -1,4 +1,4 @@
-//! Owns the columns of each kind's Table and what stands in them. Pure: an object in, a row out.
+//! The columns and cells of each kind's Table.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::storage::object::{array_at, text_at};
 use crate::dev::time;
 
-/// Makes the cells of an object at a moment.
+/// The cells of an object; the text is the current time.
 type Cells = fn(&Value, &str) -> Vec<Value>;
 
-/// A kind, its columns, its cells. `+`: only wide tables show it; `#`: a whole number.
+/// Kind, columns, cells. `+`: only in wide tables; `#`: an integer.
 const PRINTERS: [(Kind, &str, Cells); 17] = [
     (Kind::ClusterRoleBinding, BINDING, binding),
     (Kind::ConfigMap, "Name,Data,Age", config_map),
@@ -60,7 +60,7 @@ const PRINTERS: [(Kind, &str, Cells); 17] = [
     (Kind::Secret, "Name,Type,Data,Age", secret),
     (Kind::Service, "Name,Type,Cluster-IP,External-IP,Port(s),Age,Selector+", service),
     (Kind::ServiceAccount, "Name,Secrets,Age", service_account),
-    // The rest have no printer of their own.
+    // The other kinds have no columns of their own.
     (Kind::Role, "Name,Created At", plain),
 ];
 const BINDING: &str = "Name,Role,Age,Users+,Groups+,ServiceAccounts+";
@@ -70,7 +70,7 @@ fn printer(kind: Kind) -> (&'static str, Cells) {
     own.map_or(("Name,Created At", plain), |(_, columns, cells)| (columns, *cells))
 }
 
-/// `columnDefinitions`, without the descriptions, which nothing shows.
+/// `columnDefinitions` without descriptions, which no client shows.
 pub(super) fn columns(kind: Kind) -> Value {
     let column = |word: &str| {
         let name = word.trim_end_matches(['+', '#']);
@@ -109,7 +109,7 @@ fn length(object: &Value, pointer: &str) -> usize {
     }
 }
 
-/// A number or a text, whichever it is.
+/// A number or a text.
 fn either(object: &Value, pointer: &str, otherwise: &str) -> String {
     match object.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),
@@ -183,7 +183,7 @@ fn event(object: &Value, now: &str) -> Vec<Value> {
         (observed, _) => age(observed, now),
     };
     let number = |pointer| object.pointer(pointer).and_then(Value::as_i64);
-    // A series does not count the event that it began with.
+    // A series does not count its first event.
     let count = match number("/series/count") {
         Some(count) => count.saturating_add(1),
         None => number("/count").filter(|count| *count != 0).unwrap_or(1),
@@ -245,7 +245,7 @@ fn or_none(text: String) -> String {
     if text.is_empty() { "<none>".to_owned() } else { text }
 }
 
-/// A label selector as `-l` would take it.
+/// A label selector in the syntax of `-l`.
 fn selector(selector: &Value) -> String {
     let mut terms = labels(&selector["matchLabels"]);
     for expression in array_at(selector, "/matchExpressions") {
@@ -323,7 +323,7 @@ fn access_modes(modes: &[Value]) -> String {
     known.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }
 
-/// The annotation is older than the field and goes first.
+/// The annotation is older than the field and takes precedence.
 fn storage_class(object: &Value) -> &str {
     let annotation = "/metadata/annotations/volume.beta.kubernetes.io~1storage-class";
     match object.pointer(annotation) {
@@ -458,9 +458,10 @@ mod tests {
         assert_eq!(cells.join("|"), expected, "{kind:?} {object}");
     }
 
-    /// What the comparison with a real server cannot hold still, or that server does not know.
+    /// Cells that the comparison with a real server cannot cover: they vary, or kube-apiserver 1.20
+    /// does not know them.
     #[test]
-    fn cells_are_what_the_state_comes_down_to() {
+    fn cells_show_the_state() {
         let claim = json!({
             "spec": { "volumeName": "v", "storageClassName": "fast", "volumeMode": "Block" },
             "status": {

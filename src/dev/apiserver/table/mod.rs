@@ -1,5 +1,4 @@
-//! Owns the other shapes that an answer can take: Tables for people, and metadata alone. Which
-//! shape was asked for is `accept`'s, what the cells say is `cells`' and `pods`'. Stores nothing.
+//! The other forms of an answer: Tables and metadata only.
 
 mod accept;
 mod age;
@@ -15,16 +14,16 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::schema::status::Refused;
 use accept::{Include, Shape};
 
-/// The parts of a list that are not its items.
+/// The parts of a list besides its items.
 pub(crate) struct Head<'a> {
     pub(crate) kind: Kind,
     pub(crate) metadata: &'a Value,
-    /// When ages are told.
+    /// The current time, for ages.
     pub(crate) now: &'a str,
 }
 
 impl Form {
-    /// A list in this form; none where it stays as it is.
+    /// A list in this form; `None` if it stays as it is.
     pub(crate) fn list<'a>(
         &self,
         head: &Head<'_>,
@@ -41,7 +40,7 @@ impl Form {
         if let (Shape::Metadata | Shape::MetadataList, Some(members)) =
             (&self.shape, metadata.as_object_mut())
         {
-            // The real one forgets it there.
+            // The real server omits it there.
             members.remove("remainingItemCount");
         }
         let mut body = format!(
@@ -52,7 +51,7 @@ impl Form {
         .into_bytes();
         let mut items = items.enumerate().peekable();
         if items.peek().is_none() && name == "items" {
-            // As Go writes a list that nothing was put into.
+            // Go encodes an empty slice without a value as null.
             body.pop();
             body.extend_from_slice(b"null}");
             return Some(body);
@@ -71,7 +70,7 @@ impl Form {
         Some(body)
     }
 
-    /// One object in this form. A watch names the columns once, in its first Table.
+    /// One object in this form. A watch sends the column definitions in its first Table only.
     pub(crate) fn object(&self, kind: Kind, object: Value, now: &str, columns: bool) -> Value {
         match &self.shape {
             Shape::Plain => object,

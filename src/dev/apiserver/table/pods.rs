@@ -1,4 +1,4 @@
-//! Owns a pod's row: what its many states come down to in one word. Pure.
+//! The cells of a pod's row, above all the STATUS column.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::fields::{condition, or, texts};
 use crate::dev::schema::kind::Kind;
 use crate::dev::storage::object::{array_at, text_at};
 
-/// What is counted over a pod's containers.
+/// Summary of a pod's containers.
 struct Summary {
     word: String,
     ready: usize,
@@ -15,7 +15,7 @@ struct Summary {
     restarts: i64,
 }
 
-/// What a row says besides its cells; none where it says nothing.
+/// The conditions of a row; `None` for a pod that has not ended.
 pub(super) fn conditions(kind: Kind, pod: &Value) -> Option<Value> {
     let (reason, message) = match text_at(pod, "/status/phase") {
         "Failed" => ("Failed", "The pod failed."),
@@ -80,7 +80,7 @@ fn is_gated(condition: &Value) -> bool {
         && text_at(condition, "/reason") == "SchedulingGated"
 }
 
-/// True for a side-car: an init container that goes on beside the others.
+/// True for a sidecar: an init container with restartPolicy Always.
 fn stays(container: &Value) -> bool {
     text_at(container, "/restartPolicy") == "Always"
 }
@@ -89,7 +89,7 @@ fn restarts(status: &Value) -> i64 {
     status["restartCount"].as_i64().unwrap_or_default()
 }
 
-/// True while an init container still has to end; the word tells which, or why it does not.
+/// True while an init container has not finished; sets the status text.
 fn initializing(pod: &Value, summary: &mut Summary) -> bool {
     let containers = array_at(pod, "/spec/initContainers");
     for (i, status) in array_at(pod, "/status/initContainerStatuses").iter().enumerate() {
@@ -117,7 +117,7 @@ fn initializing(pod: &Value, summary: &mut Summary) -> bool {
     false
 }
 
-/// Why a container ended, else with which signal or code.
+/// The reason of a termination, else its signal or exit code.
 fn ending(terminated: &Value) -> String {
     let number = |name: &str| terminated[name].as_i64().unwrap_or_default();
     match (text_at(terminated, "/reason"), number("signal")) {
@@ -127,7 +127,7 @@ fn ending(terminated: &Value) -> String {
     }
 }
 
-/// The containers proper; the first one that waits or ended gives the word.
+/// Summarizes the main containers; the first one that waits or has ended gives the status text.
 fn running(pod: &Value, summary: &mut Summary) {
     let containers = array_at(pod, "/spec/initContainers");
     let sidecars = array_at(pod, "/status/initContainerStatuses").iter().filter(|status| {

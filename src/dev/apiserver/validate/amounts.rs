@@ -1,4 +1,4 @@
-//! Owns the checks of resource amounts: of containers, quotas and limit ranges.
+//! Validates resource amounts: of containers, quotas and limit ranges.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::dev::storage::object::{array_at, text_at};
 use crate::wire::quantity::Quantity;
 
 const CONTAINER: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
-/// Of these a quota counts objects, whole ones.
+/// A quota counts objects of these kinds, in integers.
 const COUNTED: [&str; 9] = [
     "configmaps",
     "persistentvolumeclaims",
@@ -44,7 +44,7 @@ fn is_extended(name: &str) -> bool {
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Memory pages and devices cannot be promised twice.
+/// Huge pages and extended resources cannot be overcommitted.
 fn may_overcommit(name: &str) -> bool {
     is_native(name) && !name.starts_with("hugepages-")
 }
@@ -57,7 +57,7 @@ fn is_quota(name: &str) -> bool {
         || name.starts_with("requests.hugepages-")
 }
 
-/// A name that any list may have.
+/// A resource name that is valid in any list.
 fn resource_name(name: &str, field: &str, causes: &mut Causes) {
     let wrong = names::qualified_name(name);
     if wrong.is_empty() && !name.contains('/') && name != "storage" && !is_quota(name) {
@@ -80,7 +80,7 @@ fn container_name(name: &str, field: &str, causes: &mut Causes) {
     }
 }
 
-/// An amount of a resource: none is negative, and some are whole.
+/// An amount must not be negative; of some resources it must be an integer.
 pub(super) fn amount(name: &str, amount: &Value, field: &str, causes: &mut Causes) {
     let Some(quantity) = Quantity::of(amount) else { return };
     if quantity.is_negative() {
@@ -105,7 +105,7 @@ pub(super) fn list(list: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// What a container asks for and may use.
+/// The requests and limits of a container.
 pub(super) fn requirements(resources: &Value, path: &str, causes: &mut Causes) {
     list(&resources["limits"], &join(path, "limits"), causes);
     let requests = join(path, "requests");
@@ -244,7 +244,7 @@ pub(super) fn quota_status(status: &Value, causes: &mut Causes) {
     quota_amounts(status, "used", "status", causes);
 }
 
-/// What a quota counts cannot be changed.
+/// The scopes of a quota are immutable.
 pub(super) fn quota_update(old: &Value, new: &Value, causes: &mut Causes) {
     let scopes = |quota: &Value| -> Vec<String> {
         let mut all: Vec<String> =
@@ -311,9 +311,10 @@ fn limit_lists(limit: &Value, of: &str, path: &str, causes: &mut Causes) {
     }
 }
 
-/// The lists of one limit agree with each other.
+/// The lists of one limit must be consistent.
 fn limit_order(limit: &Value, path: &str, causes: &mut Causes) {
-    // The list told of and its value, and the list and word that it must not be above or below.
+    // The reported list and its value, the other list and value, the word, and whether the first
+    // must not be greater (else not less).
     const ORDER: [(&str, &str, &str, &str, &str, bool); 6] = [
         ("min", "min", "max", "min value", "max value", true),
         ("defaultRequest", "defaultRequest", "min", "min value", "default request value", false),

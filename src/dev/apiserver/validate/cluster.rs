@@ -1,5 +1,4 @@
-//! Owns the checks of what is about the cluster rather than about work: nodes, roles and bindings,
-//! budgets, events, leases.
+//! Validates nodes, roles and bindings, disruption budgets, events, leases and namespaces.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +30,7 @@ pub(super) fn node_amounts(node: &Value, causes: &mut Causes) {
 fn taints(node: &Value, causes: &mut Causes) {
     let mut taken = BTreeSet::new();
     for (i, taint) in array_at(node, "/spec/taints").iter().enumerate() {
-        // The real server looks for them below the metadata.
+        // The path of the real server's message is below metadata too.
         let path = format!("metadata.taints[{i}]");
         rules::check("Taint", taint, &path, causes);
         let (key, effect) = (text_at(taint, "/key"), text_at(taint, "/effect"));
@@ -50,7 +49,8 @@ fn taints(node: &Value, causes: &mut Causes) {
     }
 }
 
-/// Of a node's spec taints and whether it takes pods may change, and an address be given once.
+/// In a node's spec only taints and `unschedulable` may change, and the pod CIDR and provider id
+/// may be set once.
 pub(super) fn node_update(old: &Value, new: &Value, causes: &mut Causes) {
     let set_once = |field: &str, shown: &str, causes: &mut Causes| {
         let of = |node: &Value| node.pointer(&format!("/spec/{field}")).cloned();
@@ -84,7 +84,7 @@ pub(super) fn node_update(old: &Value, new: &Value, causes: &mut Causes) {
     }
 }
 
-/// Rules of a role that lives in a namespace are told so by their path.
+/// The rules of a Role or ClusterRole; the path in messages depends on which.
 pub(super) fn rules_of_role(role: &Value, namespaced: bool, causes: &mut Causes) {
     for (i, rule) in array_at(role, "/rules").iter().enumerate() {
         let path = format!("rules[{i}]");
@@ -125,7 +125,7 @@ pub(super) fn policy_rule(rule: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// A binding: whom to what. A cluster-wide one takes cluster-wide roles alone.
+/// A binding. A ClusterRoleBinding may only refer to ClusterRoles.
 pub(super) fn binding(binding: &Value, namespaced: bool, causes: &mut Causes) {
     let of = if namespaced { "RoleRef" } else { "ClusterRoleRef" };
     rules::check(of, &binding["roleRef"], "roleRef", causes);
@@ -177,7 +177,7 @@ pub(super) fn binding_update(old: &Value, new: &Value, causes: &mut Causes) {
     causes.push(Cause::invalid_raw("roleRef", &shown, "cannot change roleRef"));
 }
 
-/// One of two bounds, each a number or a part of all.
+/// A budget has one of two bounds, each a number or a percentage.
 pub(super) fn budget(spec: &Value, path: &str, causes: &mut Causes) {
     let fields = ["minAvailable", "maxUnavailable"];
     if fields.iter().all(|field| spec.get(field).is_some()) {
@@ -210,7 +210,7 @@ pub(super) fn budget(spec: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// An Event tells of an object of its own namespace.
+/// An Event must be in the namespace of its object.
 pub(super) fn event(event: &Value, causes: &mut Causes) {
     const CHARS_MAX: usize = 128;
     const MESSAGE_CHARS_MAX: usize = 1024;
@@ -267,7 +267,7 @@ pub(super) fn lease(lease: &Value, causes: &mut Causes) {
     }
 }
 
-/// A namespace is Active until it is deleted.
+/// The phase of a namespace is Active until its deletion.
 pub(super) fn namespace_status(namespace: &Value, causes: &mut Causes) {
     let phase = text_at(namespace, "/status/phase");
     let deleted = !text_at(namespace, "/metadata/deletionTimestamp").is_empty();

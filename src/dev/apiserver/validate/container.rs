@@ -1,4 +1,4 @@
-//! Owns the checks of containers: names, ports, environment, probes, mounts, security.
+//! Validates containers: names, ports, environment, probes, mounts, security contexts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const ENV_FIELDS: [&str; 8] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// Fields that downward references may name at all; each place takes some of them.
+/// Fields that some downward references may name.
 const OTHER_FIELDS: [&str; 2] = ["metadata.annotations", "metadata.labels"];
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
@@ -31,10 +31,10 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-/// The volumes of a pod by name; true for claims, which can be used as devices.
+/// The volumes of a pod by name; true for claims, which can be block devices.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
 
-/// Checks one list of containers.
+/// Validates one list of containers.
 pub(super) fn check_list(
     containers: &[Value],
     path: &str,
@@ -56,8 +56,8 @@ pub(super) fn check_list(
     }
 }
 
-/// What holds for init containers alone; `others` are the names that are taken. One that restarts
-/// runs beside the others, and may have what they have.
+/// The rules for init containers only; `others` are the names that are taken. A sidecar may have
+/// what main containers may have.
 pub(super) fn check_init<'a>(
     containers: &'a [Value],
     path: &str,
@@ -90,7 +90,7 @@ pub(super) fn check_init<'a>(
     }
 }
 
-/// No two ports of the host may be the same in one list.
+/// The host ports in one list must be different.
 pub(super) fn host_port_conflicts(containers: &[Value], path: &str, causes: &mut Causes) {
     let mut taken = BTreeSet::new();
     for (i, container) in containers.iter().enumerate() {
@@ -120,7 +120,7 @@ pub(super) fn ports(container: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// The sources of a variable, each by its own rules.
+/// The sources of a variable's value, each by its rules.
 pub(super) fn env_value(source: &Value, path: &str, causes: &mut Causes) {
     if let Some(reference) = source.get("fieldRef") {
         field_ref(reference, &ENV_FIELDS, &join(path, "fieldRef"), causes);
@@ -152,7 +152,7 @@ pub(super) fn env_source(variable: &Value, path: &str, causes: &mut Causes) {
     causes.push(Cause::invalid(field, "", detail));
 }
 
-/// Told of the whole list, as the real server does.
+/// Reported for the whole list, as by the real server.
 pub(super) fn env_from_source(source: &Value, path: &str, causes: &mut Causes) {
     let given = |field: &str| usize::from(source.get(field).is_some());
     let detail = match given("configMapRef") + given("secretRef") {
@@ -164,7 +164,7 @@ pub(super) fn env_from_source(source: &Value, path: &str, causes: &mut Causes) {
     causes.push(Cause::invalid(list, "", detail));
 }
 
-/// A reference to a field of the pod; `known` are those that the place takes, in order.
+/// A reference to a field of the pod; `known` are the allowed fields in order.
 pub(super) fn field_ref(reference: &Value, known: &[&str], path: &str, causes: &mut Causes) {
     let field_path = text_at(reference, "/fieldPath");
     let field = join(path, "fieldPath");
@@ -192,7 +192,7 @@ pub(super) fn field_ref(reference: &Value, known: &[&str], path: &str, causes: &
     }
 }
 
-/// A reference to an amount of a container; in a volume the container is named.
+/// A reference to an amount of a container; in a volume it has to name the container.
 pub(super) fn resource_ref(reference: &Value, volume: bool, path: &str, causes: &mut Causes) {
     let resource = text_at(reference, "/resource");
     if volume && text_at(reference, "/containerName").is_empty() {
@@ -256,7 +256,7 @@ fn mounts(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Cau
             causes.push(Cause::invalid(at("mountPath"), mount_path, detail));
         }
         let (sub, expr) = (text_at(mount, "/subPath"), text_at(mount, "/subPathExpr"));
-        // Told of the whole list, as the real server does.
+        // Reported for the whole list, as by the real server.
         push_invalid(causes, &join(path, "subPath"), sub, names::descending_path(sub));
         if !expr.is_empty() {
             if !sub.is_empty() {
@@ -299,7 +299,7 @@ fn devices(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Ca
     }
 }
 
-/// Probes and hooks do one thing.
+/// A probe or hook has exactly one action.
 pub(super) fn handler(handler: &Value, path: &str, causes: &mut Causes) {
     let mut n_given = 0;
     for field in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {

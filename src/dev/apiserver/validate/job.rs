@@ -1,4 +1,4 @@
-//! Owns the checks of jobs: their selector and template, how they fail, and what may change.
+//! Validates jobs: selector, template, failure policy and updates.
 
 use serde_json::{Map, Value};
 
@@ -13,13 +13,13 @@ fn labels(job: &Value) -> Option<&Map<String, Value>> {
     job.pointer("/spec/template/metadata/labels").and_then(Value::as_object)
 }
 
-/// Checks the spec of a job whose selector was made.
+/// Validates the spec of a job whose selector is already set.
 pub(super) fn check(job: &Value, causes: &mut Causes) {
     generated_selector(job, causes);
     check_spec(job, causes);
 }
 
-/// Unless the selector was made by hand, the pods carry the job's uid and name.
+/// With a generated selector the pods must have the job's uid and name as labels.
 fn generated_selector(job: &Value, causes: &mut Causes) {
     let by_hand = job.pointer("/spec/manualSelector") == Some(&Value::Bool(true));
     if by_hand || job.pointer("/spec/selector").is_none() {
@@ -49,7 +49,7 @@ fn generated_selector(job: &Value, causes: &mut Causes) {
     }
 }
 
-/// Whether a label selector selects these labels; none where it cannot be read.
+/// True if the selector selects the labels; `None` if the selector is invalid.
 fn selects(selector: &Value, labels: Option<&Map<String, Value>>) -> Option<bool> {
     if selector.is_null() {
         return Some(false);
@@ -117,7 +117,7 @@ pub(super) fn check_spec(job: &Value, causes: &mut Causes) {
     }
 }
 
-/// What a failed pod means: as newer servers check it.
+/// The podFailurePolicy, with the rules of newer servers.
 fn failure_policy(job: &Value, causes: &mut Causes) {
     const RULES_MAX: usize = 20;
     let Some(policy) = job.pointer("/spec/podFailurePolicy") else { return };
@@ -208,7 +208,7 @@ pub(super) fn failure_rule(rule: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// What a job runs, and for which pods, stays; a suspended one that never ran may be moved.
+/// The completions, the selector, the template and the failure policy are immutable.
 pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     check_spec(new, causes);
     for field in ["completions", "selector", "template", "completionMode", "podFailurePolicy"] {

@@ -1,4 +1,4 @@
-//! Owns the checks of metadata, which all objects share.
+//! Validates metadata, which all objects have.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::dev::storage::object::{array_at, text_at};
 const IMMUTABLE: &str = "field is immutable";
 const FINALIZERS: &str = "/metadata/finalizers";
 
-/// All of it, with what only the kinds of the first groups are checked for.
+/// All rules; Leases have no standard finalizers.
 pub(super) fn check(kind: Kind, value: &Value, name: NameRule, causes: &mut Causes) {
     check_common(kind, value, name, causes);
     if kind != Kind::Lease {
@@ -24,7 +24,8 @@ pub(super) fn check(kind: Kind, value: &Value, name: NameRule, causes: &mut Caus
 pub(super) fn check_common(kind: Kind, value: &Value, rule: NameRule, causes: &mut Causes) {
     let base = text_at(value, "/metadata/generateName");
     if !base.is_empty() {
-        // The real server puts a letter for a dash at the end and what stands before it.
+        // As the real server's maskTrailingDash: a letter replaces the dash and the character
+        // before it.
         let whole = base.strip_suffix('-').filter(|base| !base.is_empty()).map(|base| {
             let kept = base.char_indices().next_back().map_or(0, |(at, _)| at);
             format!("{}a", &base[..kept])
@@ -116,7 +117,7 @@ fn finalizers(value: &Value, causes: &mut Causes) {
     }
 }
 
-/// A name without a domain is one that the server knows.
+/// A finalizer without a domain must be a standard one.
 pub(super) fn standard_finalizers(value: &Value, causes: &mut Causes) {
     const STANDARD: [&str; 3] = ["foregroundDeletion", "kubernetes", "orphan"];
     for (i, finalizer) in array_at(value, FINALIZERS).iter().filter_map(Value::as_str).enumerate() {
@@ -137,7 +138,7 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     }
     let moment = |of| text_at(of, "/metadata/deletionTimestamp");
     if moment(old) != moment(new) {
-        // Go's way to print a moment.
+        // Go's form of a time.
         let shown = format!("{} +0000 UTC", moment(new).trim_end_matches('Z').replace('T', " "));
         causes.push(Cause::invalid_raw("metadata.deletionTimestamp", &shown, IMMUTABLE));
     }

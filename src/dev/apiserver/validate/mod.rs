@@ -1,5 +1,5 @@
-//! Owns what may be stored: the checks of all kinds, in the real server's order and words. Takes
-//! objects that are complete and whose fields have the right types; changes nothing.
+//! Validation of objects in kube-apiserver's order and words. The objects are complete and their
+//! fields have the right types.
 
 mod amounts;
 mod cluster;
@@ -22,10 +22,10 @@ use crate::dev::schema::status::{Cause, go_quoted};
 
 type Causes = Vec<Cause>;
 
-/// What a kind's names have to be.
+/// The rule for the names of a kind.
 type NameRule = fn(&str) -> Vec<String>;
 
-/// A check of more than a field's own value: the object or field, its path, the causes.
+/// A check that needs more than one field: the object or field, its path, the causes.
 type Call = fn(&Value, &str, &mut Causes);
 
 const CALLS: &[(&str, Call)] = &[
@@ -70,8 +70,9 @@ const CALLS: &[(&str, Call)] = &[
     ("weight", rules::weight),
 ];
 
-/// How a kind is checked: the rule for names, and the steps of a create and of an update in the
-/// server's order: `M` metadata, `U` how metadata may change, `S` the rest, `X` how that may change.
+/// How a kind is validated: the rule for names, and the steps of a create and of an update in the
+/// server's order. `M` is metadata, `U` the update of metadata, `S` the rest, `X` the update of the
+/// rest.
 struct Steps {
     name: NameRule,
     create: &'static str,
@@ -99,7 +100,7 @@ fn steps(kind: Kind) -> Steps {
     }
 }
 
-/// Everything that is wrong with a new object.
+/// The errors of a new object.
 pub(crate) fn create(kind: Kind, value: &Value) -> Causes {
     let mut causes = Causes::new();
     let steps = steps(kind);
@@ -115,7 +116,7 @@ pub(crate) fn create(kind: Kind, value: &Value) -> Causes {
     causes
 }
 
-/// Everything that is wrong with a change from `old` to `new`.
+/// The errors of a change from `old` to `new`.
 pub(crate) fn update(kind: Kind, part: Part, old: &Value, new: &Value) -> Causes {
     let mut causes = Causes::new();
     metadata::check_common(kind, new, names::path_segment, &mut causes);
@@ -142,7 +143,7 @@ pub(crate) fn update(kind: Kind, part: Part, old: &Value, new: &Value) -> Causes
     causes
 }
 
-/// What a kind has besides metadata.
+/// Validates everything but the metadata.
 fn check(kind: Kind, value: &Value, causes: &mut Causes) {
     match kind {
         Kind::ClusterRole | Kind::Role => {
@@ -175,7 +176,7 @@ fn check(kind: Kind, value: &Value, causes: &mut Causes) {
     }
 }
 
-/// What must not change.
+/// Checks the immutable fields.
 fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
     match kind {
         Kind::ClusterRoleBinding | Kind::RoleBinding => cluster::binding_update(old, new, causes),
@@ -199,7 +200,7 @@ fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
     }
 }
 
-/// What a status may hold.
+/// Validates a status.
 fn check_status(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
     if kind == Kind::Job {
         rules::check("JobStatus", &new["status"], "status", causes);
@@ -216,12 +217,12 @@ fn check_status(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
     }
 }
 
-/// `path.name`, or `name` where there is no path.
+/// `path.name`, or `name` without a path.
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Adds one `Invalid value` for each thing that is wrong with a text.
+/// Adds one `Invalid value` for each message about a text.
 fn push_invalid(causes: &mut Causes, field: &str, value: &str, wrong: Vec<String>) {
     causes.extend(wrong.into_iter().map(|wrong| Cause::invalid(field, value, &wrong)));
 }
@@ -242,7 +243,7 @@ mod tests {
     use crate::dev::apiserver::strategy;
     use crate::dev::schema;
 
-    /// What is wrong with an object as a client writes it: fields and the kinds of mistakes.
+    /// Checks the errors of an object from a client: fields and reasons.
     #[track_caller]
     fn check_new(kind: Kind, mut value: Value, want: &[(&str, &str)]) {
         value["metadata"]["name"] = "a".into();
@@ -258,9 +259,9 @@ mod tests {
         assert_eq!(got, want, "{causes:?}");
     }
 
-    /// The transcript has all that is small.
+    /// The transcript compares the small values.
     #[test]
-    fn sizes_are_bounded() {
+    fn sizes_are_limited() {
         let text = |n: usize| "x".repeat(n);
         for (kind, value, want) in [
             (Kind::ConfigMap, json!({ "data": { "k": text(1 << 20) } }), None),
@@ -285,7 +286,7 @@ mod tests {
         json!({ "spec": { "template": { "spec": spec }, "podFailurePolicy": policy } })
     }
 
-    /// What the real server of the transcript does not know.
+    /// Fields that the transcript's server does not know.
     #[test]
     fn newer_fields_are_checked_as_newer_servers_do() {
         let rule = |rule: Value| job(&json!({ "rules": [rule] }));

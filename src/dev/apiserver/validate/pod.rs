@@ -1,4 +1,4 @@
-//! Owns the checks of a pod's spec, in pods and in templates, and of what may change in a pod.
+//! Validates pods and pod templates, and the updates of pods.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ const MUST_NOT_HAVE_VALUES: &str =
     "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
 const NO_OPERATOR: &str = "not a valid selector operator";
 
-/// Checks a whole new or changed pod, metadata apart.
+/// Validates a new or changed pod without its metadata.
 pub(super) fn check(pod: &Value, causes: &mut Causes) {
     annotations(pod, "metadata.annotations", causes);
     let spec = &pod["spec"];
@@ -34,9 +34,9 @@ pub(super) fn check(pod: &Value, causes: &mut Causes) {
     }
 }
 
-/// Checks the template of a workload.
+/// Validates the template of a workload.
 pub(super) fn check_template(template: &Value, path: &str, causes: &mut Causes) {
-    // The real server leaves `metadata` out of the path.
+    // The real server's path does not contain `metadata`.
     let metadata = &template["metadata"];
     super::metadata::labels(&metadata["labels"], &join(path, "labels"), causes);
     let at = join(path, "annotations");
@@ -45,7 +45,7 @@ pub(super) fn check_template(template: &Value, path: &str, causes: &mut Causes) 
     check_spec(&template["spec"], "", &join(path, "spec"), causes);
 }
 
-/// Annotations that were the fields of today.
+/// Annotations that later became fields.
 fn annotations(pod: &Value, path: &str, causes: &mut Causes) {
     let mirror = pod.pointer("/metadata/annotations").and_then(|all| all.get(MIRROR));
     if let Some(value) = mirror
@@ -57,7 +57,7 @@ fn annotations(pod: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// Checks a spec; `pod` is empty in templates.
+/// Validates a spec; `pod` is empty in templates.
 fn check_spec(spec: &Value, pod: &str, path: &str, causes: &mut Causes) {
     let volumes = volume::check_all(spec, pod, &join(path, "volumes"), causes);
     let containers = array_at(spec, "/containers");
@@ -78,7 +78,7 @@ fn check_spec(spec: &Value, pod: &str, path: &str, causes: &mut Causes) {
     rules::check("PodSpecTail", spec, path, causes);
 }
 
-/// On the host's network a container's port is the host's.
+/// With the host's network the host port must equal the container port.
 pub(super) fn host_ports(spec: &Value, path: &str, causes: &mut Causes) {
     if spec.get("hostNetwork") != Some(&Value::Bool(true)) {
         return;
@@ -242,7 +242,7 @@ pub(super) fn requirement(requirement: &Value, path: &str, causes: &mut Causes) 
     }
 }
 
-/// A requirement of a node's labels: there numbers are compared, too.
+/// A requirement on a node's labels, with the operators Gt and Lt.
 pub(super) fn node_requirement(of: &Value, path: &str, causes: &mut Causes) {
     if !matches!(text_at(of, "/operator"), "Gt" | "Lt") {
         requirement(of, path, causes);
@@ -252,7 +252,7 @@ pub(super) fn node_requirement(of: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// A requirement of a node's fields, of which there is one.
+/// A requirement on a node's fields; the only field is metadata.name.
 pub(super) fn field_requirement(requirement: &Value, path: &str, causes: &mut Causes) {
     let values = array_at(requirement, "/values");
     match text_at(requirement, "/operator") {
@@ -314,7 +314,7 @@ pub(super) fn toleration(toleration: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// Nobody but a kubelet makes a pod another's mirror.
+/// The annotation that marks a mirror pod is immutable.
 fn mirror_update(old: &Value, new: &Value, causes: &mut Causes) {
     let mirror = |pod: &Value| pod.pointer("/metadata/annotations")?.get(MIRROR).cloned();
     let detail = match (mirror(old), mirror(new)) {
@@ -325,7 +325,7 @@ fn mirror_update(old: &Value, new: &Value, causes: &mut Causes) {
     causes.push(Cause::forbidden(format!("metadata.annotations[{MIRROR}]"), detail));
 }
 
-/// Of a pod's spec only images, the deadline (downwards) and more tolerations may change.
+/// In a pod's spec only images, the deadline (downwards) and added tolerations may change.
 pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     mirror_update(old, new, causes);
     annotations(new, "metadata.annotations", causes);
@@ -382,7 +382,7 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     }
 }
 
-/// Old tolerations stay, but for their seconds.
+/// Old tolerations must stay, but their seconds may change.
 fn tolerations_kept(old: &Value, new: &Value, causes: &mut Causes) {
     let all = |pod: &Value| -> Vec<Value> {
         let mut list = array_at(pod, "/spec/tolerations").to_vec();
@@ -403,7 +403,7 @@ fn tolerations_kept(old: &Value, new: &Value, causes: &mut Causes) {
     }
 }
 
-/// The spec without what may change.
+/// The spec without the mutable fields.
 fn frozen(pod: &Value) -> Value {
     let mut spec = pod.get("spec").cloned().unwrap_or_default();
     if let Some(fields) = spec.as_object_mut() {
@@ -421,11 +421,11 @@ fn frozen(pod: &Value) -> Value {
     spec
 }
 
-/// A status that is set: conditions' names, addresses, and no container that runs again.
+/// The status of an update: condition types, addresses, and ended containers must not run again.
 pub(super) fn check_status(old: &Value, new: &Value, causes: &mut Causes) {
     for (i, condition) in array_at(new, "/status/conditions").iter().enumerate() {
         let name = text_at(condition, "/type");
-        // The real server looks for them below the metadata.
+        // The path of the real server's message is below metadata too.
         let field = format!("metadata.conditions[{i}].Type");
         push_invalid(causes, &field, name, names::qualified_name(name));
     }

@@ -1,12 +1,12 @@
-//! Owns the walk of `rules.txt` over an object: the checks of a field's own value. What compares
-//! several fields is a function of the modules beside this one, called by its name in `super::CALLS`.
+//! Validates objects by the table `rules.txt`. Checks that compare several fields are functions of
+//! the modules beside this one, called by their names in `super::CALLS`.
 //!
-//! A line of the table is a type; a line that begins with a blank is a field (or `-`, the object
-//! itself; `a.b` is the field of a field; `a=b` is told as `b`) and a rule, in the order of the real
-//! server's checks. A rule passes absent and empty values, unless `+` stands before it. A rule that
-//! begins with a capital is a type whose rules follow; it and a rule after `[]` hold for each item
-//! of a list, after `.` for each but told without its index, after `^` even as if it were the
-//! owner.
+//! A line of the table is a type. A line that begins with a blank is a field and a rule, in the
+//! order of the real server's checks. The field `-` is the object itself, `a.b` is a subfield, and
+//! `a=b` is reported as `b`. A rule accepts absent and empty values unless `+` stands before it. A
+//! rule that begins with a capital is a type whose rules follow. It applies to each item of a list,
+//! and so does a rule after `[]`; after `.` the path has no index, and after `^` it is the owner's
+//! path.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use crate::dev::schema::status::Cause;
 
 const TEXT: &str = include_str!("rules.txt");
 
-/// Rules about a text.
+/// Rules for texts.
 const FORMATS: &[(&str, NameRule)] = &[
     ("absolute", names::absolute_path),
     ("env", names::env_name),
@@ -34,7 +34,7 @@ const FORMATS: &[(&str, NameRule)] = &[
     ("subdomain", names::dns_subdomain),
 ];
 
-/// Rules about a number: its range and what is said outside.
+/// Rules for numbers: the range and the message.
 const RANGES: &[(&str, i64, i64, &str)] = &[
     ("id", 0, 2_147_483_647, "must be between 0 and 2147483647, inclusive"),
     ("min", 0, i64::MAX, "must be greater than or equal to 0"),
@@ -69,7 +69,7 @@ fn table() -> &'static BTreeMap<&'static str, Vec<Rule>> {
     })
 }
 
-/// Checks an object by the rules of a type.
+/// Validates an object by the rules of a type.
 pub(super) fn check(of: &str, value: &Value, path: &str, causes: &mut Causes) {
     for rule in table().get(of).map_or(&[][..], Vec::as_slice) {
         if rule.field == "-" {
@@ -132,7 +132,7 @@ fn apply(rule: &Rule, name: &str, value: &Value, field: &str, causes: &mut Cause
         push_invalid(causes, field, text, format(text));
     } else if let Some((_, low, high, detail)) = RANGES.iter().find(|(known, ..)| *known == name) {
         let number = value.as_i64().unwrap_or_default();
-        // A port of 0 is none.
+        // Port 0 means no port.
         let none = name == "port" && number == 0;
         if !none && !(*low..=*high).contains(&number) {
             causes.push(Cause::invalid_raw(field, &number, detail));
@@ -146,7 +146,7 @@ fn apply(rule: &Rule, name: &str, value: &Value, field: &str, causes: &mut Cause
     }
 }
 
-/// A port's number, or the name of a container's port.
+/// A port number, or the name of a container's port.
 pub(super) fn port_or_name(port: &Value, field: &str, causes: &mut Causes) {
     match port.as_str() {
         Some(name) => push_invalid(causes, field, name, names::port_name(name)),
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_of_the_table_is_known_and_every_type_is_used() {
+    fn each_rule_of_the_table_is_known_and_each_call_is_used() {
         let own = ["in", "required"];
         for (owner, rules) in table() {
             for rule in rules {

@@ -1,4 +1,4 @@
-//! Owns the checks of services: their type, ports and addresses.
+//! Validates services: type, ports and addresses.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ pub(super) fn check(service: &Value, causes: &mut Causes) {
         && !policy.is_empty()
         && !matches!(kind, "LoadBalancer" | "NodePort")
     {
-        // The real server looks only at one that is good otherwise.
+        // The real server checks this only if there is no other error.
         let detail = "ExternalTrafficPolicy can only be set on NodePort and LoadBalancer service";
         causes.push(Cause::invalid(field, policy, detail));
     }
@@ -103,7 +103,7 @@ fn affinity(service: &Value, causes: &mut Causes) {
     }
 }
 
-/// `clusterIP` is the first of `clusterIPs`, of which there is at most one here.
+/// `clusterIP` is the first of `clusterIPs`, and there is at most one.
 fn addresses(service: &Value, causes: &mut Causes) {
     let field = "spec.clusterIPs";
     let one = text_at(service, "/spec/clusterIP");
@@ -161,7 +161,7 @@ fn repeated_ports(ports: &[Value], kind: &str, causes: &mut Causes) {
     }
 }
 
-/// Once given, an address stays.
+/// An allocated address is immutable.
 pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     let external = |service: &Value| text_at(service, "/spec/type") == "ExternalName";
     if external(old) || external(new) || is_headless(old) && is_headless(new) {

@@ -1,4 +1,4 @@
-//! Owns the checks of claims and volumes, and of what carries data: config maps and secrets.
+//! Validates volumes, claims, config maps and secrets.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use crate::dev::storage::object::text_at;
 use crate::wire::quantity::Quantity;
 
 const DATA_BYTES_MAX: usize = 1 << 20;
-/// The fields of a volume that are no source.
+/// The fields of a volume that are not its source.
 const SETTINGS: [&str; 9] = [
     "accessModes",
     "capacity",
@@ -25,7 +25,7 @@ const SETTINGS: [&str; 9] = [
 ];
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
 
-/// The size that a claim asks for.
+/// The size that a claim requests.
 pub(super) fn requested(resources: &Value, path: &str, causes: &mut Causes) {
     let field = format!("{path}[storage]");
     match resources.pointer("/requests/storage").and_then(Quantity::of) {
@@ -49,7 +49,7 @@ pub(super) fn data_source(source: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// The size of a volume; it has no other amount.
+/// The capacity of a volume: `storage` only.
 pub(super) fn capacity(capacity: &Value, path: &str, causes: &mut Causes) {
     let amounts = capacity.as_object();
     let n_amounts = amounts.map_or(0, Map::len);
@@ -68,7 +68,7 @@ pub(super) fn capacity(capacity: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// Exactly one source, of any kind; only those that a node here may have are looked into.
+/// Exactly one source of any kind. Only the sources that a node here supports are checked further.
 pub(super) fn volume_type(spec: &Value, path: &str, causes: &mut Causes) {
     let members = spec.as_object().into_iter().flatten();
     let mut n_given = 0;
@@ -102,7 +102,7 @@ pub(super) fn volume_type(spec: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// Of a claim only its volume may be set, once, and the size of a bound one grow.
+/// In a claim's spec the volume name may be set once, and the size of a bound claim may grow.
 pub(super) fn claim_update(old: &Value, new: &Value, causes: &mut Causes) {
     let mut kept = new["spec"].clone();
     let old_spec = &old["spec"];
@@ -139,7 +139,7 @@ fn same_mode(old: &Value, new: &Value, causes: &mut Causes) {
     }
 }
 
-/// Where a volume's data are cannot change.
+/// The source of a volume is immutable.
 pub(super) fn volume_update(old: &Value, new: &Value, causes: &mut Causes) {
     let source = |volume: &Value| {
         let mut spec = volume["spec"].clone();
@@ -189,7 +189,7 @@ pub(super) fn config_map(map: &Value, causes: &mut Causes) {
     }
 }
 
-/// The data of a Secret, and what its type wants of them.
+/// The data of a Secret and the keys that its type requires.
 pub(super) fn secret(secret: &Value, causes: &mut Causes) {
     let mut n_bytes = 0;
     for (key, value) in members(secret, "data") {
@@ -213,7 +213,7 @@ pub(super) fn secret(secret: &Value, causes: &mut Causes) {
         "kubernetes.io/basic-auth" => {
             let keys = ["username", "password"];
             if keys.iter().all(|key| data(key).is_none()) {
-                // The real server's field, placeholder and all.
+                // The placeholder is in the real server's message too.
                 keys.iter().for_each(|key| require(format!("data[%s][{key}]")));
             }
         }
@@ -235,7 +235,7 @@ pub(super) fn secret(secret: &Value, causes: &mut Causes) {
     }
 }
 
-/// The login to a registry is a JSON object.
+/// The registry login is a JSON object.
 fn registry(key: &str, value: Option<&Value>, causes: &mut Causes) {
     let field = format!("data[{key}]");
     let Some(value) = value else {
@@ -252,7 +252,7 @@ fn registry(key: &str, value: Option<&Value>, causes: &mut Causes) {
     }
 }
 
-/// One that says that it is immutable stays as it is.
+/// The data of an immutable object must not change.
 pub(super) fn data_update(old: &Value, new: &Value, causes: &mut Causes) {
     let is_set = |of: &Value| of.get("immutable") == Some(&Value::Bool(true));
     if !is_set(old) {

@@ -1,5 +1,5 @@
-//! Owns the checks of a pod's volumes. Kinds of disks and clouds that no node here has are let
-//! through unchecked.
+//! Validates the volumes of a pod. Disk and cloud volumes that no node here supports are not
+//! checked.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::dev::schema::status::Cause;
 use crate::dev::storage::object::{array_at, text_at};
 use crate::wire::quantity::Quantity;
 
-/// In the order in which the real server looks for more than one.
+/// In the order in which the real server looks for a second source.
 const SOURCES: [(&str, &str); 11] = [
     ("emptyDir", ""),
     ("hostPath", "HostPathVolumeSource"),
@@ -26,7 +26,7 @@ const SOURCES: [(&str, &str); 11] = [
     ("ephemeral", "EphemeralVolumeSource"),
     ("image", ""),
 ];
-/// What a file of the downward API may show.
+/// The fields that a downward API file may show.
 const FILE_FIELDS: [&str; 5] = [
     "metadata.annotations",
     "metadata.labels",
@@ -35,7 +35,7 @@ const FILE_FIELDS: [&str; 5] = [
     "metadata.uid",
 ];
 
-/// Checks all volumes of a pod, or of a template where `pod` is empty; gives those that are good.
+/// Validates all volumes of a pod, or of a template if `pod` is empty; returns the valid ones.
 pub(super) fn check_all<'a>(
     spec: &'a Value,
     pod: &str,
@@ -99,13 +99,13 @@ fn source(volume: &Value, pod: &str, path: &str, causes: &mut Causes) {
             own_claim(volume, pod, path, causes);
         }
     }
-    // Any other member but the name is a source that nobody checks here.
+    // Any other member except the name is a source that is not checked here.
     if n_given == 0 && n_all < 2 {
         causes.push(Cause::required(path, "must specify a volume type"));
     }
 }
 
-/// The claim that a volume of its own gets is named after the pod and the volume.
+/// The claim of an ephemeral volume is named after the pod and the volume.
 fn own_claim(volume: &Value, pod: &str, path: &str, causes: &mut Causes) {
     let metadata = volume.pointer("/ephemeral/volumeClaimTemplate/metadata");
     for field in metadata.and_then(Value::as_object).into_iter().flat_map(|members| members.keys())
@@ -144,7 +144,7 @@ pub(super) fn downward_source(file: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// Several sources in one directory: no two files of one name.
+/// The sources of a projected volume must not write the same file.
 pub(super) fn projected(volume: &Value, path: &str, causes: &mut Causes) {
     let mut taken = BTreeSet::new();
     for (i, source) in array_at(volume, "/sources").iter().enumerate() {
@@ -198,7 +198,7 @@ fn token_source(token: &Value, volume: &str, path: &str, causes: &mut Causes) {
     }
 }
 
-/// Of pods, not of templates: a token needs an account.
+/// For pods but not for templates: a token volume needs a service account.
 pub(super) fn tokens_without_account(spec: &Value, path: &str, causes: &mut Causes) {
     if !text_at(spec, "/serviceAccountName").is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Owns the way of a new object: what only the server sets, admission, defaults, checks, storing.
+//! Creates an object: fields of the server, admission, defaults, validation, storage.
 
 use serde_json::Value;
 
@@ -18,10 +18,10 @@ use crate::dev::storage::State;
 use crate::dev::storage::object::{metadata_mut, object_mut, set_type, text_at};
 use crate::serve::Request;
 
-/// A generated name's base is cut so that name and suffix fit a label.
+/// The prefix is cut so that the generated name fits into a label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
 
-/// A generated name that is taken is drawn again so many times.
+/// How often a generated name that exists is generated again.
 const GENERATE_NAME_TRIES: u32 = 8;
 
 pub(crate) fn create(
@@ -39,7 +39,7 @@ pub(crate) fn create(
     insert(api, &mut api.lock(), (kind, namespace), value, &options, None)
 }
 
-/// Stores a new object. `managed` is who manages its fields, where that is known.
+/// Stores a new object. `managed` are its managedFields, if already known.
 pub(super) fn insert(
     api: &Api,
     state: &mut State,
@@ -84,7 +84,7 @@ pub(super) fn insert(
     Ok(whole(201, &object))
 }
 
-/// The phase that an object begins with is the client's, as if it had said so.
+/// Sets the initial phase before managedFields are computed: the writer owns it.
 fn with_phase(kind: Kind, mut value: Value) -> Value {
     let phase = if kind == Kind::Namespace {
         "Active"
@@ -114,7 +114,7 @@ fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Sets what only the server sets, whatever the client wrote there.
+/// Sets the fields of the server, whatever the client sent.
 fn complete(state: &mut State, kind: Kind, namespace: &str, value: &mut Value) {
     let base = text_at(value, "/metadata/generateName").to_owned();
     let named = !text_at(value, "/metadata/name").is_empty();
@@ -132,7 +132,7 @@ fn complete(state: &mut State, kind: Kind, namespace: &str, value: &mut Value) {
     metadata.insert("creationTimestamp".to_owned(), state.now.clone().into());
 }
 
-/// A name that begins so and is not taken, as far as a few tries find one.
+/// A name with this prefix that is free, unless all attempts fail.
 fn generate_name(state: &mut State, kind: Kind, namespace: &str, base: &str) -> String {
     let base: String = base.chars().take(GENERATE_NAME_CHARS_MAX).collect();
     let mut name = String::new();
@@ -158,7 +158,8 @@ fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Re
     }
 }
 
-/// The quota counts before the name is looked up, so that a full one hides an AlreadyExists.
+/// The fault `quota`. It is checked before the name is looked up, so that a full quota hides an
+/// AlreadyExists.
 fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<(), Refused> {
     let Some(limit) = api.faults.number(Fault::Quota) else { return Ok(()) };
     let used = state.store.objects(Kind::Pod, namespace).filter(|pod| !pod.is_terminal()).count();
@@ -178,7 +179,7 @@ mod tests {
     use crate::dev::testing::state;
 
     #[test]
-    fn a_generated_name_that_is_taken_is_drawn_again() {
+    fn a_generated_name_that_exists_is_generated_again() {
         let mut state = state();
         let rng = state.rng.clone();
         let first = generate_name(&mut state, Kind::Pod, "n", "g-");

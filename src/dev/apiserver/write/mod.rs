@@ -1,5 +1,5 @@
-//! Owns the verbs that write: the order in which the real server checks, admits and stores. In
-//! here: what they share, and the binding of pods.
+//! The writing verbs, in the order in which kube-apiserver checks, admits and stores. This file has
+//! what they share, and the binding of pods.
 
 mod create;
 mod patch;
@@ -26,7 +26,7 @@ fn whole(code: u16, object: &Object) -> Answer {
     Answer::body(code, body)
 }
 
-/// Bodies are JSON.
+/// Only JSON bodies arrive here.
 pub(crate) fn check_media_type(request: &Request) -> Result<(), Refused> {
     let given = request.header("content-type").unwrap_or_default();
     match given.split(';').next().unwrap_or_default().trim() {
@@ -42,11 +42,11 @@ fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), Refuse
     }
 }
 
-/// What etcd takes in one request, in bytes, and what the client library to it sends at most.
+/// etcd's limit for a request and the limit of its client library, in bytes.
 const STORED_BYTES_MAX: usize = 3 << 19;
 const SENT_BYTES_MAX: usize = 2 << 20;
 
-/// Objects that etcd would not take are refused in its words.
+/// Refuses objects above etcd's limits, in the words of etcd and its client.
 fn check_size(value: &Value) -> Result<(), Refused> {
     let length = value.to_string().len();
     if length > SENT_BYTES_MAX {
@@ -61,12 +61,12 @@ fn check_size(value: &Value) -> Result<(), Refused> {
     }
 }
 
-/// Writes who manages an object into it; no list where nobody does.
+/// Sets managedFields.
 fn set_managed(value: &mut Value, managed: Value) {
     metadata_mut(value).insert("managedFields".to_owned(), managed);
 }
 
-/// The name in a body has to be that of the path.
+/// The name in the body must be the name in the path.
 fn check_name(value: &Value, key: &Key) -> Result<(), Refused> {
     match text_at(value, "/metadata/name") {
         name if name == key.name => Ok(()),
@@ -85,7 +85,7 @@ fn nameless(key: &Key) -> Refused {
     ))
 }
 
-/// Binds a pod to a node, as a scheduler does.
+/// Answers `POST pods/NAME/binding`.
 pub(crate) fn bind(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
     let body = decode::value(&request.body).map_err(Refused::bad_request)?;
     let node = text_at(&body, "/target/name");

@@ -1,4 +1,4 @@
-//! Owns the patch verb: which kind of patch, to what, and what is said about one that cannot be.
+//! The verb patch: the media types, and the errors of each.
 
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ use crate::dev::storage::State;
 use crate::dev::storage::object::{Object, metadata_mut, set_type, text_at};
 use crate::serve::Request;
 
-/// The kinds of patches.
+/// The media types of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Media {
     Apply,
@@ -120,7 +120,7 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, Refused> {
     Ok(value)
 }
 
-/// What a patch made has to be an object of the kind.
+/// The result of a patch must be an object of the kind.
 fn checked(key: &Key, value: Value) -> Result<Value, Refused> {
     let kind = key.kind;
     let refuse = |detail: &str| {
@@ -151,7 +151,7 @@ fn checked(key: &Key, value: Value) -> Result<Value, Refused> {
     decode::patched(kind, value)
 }
 
-/// What an apply is about.
+/// The target of an apply.
 struct Target<'a> {
     key: &'a Key,
     part: Part,
@@ -186,7 +186,7 @@ fn apply(
     }
 }
 
-/// Reads what is to be applied: YAML, or JSON, which is YAML as well.
+/// Parses the configuration of an apply: YAML, or JSON as a subset of it.
 fn configuration(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     let wrong = |detail: &str| Refused::bad_request(format!("error decoding YAML: {detail}"));
     let mut config: Value = match serde_json::from_slice(body) {

@@ -1,4 +1,4 @@
-//! Owns the way of a new version of an object: PUT, and what every update keeps of the old one.
+//! Updates an object: PUT, and what each update keeps of the old version.
 
 use serde_json::{Value, json};
 
@@ -18,13 +18,13 @@ use crate::dev::storage::State;
 use crate::dev::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
 use crate::serve::Request;
 
-/// A new version of an object, or of a part of it.
+/// A new version of an object or a subresource.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
     pub(super) value: Value,
     pub(super) part: Part,
     pub(super) options: &'a WriteOptions,
-    /// Who manages its fields, where that is known already.
+    /// Its managedFields, if already known.
     pub(super) managed: Option<Value>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn put(api: &Api, request: &Request, key: &Key, part: Part) -> Result
         }
         return match key.kind.is_created_by_update() && part == Part::Whole {
             true => {
-                // It says nothing about an object that is not there.
+                // A version cannot match an object that does not exist.
                 metadata_mut(&mut value).remove("resourceVersion");
                 insert(api, &mut state, (key.kind, &key.namespace), value, &options, None)
             }
@@ -69,7 +69,7 @@ fn other_uid(key: &Key, uid: &str, found: &str) -> Refused {
     Refused::conflict(plural, key.kind.group(), &key.name, &detail)
 }
 
-/// Checks and stores a new version of an object.
+/// Validates and stores a new version of an object.
 pub(super) fn update(
     state: &mut State,
     old: &Object,
@@ -110,14 +110,14 @@ pub(super) fn update(
     let released = old.deleting && array_at(&value, "/metadata/finalizers").is_empty();
     let object = state.replace(key.kind, value.clone());
     charges.settle(state);
-    // Of one that went with its last finalizer the real server shows the version it had.
+    // For an object that is removed with its last finalizer the real server shows the old version.
     match released && state.store.get(key).is_none() {
         true => Ok(Answer::json(200, &value)),
         false => Ok(whole(200, &object)),
     }
 }
 
-/// The namespace and the version that a new version names have to be those of the old one.
+/// The namespace and the resourceVersion must be those of the old object.
 fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
     let key = &old.key;
     let namespace = text_at(value, "/metadata/namespace");
@@ -137,9 +137,9 @@ fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
             if !uid.is_empty() && uid != &*old.uid {
                 causes.push(Cause::invalid("metadata.uid", uid, "field is immutable"));
             }
-            // It checks twice.
+            // The real server reports these errors twice.
             causes.extend(causes.clone());
-            // A zero is a version to it.
+            // "0" counts as a version here.
             match text_at(value, "/metadata/resourceVersion").is_empty() {
                 true => Err(Refused::invalid(key.kind, &key.name, &causes)),
                 false => Ok(()),
@@ -162,8 +162,8 @@ fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
     }
 }
 
-/// Who manages an object after a write. A list in the body replaces the one that was; an empty one
-/// ends it.
+/// The managedFields after a write. A list in the body replaces the old list; an empty one removes
+/// it.
 fn managed_after(old: &Object, before: &Value, value: &Value, writer: Writer<'_>) -> Value {
     let known = match value.pointer("/metadata/managedFields") {
         None => old.managed(),
@@ -176,7 +176,7 @@ fn managed_after(old: &Object, before: &Value, value: &Value, writer: Writer<'_>
     managed::updated(old.key.kind, before, value, &known, writer)
 }
 
-/// Carries over what an update cannot change: the server's own metadata, and the other part.
+/// Restores what an update cannot change: the server's metadata, and the spec or the status.
 fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
     for field in ["kind", "apiVersion"] {
         value[field] = before[field].clone();
@@ -196,7 +196,7 @@ fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
     ] {
         let Some(kept) = before.pointer(&format!("/metadata/{field}")) else { continue };
         match field {
-            // A client that names another one is told so.
+            // A changed value is reported by the validation.
             "uid" | "deletionGracePeriodSeconds" if metadata.contains_key(field) => {}
             _ => {
                 metadata.insert(field.to_owned(), kept.clone());
@@ -217,7 +217,7 @@ fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
     }
 }
 
-/// `podIPs` follows `podIP`, and conditions have their moments, if only `null`.
+/// Completes `podIPs` from `podIP`, and the times of conditions, with `null` if absent.
 fn complete_status(value: &mut Value) {
     let ip = text_at(value, "/status/podIP").to_owned();
     let status = object_mut(value, "status");
