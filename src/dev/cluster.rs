@@ -15,13 +15,13 @@ use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::authn::tokens;
 use crate::dev::apiserver::authz;
 use crate::dev::apiserver::fault_endpoint;
-use crate::dev::apiserver::server::{self, Door};
+use crate::dev::apiserver::server::{self, RunningServer};
 use crate::dev::certificate;
 use crate::dev::controllers::Controllers;
 use crate::dev::faults::Faults;
 use crate::dev::kubeconfig::{self, Access};
 use crate::dev::node::{self, Node};
-use crate::dev::storage::Disabled;
+use crate::dev::storage::DisabledPlugins;
 
 /// The settings of an embedded cluster.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ pub struct Cluster {
     url: String,
     kubeconfig: PathBuf,
     folder: PathBuf,
-    running: Option<(Door, Controllers, Option<Node>)>,
+    running: Option<(RunningServer, Controllers, Option<Node>)>,
 }
 
 impl Cluster {
@@ -163,7 +163,7 @@ impl Cluster {
             folder.join("logs"),
             issued.authority.clone(),
         );
-        dress(&mut api, &listener, &kubeconfig, &options)?;
+        configure(&mut api, &listener, &kubeconfig, &options)?;
         let api = Arc::new(api);
         let admin_token = api.admin_token.clone();
         let settings = node::Settings {
@@ -177,14 +177,14 @@ impl Cluster {
         {
             let mut state = api.lock();
             state.events.pods_are_simulated = options.simulate;
-            state.disabled = Disabled(options.disabled_admission);
+            state.disabled = DisabledPlugins(options.disabled_admission);
             for namespace in &options.namespaces {
                 state.ensure_namespace(namespace);
             }
         }
         // The order matters: dropping the server stops it, but dropping the node does not stop the
         // node.
-        let (door, _) =
+        let (server, _) =
             server::start(listener, issued.settings, Arc::clone(&api)).map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api), folder.join("volumes"))
             .map_err(DevError::Thread)?;
@@ -196,7 +196,7 @@ impl Cluster {
             url: api.url.clone(),
             kubeconfig,
             folder: folder.to_owned(),
-            running: Some((door, controllers, node)),
+            running: Some((server, controllers, node)),
         };
         let refuse = fault_endpoint::apply(&api, faults).map_err(DevError::Fault)?;
         let access = Access {
@@ -229,18 +229,18 @@ impl Cluster {
     }
 
     fn refuse(&self, ms: Option<u64>) {
-        if let Some((door, ..)) = &self.running {
-            door.refuse(ms);
+        if let Some((server, ..)) = &self.running {
+            server.refuse(ms);
         }
     }
 
     fn end(&mut self) {
-        let Some((door, controllers, node)) = self.running.take() else { return };
+        let Some((server, controllers, node)) = self.running.take() else { return };
         controllers.stop();
         if let Some(node) = node {
             node.stop();
         }
-        door.stop();
+        server.stop();
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("cannot remove the cluster's folder {}: {error}", self.folder.display());
         }
@@ -254,7 +254,7 @@ impl Drop for Cluster {
 }
 
 /// Sets the API server's URL, kubeconfig, runner and administrator token.
-fn dress(
+fn configure(
     api: &mut Api,
     listener: &TcpListener,
     kubeconfig: &Path,
@@ -273,7 +273,7 @@ fn dress(
         api.admin_token = Some(tokens::new_secret().map_err(random)?);
         let mut state = api.lock();
         state.has_roles = true;
-        authz::furnish(&mut state);
+        authz::create_default_roles(&mut state);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::apiserver::api::Api;
 use super::faults::Faults;
-use super::storage::Disabled;
+use super::storage::DisabledPlugins;
 use super::storage::State;
 use super::storage::deletion::Collector;
 use super::storage::events::Events;
@@ -120,7 +120,7 @@ pub(super) fn state() -> State {
         store: Store::new(1000),
         rng: Rng::new(7),
         now: "2026-01-01T00:00:00Z".to_owned(),
-        disabled: Disabled::default(),
+        disabled: DisabledPlugins::default(),
         events: Events::default(),
         collector: Collector::default(),
         has_roles: false,

@@ -427,14 +427,14 @@ fn a_watch_reports_pods_that_enter_and_leave_its_selection_and_ends_with_a_bookm
         "{PODS}?watch=1&timeoutSeconds=3&allowWatchBookmarks=true&resourceVersion={version}\
          &labelSelector=on+notin+(no)"
     ));
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     for line in watch.body.lines() {
         let event: Value = serde_json::from_str(line).expect("an event");
         let label = event["object"]["metadata"]["labels"]["on"].as_str().unwrap_or_default();
-        told.push(format!("{} {label}", event["type"].as_str().expect("a type")));
+        changes.push(format!("{} {label}", event["type"].as_str().expect("a type")));
     }
     assert!(watch.whole);
-    assert_eq!(told, ["ADDED yes", "MODIFIED yes-and", "DELETED yes-and", "BOOKMARK "]);
+    assert_eq!(changes, ["ADDED yes", "MODIFIED yes-and", "DELETED yes-and", "BOOKMARK "]);
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn many_simulated_pods_run_on_all_nodes() {
 
 #[test]
 fn wrong_options_are_reported_at_the_start() {
-    for (change, words) in [
+    for (change, expected) in [
         (
             (|options: &mut Options| options.faults.push(("no".to_owned(), "1".to_owned())))
                 as fn(&mut Options),
@@ -474,7 +474,7 @@ fn wrong_options_are_reported_at_the_start() {
         let mut options = Options::default();
         change(&mut options);
         let error = Cluster::start(options).expect_err("refused").to_string();
-        assert!(error.contains(words), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }
 
@@ -492,8 +492,8 @@ fn a_watch_may_begin_with_all_objects_and_marks_their_end() {
         .lines()
         .map(|line| serde_json::from_str(line).expect("an event"))
         .collect();
-    let words: Vec<&Value> = events.iter().map(|event| &event["type"]).collect();
-    assert_eq!(words, ["ADDED", "BOOKMARK"]);
+    let expected: Vec<&Value> = events.iter().map(|event| &event["type"]).collect();
+    assert_eq!(expected, ["ADDED", "BOOKMARK"]);
     let metadata = &events[1]["object"]["metadata"];
     assert_eq!(metadata["annotations"], json!({ "k8s.io/initial-events-end": "true" }));
     let version = metadata["resourceVersion"].as_str().expect("a version").to_owned();

@@ -8,7 +8,7 @@ use crate::dev::apiserver::route::Target;
 use crate::dev::apiserver::table::Form;
 use crate::dev::apiserver::watch::Watch;
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::object::text_at;
 
 const JSON: &str = "application/json";
@@ -35,12 +35,12 @@ impl Answer {
         Self::Whole { code, content_type, body, retry_after: None }
     }
 
-    pub(crate) fn refused(refused: &Refused) -> Self {
+    pub(crate) fn error(error: &StatusError) -> Self {
         Self::Whole {
-            code: refused.code,
+            code: error.code,
             content_type: JSON,
-            body: refused.body().to_string().into_bytes(),
-            retry_after: refused.retry_after_seconds,
+            body: error.body().to_string().into_bytes(),
+            retry_after: error.retry_after_seconds,
         }
     }
 }
@@ -57,7 +57,7 @@ impl Answer {
                 Self::Watch(watch)
             }
             Self::Whole { code, content_type: JSON, body, retry_after } => {
-                let body = versions::shown(target.kind, target.api_version, body);
+                let body = versions::convert_body(target.kind, target.api_version, body);
                 Self::Whole { code, content_type: JSON, body, retry_after }
             }
             other @ (Self::Log(_) | Self::Whole { .. }) => other,
@@ -66,7 +66,7 @@ impl Answer {
 
     /// Converts an answer that holds one object to the form that the client accepts; other answers
     /// stay as they are.
-    pub(crate) fn in_form(self, form: &Form, kind: Kind, now: &str) -> Result<Self, Refused> {
+    pub(crate) fn in_form(self, form: &Form, kind: Kind, now: &str) -> Result<Self, StatusError> {
         let Self::Whole { code: code @ 200..300, body, .. } = &self else { return Ok(self) };
         let Ok(object) = serde_json::from_slice::<Value>(body) else { return Ok(self) };
         match text_at(&object, "/kind") {

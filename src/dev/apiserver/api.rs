@@ -18,7 +18,7 @@ use crate::dev::storage::events::Events;
 use crate::dev::storage::log_files::Followers;
 use crate::dev::storage::namespaces::NAMESPACES;
 use crate::dev::storage::store::{Store, WATCH_HISTORY_EVENTS};
-use crate::dev::storage::{Disabled, State};
+use crate::dev::storage::{DisabledPlugins, State};
 use crate::dev::time;
 
 /// The shared part of the API server.
@@ -63,7 +63,7 @@ impl Api {
             store: Store::new(history_max),
             rng: Rng::new(mixed.next_u64()),
             now: String::new(),
-            disabled: Disabled::default(),
+            disabled: DisabledPlugins::default(),
             events: Events::default(),
             collector: Collector::default(),
             has_roles: false,

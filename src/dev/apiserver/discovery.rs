@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dev::apiserver::health;
 use crate::dev::schema;
-use crate::dev::schema::kind::{Kind, Part};
+use crate::dev::schema::kind::{Kind, Subresource};
 use crate::dev::schema::reviews::REVIEWS;
 
 /// The kinds that `kubectl get all` shows.
@@ -114,7 +114,7 @@ fn resources(api_version: &str) -> Option<Value> {
     let stored = Kind::all().filter(served).flat_map(|kind| {
         let whole = [(kind.plural().to_owned(), resource(kind))];
         // The subresources are the same in each group that serves the kind.
-        whole.into_iter().chain(parts(kind))
+        whole.into_iter().chain(subresources(kind))
     });
     let reviews = REVIEWS.iter().filter(|review| review.api_version == api_version).map(|review| {
         let plural = review.plural.to_owned();
@@ -147,21 +147,21 @@ fn resource(kind: Kind) -> Value {
     entry
 }
 
-fn parts(kind: Kind) -> impl Iterator<Item = (String, Value)> {
-    kind.parts().iter().map(move |part| {
-        let verbs: &[&str] = match part {
-            Part::Binding | Part::Eviction | Part::Token => &["create"],
-            Part::Log => &["get"],
-            Part::Status | Part::Whole => &["get", "patch", "update"],
+fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
+    kind.subresources().iter().map(move |subresource| {
+        let verbs: &[&str] = match subresource {
+            Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
+            Subresource::Log => &["get"],
+            Subresource::Status | Subresource::None => &["get", "patch", "update"],
         };
-        let name = format!("{}/{}", kind.plural(), part.word());
-        let body = part.body().unwrap_or_else(|| kind.name());
+        let name = format!("{}/{}", kind.plural(), subresource.word());
+        let body = subresource.body().unwrap_or_else(|| kind.name());
         let mut entry = entry(&name, body, kind.is_namespaced(), verbs);
         // An entry names the group of the posted body if it is not the resource's group.
-        let group = match part {
-            Part::Eviction => "policy",
-            Part::Token => "authentication.k8s.io",
-            Part::Binding | Part::Log | Part::Status | Part::Whole => "",
+        let group = match subresource {
+            Subresource::Eviction => "policy",
+            Subresource::Token => "authentication.k8s.io",
+            Subresource::Binding | Subresource::Log | Subresource::Status | Subresource::None => "",
         };
         if !group.is_empty() {
             entry["group"] = group.into();

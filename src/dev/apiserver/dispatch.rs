@@ -18,45 +18,47 @@ use crate::dev::apiserver::review;
 use crate::dev::apiserver::route::{self, Route, Target};
 use crate::dev::apiserver::table::Form;
 use crate::dev::apiserver::write;
-use crate::dev::schema::kind::{Key, Part};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::kind::{Key, Subresource};
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::deletion::Deleted;
 use crate::serve::Request;
 
 /// Answers a request.
 pub(crate) fn answer(api: &Api, request: &Request, address: &str) -> Answer {
-    dispatch(api, request, address).unwrap_or_else(|refused| Answer::refused(&refused))
+    dispatch(api, request, address).unwrap_or_else(|error| Answer::error(&error))
 }
 
-fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Refused> {
-    let user = admit(api, request)?;
+fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, StatusError> {
+    let user = authorize(api, request)?;
     match route::parse(&request.path)? {
         Route::Document => {
-            Form::of(request, Part::Status)?;
+            Form::of(request, Subresource::Status)?;
             match request.method.as_str() {
                 "GET" => discovery::document(&request.path, address)
                     .map(|document| Answer::json(200, &document))
-                    .ok_or_else(Refused::no_such_path),
-                _ => Err(Refused::method_not_allowed()),
+                    .ok_or_else(StatusError::no_such_path),
+                _ => Err(StatusError::method_not_allowed()),
             }
         }
         Route::Review(review, namespace) => {
-            Form::of(request, Part::Status)?;
+            Form::of(request, Subresource::Status)?;
             match request.method.as_str() {
                 "POST" => review::answer(api, request, review, &namespace, &user),
-                _ => Err(Refused::method_not_allowed()),
+                _ => Err(StatusError::method_not_allowed()),
             }
         }
         Route::OpenApi => Ok(openapi::answer(request)),
         Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
         Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
         Route::Health => Ok(Answer::text(200, health::text(request))),
-        Route::Resource(target) if target.part == Part::Log => resource(api, request, &target),
+        Route::Resource(target) if target.subresource == Subresource::Log => {
+            resource(api, request, &target)
+        }
         Route::Resource(target) => {
-            let form = Form::of(request, target.part)?;
+            let form = Form::of(request, target.subresource)?;
             codec::validate_fields(request, &target)?;
-            let answer = resource(api, &*codec::inward(request, &target)?, &target)
-                .map_err(|refused| versions::refused(&target, refused))?
+            let answer = resource(api, &*codec::to_stored(request, &target)?, &target)
+                .map_err(|error| versions::error(&target, error))?
                 .in_version(&target);
             match form.is_plain() {
                 true => Ok(answer),
@@ -67,49 +69,53 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Refus
 }
 
 /// Authenticates and authorizes a request; returns its user.
-pub(crate) fn admit(api: &Api, request: &Request) -> Result<User, Refused> {
+pub(crate) fn authorize(api: &Api, request: &Request) -> Result<User, StatusError> {
     let user = authn::authenticate(api, request)?;
     match api.admin_token {
-        Some(_) => authz::admit(&api.lock().store, request, user),
+        Some(_) => authz::authorize(&api.lock().store, request, user),
         None => Ok(user),
     }
 }
 
-fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Refused> {
+fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, StatusError> {
     let kind = target.kind;
     let allowed = |verb: &str| match kind.verbs().contains(&verb) {
         true => Ok(()),
-        false => Err(Refused::method_not_allowed()),
+        false => Err(StatusError::method_not_allowed()),
     };
-    match (request.method.as_str(), target.key(), target.part) {
+    match (request.method.as_str(), target.key(), target.subresource) {
         ("GET", None, _) => read::collection(api, request, target),
-        ("GET", Some(key), Part::Whole | Part::Status) => read::object(api, request, target, &key),
-        ("GET", Some(key), Part::Log) => logs::answer(api, request, &key).map(|log| match log {
-            Some(log) => Answer::Log(log),
-            None => Answer::Whole {
-                code: 204,
-                content_type: "text/plain",
-                body: Vec::new(),
-                retry_after: None,
-            },
-        }),
+        ("GET", Some(key), Subresource::None | Subresource::Status) => {
+            read::object(api, request, target, &key)
+        }
+        ("GET", Some(key), Subresource::Log) => {
+            logs::answer(api, request, &key).map(|log| match log {
+                Some(log) => Answer::Log(log),
+                None => Answer::Whole {
+                    code: 204,
+                    content_type: "text/plain",
+                    body: Vec::new(),
+                    retry_after: None,
+                },
+            })
+        }
         // A create needs a namespace if the kind is namespaced.
         ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {
             allowed("create")?;
             write::create(api, request, kind, &target.namespace)
         }
-        ("POST", Some(key), Part::Binding) => write::bind(api, request, &key),
-        ("POST", Some(key), Part::Token) => authn::request_token(api, request, &key),
-        ("POST", Some(key), Part::Eviction) => evict::evict(api, request, &key),
-        ("PUT", Some(key), part @ (Part::Whole | Part::Status)) => {
+        ("POST", Some(key), Subresource::Binding) => write::bind(api, request, &key),
+        ("POST", Some(key), Subresource::Token) => authn::request_token(api, request, &key),
+        ("POST", Some(key), Subresource::Eviction) => evict::evict(api, request, &key),
+        ("PUT", Some(key), subresource @ (Subresource::None | Subresource::Status)) => {
             allowed("update")?;
-            write::put(api, request, &key, part)
+            write::put(api, request, &key, subresource)
         }
-        ("PATCH", Some(key), part @ (Part::Whole | Part::Status)) => {
+        ("PATCH", Some(key), subresource @ (Subresource::None | Subresource::Status)) => {
             allowed("patch")?;
-            write::patch(api, request, &key, part)
+            write::patch(api, request, &key, subresource)
         }
-        ("DELETE", Some(key), Part::Whole) => {
+        ("DELETE", Some(key), Subresource::None) => {
             allowed("delete")?;
             delete(api, request, &key)
         }
@@ -117,20 +123,20 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Ref
             allowed("deletecollection")?;
             delete_collection(api, request, target)
         }
-        _ => Err(Refused::method_not_allowed()),
+        _ => Err(StatusError::method_not_allowed()),
     }
 }
 
-fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
+fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError> {
     let options = options::delete(request)?;
     match api.lock().delete(key, &options)? {
-        Deleted::Marked(value) => Ok(Answer::json(200, &value)),
-        Deleted::Gone(object) if key.kind.is_answered_whole() => {
+        Deleted::Terminating(value) => Ok(Answer::json(200, &value)),
+        Deleted::Removed(object) if key.kind.is_answered_whole() => {
             let mut body = Vec::new();
             object.write_json(&mut body);
             Ok(Answer::body(200, body))
         }
-        Deleted::Gone(object) => {
+        Deleted::Removed(object) => {
             let mut details = json!({
                 "name": key.name, "kind": key.kind.plural(), "uid": *object.uid,
             });
@@ -147,7 +153,7 @@ fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
     }
 }
 
-fn delete_collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, Refused> {
+fn delete_collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, StatusError> {
     let list = ListOptions::parse(target.kind, request)?;
     let mut options = options::delete(request)?;
     options.uid = None;
@@ -164,8 +170,8 @@ fn delete_collection(api: &Api, request: &Request, target: &Target) -> Result<An
         // The deletion of another object may have removed this one already.
         match state.delete(&object.key, &options) {
             Ok(_) => {}
-            Err(refused) if refused.code == 404 => {}
-            Err(refused) => return Err(refused),
+            Err(error) if error.code == 404 => {}
+            Err(error) => return Err(error),
         }
     }
     drop(state);

@@ -8,7 +8,7 @@ use crate::dev::apiserver::codec::decode;
 use crate::dev::apiserver::options;
 use crate::dev::apiserver::selector::LabelSelector;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::State;
 use crate::dev::storage::deletion::DeleteOptions;
 use crate::dev::storage::object::{Object, object_mut, text_at};
@@ -19,11 +19,11 @@ const EVICTION: &str = "Eviction";
 const VERSIONS: [&str; 3] = ["", "policy/v1", "policy/v1beta1"];
 
 /// Answers `POST pods/NAME/eviction`.
-pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
+pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError> {
     let body = decode::named(EVICTION, &VERSIONS, &request.body)?;
     if text_at(&body, "/metadata/name") != key.name {
         let message = "name in URL does not match name in Eviction object";
-        return Err(Refused::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
     // The delete options are in the body; dryRun may also be in the query.
     let mut inner = Request::default();
@@ -34,13 +34,13 @@ pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, R
     let options = options::delete(&inner)?;
     let mut state = api.lock();
     let Some(pod) = state.store.get(key).cloned() else {
-        return Err(Refused::not_found(Kind::Pod, &key.name));
+        return Err(StatusError::not_found(Kind::Pod, &key.name));
     };
     let value = pod.value();
     let pending = text_at(&value, "/status/phase") == "Pending";
     let charged = match pod.is_terminal() || pending || pod.deleting {
         true => None,
-        false => ask_budget(&state, &pod, &value)?,
+        false => check_budget(&state, &pod, &value)?,
     };
     state.delete(key, &DeleteOptions { dry_run: true, ..options.clone() })?;
     if !options.dry_run {
@@ -53,14 +53,14 @@ pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, R
 }
 
 /// The budget as it is after this eviction; `None` if the eviction does not count.
-fn ask_budget(state: &State, pod: &Object, value: &Value) -> Result<Option<Value>, Refused> {
+fn check_budget(state: &State, pod: &Object, value: &Value) -> Result<Option<Value>, StatusError> {
     let budgets = state.store.objects(Kind::PodDisruptionBudget, &pod.key.namespace);
     let mut budgets = budgets.map(|budget| budget.value()).filter(|budget| covers(budget, pod));
     let Some(mut budget) = budgets.next() else { return Ok(None) };
     if budgets.next().is_some() {
         let message = "This pod has more than one PodDisruptionBudget, which the eviction \
                        subresource does not support.";
-        return Err(Refused::internal(message));
+        return Err(StatusError::internal(message));
     }
     let number = |field: &str| {
         let number = budget.pointer(&format!("/status/{field}")).and_then(Value::as_i64);
@@ -75,14 +75,14 @@ fn ask_budget(state: &State, pod: &Object, value: &Value) -> Result<Option<Value
     let generation = budget.pointer("/metadata/generation").and_then(Value::as_i64);
     if number("observedGeneration") < generation.unwrap_or_default() {
         let cause = format!("The disruption budget {name} is still being processed by the server.");
-        return Err(Refused::disruption_budget(&cause));
+        return Err(StatusError::disruption_budget(&cause));
     }
     let allowed = number("disruptionsAllowed");
     if allowed == 0 {
         let cause = format!(
             "The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
         );
-        return Err(Refused::disruption_budget(&cause));
+        return Err(StatusError::disruption_budget(&cause));
     }
     let status = object_mut(&mut budget, "status");
     status.insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
@@ -97,7 +97,7 @@ fn delete(
     pod: &Object,
     mut value: Value,
     options: DeleteOptions,
-) -> Result<(), Refused> {
+) -> Result<(), StatusError> {
     if !pod.is_terminal() && !pod.deleting {
         let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
         let now = state.now.clone();

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 use crate::dev::apiserver::api::Api;
 use crate::dev::faults::{self, Fault, Faults};
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::store::{Unavailable, WATCH_HISTORY_EVENTS};
 use crate::serve::Request;
 
 /// Handles a request to `faults::PATH`. Returns the body, and the milliseconds for which
 /// connections are to be refused.
-pub(crate) fn answer(api: &Api, request: &Request) -> Result<(Value, Option<u64>), Refused> {
+pub(crate) fn answer(api: &Api, request: &Request) -> Result<(Value, Option<u64>), StatusError> {
     let given = || {
         serde_json::from_slice::<Map<String, Value>>(&request.body).map_err(|error| {
             format!("a JSON object of fault names and values is expected: {error}")
@@ -29,9 +29,9 @@ pub(crate) fn answer(api: &Api, request: &Request) -> Result<(Value, Option<u64>
             given().and_then(|given| faults.change(&given))
         }
         "PATCH" => given().and_then(|given| faults.change(&given)),
-        _ => return Err(Refused::method_not_allowed()),
+        _ => return Err(StatusError::method_not_allowed()),
     };
-    let refuse = changed.and_then(|()| apply(api, faults)).map_err(Refused::bad_request)?;
+    let refuse = changed.and_then(|()| apply(api, faults)).map_err(StatusError::bad_request)?;
     Ok((shown(api), refuse))
 }
 

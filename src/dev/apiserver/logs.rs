@@ -13,9 +13,9 @@ use serde_json::Value;
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::options::whole_number;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::storage::log_files::{
-    FILE_BYTES_MAX, PREFIX_BYTES, file, pod_folder, shown, tail_start,
+    FILE_BYTES_MAX, PREFIX_BYTES, file, pod_folder, tail_start, visible_part,
 };
 use crate::dev::storage::object::{Object, array_at, text_at};
 use crate::dev::time;
@@ -39,11 +39,11 @@ pub(crate) struct Log {
 }
 
 /// Handles `GET pods/NAME/log`; `None` if the pod is not bound to a node.
-pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<Log>, Refused> {
+pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<Log>, StatusError> {
     let options = options(api, request, key)?;
     let object = {
         let state = api.lock();
-        state.store.get(key).cloned().ok_or_else(|| Refused::not_found(Kind::Pod, &key.name))?
+        state.store.get(key).cloned().ok_or_else(|| StatusError::not_found(Kind::Pod, &key.name))?
     };
     let pod = object.value();
     let container = container(&pod, &key.name, request.query("container").unwrap_or_default())?;
@@ -51,15 +51,15 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<L
         return Ok(None);
     }
     let previous = flag(request, "previous");
-    let path = written(api, &object, &pod, &container, previous).map_err(|what| {
+    let path = log_path(api, &object, &pod, &container, previous).map_err(|what| {
         let name = &key.name;
-        let words = match what.split_once(' ') {
+        let message = match what.split_once(' ') {
             Some(("previous", _)) => {
                 format!("previous terminated container \"{container}\" in pod \"{name}\" not found")
             }
             _ => format!("container \"{container}\" in pod \"{name}\" is {what}"),
         };
-        Refused::bad_request(words)
+        StatusError::bad_request(message)
     })?;
     Ok(Some(Log { path, ..options }))
 }
@@ -69,14 +69,14 @@ fn flag(request: &Request, name: &str) -> bool {
     request.query(name).is_some_and(|text| !matches!(text, "false" | "0"))
 }
 
-fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, Refused> {
+fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, StatusError> {
     let text = |name: &str| request.query(name).unwrap_or_default();
     let mut causes = Vec::new();
-    let mut number = |name: &str, least: i64, detail: &str| -> Result<Option<i64>, Refused> {
+    let mut number = |name: &str, least: i64, detail: &str| -> Result<Option<i64>, StatusError> {
         let given = match request.query(name) {
             Some("") => {
                 let message = "strconv.ParseInt: parsing \"\": invalid syntax";
-                return Err(Refused::bad_request(message.to_owned()));
+                return Err(StatusError::bad_request(message.to_owned()));
             }
             text => whole_number(text.unwrap_or_default())?,
         };
@@ -103,14 +103,14 @@ fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, Refused> {
             None
         }
         (at, None) => Some(time::precise_of(at).ok_or_else(|| {
-            Refused::bad_request(format!(
+            StatusError::bad_request(format!(
                 "parsing time \"{at}\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"{at}\" as \
                  \"2006\""
             ))
         })?),
     };
     if !causes.is_empty() {
-        return Err(Refused::invalid_kind("PodLogOptions", "", &key.name, &causes));
+        return Err(StatusError::invalid_kind("PodLogOptions", "", &key.name, &causes));
     }
     let size = |number: Option<i64>| number.and_then(|number| usize::try_from(number).ok());
     Ok(Log {
@@ -125,7 +125,7 @@ fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, Refused> {
 
 /// The log file of the container. The error says, in the kubelet's words, which state the container
 /// has instead.
-fn written(
+fn log_path(
     api: &Api,
     object: &Object,
     pod: &Value,
@@ -162,7 +162,7 @@ fn written(
 }
 
 /// The container that the request names, or the only one of the pod.
-fn container(pod: &Value, name: &str, asked: &str) -> Result<String, Refused> {
+fn container(pod: &Value, name: &str, asked: &str) -> Result<String, StatusError> {
     let names = |list: &str| -> Vec<String> {
         let names = array_at(pod, list).iter();
         names.map(|container| text_at(container, "/name").to_owned()).collect()
@@ -172,12 +172,14 @@ fn container(pod: &Value, name: &str, asked: &str) -> Result<String, Refused> {
         ("", [only]) => Ok(only.clone()),
         ("", _) => {
             let all = [init, main].concat().join(" ");
-            Err(Refused::bad_request(format!(
+            Err(StatusError::bad_request(format!(
                 "a container name must be specified for pod {name}, choose one of: [{all}]"
             )))
         }
         (asked, main) if main.iter().chain(&init).any(|name| name == asked) => Ok(asked.to_owned()),
-        _ => Err(Refused::bad_request(format!("container {asked} is not valid for pod {name}"))),
+        _ => {
+            Err(StatusError::bad_request(format!("container {asked} is not valid for pod {name}")))
+        }
     }
 }
 
@@ -250,7 +252,7 @@ impl<'a> Reader<'a> {
             // Lines are written whole, but a chunk may end within a line.
             let end = bytes.iter().take(n).rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             if end == 0 {
-                if !self.is_set_aside()? {
+                if !self.is_rotated()? {
                     return Ok(None);
                 }
                 self.file = Some(File::open(&self.log.path)?);
@@ -258,15 +260,15 @@ impl<'a> Reader<'a> {
                 continue;
             }
             self.position += u64::try_from(end).unwrap_or_default();
-            let told = self.told(bytes.get(..end).unwrap_or_default());
-            if !told.is_empty() {
-                return Ok(Some(told));
+            let bytes = self.select_lines(bytes.get(..end).unwrap_or_default());
+            if !bytes.is_empty() {
+                return Ok(Some(bytes));
             }
         }
     }
 
     /// True if the file was rotated.
-    fn is_set_aside(&self) -> io::Result<bool> {
+    fn is_rotated(&self) -> io::Result<bool> {
         let Some(file) = &self.file else { return Ok(false) };
         match std::fs::metadata(&self.log.path) {
             Ok(there) => Ok(there.ino() != file.metadata()?.ino()),
@@ -274,14 +276,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn told(&mut self, lines: &[u8]) -> Vec<u8> {
-        let mut told = Vec::new();
+    fn select_lines(&mut self, lines: &[u8]) -> Vec<u8> {
+        let mut selected = Vec::new();
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let moment = line.get(..PREFIX_BYTES - 3).unwrap_or_default();
             if self.log.since.as_ref().is_some_and(|since| moment < since.as_bytes()) {
                 continue;
             }
-            let Some(text) = shown(line, self.log.timestamps) else { continue };
+            let Some(text) = visible_part(line, self.log.timestamps) else { continue };
             // With the timestamp, but without the `F` or `P` after it.
             let (head, text) = match self.log.timestamps {
                 true => text.split_at_checked(PREFIX_BYTES - 2).unwrap_or((text, &[])),
@@ -290,17 +292,17 @@ impl<'a> Reader<'a> {
             let text = if head.is_empty() { text } else { text.get(2..).unwrap_or_default() };
             let line = [head, text].concat();
             let cut = line.get(..self.left.min(line.len())).unwrap_or_default();
-            told.extend_from_slice(cut);
+            selected.extend_from_slice(cut);
             self.left -= cut.len();
         }
-        told
+        selected
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dev::storage::log_files::{Followers, LAST_BYTES, LogFile, last_words};
+    use crate::dev::storage::log_files::{Followers, LAST_BYTES, LogFile, tail_message};
 
     fn all(reader: &mut Reader<'_>) -> String {
         let mut text = Vec::new();
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(numbers(&all(&mut reader)), (0..9).collect::<Vec<_>>());
         write(5);
         assert_eq!(numbers(&all(&mut reader)), (9..14).collect::<Vec<_>>());
-        assert_eq!(last_words(&path), "x".repeat(LAST_BYTES));
+        assert_eq!(tail_message(&path), "x".repeat(LAST_BYTES));
         // A new reader reads only the new file.
         let mut late = Reader::open(&log).expect("it is there");
         assert_eq!(numbers(&all(&mut late)).first(), Some(&10));

@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use crate::dev::apiserver::codec::decode;
 use crate::dev::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::dev::apiserver::table::Form;
-use crate::dev::schema::kind::{Kind, Part};
-use crate::dev::schema::status::{Cause, Refused, go_quoted};
+use crate::dev::schema::kind::{Kind, Subresource};
+use crate::dev::schema::status::{Cause, StatusError, go_quoted};
 use crate::dev::storage::deletion::{DeleteOptions, Propagation};
 use crate::dev::storage::object::{Object, array_at};
 use crate::serve::Request;
 
 /// The version of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum At {
+pub(crate) enum VersionMatch {
     /// The newest version.
     Now,
     /// Exactly this version.
@@ -33,7 +33,7 @@ pub(crate) enum At {
 pub(crate) struct ListOptions {
     pub(crate) labels: LabelSelector,
     pub(crate) fields: FieldSelector,
-    pub(crate) at: At,
+    pub(crate) at: VersionMatch,
     pub(crate) limit: usize,
     pub(crate) page: Option<Page>,
     pub(crate) watch: bool,
@@ -61,10 +61,10 @@ impl Page {
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    fn parse(token: &str) -> Result<Self, Refused> {
+    fn parse(token: &str) -> Result<Self, StatusError> {
         let refuse_with = |detail: &str| {
             let message = format!("invalid continue token: continue key is not valid{detail}");
-            Err(Refused::bad_request(message))
+            Err(StatusError::bad_request(message))
         };
         let refuse = || refuse_with("");
         // Go ignores unused bits of the last character.
@@ -98,7 +98,7 @@ impl Page {
 }
 
 impl ListOptions {
-    pub(crate) fn parse(kind: Kind, request: &Request) -> Result<Self, Refused> {
+    pub(crate) fn parse(kind: Kind, request: &Request) -> Result<Self, StatusError> {
         let text = |name: &str| request.query(name).unwrap_or_default();
         let limit = whole_number(text("limit"))?.unwrap_or_default();
         let timeout = whole_number(text("timeoutSeconds"))?;
@@ -117,15 +117,17 @@ impl ListOptions {
         // An empty version is none; the real server also accepts 0.
         if page.is_some() && version.is_some_and(|version| version > 0) {
             let message = "specifying resource version is not allowed when using continue";
-            return Err(Refused::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         let limit = usize::try_from(limit).unwrap_or_default();
         let at = match (text("resourceVersionMatch"), version) {
-            (_, None) => At::Now,
-            ("Exact", Some(version)) => At::Exact(version),
+            (_, None) => VersionMatch::Now,
+            ("Exact", Some(version)) => VersionMatch::Exact(version),
             // The legacy rule: a list with a limit and a version means exactly that version.
-            ("", Some(version)) if limit > 0 && version > 0 && !watch => At::Exact(version),
-            (_, Some(version)) => At::NotOlderThan(version),
+            ("", Some(version)) if limit > 0 && version > 0 && !watch => {
+                VersionMatch::Exact(version)
+            }
+            (_, Some(version)) => VersionMatch::NotOlderThan(version),
         };
         Ok(Self {
             labels,
@@ -140,16 +142,16 @@ impl ListOptions {
                 .filter(|seconds| *seconds > 0)
                 .map(Duration::from_secs),
             initial_events,
-            form: Form::of(request, Part::Whole)?,
+            form: Form::of(request, Subresource::None)?,
         })
     }
 
     /// Restricts the options to one object; a field selector may name only this object.
-    pub(crate) fn narrow(&mut self, name: &str) -> Result<(), Refused> {
+    pub(crate) fn restrict_to(&mut self, name: &str) -> Result<(), StatusError> {
         let names = |term: &&FieldTerm| term.field == "metadata.name" && term.equal;
         if self.fields.terms.iter().filter(names).any(|term| term.value != name) {
             let message = "fieldSelector metadata.name doesn't match requested name";
-            return Err(Refused::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         self.fields.terms.push(FieldTerm {
             field: "metadata.name".to_owned(),
@@ -207,14 +209,14 @@ const SELECTABLE: [(Kind, &[&str]); 6] = [
     (Kind::Secret, &["type"]),
 ];
 
-fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), Refused> {
+fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), StatusError> {
     const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];
     let own = SELECTABLE.iter().find(|(known, _)| *known == kind).map(|(_, fields)| *fields);
     let known =
         |field: &str| COMMON.contains(&field) || own.is_some_and(|fields| fields.contains(&field));
     let Some(term) = fields.terms.iter().find(|term| !known(&term.field)) else { return Ok(()) };
     let quoted = go_quoted(&term.field);
-    Err(Refused::bad_request(match own {
+    Err(StatusError::bad_request(match own {
         Some(_) if kind == Kind::Job => {
             format!("field label {quoted} not supported for batchv1.Job")
         }
@@ -230,7 +232,7 @@ fn check_match<'a>(
     watch: bool,
     initial_events: bool,
     text: impl Fn(&str) -> &'a str,
-) -> Result<(), Refused> {
+) -> Result<(), StatusError> {
     const FIELD: &str = "resourceVersionMatch";
     const NOT_OLDER: &str = "NotOlderThan";
     let rule = text(FIELD);
@@ -265,17 +267,17 @@ fn check_match<'a>(
     }
     match causes.as_slice() {
         [] => Ok(()),
-        causes => Err(Refused::invalid_kind("ListOptions", "meta.k8s.io", "", causes)),
+        causes => Err(StatusError::invalid_kind("ListOptions", "meta.k8s.io", "", causes)),
     }
 }
 
 /// Parses a `resourceVersion`; `None` if empty.
-pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, Refused> {
+pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, StatusError> {
     match text {
         "" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
             let text = go_quoted(text);
-            Refused::internal(format!(
+            StatusError::internal(format!(
                 "resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: \
                  invalid syntax"
             ))
@@ -284,12 +286,12 @@ pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, Refused> {
 }
 
 /// Parses an integer of a query; `None` if empty.
-pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, Refused> {
+pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, StatusError> {
     match text {
         "" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
             let message = format!("strconv.ParseInt: parsing {}: invalid syntax", go_quoted(text));
-            Refused::bad_request(message)
+            StatusError::bad_request(message)
         }),
     }
 }
@@ -319,12 +321,12 @@ pub(crate) enum Applies {
 const MANAGER_BYTES_MAX: usize = 128;
 
 /// Parses the options of a create or an update.
-pub(crate) fn write(request: &Request, options: &str) -> Result<WriteOptions, Refused> {
+pub(crate) fn write(request: &Request, options: &str) -> Result<WriteOptions, StatusError> {
     write_options(request, options, Vec::new())
 }
 
 /// Parses the options of a patch.
-pub(crate) fn patch(request: &Request, applies: Applies) -> Result<WriteOptions, Refused> {
+pub(crate) fn patch(request: &Request, applies: Applies) -> Result<WriteOptions, StatusError> {
     let manager = request.query("fieldManager").unwrap_or_default();
     let causes = match applies {
         Applies::No if request.query("force").is_some() => {
@@ -344,7 +346,7 @@ fn write_options(
     request: &Request,
     options: &str,
     mut causes: Vec<Cause>,
-) -> Result<WriteOptions, Refused> {
+) -> Result<WriteOptions, StatusError> {
     let manager = request.query(MANAGER).unwrap_or_default();
     if manager.len() > MANAGER_BYTES_MAX {
         causes.push(Cause::too_long(MANAGER, MANAGER_BYTES_MAX));
@@ -361,7 +363,7 @@ fn write_options(
         .collect();
     causes.extend(check_dry_run(&values));
     if !causes.is_empty() {
-        return Err(Refused::invalid_kind(options, "meta.k8s.io", "", &causes));
+        return Err(StatusError::invalid_kind(options, "meta.k8s.io", "", &causes));
     }
     let manager = match manager {
         "" => agent(request.header("user-agent").unwrap_or_default()),
@@ -389,16 +391,16 @@ fn check_dry_run(values: &[&str]) -> Option<Cause> {
 }
 
 /// Parses the options of a delete: the body if there is one, else the query.
-pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
+pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, StatusError> {
     let given = match request.body.is_empty() {
         true => query_options(request)?,
         false => decode::value(&request.body).map_err(|error| {
-            Refused::internal(format!("couldn't get version/kind; json parse error: {error}"))
+            StatusError::internal(format!("couldn't get version/kind; json parse error: {error}"))
         })?,
     };
     let kind = given.get("kind").and_then(Value::as_str).unwrap_or("DeleteOptions");
     if kind != "DeleteOptions" {
-        return Err(Refused::internal(format!(
+        return Err(StatusError::internal(format!(
             "no kind {} is registered for version \"meta.k8s.io/v1\" in scheme \
              \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
             go_quoted(kind)
@@ -407,7 +409,7 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
     let grace = match given.get("gracePeriodSeconds") {
         None | Some(Value::Null) => None,
         Some(value) => Some(value.as_i64().ok_or_else(|| {
-            Refused::internal(format!(
+            StatusError::internal(format!(
                 "v1.DeleteOptions.GracePeriodSeconds: readUint64: unexpected value: {value}"
             ))
         })?),
@@ -417,7 +419,7 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
     let propagation = propagation(&given).map_err(|cause| causes.push(cause)).unwrap_or_default();
     causes.extend(check_dry_run(&values));
     if !causes.is_empty() {
-        return Err(Refused::invalid_kind("DeleteOptions", "meta.k8s.io", "", &causes));
+        return Err(StatusError::invalid_kind("DeleteOptions", "meta.k8s.io", "", &causes));
     }
     let text = |pointer: &str| given.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     Ok(DeleteOptions {
@@ -430,7 +432,7 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, Refused> {
 }
 
 /// The options of the query in the form of a body.
-fn query_options(request: &Request) -> Result<Value, Refused> {
+fn query_options(request: &Request) -> Result<Value, StatusError> {
     let mut given = json!({});
     for (name, text) in &request.query {
         match name.as_str() {

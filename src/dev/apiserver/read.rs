@@ -7,22 +7,28 @@ use serde_json::{Value, json};
 
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
-use crate::dev::apiserver::options::{self, At, ListOptions, Page};
+use crate::dev::apiserver::options::{self, ListOptions, Page, VersionMatch};
 use crate::dev::apiserver::route::Target;
-use crate::dev::apiserver::table::Head;
+use crate::dev::apiserver::table::ListHead;
 use crate::dev::apiserver::watch::Watch;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::State;
 use crate::dev::storage::object::Object;
 use crate::dev::storage::store::Unavailable;
 use crate::serve::Request;
 
 /// Answers a GET of a collection: a list or a watch.
-pub(crate) fn collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, Refused> {
+pub(crate) fn collection(
+    api: &Api,
+    request: &Request,
+    target: &Target,
+) -> Result<Answer, StatusError> {
     let options = ListOptions::parse(target.kind, request)?;
     if options.watch || target.watch {
-        if let (Some(true), At::NotOlderThan(version)) = (options.initial_events, options.at) {
+        if let (Some(true), VersionMatch::NotOlderThan(version)) =
+            (options.initial_events, options.at)
+        {
             check_reached(&api.lock(), version)?;
         }
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
@@ -37,10 +43,10 @@ pub(crate) fn object(
     request: &Request,
     target: &Target,
     key: &Key,
-) -> Result<Answer, Refused> {
+) -> Result<Answer, StatusError> {
     if target.watch {
         let mut options = ListOptions::parse(target.kind, request)?;
-        options.narrow(&key.name)?;
+        options.restrict_to(&key.name)?;
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
     let version = request.query("resourceVersion").unwrap_or_default();
@@ -48,22 +54,27 @@ pub(crate) fn object(
     let state = api.lock();
     check_reached(&state, version)?;
     let Some(object) = state.store.get(key) else {
-        return Err(Refused::not_found(key.kind, &key.name));
+        return Err(StatusError::not_found(key.kind, &key.name));
     };
     let mut body = Vec::new();
     object.write_json(&mut body);
     Ok(Answer::body(200, body))
 }
 
-fn check_reached(state: &State, version: u64) -> Result<(), Refused> {
+fn check_reached(state: &State, version: u64) -> Result<(), StatusError> {
     let current = state.store.version();
     match version > current {
-        true => Err(Refused::too_large_version(version, current)),
+        true => Err(StatusError::too_large_version(version, current)),
         false => Ok(()),
     }
 }
 
-fn list(api: &Api, kind: Kind, namespace: &str, options: &ListOptions) -> Result<Vec<u8>, Refused> {
+fn list(
+    api: &Api,
+    kind: Kind,
+    namespace: &str,
+    options: &ListOptions,
+) -> Result<Vec<u8>, StatusError> {
     // The lock is held for the selection only: writing ten thousand objects takes a while.
     let (now, (version, all)) = {
         let state = api.lock();
@@ -97,7 +108,7 @@ fn list(api: &Api, kind: Kind, namespace: &str, options: &ListOptions) -> Result
         .map(|last| Page { version: Some(version), after: position(last) }.token());
     let n_remaining = (more && options.selects_all()).then_some(remaining.len());
     let metadata = list_metadata(version, token.as_deref(), n_remaining);
-    let head = Head { kind, metadata: &metadata, now: &now };
+    let head = ListHead { kind, metadata: &metadata, now: &now };
     let shaped = options.form.list(&head, chosen.iter().map(|object| object.value()));
     Ok(shaped.unwrap_or_else(|| list_body(kind, &metadata, &chosen)))
 }
@@ -115,13 +126,13 @@ fn snapshot(
     kind: Kind,
     namespace: &str,
     options: &ListOptions,
-) -> Result<(u64, Vec<Arc<Object>>), Refused> {
+) -> Result<(u64, Vec<Arc<Object>>), StatusError> {
     let store = &state.store;
     let exact = match (&options.page, options.at) {
         (Some(page), _) => page.version,
-        (None, At::Exact(version)) => Some(version),
-        (None, At::Now) => None,
-        (None, At::NotOlderThan(version)) => {
+        (None, VersionMatch::Exact(version)) => Some(version),
+        (None, VersionMatch::Now) => None,
+        (None, VersionMatch::NotOlderThan(version)) => {
             check_reached(state, version)?;
             let stale = api.faults.stale_version(Instant::now());
             stale.map(|stale| stale.clamp(version.max(store.oldest()), store.version()))
@@ -133,13 +144,13 @@ fn snapshot(
     match store.objects_at(kind, namespace, version) {
         Ok(objects) => Ok((version, objects)),
         Err(Unavailable::Future) => {
-            Err(Refused::internal("etcdserver: mvcc: required revision is a future revision"))
+            Err(StatusError::internal("etcdserver: mvcc: required revision is a future revision"))
         }
         Err(Unavailable::Compacted(_)) => Err(match &options.page {
             Some(page) => {
-                Refused::page_expired(Page { version: None, after: page.after.clone() }.token())
+                StatusError::page_expired(Page { version: None, after: page.after.clone() }.token())
             }
-            None => Refused::expired("The resourceVersion for the provided list is too old."),
+            None => StatusError::expired("The resourceVersion for the provided list is too old."),
         }),
     }
 }

@@ -9,7 +9,7 @@ use crate::dev::apiserver::authn::tokens::ISSUER;
 use crate::dev::apiserver::authz::{self, Attributes};
 use crate::dev::apiserver::codec;
 use crate::dev::schema::reviews::{LOCAL, RULES, Review, SELF, SUBJECT, TOKEN};
-use crate::dev::schema::status::{Cause, Refused, go_quoted};
+use crate::dev::schema::status::{Cause, StatusError, go_quoted};
 use crate::dev::storage::object::{array_at, object_mut, text_at};
 use crate::serve::Request;
 
@@ -20,7 +20,7 @@ pub(crate) fn answer(
     review: &Review,
     namespace: &str,
     user: &User,
-) -> Result<Answer, Refused> {
+) -> Result<Answer, StatusError> {
     let mut value = codec::body(request, review.kind, review.api_version)?;
     let status = match review.kind {
         TOKEN => token(api, &value)?,
@@ -54,13 +54,13 @@ fn access(
     value: &Value,
     namespace: &str,
     user: &User,
-) -> Result<Value, Refused> {
-    let causes = mistakes(review, value);
+) -> Result<Value, StatusError> {
+    let causes = errors(review, value);
     if !causes.is_empty() {
-        return Err(Refused::invalid_kind("", "authorization.k8s.io", "", &causes));
+        return Err(StatusError::invalid_kind("", "authorization.k8s.io", "", &causes));
     }
     if review.kind == LOCAL && text_at(value, "/spec/resourceAttributes/namespace") != namespace {
-        return Err(Refused::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "spec.resourceAttributes.namespace must match namespace: {namespace}"
         )));
     }
@@ -71,7 +71,7 @@ fn access(
         namespace: resource("namespace").to_owned(),
         group: resource("group").to_owned(),
         resource: resource("resource").to_owned(),
-        part: resource("subresource").to_owned(),
+        subresource: resource("subresource").to_owned(),
         name: resource("name").to_owned(),
         path: path("path").to_owned(),
     };
@@ -86,7 +86,7 @@ fn access(
     Ok(status)
 }
 
-fn mistakes(review: &Review, value: &Value) -> Vec<Cause> {
+fn errors(review: &Review, value: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let given =
         |field: &str| value.pointer(&format!("/spec/{field}")).is_some_and(|v| !v.is_null());
@@ -130,10 +130,10 @@ fn mistakes(review: &Review, value: &Value) -> Vec<Cause> {
 }
 
 /// The rules that apply to a user in a namespace.
-fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, Refused> {
+fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, StatusError> {
     let namespace = text_at(value, "/spec/namespace");
     if namespace.is_empty() {
-        return Err(Refused::bad_request("no namespace on request"));
+        return Err(StatusError::bad_request("no namespace on request"));
     }
     let (mut resources, mut paths) = (Vec::new(), Vec::new());
     let everything = json!(["*"]);
@@ -153,10 +153,12 @@ fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, Refused> {
 }
 
 /// The user of a token.
-fn token(api: &Api, value: &Value) -> Result<Value, Refused> {
+fn token(api: &Api, value: &Value) -> Result<Value, StatusError> {
     let token = text_at(value, "/spec/token");
     if token.is_empty() {
-        return Err(Refused::bad_request("token is required for TokenReview in authentication"));
+        return Err(StatusError::bad_request(
+            "token is required for TokenReview in authentication",
+        ));
     }
     let given: Vec<&str> =
         array_at(value, "/spec/audiences").iter().filter_map(Value::as_str).collect();
@@ -183,15 +185,15 @@ fn token(api: &Api, value: &Value) -> Result<Value, Refused> {
         }
         (User::of_claims(&claims), common)
     };
-    let mut told = json!({ "username": user.name, "groups": user.groups });
+    let mut user_info = json!({ "username": user.name, "groups": user.groups });
     if !user.uid.is_empty() {
-        told["uid"] = user.uid.into();
+        user_info["uid"] = user.uid.into();
     }
     if let Some((name, uid)) = user.pod {
-        told["extra"] = json!({
+        user_info["extra"] = json!({
             "authentication.kubernetes.io/pod-name": [name],
             "authentication.kubernetes.io/pod-uid": [uid],
         });
     }
-    Ok(json!({ "authenticated": true, "user": told, "audiences": audiences }))
+    Ok(json!({ "authenticated": true, "user": user_info, "audiences": audiences }))
 }

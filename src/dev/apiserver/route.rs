@@ -5,9 +5,9 @@ use percent_encoding::percent_decode_str;
 use crate::dev::apiserver::discovery;
 use crate::dev::apiserver::health;
 use crate::dev::schema;
-use crate::dev::schema::kind::{Key, Kind, Part};
+use crate::dev::schema::kind::{Key, Kind, Subresource};
 use crate::dev::schema::reviews::{REVIEWS, Review};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 
 /// What a path addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) struct Target {
     /// Empty for cluster-wide resources and for lists over all namespaces.
     pub(crate) namespace: String,
     pub(crate) name: Option<String>,
-    pub(crate) part: Part,
+    pub(crate) subresource: Subresource,
     /// The deprecated `/watch/` paths.
     pub(crate) watch: bool,
 }
@@ -46,13 +46,13 @@ impl Target {
 }
 
 /// Parses a path.
-pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
+pub(crate) fn parse(path: &str) -> Result<Route, StatusError> {
     let decoded: Option<Vec<String>> = path
         .split('/')
         .filter(|segment| !segment.is_empty())
         .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
         .collect();
-    let Some(segments) = decoded else { return Err(Refused::no_such_path()) };
+    let Some(segments) = decoded else { return Err(StatusError::no_such_path()) };
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     match segments.as_slice() {
         _ if path.starts_with("//") => Ok(Route::Nowhere),
@@ -66,7 +66,7 @@ pub(crate) fn parse(path: &str) -> Result<Route, Refused> {
         ["api", "v1", rest @ ..] => resource("v1", rest),
         ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::NoGroup),
         ["apis", group, version, rest @ ..] => resource(&format!("{group}/{version}"), rest),
-        ["api" | "apis", ..] => Err(Refused::no_such_path()),
+        ["api" | "apis", ..] => Err(StatusError::no_such_path()),
         _ => Ok(Route::Nowhere),
     }
 }
@@ -83,7 +83,7 @@ fn review(api_version: &str, segments: &[&str]) -> Option<Route> {
     fits.then(|| Route::Review(review, namespace.to_owned()))
 }
 
-fn resource(api_version: &str, segments: &[&str]) -> Result<Route, Refused> {
+fn resource(api_version: &str, segments: &[&str]) -> Result<Route, StatusError> {
     if let Some(review) = review(api_version, segments) {
         return Ok(review);
     }
@@ -95,16 +95,16 @@ fn resource(api_version: &str, segments: &[&str]) -> Result<Route, Refused> {
         Kind::all()
             .filter(|kind| kind.plural() == plural)
             .find(|kind| schema::versions(*kind).any(|version| version == api_version))
-            .ok_or_else(Refused::no_such_path)
+            .ok_or_else(StatusError::no_such_path)
     };
-    let target = |kind: Kind, namespace: &str, name: Option<&str>, part: Part| {
+    let target = |kind: Kind, namespace: &str, name: Option<&str>, subresource: Subresource| {
         let api_version = schema::versions(kind).find(|version| *version == api_version);
         Ok(Route::Resource(Target {
             kind,
-            api_version: api_version.ok_or_else(Refused::no_such_path)?,
+            api_version: api_version.ok_or_else(StatusError::no_such_path)?,
             namespace: namespace.to_owned(),
             name: name.map(str::to_owned),
-            part,
+            subresource,
             watch,
         }))
     };
@@ -114,28 +114,30 @@ fn resource(api_version: &str, segments: &[&str]) -> Result<Route, Refused> {
         {
             let kind = kind(plural)?;
             if !kind.is_namespaced() {
-                return Err(Refused::no_such_path());
+                return Err(StatusError::no_such_path());
             }
             match rest {
-                [] => target(kind, namespace, None, Part::Whole),
-                [name] => target(kind, namespace, Some(name), Part::Whole),
-                [name, part] => target(kind, namespace, Some(name), part_of(kind, part)?),
-                _ => Err(Refused::no_such_path()),
+                [] => target(kind, namespace, None, Subresource::None),
+                [name] => target(kind, namespace, Some(name), Subresource::None),
+                [name, subresource] => {
+                    target(kind, namespace, Some(name), subresource_of(kind, subresource)?)
+                }
+                _ => Err(StatusError::no_such_path()),
             }
         }
-        [plural] => target(kind(plural)?, "", None, Part::Whole),
+        [plural] => target(kind(plural)?, "", None, Subresource::None),
         [plural, name] => match kind(plural)? {
-            kind if kind.is_namespaced() => Err(Refused::no_such_path()),
-            kind => target(kind, "", Some(name), Part::Whole),
+            kind if kind.is_namespaced() => Err(StatusError::no_such_path()),
+            kind => target(kind, "", Some(name), Subresource::None),
         },
         [plural, name, "status"] if !kind(plural)?.is_namespaced() => {
-            target(kind(plural)?, "", Some(name), Part::Status)
+            target(kind(plural)?, "", Some(name), Subresource::Status)
         }
-        _ => Err(Refused::no_such_path()),
+        _ => Err(StatusError::no_such_path()),
     }
 }
 
-fn part_of(kind: Kind, part: &str) -> Result<Part, Refused> {
-    let named = kind.parts().iter().copied().find(|known| known.word() == part);
-    named.ok_or_else(Refused::no_such_path)
+fn subresource_of(kind: Kind, subresource: &str) -> Result<Subresource, StatusError> {
+    let named = kind.subresources().iter().copied().find(|known| known.word() == subresource);
+    named.ok_or_else(StatusError::no_such_path)
 }

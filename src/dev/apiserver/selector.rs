@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::dev::schema::names;
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::object::{array_at, text_at};
 
 /// A label selector; all requirements must hold.
@@ -43,9 +43,9 @@ pub(crate) struct FieldTerm {
 
 impl LabelSelector {
     /// Parses `a=b,c in (d,e),!f`.
-    pub(crate) fn parse(text: &str) -> Result<Self, Refused> {
+    pub(crate) fn parse(text: &str) -> Result<Self, StatusError> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
-        parser.selector().map_err(Refused::bad_request)
+        parser.selector().map_err(StatusError::bad_request)
     }
 
     /// Reads `matchLabels` and `matchExpressions`; `None` if an operator is unknown.
@@ -301,7 +301,7 @@ fn unparsable(detail: &str) -> String {
 
 impl FieldSelector {
     /// Parses `a=b,c!=d`. The caller checks which fields exist.
-    pub(crate) fn parse(text: &str) -> Result<Self, Refused> {
+    pub(crate) fn parse(text: &str) -> Result<Self, StatusError> {
         let mut terms = Vec::new();
         for term in text.split(',').filter(|term| !term.is_empty()) {
             let found = ["!=", "==", "="].into_iter().find_map(|operator| {
@@ -313,13 +313,13 @@ impl FieldSelector {
                 })
             });
             let Some(term) = found else {
-                return Err(Refused::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "invalid selector: '{text}'; can't understand '{term}'"
                 )));
             };
             if term.value.contains('=') {
                 let message = "invalid field selector: unescaped character in value: 61";
-                return Err(Refused::bad_request(message));
+                return Err(StatusError::bad_request(message));
             }
             terms.push(term);
         }

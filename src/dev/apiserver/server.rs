@@ -18,7 +18,7 @@ use crate::dev::apiserver::dispatch;
 use crate::dev::apiserver::fault_endpoint;
 use crate::dev::apiserver::route::{self, Route};
 use crate::dev::faults::{self, Body, Fault, Struck};
-use crate::dev::schema::status::{Refused, go_quoted};
+use crate::dev::schema::status::{StatusError, go_quoted};
 use crate::dev::time;
 use crate::serve::{Handler, Limits, Listen, Plain, Request, Responder, Server};
 
@@ -41,7 +41,7 @@ const BACKLOG: i32 = 128;
 struct Endpoint {
     api: Arc<Api>,
     address: String,
-    door: Sender<Order>,
+    orders: Sender<PortOrder>,
 }
 
 impl Handler for Endpoint {
@@ -65,12 +65,12 @@ impl Handler for Endpoint {
         match dispatch::answer(&self.api, &request, &self.address) {
             Answer::Log(log) => log.serve(&self.api, responder),
             Answer::Watch(_) if wants_web_socket(&request) => {
-                self.send(&Answer::refused(&Refused::no_web_socket()), responder)
+                self.send(&Answer::error(&StatusError::no_web_socket()), responder)
             }
             Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
                 let asked = request.query("resourceVersion").unwrap_or_default();
                 let message = format!("too old resource version: {asked}");
-                self.send(&Answer::refused(&Refused::expired(message)), responder)
+                self.send(&Answer::error(&StatusError::expired(message)), responder)
             }
             Answer::Watch(watch) => watch.serve(&self.api, responder),
             whole @ Answer::Whole { code, .. } => match faults::after(faults, &request, code) {
@@ -89,14 +89,14 @@ fn wants_web_socket(request: &Request) -> bool {
 impl Endpoint {
     /// Handles `/posse/faults`; faults do not apply to it.
     fn switch(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
-        let switched = dispatch::admit(&self.api, request)
+        let switched = dispatch::authorize(&self.api, request)
             .and_then(|_| fault_endpoint::answer(&self.api, request));
         let (answer, refuse) = match switched {
             Ok((body, refuse)) => (Answer::json(200, &body), refuse),
-            Err(refused) => (Answer::refused(&refused), None),
+            Err(error) => (Answer::error(&error), None),
         };
         let sent = self.send(&answer, responder);
-        order(&self.door, refuse);
+        send_order(&self.orders, refuse);
         sent
     }
 
@@ -106,7 +106,7 @@ impl Endpoint {
                 responder.cut();
                 Ok(())
             }
-            Struck::Refused(refused) => self.send(&Answer::refused(refused), responder),
+            Struck::Refused(error) => self.send(&Answer::error(error), responder),
         }
     }
 
@@ -183,15 +183,15 @@ fn is_list(request: &Request) -> bool {
 
 /// An order to the thread that holds the port.
 #[derive(Debug)]
-enum Order {
+enum PortOrder {
     Refuse(Duration),
     Stop,
 }
 
-fn order(door: &Sender<Order>, refuse_ms: Option<u64>) {
+fn send_order(orders: &Sender<PortOrder>, refuse_ms: Option<u64>) {
     // The queue is full of the same orders.
     if let Some(ms) = refuse_ms
-        && door.try_send(Order::Refuse(Duration::from_millis(ms))).is_err()
+        && orders.try_send(PortOrder::Refuse(Duration::from_millis(ms))).is_err()
     {
         log::warn!("connections are already refused; the new order is dropped");
     }
@@ -199,15 +199,15 @@ fn order(door: &Sender<Order>, refuse_ms: Option<u64>) {
 
 /// The running server. A fault can close its port for a while.
 #[derive(Debug)]
-pub(crate) struct Door {
-    orders: Sender<Order>,
+pub(crate) struct RunningServer {
+    orders: Sender<PortOrder>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
+impl RunningServer {
     /// Refuses connections for this many milliseconds.
     pub(crate) fn refuse(&self, ms: Option<u64>) {
-        order(&self.orders, ms);
+        send_order(&self.orders, ms);
     }
 
     pub(crate) fn stop(mut self) {
@@ -217,14 +217,14 @@ impl Door {
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         // An error means that the thread has ended already.
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.orders.send(PortOrder::Stop);
         if thread.join().is_err() {
             log::error!("the embedded API server's thread panicked");
         }
     }
 }
 
-impl Drop for Door {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         self.end();
     }
@@ -235,25 +235,25 @@ pub(crate) fn start(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     api: Arc<Api>,
-) -> io::Result<(Door, SocketAddr)> {
+) -> io::Result<(RunningServer, SocketAddr)> {
     let address = listener.local_addr()?;
     let (orders, receiver) = bounded(ORDERS_MAX);
-    let endpoint = Endpoint { api, address: address.to_string(), door: orders.clone() };
+    let endpoint = Endpoint { api, address: address.to_string(), orders: orders.clone() };
     let handler: Arc<dyn Handler> = Arc::new(endpoint);
-    let desk = Desk { handler, tls };
-    let server = desk.serve(listener)?;
+    let factory = ServerFactory { handler, tls };
+    let server = factory.serve(listener)?;
     let builder = thread::Builder::new().name("dev-door".to_owned());
-    let thread = builder.spawn(move || keep_open(server, address, &desk, &receiver))?;
-    Ok((Door { orders, thread: Some(thread) }, address))
+    let thread = builder.spawn(move || hold_port(server, address, &factory, &receiver))?;
+    Ok((RunningServer { orders, thread: Some(thread) }, address))
 }
 
 /// Starts the server again each time that the port is opened.
-struct Desk {
+struct ServerFactory {
     handler: Arc<dyn Handler>,
     tls: Arc<ServerConfig>,
 }
 
-impl Desk {
+impl ServerFactory {
     fn serve(&self, listener: TcpListener) -> io::Result<Server> {
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
@@ -261,7 +261,9 @@ impl Desk {
             write_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(90),
             header_bytes_max: HEADER_BYTES_MAX,
-            refusal: |status, why| Refused::limit(status, why, BODY_BYTES_MAX).body().to_string(),
+            refusal: |status, why| {
+                StatusError::limit(status, why, BODY_BYTES_MAX).body().to_string()
+            },
             ..Limits::default()
         };
         let listen = Listen::Tls(listener, Arc::clone(&self.tls), Plain::Served);
@@ -271,17 +273,22 @@ impl Desk {
 
 /// Serves until `Stop`. While connections are refused the port stays bound, so that no other
 /// process takes it.
-fn keep_open(server: Server, address: SocketAddr, desk: &Desk, orders: &Receiver<Order>) {
+fn hold_port(
+    server: Server,
+    address: SocketAddr,
+    factory: &ServerFactory,
+    orders: &Receiver<PortOrder>,
+) {
     let mut open = Some(server);
     let mut until = Instant::now();
     loop {
         let order = match &open {
-            Some(_) => orders.recv().unwrap_or(Order::Stop),
-            None => Order::Refuse(Duration::ZERO),
+            Some(_) => orders.recv().unwrap_or(PortOrder::Stop),
+            None => PortOrder::Refuse(Duration::ZERO),
         };
         match order {
-            Order::Stop => return,
-            Order::Refuse(time) => until = until.max(Instant::now() + time),
+            PortOrder::Stop => return,
+            PortOrder::Refuse(time) => until = until.max(Instant::now() + time),
         }
         if let Some(server) = open.take() {
             server.stop();
@@ -290,12 +297,12 @@ fn keep_open(server: Server, address: SocketAddr, desk: &Desk, orders: &Receiver
         if bound.is_err() {
             until = until.max(Instant::now() + BIND_PAUSE);
         }
-        if let Ok(Order::Stop) = orders.recv_deadline(until) {
+        if let Ok(PortOrder::Stop) = orders.recv_deadline(until) {
             return;
         }
         let opened = bound.and_then(|socket| {
             rustix::net::listen(&socket, BACKLOG)?;
-            desk.serve(TcpListener::from(socket))
+            factory.serve(TcpListener::from(socket))
         });
         match opened {
             Ok(server) => open = Some(server),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dev::apiserver::defaults;
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::storage::State;
 use crate::dev::storage::object::{array_at, metadata_mut, object_mut, text_at};
 
@@ -17,25 +17,25 @@ const SERVICE_ADDRESSES_MAX: u32 = 254;
 const NODE_PORTS: std::ops::RangeInclusive<u64> = 30_000..=32_767;
 
 /// The admission plugins that look at the new object only.
-pub(crate) fn admit(kind: Kind, name: &str, value: &mut Value) -> Result<(), Refused> {
+pub(crate) fn admit(kind: Kind, name: &str, value: &mut Value) -> Result<(), StatusError> {
     if kind == Kind::Pod {
         priority(name, value)?;
         tolerations(object_mut(value, "spec"));
         runtime_class(name, value)?;
     } else if kind == Kind::Node {
-        taint(object_mut(value, "spec"));
+        add_not_ready_taint(object_mut(value, "spec"));
     }
     Ok(())
 }
 
-fn priority(name: &str, pod: &mut Value) -> Result<(), Refused> {
+fn priority(name: &str, pod: &mut Value) -> Result<(), StatusError> {
     let priority = match text_at(pod, "/spec/priorityClassName") {
         "" => 0,
         "system-cluster-critical" => 2_000_000_000_i64,
         "system-node-critical" => 2_000_001_000,
         other => {
             let detail = format!("no PriorityClass with name {other} was found");
-            return Err(Refused::forbidden(Kind::Pod, name, &detail));
+            return Err(StatusError::forbidden(Kind::Pod, name, &detail));
         }
     };
     let policy = "PreemptLowerPriority";
@@ -46,19 +46,19 @@ fn priority(name: &str, pod: &mut Value) -> Result<(), Refused> {
     if let Some(given) = given.filter(|given| *given != priority) {
         let detail =
             format!("the integer value of priority ({given}) {computed} {priority} {from}");
-        return Err(Refused::forbidden(Kind::Pod, name, &detail));
+        return Err(StatusError::forbidden(Kind::Pod, name, &detail));
     }
     let given = spec.insert("preemptionPolicy".to_owned(), policy.into());
     if let Some(given) = given.as_ref().and_then(Value::as_str).filter(|given| *given != policy) {
         let what = "the string value of PreemptionPolicy";
         let detail = format!("{what} ({given}) {computed} {policy} {from}");
-        return Err(Refused::forbidden(Kind::Pod, name, &detail));
+        return Err(StatusError::forbidden(Kind::Pod, name, &detail));
     }
     Ok(())
 }
 
 /// There are no runtime classes here.
-fn runtime_class(name: &str, pod: &Value) -> Result<(), Refused> {
+fn runtime_class(name: &str, pod: &Value) -> Result<(), StatusError> {
     let class = text_at(pod, "/spec/runtimeClassName");
     let detail = if !class.is_empty() {
         format!("pod rejected: RuntimeClass {class:?} not found")
@@ -67,7 +67,7 @@ fn runtime_class(name: &str, pod: &Value) -> Result<(), Refused> {
     } else {
         return Ok(());
     };
-    Err(Refused::forbidden(Kind::Pod, name, &detail))
+    Err(StatusError::forbidden(Kind::Pod, name, &detail))
 }
 
 /// The plugin DefaultTolerationSeconds: pods tolerate not-ready and unreachable nodes for five
@@ -93,7 +93,7 @@ fn tolerations(spec: &mut Map<String, Value>) {
 }
 
 /// The plugin TaintNodesByCondition: a new node is not ready.
-fn taint(spec: &mut Map<String, Value>) {
+fn add_not_ready_taint(spec: &mut Map<String, Value>) {
     const KEY: &str = "node.kubernetes.io/not-ready";
     let taints = spec.entry("taints").or_insert_with(|| json!([]));
     let Some(taints) = taints.as_array_mut() else { return };
@@ -142,7 +142,7 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
     } else if kind == Kind::Service {
         service_addresses(None, object_mut(value, "spec"));
     } else if kind == Kind::ServiceAccount {
-        secret_names(value);
+        keep_secret_names(value);
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
         let old = before.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
         service_addresses(Some(&old), object_mut(value, "spec"));
     } else if kind == Kind::ServiceAccount {
-        secret_names(value);
+        keep_secret_names(value);
     }
 }
 
@@ -209,7 +209,7 @@ fn select_by_uid(job: &mut Value) {
 }
 
 /// Keeps only the names of a service account's secrets.
-fn secret_names(account: &mut Value) {
+fn keep_secret_names(account: &mut Value) {
     let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
     for secret in secrets.into_iter().flatten() {
         *secret = match text_at(secret, "/name") {
@@ -282,12 +282,12 @@ fn keep_node_ports(old: &Map<String, Value>, new: &mut Map<String, Value>) {
 }
 
 /// What follows validation: a job gets its labels, a service its addresses.
-pub(crate) fn finish(
+pub(crate) fn after_validation(
     state: &State,
     kind: Kind,
     value: &mut Value,
     dry_run: bool,
-) -> Result<(), Refused> {
+) -> Result<(), StatusError> {
     if kind == Kind::Job {
         defaults::take_labels_of_template(value);
     } else if kind == Kind::Service && !dry_run {
@@ -297,12 +297,12 @@ pub(crate) fn finish(
 }
 
 /// Allocates the addresses and node ports of a service.
-fn allocate(state: &State, value: &mut Value) -> Result<(), Refused> {
+fn allocate(state: &State, value: &mut Value) -> Result<(), StatusError> {
     let (namespace, name) = {
         let text = |field| text_at(value, field).to_owned();
         (text("/metadata/namespace"), text("/metadata/name"))
     };
-    let refuse = |cause: Cause| Err(Refused::invalid(Kind::Service, &name, &[cause]));
+    let refuse = |cause: Cause| Err(StatusError::invalid(Kind::Service, &name, &[cause]));
     let mut addresses = BTreeSet::new();
     let mut ports = BTreeSet::new();
     let others = state.store.objects(Kind::Service, "");
@@ -319,11 +319,11 @@ fn allocate(state: &State, value: &mut Value) -> Result<(), Refused> {
         let free = (1..=SERVICE_ADDRESSES_MAX).map(|n| format!("{SERVICE_ADDRESSES}{n}"));
         let Some(address) = free.into_iter().find(|address| !addresses.contains(address)) else {
             let message = "failed to allocate a serviceIP: range is full";
-            return Err(Refused::internal(format!("Internal error occurred: {message}")));
+            return Err(StatusError::internal(format!("Internal error occurred: {message}")));
         };
         spec.insert("clusterIP".to_owned(), address.as_str().into());
         spec.insert("clusterIPs".to_owned(), json!([address]));
-    } else if let Some(detail) = why_not(&given, &addresses) {
+    } else if let Some(detail) = unavailable_reason(&given, &addresses) {
         let shown = format!("[]string{{\"{given}\"}}");
         let detail = format!("failed to allocated ip:{given} with error:{detail}");
         return refuse(Cause::invalid_raw("spec.clusterIPs", &shown, &detail));
@@ -355,7 +355,7 @@ fn allocate(state: &State, value: &mut Value) -> Result<(), Refused> {
 }
 
 /// Why a requested address is not available.
-fn why_not(given: &str, taken: &BTreeSet<String>) -> Option<&'static str> {
+fn unavailable_reason(given: &str, taken: &BTreeSet<String>) -> Option<&'static str> {
     if matches!(given, "" | "None") {
         return None;
     }

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec::versions;
-use crate::dev::apiserver::options::{At, ListOptions};
+use crate::dev::apiserver::options::{ListOptions, VersionMatch};
 use crate::dev::faults::Fault;
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::State;
 use crate::dev::storage::store::{Change, Unavailable};
 use crate::dev::time;
@@ -40,13 +40,13 @@ pub(crate) struct Watch {
     namespace: String,
     options: ListOptions,
     /// A Table has its column definitions in the first event only.
-    columns_told: Cell<bool>,
+    columns_sent: Cell<bool>,
     /// The version of the objects, if it is not the stored version.
     pub(crate) api_version: Option<&'static str>,
 }
 
 /// Where a watch begins.
-struct Start {
+struct WatchStart {
     tokens: Receiver<()>,
     epoch: u64,
     version: u64,
@@ -55,11 +55,11 @@ struct Start {
 }
 
 /// The result of reading the history.
-enum Look {
+enum HistoryRead {
     /// The history no longer contains the watch's position.
-    Behind(Refused),
+    Expired(StatusError),
     /// The events as bytes, and the new position.
-    Told { bytes: Vec<u8>, version: u64, more: bool },
+    Events { bytes: Vec<u8>, version: u64, more: bool },
 }
 
 /// The times of a watch.
@@ -76,20 +76,20 @@ impl Watch {
             kind,
             namespace: namespace.to_owned(),
             options,
-            columns_told: Cell::new(false),
+            columns_sent: Cell::new(false),
             api_version: None,
         }
     }
 
     /// Sends events until the timeout, a fault, or the client disconnects.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
-        let Start { tokens, epoch, mut version, first } = self.begin(api);
+        let WatchStart { tokens, epoch, mut version, first } = self.begin(api);
         let date = time::http_date(api.wall());
         let headers = [("content-type", "application/json"), ("date", date.as_str())];
         let mut writer = responder.stream(200, &headers)?;
         if api.faults.counts_down(Fault::Gone) {
-            let refused = Refused::expired(format!("too old resource version: {version}"));
-            send(&mut writer, &event("ERROR", refused.body().to_string().as_bytes()))?;
+            let error = StatusError::expired(format!("too old resource version: {version}"));
+            send(&mut writer, &event("ERROR", error.body().to_string().as_bytes()))?;
             return writer.finish();
         }
         let begun = Instant::now();
@@ -110,23 +110,23 @@ impl Watch {
             let silent = due.silence.is_some_and(|at| at <= now);
             let mut more = false;
             if !silent {
-                let look = {
+                let read = {
                     let state = api.lock();
                     match state.store.epoch() == epoch {
-                        true => self.look(&state, version),
+                        true => self.read_history(&state, version),
                         // The store was restored to an older version: the connection is cut.
                         false => return Ok(()),
                     }
                 };
-                match look {
+                match read {
                     // The real server ends the watch of a client that is too slow; the client
                     // resumes and gets a 410.
-                    Look::Behind(_) if looked => return writer.finish(),
-                    Look::Behind(refused) => {
-                        send(&mut writer, &event("ERROR", refused.body().to_string().as_bytes()))?;
+                    HistoryRead::Expired(_) if looked => return writer.finish(),
+                    HistoryRead::Expired(error) => {
+                        send(&mut writer, &event("ERROR", error.body().to_string().as_bytes()))?;
                         return writer.finish();
                     }
-                    Look::Told { bytes, version: reached, more: left } => {
+                    HistoryRead::Events { bytes, version: reached, more: left } => {
                         send(&mut writer, &bytes)?;
                         looked = true;
                         version = reached;
@@ -149,12 +149,12 @@ impl Watch {
     }
 
     /// Subscribes before it reads the start position, so that no change is missed.
-    fn begin(&self, api: &Api) -> Start {
+    fn begin(&self, api: &Api) -> WatchStart {
         let tokens = api.subscribe(self.kind);
         let state = api.lock();
         let from_now = match self.options.at {
-            At::Now | At::NotOlderThan(0) => true,
-            At::Exact(_) | At::NotOlderThan(_) => false,
+            VersionMatch::Now | VersionMatch::NotOlderThan(0) => true,
+            VersionMatch::Exact(_) | VersionMatch::NotOlderThan(_) => false,
         };
         let mut first = Vec::new();
         if self.options.initial_events.unwrap_or(from_now) {
@@ -167,18 +167,20 @@ impl Watch {
             }
         }
         let version = match self.options.at {
-            At::Exact(version) | At::NotOlderThan(version)
+            VersionMatch::Exact(version) | VersionMatch::NotOlderThan(version)
                 if !from_now && self.options.initial_events != Some(true) =>
             {
                 version
             }
-            At::Exact(_) | At::NotOlderThan(_) | At::Now => state.store.version(),
+            VersionMatch::Exact(_) | VersionMatch::NotOlderThan(_) | VersionMatch::Now => {
+                state.store.version()
+            }
         };
         if self.options.initial_events == Some(true) && self.options.bookmarks {
-            let told = json!({ INITIAL_EVENTS_END: "true" });
-            first.extend_from_slice(&self.bookmark(version, &state.now, Some(told)));
+            let annotations = json!({ INITIAL_EVENTS_END: "true" });
+            first.extend_from_slice(&self.bookmark(version, &state.now, Some(annotations)));
         }
-        Start { tokens, epoch: state.store.epoch(), version, first }
+        WatchStart { tokens, epoch: state.store.epoch(), version, first }
     }
 
     fn deadlines(&self, now: Instant) -> Deadlines {
@@ -191,34 +193,34 @@ impl Watch {
     }
 
     /// The next changes that match this watch.
-    fn look(&self, state: &State, after: u64) -> Look {
+    fn read_history(&self, state: &State, after: u64) -> HistoryRead {
         let store = &state.store;
         let changes = match store.changes_after(after) {
             Ok(changes) => changes,
             Err(Unavailable::Compacted(oldest)) => {
                 let message = format!("too old resource version: {after} ({oldest})");
-                return Look::Behind(Refused::expired(message));
+                return HistoryRead::Expired(StatusError::expired(message));
             }
             // A version from the future is no error: the watch stays silent, perhaps forever.
             Err(Unavailable::Future) => {
-                return Look::Told { bytes: Vec::new(), version: after, more: false };
+                return HistoryRead::Events { bytes: Vec::new(), version: after, more: false };
             }
         };
         let mut bytes = Vec::new();
-        let mut n_told = 0;
+        let mut n_events = 0;
         for change in changes {
-            if n_told == BATCH_EVENTS_MAX {
-                return Look::Told { bytes, version: change.version - 1, more: true };
+            if n_events == BATCH_EVENTS_MAX {
+                return HistoryRead::Events { bytes, version: change.version - 1, more: true };
             }
-            let told = self.tell(change, &state.now);
-            n_told += usize::from(!told.is_empty());
-            bytes.extend_from_slice(&told);
+            let event = self.event_for(change, &state.now);
+            n_events += usize::from(!event.is_empty());
+            bytes.extend_from_slice(&event);
         }
-        Look::Told { bytes, version: store.version(), more: false }
+        HistoryRead::Events { bytes, version: store.version(), more: false }
     }
 
     /// The event for one change; empty if it does not match.
-    fn tell(&self, change: &Change, now: &str) -> Vec<u8> {
+    fn event_for(&self, change: &Change, now: &str) -> Vec<u8> {
         let key = &change.now.key;
         let here = self.namespace.is_empty() || key.namespace == self.namespace;
         if key.kind != self.kind || !here {
@@ -246,12 +248,12 @@ impl Watch {
         let form = &self.options.form;
         if form.is_plain() {
             return match self.api_version {
-                Some(version) => versions::shown(self.kind, version, json),
+                Some(version) => versions::convert_body(self.kind, version, json),
                 None => json,
             };
         }
         let Ok(object) = serde_json::from_slice(&json) else { return json };
-        let columns = !self.columns_told.replace(true);
+        let columns = !self.columns_sent.replace(true);
         form.object(self.kind, object, now, columns).to_string().into_bytes()
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::dev::schema::kind::Kind;
 use crate::dev::storage::State;
-use crate::dev::storage::namespaces::{DEFAULT_ACCOUNT, ROOT_CA, furnish};
+use crate::dev::storage::namespaces::{DEFAULT_ACCOUNT, ROOT_CA, ensure_objects};
 use crate::dev::storage::store::Change;
 
 /// Namespaces that may lack something.
@@ -26,7 +26,7 @@ impl Namespaces {
 
     pub(super) fn run(&mut self, state: &mut State) {
         for namespace in std::mem::take(&mut self.dirty) {
-            furnish(state, &namespace);
+            ensure_objects(state, &namespace);
         }
     }
 }

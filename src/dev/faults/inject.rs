@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::core::model::rng::Rng;
 use crate::dev::faults::{Fault, Faults};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::object::metadata_mut;
 use crate::serve::Request;
 
@@ -136,7 +136,7 @@ impl Injector {
 #[derive(Debug)]
 pub(crate) enum Struck {
     Cut,
-    Refused(Refused),
+    Refused(StatusError),
 }
 
 /// What becomes of a list's body.
@@ -161,7 +161,7 @@ fn is_pod_create(request: &Request) -> bool {
 }
 
 fn error() -> Struck {
-    Struck::Refused(Refused::internal("etcdserver: request timed out"))
+    Struck::Refused(StatusError::internal("etcdserver: request timed out"))
 }
 
 /// The fault that strikes a request before anything is done.
@@ -169,7 +169,7 @@ pub(crate) fn before(faults: &Injector, request: &Request) -> Option<Struck> {
     let creates = is_pod_create(request);
     let too_many = faults.strikes(Fault::All429) || (creates && faults.strikes(Fault::Create429));
     if too_many {
-        let mut refused = Refused::too_many_requests();
+        let mut refused = StatusError::too_many_requests();
         if let Some(seconds) = faults.number(Fault::RetryAfter) {
             let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
             refused.retry_after_seconds = Some(seconds);

@@ -28,13 +28,13 @@ pub(crate) enum Kind {
 
 /// An object or one of its subresources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Subresource {
     Binding,
     Eviction,
     Log,
     Status,
     Token,
-    Whole,
+    None,
 }
 
 /// The names and properties of a kind.
@@ -51,7 +51,7 @@ struct Row {
     namespaced: bool,
     verbs: &'static [&'static str],
     /// The subresources.
-    parts: &'static [Part],
+    subresources: &'static [Subresource],
 }
 
 const VERBS: &[&str] =
@@ -70,7 +70,7 @@ const PLAIN: Row = Row {
     versions: &["v1"],
     namespaced: true,
     verbs: VERBS,
-    parts: &[],
+    subresources: &[],
 };
 
 /// In the order of `Kind`.
@@ -98,7 +98,7 @@ const ROWS: [Row; 19] = [
         name: "Job",
         plural: "jobs",
         group: "batch",
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row {
@@ -122,7 +122,7 @@ const ROWS: [Row; 19] = [
         short: &["ns"],
         namespaced: false,
         verbs: VERBS_SINGLE,
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row {
@@ -131,7 +131,7 @@ const ROWS: [Row; 19] = [
         plural: "nodes",
         short: &["no"],
         namespaced: false,
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row {
@@ -140,7 +140,7 @@ const ROWS: [Row; 19] = [
         plural: "persistentvolumes",
         short: &["pv"],
         namespaced: false,
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row {
@@ -148,7 +148,7 @@ const ROWS: [Row; 19] = [
         name: "PersistentVolumeClaim",
         plural: "persistentvolumeclaims",
         short: &["pvc"],
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row {
@@ -156,7 +156,12 @@ const ROWS: [Row; 19] = [
         name: "Pod",
         plural: "pods",
         short: &["po"],
-        parts: &[Part::Binding, Part::Eviction, Part::Log, Part::Status],
+        subresources: &[
+            Subresource::Binding,
+            Subresource::Eviction,
+            Subresource::Log,
+            Subresource::Status,
+        ],
         ..PLAIN
     },
     Row {
@@ -166,7 +171,7 @@ const ROWS: [Row; 19] = [
         short: &["pdb"],
         group: "policy",
         versions: &["v1", "v1beta1"],
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row {
@@ -174,7 +179,7 @@ const ROWS: [Row; 19] = [
         name: "ResourceQuota",
         plural: "resourcequotas",
         short: &["quota"],
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row { kind: Kind::Role, name: "Role", plural: "roles", group: RBAC, ..PLAIN },
@@ -192,7 +197,7 @@ const ROWS: [Row; 19] = [
         plural: "services",
         short: &["svc"],
         verbs: VERBS_SINGLE,
-        parts: &[Part::Status],
+        subresources: &[Subresource::Status],
         ..PLAIN
     },
     Row {
@@ -200,7 +205,7 @@ const ROWS: [Row; 19] = [
         name: "ServiceAccount",
         plural: "serviceaccounts",
         short: &["sa"],
-        parts: &[Part::Token],
+        subresources: &[Subresource::Token],
         ..PLAIN
     },
 ];
@@ -265,8 +270,8 @@ impl Kind {
     }
 
     /// The subresources.
-    pub(crate) fn parts(self) -> &'static [Part] {
-        self.row().parts
+    pub(crate) fn subresources(self) -> &'static [Subresource] {
+        self.row().subresources
     }
 
     /// True if a PUT may create an object.
@@ -314,7 +319,7 @@ impl Kind {
     }
 }
 
-impl Part {
+impl Subresource {
     /// The last segment of the path; empty for the whole object.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -323,7 +328,7 @@ impl Part {
             Self::Log => "log",
             Self::Status => "status",
             Self::Token => "token",
-            Self::Whole => "",
+            Self::None => "",
         }
     }
 
@@ -333,7 +338,7 @@ impl Part {
             Self::Binding => Some("Binding"),
             Self::Eviction => Some("Eviction"),
             Self::Token => Some("TokenRequest"),
-            Self::Log | Self::Status | Self::Whole => None,
+            Self::Log | Self::Status | Self::None => None,
         }
     }
 }

@@ -90,7 +90,7 @@ impl Cause {
 
 /// An API error.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Refused {
+pub(crate) struct StatusError {
     pub(crate) code: u16,
     /// Empty if the server gives no reason.
     pub(crate) reason: &'static str,
@@ -101,7 +101,7 @@ pub(crate) struct Refused {
     pub(crate) retry_after_seconds: Option<u32>,
 }
 
-impl Refused {
+impl StatusError {
     fn new(code: u16, reason: &'static str, message: String) -> Self {
         Self { code, reason, message, details: None, resume: None, retry_after_seconds: None }
     }

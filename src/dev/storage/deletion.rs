@@ -11,7 +11,7 @@ use super::State;
 use super::namespaces::NAMESPACES;
 use super::object::{Object, array_at, metadata_mut, next_generation, object_mut, text_at};
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::time;
 
 /// The `DeleteOptions` of a request.
@@ -40,10 +40,10 @@ pub(crate) enum Propagation {
 #[derive(Debug)]
 pub(crate) enum Deleted {
     /// The object is removed.
-    Gone(Arc<Object>),
+    Removed(Arc<Object>),
     /// The object has a deletionTimestamp and is removed later. A pod always takes this way, even
     /// without a grace period.
-    Marked(Value),
+    Terminating(Value),
 }
 
 /// The garbage collector's work in progress.
@@ -65,9 +65,9 @@ impl State {
         &mut self,
         key: &Key,
         options: &DeleteOptions,
-    ) -> Result<Deleted, Refused> {
+    ) -> Result<Deleted, StatusError> {
         let Some(object) = self.store.get(key).cloned() else {
-            return Err(Refused::not_found(key.kind, &key.name));
+            return Err(StatusError::not_found(key.kind, &key.name));
         };
         check_preconditions(&object, options)?;
         if key.kind == Kind::Namespace {
@@ -85,45 +85,45 @@ impl State {
             (true, false) => first_grace(object, &value, options),
             (true, true) => match shortened_grace(&value, options) {
                 Some(grace) => grace,
-                None => return Deleted::Marked(full(object, value)),
+                None => return Deleted::Terminating(with_managed_fields(object, value)),
             },
         };
         let finalizers = finalizers_after(key.kind, &value, options.propagation);
         let stays = grace > 0 || !finalizers.is_empty();
         set_finalizers(&mut value, finalizers);
         if is_pod || (stays && !object.deleting) {
-            mark(&mut value, grace, &self.now);
+            set_deletion_timestamp(&mut value, grace, &self.now);
         }
         if !stays && !is_pod {
             if !options.dry_run {
                 self.remove(key);
             }
-            return Deleted::Gone(Arc::clone(object));
+            return Deleted::Removed(Arc::clone(object));
         }
         if options.dry_run || value == object.value() {
-            return Deleted::Marked(full(object, value));
+            return Deleted::Terminating(with_managed_fields(object, value));
         }
         let marked = self.store.put(key.kind, value);
         match stays {
-            true => self.finish(key),
+            true => self.continue_deletion(key),
             false => self.remove(key),
         }
-        Deleted::Marked(full(&marked, marked.value()))
+        Deleted::Terminating(with_managed_fields(&marked, marked.value()))
     }
 
     fn delete_namespace(
         &mut self,
         object: &Object,
         options: &DeleteOptions,
-    ) -> Result<Deleted, Refused> {
+    ) -> Result<Deleted, StatusError> {
         let name = object.key.name.clone();
         if NAMESPACES.contains(&name.as_str()) {
             let detail = "this namespace may not be deleted";
-            return Err(Refused::forbidden(Kind::Namespace, &name, detail));
+            return Err(StatusError::forbidden(Kind::Namespace, &name, detail));
         }
         let mut value = object.value();
         if object.deleting {
-            return Ok(Deleted::Marked(full(object, value)));
+            return Ok(Deleted::Terminating(with_managed_fields(object, value)));
         }
         let finalizers = finalizers_after(Kind::Namespace, &value, options.propagation);
         set_finalizers(&mut value, finalizers);
@@ -131,33 +131,33 @@ impl State {
         metadata_mut(&mut value).insert("deletionTimestamp".to_owned(), now.into());
         object_mut(&mut value, "status").insert("phase".to_owned(), "Terminating".into());
         if options.dry_run {
-            return Ok(Deleted::Marked(full(object, value)));
+            return Ok(Deleted::Terminating(with_managed_fields(object, value)));
         }
         let marked = self.store.put(Kind::Namespace, value);
         let contents: Vec<Key> = Kind::namespaced()
             .flat_map(|kind| self.store.objects(kind, &name))
             .map(|object| object.key.clone())
             .collect();
-        self.sweep(contents);
-        self.finish(&object.key);
-        Ok(Deleted::Marked(full(&marked, marked.value())))
+        self.collect_garbage(contents);
+        self.continue_deletion(&object.key);
+        Ok(Deleted::Terminating(with_managed_fields(&marked, marked.value())))
     }
 
     /// Continues the deletion of an object and removes it if no finalizer, grace period or
     /// dependent holds it.
-    pub(crate) fn finish(&mut self, key: &Key) {
+    pub(crate) fn continue_deletion(&mut self, key: &Key) {
         self.collector.due.insert(key.clone());
         if self.collector.is_busy {
             return;
         }
         self.collector.is_busy = true;
         while let Some(key) = self.collector.due.pop_first() {
-            self.finish_one(&key);
+            self.continue_one(&key);
         }
         self.collector.is_busy = false;
     }
 
-    fn finish_one(&mut self, key: &Key) {
+    fn continue_one(&mut self, key: &Key) {
         let Some(object) = self.store.get(key).filter(|object| object.deleting).cloned() else {
             return;
         };
@@ -165,7 +165,7 @@ impl State {
         let mut finalizers = finalizers(&value);
         if finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
             for key in self.store.dependents(&object.uid) {
-                self.disown(&key, &object.uid);
+                self.remove_owner_reference(&key, &object.uid);
             }
             finalizers.retain(|finalizer| finalizer != ORPHAN);
         }
@@ -210,20 +210,20 @@ impl State {
                             self.store.get(key).is_some_and(|waiting| &*waiting.uid == uid)
                         })
                 };
-            let is_solid = |uid: &str| self.store.has_uid(uid) && !is_waiting(uid);
-            if dependent.owners.iter().any(|uid| is_solid(uid)) {
-                self.disown(&key, &owner.uid);
+            let is_remaining = |uid: &str| self.store.has_uid(uid) && !is_waiting(uid);
+            if dependent.owners.iter().any(|uid| is_remaining(uid)) {
+                self.remove_owner_reference(&key, &owner.uid);
             } else if !dependent.deleting {
                 let has_own = !self.store.dependents(&dependent.uid).is_empty();
                 let propagation =
                     if has_own { Propagation::Foreground } else { Propagation::Background };
-                self.collect(&dependent, propagation);
+                self.collect_object(&dependent, propagation);
             }
         }
     }
 
     /// Removes an owner reference from a dependent.
-    fn disown(&mut self, key: &Key, owner: &str) {
+    fn remove_owner_reference(&mut self, key: &Key, owner: &str) {
         let Some(mut value) = self.store.get(key).map(|object| object.value()) else { return };
         let metadata = metadata_mut(&mut value);
         if let Some(Value::Array(references)) = metadata.get_mut("ownerReferences") {
@@ -238,12 +238,12 @@ impl State {
     /// Removes an object and deletes the dependents that it leaves without an owner.
     pub(crate) fn remove(&mut self, key: &Key) {
         let orphans = self.remove_one(key);
-        self.sweep(orphans);
+        self.collect_garbage(orphans);
     }
 
     /// Deletes objects in the background, as the garbage collector does. Each object is deleted
     /// once, so the number of objects bounds the loop.
-    pub(crate) fn sweep(&mut self, mut keys: Vec<Key>) {
+    pub(crate) fn collect_garbage(&mut self, mut keys: Vec<Key>) {
         while let Some(key) = keys.pop() {
             let Some(object) = self.store.get(&key).cloned() else { continue };
             if object.deleting {
@@ -256,14 +256,14 @@ impl State {
                 false => 0,
             };
             match is_held || grace > 0 {
-                true => self.collect(&object, Propagation::Background),
+                true => self.collect_object(&object, Propagation::Background),
                 false => keys.extend(self.remove_one(&key)),
             }
         }
     }
 
     /// Deletes as the garbage collector does: the object's own finalizers override `propagation`.
-    fn collect(&mut self, object: &Arc<Object>, propagation: Propagation) {
+    fn collect_object(&mut self, object: &Arc<Object>, propagation: Propagation) {
         let finalizers = finalizers(&object.value());
         let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
         let propagation = match (has(ORPHAN), has(FOREGROUND)) {
@@ -293,10 +293,10 @@ impl State {
             .cloned()
             .collect();
         for owner in owners {
-            self.finish(&owner);
+            self.continue_deletion(&owner);
         }
         if key.kind.is_namespaced() {
-            self.finish(&Key::new(Kind::Namespace, "", &key.namespace));
+            self.continue_deletion(&Key::new(Kind::Namespace, "", &key.namespace));
         }
         orphans
     }
@@ -313,7 +313,7 @@ impl State {
 }
 
 /// The object as JSON, with its `managedFields`.
-fn full(object: &Object, mut value: Value) -> Value {
+fn with_managed_fields(object: &Object, mut value: Value) -> Value {
     if object.is_managed() {
         metadata_mut(&mut value).insert("managedFields".to_owned(), object.managed());
     }
@@ -360,20 +360,20 @@ fn blocks(dependent: &Object, owner: &str) -> bool {
 }
 
 /// Sets deletionTimestamp and deletionGracePeriodSeconds.
-fn mark(value: &mut Value, grace: i64, now: &str) {
+fn set_deletion_timestamp(value: &mut Value, grace: i64, now: &str) {
     if text_at(value, "/metadata/deletionTimestamp").is_empty() {
         next_generation(value);
     }
-    let at = deletion_moment(value, grace, now);
+    let at = deletion_timestamp(value, grace, now);
     let metadata = metadata_mut(value);
     metadata.insert("deletionTimestamp".to_owned(), at.into());
     metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
 }
 
-fn check_preconditions(object: &Object, options: &DeleteOptions) -> Result<(), Refused> {
+fn check_preconditions(object: &Object, options: &DeleteOptions) -> Result<(), StatusError> {
     let key = &object.key;
     let refuse = |detail: String| {
-        Err(Refused::conflict(key.kind.name(), key.kind.group(), &key.name, &detail))
+        Err(StatusError::conflict(key.kind.name(), key.kind.group(), &key.name, &detail))
     };
     if let Some(uid) = &options.uid
         && **uid != *object.uid
@@ -426,7 +426,7 @@ fn shortened_grace(value: &Value, options: &DeleteOptions) -> Option<i64> {
 }
 
 /// The deletionTimestamp for a new grace period, counted from the first delete.
-fn deletion_moment(value: &Value, grace: i64, now: &str) -> String {
+fn deletion_timestamp(value: &Value, grace: i64, now: &str) -> String {
     match text_at(value, "/metadata/deletionTimestamp") {
         "" => time::shifted(now, grace),
         at => {

@@ -37,7 +37,7 @@ pub(crate) struct Events {
     /// The keys of `known`, oldest first.
     order: VecDeque<String>,
     similar: BTreeMap<String, Similar>,
-    talk: BTreeMap<String, Talk>,
+    rate_limits: BTreeMap<String, RateLimit>,
 }
 
 /// The messages about one object with one reason.
@@ -49,7 +49,7 @@ struct Similar {
 
 /// The rate limit of one component for one object (a token bucket).
 #[derive(Debug)]
-struct Talk {
+struct RateLimit {
     left: i64,
     since: i64,
 }
@@ -64,8 +64,8 @@ const SIMILAR_MAX: usize = 10;
 const SIMILAR_SECONDS: i64 = 600;
 /// The Events that one component may record about one object, and the time in which it earns one
 /// more.
-const TALK_MAX: i64 = 25;
-const TALK_SECONDS: i64 = 300;
+const BURST_MAX: i64 = 25;
+const REFILL_SECONDS: i64 = 300;
 
 /// Records an Event about an object, or increments the count of the same Event.
 pub(crate) fn record(state: &mut State, about: &Object, note: &Note<'_>) {
@@ -80,7 +80,7 @@ pub(crate) fn record(state: &mut State, about: &Object, note: &Note<'_>) {
         true => (same_reason, format!("(combined from similar events): {}", note.message)),
         false => (format!("{same_reason}\n{}", note.message), note.message.to_owned()),
     };
-    if !state.events.may_say(&source, now) {
+    if !state.events.take_token(&source, now) {
         return;
     }
     let known = state.events.known.get(&identity).and_then(|key| state.store.get(key)).cloned();
@@ -100,8 +100,8 @@ pub(crate) fn record(state: &mut State, about: &Object, note: &Note<'_>) {
 fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, message: &str) {
     let of = &about.key;
     let namespace = if of.namespace.is_empty() { "default" } else { &of.namespace };
-    let home = state.store.get(&Key::new(Kind::Namespace, "", namespace));
-    if home.is_none_or(|home| home.deleting) {
+    let home_namespace = state.store.get(&Key::new(Kind::Namespace, "", namespace));
+    if home_namespace.is_none_or(|home_namespace| home_namespace.deleting) {
         return;
     }
     let mut source = json!({ "component": note.component });
@@ -141,7 +141,7 @@ fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, 
         "reportingInstance": "",
     });
     let key = state.create(Kind::Event, event).key.clone();
-    if let Some(oldest) = state.events.remember(identity, key) {
+    if let Some(oldest) = state.events.insert(identity, key) {
         state.remove(&oldest);
     }
 }
@@ -164,22 +164,24 @@ impl Events {
     }
 
     /// Takes one token of the rate limit; false if none is left.
-    fn may_say(&mut self, source: &str, now: i64) -> bool {
-        forget_all_when_full(&mut self.talk);
-        let talk =
-            self.talk.entry(source.to_owned()).or_insert(Talk { left: TALK_MAX, since: now });
-        let earned = (now - talk.since).max(0) / TALK_SECONDS;
-        talk.left = talk.left.saturating_add(earned).min(TALK_MAX);
-        talk.since += earned * TALK_SECONDS;
-        if talk.left == 0 {
+    fn take_token(&mut self, source: &str, now: i64) -> bool {
+        forget_all_when_full(&mut self.rate_limits);
+        let limit = self
+            .rate_limits
+            .entry(source.to_owned())
+            .or_insert(RateLimit { left: BURST_MAX, since: now });
+        let earned = (now - limit.since).max(0) / REFILL_SECONDS;
+        limit.left = limit.left.saturating_add(earned).min(BURST_MAX);
+        limit.since += earned * REFILL_SECONDS;
+        if limit.left == 0 {
             return false;
         }
-        talk.left -= 1;
+        limit.left -= 1;
         true
     }
 
     /// Adds a new Event; returns the key of the Event to delete for it.
-    fn remember(&mut self, identity: String, key: Key) -> Option<Key> {
+    fn insert(&mut self, identity: String, key: Key) -> Option<Key> {
         if self.known.insert(identity.clone(), key).is_none() {
             self.order.push_back(identity);
         }
@@ -284,8 +286,8 @@ mod tests {
         let combined: Vec<_> =
             events.iter().filter(|e| text_at(e, "/message").starts_with("(combined")).collect();
         assert_eq!(combined.len(), 1);
-        let told = i64::try_from(SIMILAR_MAX).unwrap() - 1;
-        assert_eq!(combined[0]["count"], TALK_MAX - told);
+        let recorded = i64::try_from(SIMILAR_MAX).unwrap() - 1;
+        assert_eq!(combined[0]["count"], BURST_MAX - recorded);
     }
 
     #[test]

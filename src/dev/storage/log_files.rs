@@ -108,7 +108,7 @@ impl Drop for LogFile {
 }
 
 /// The end of a container's output.
-pub(crate) fn last_words(path: &Path) -> String {
+pub(crate) fn tail_message(path: &Path) -> String {
     const TAIL_BYTES: u64 = 64 << 10;
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|mut file| {
@@ -122,7 +122,7 @@ pub(crate) fn last_words(path: &Path) -> String {
     let start = tail_start(&bytes, LAST_LINES);
     let mut text = Vec::new();
     for line in bytes.get(start..).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
-        text.extend_from_slice(shown(line, false).unwrap_or_default());
+        text.extend_from_slice(visible_part(line, false).unwrap_or_default());
     }
     let cut = text.len().saturating_sub(LAST_BYTES);
     String::from_utf8_lossy(text.get(cut..).unwrap_or_default()).into_owned()
@@ -141,7 +141,7 @@ pub(crate) fn tail_start(bytes: &[u8], n_lines: usize) -> usize {
 }
 
 /// The part of a file's line that clients see. A partial line has no line end.
-pub(crate) fn shown(line: &[u8], timestamps: bool) -> Option<&[u8]> {
+pub(crate) fn visible_part(line: &[u8], timestamps: bool) -> Option<&[u8]> {
     let whole = line.get(PREFIX_BYTES - 2) == Some(&b'F');
     let text = match whole {
         true => line,

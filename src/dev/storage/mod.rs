@@ -22,9 +22,9 @@ use crate::dev::schema::kind::{Key, Kind};
 
 /// The disabled admission plugins, by kube-apiserver's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Disabled(pub(crate) Vec<String>);
+pub(crate) struct DisabledPlugins(pub(crate) Vec<String>);
 
-impl Disabled {
+impl DisabledPlugins {
     pub(crate) fn has(&self, plugin: &str) -> bool {
         self.0.iter().any(|disabled| disabled == plugin)
     }
@@ -38,7 +38,7 @@ pub(crate) struct State {
     /// The wall time of the current call.
     pub(crate) now: String,
     /// The disabled admission plugins.
-    pub(crate) disabled: Disabled,
+    pub(crate) disabled: DisabledPlugins,
     /// The caches of the Event recorder.
     pub(crate) events: Events,
     pub(crate) collector: Collector,
@@ -97,18 +97,18 @@ impl State {
             "status": { "phase": "Active" },
         });
         self.ensure(Kind::Namespace, name, value);
-        namespaces::furnish(self, name);
+        namespaces::ensure_objects(self, name);
     }
 
     /// Stores a new object, and deletes it again if none of its owners exists any more.
     pub(crate) fn create(&mut self, kind: Kind, value: Value) -> Arc<Object> {
         let object = self.store.put(kind, value);
         if self.is_orphan(&object) {
-            self.sweep(vec![object.key.clone()]);
+            self.collect_garbage(vec![object.key.clone()]);
         }
         if kind == Kind::Namespace {
             // At once and not by a controller, so that the first pod finds its service account.
-            namespaces::furnish(self, &object.key.name);
+            namespaces::ensure_objects(self, &object.key.name);
         }
         object
     }
@@ -117,7 +117,7 @@ impl State {
     pub(crate) fn replace(&mut self, kind: Kind, value: Value) -> Arc<Object> {
         let object = self.store.put(kind, value);
         if object.deleting {
-            self.finish(&object.key);
+            self.continue_deletion(&object.key);
         }
         object
     }

@@ -16,7 +16,7 @@ pub(crate) const NAMESPACES: [&str; 4] =
     ["default", "kube-node-lease", "kube-public", "kube-system"];
 
 /// Creates the objects that a namespace lacks, unless the namespace is terminating.
-pub(crate) fn furnish(state: &mut State, namespace: &str) {
+pub(crate) fn ensure_objects(state: &mut State, namespace: &str) {
     let home = state.store.get(&Key::new(Kind::Namespace, "", namespace));
     if home.is_none_or(|home| home.deleting) {
         return;

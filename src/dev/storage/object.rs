@@ -21,7 +21,7 @@ pub(crate) struct Object {
     labels: Box<[(Box<str>, Box<str>)]>,
     node: Box<str>,
     phase: Box<str>,
-    managed: Box<[Owner]>,
+    managed: Box<[ManagedEntry]>,
     /// The object without `kind` and `apiVersion`, which lists leave out, and without
     /// `managedFields`. The metadata come first.
     json: Box<str>,
@@ -30,7 +30,7 @@ pub(crate) struct Object {
 /// An entry of `managedFields`. Thousands of objects of one template have the same entries except
 /// for the time, so the rest is shared.
 #[derive(Clone, Debug)]
-struct Owner {
+struct ManagedEntry {
     /// The entry up to its time.
     text: Arc<str>,
     time: Box<str>,
@@ -49,7 +49,7 @@ impl Object {
         let metadata = metadata_mut(&mut value);
         metadata.insert("resourceVersion".to_owned(), version.to_string().into());
         let managed = match metadata.remove("managedFields") {
-            Some(entries) => array_at(&entries, "").iter().map(Owner::new).collect(),
+            Some(entries) => array_at(&entries, "").iter().map(ManagedEntry::new).collect(),
             None => before.map(|before| before.managed.clone()).unwrap_or_default(),
         };
         Self {
@@ -85,7 +85,7 @@ impl Object {
     }
 
     fn managed_json(&self) -> String {
-        let entries: Vec<String> = self.managed.iter().map(Owner::written).collect();
+        let entries: Vec<String> = self.managed.iter().map(ManagedEntry::written).collect();
         format!("[{}]", entries.join(","))
     }
 
@@ -186,7 +186,7 @@ impl Object {
     }
 }
 
-impl Owner {
+impl ManagedEntry {
     fn new(entry: &Value) -> Self {
         let time = text_at(entry, "/time").into();
         let mut entry = entry.clone();

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use super::State;
 use super::object::{array_at, object_mut, text_at};
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 
 /// Binds a pod to a node. Fails if the pod is bound already.
-pub(crate) fn bind_to(state: &mut State, key: &Key, node: &str) -> Result<(), Refused> {
+pub(crate) fn bind_to(state: &mut State, key: &Key, node: &str) -> Result<(), StatusError> {
     let Some(object) = state.store.get(key).cloned() else {
-        return Err(Refused::not_found(key.kind, &key.name));
+        return Err(StatusError::not_found(key.kind, &key.name));
     };
-    let refuse = |detail: &str| Err(Refused::conflict("pods/binding", "", &key.name, detail));
+    let refuse = |detail: &str| Err(StatusError::conflict("pods/binding", "", &key.name, detail));
     if !object.node().is_empty() {
         let name = &key.name;
         return refuse(&format!("pod {name} is already assigned to node \"{}\"", object.node()));

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::State;
 use crate::dev::storage::namespaces::{DEFAULT_ACCOUNT, ROOT_CA};
 use crate::dev::storage::object::{array_at, object_mut, text_at};
@@ -18,7 +18,7 @@ pub(super) fn admit(
     namespace: &str,
     name: &str,
     pod: &mut Value,
-) -> Result<(), Refused> {
+) -> Result<(), StatusError> {
     let account = match text_at(pod, "/spec/serviceAccountName") {
         "" => DEFAULT_ACCOUNT.to_owned(),
         account => account.to_owned(),
@@ -28,7 +28,7 @@ pub(super) fn admit(
             "error looking up service account {namespace}/{account}: serviceaccount \"{account}\" \
              not found"
         );
-        return Err(Refused::forbidden(Kind::Pod, name, &detail));
+        return Err(StatusError::forbidden(Kind::Pod, name, &detail));
     };
     let secrets = match array_at(pod, "/spec/imagePullSecrets") {
         [] => array_at(&object.value(), "/imagePullSecrets").to_vec(),

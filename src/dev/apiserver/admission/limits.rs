@@ -19,7 +19,7 @@ pub(super) fn fill_in(range: &Value, pod: &mut Value) -> bool {
             limits.0.extend(Amounts::read(limit, "/default").0);
         }
     }
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     let spec = object_mut(pod, "spec");
     for (list, word) in [("containers", "container"), ("initContainers", "init container")] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -29,18 +29,18 @@ pub(super) fn fill_in(range: &Value, pod: &mut Value) -> bool {
             let missing_limits = merge(resources, "limits", &limits);
             for (names, what) in [(missing_requests, "request"), (missing_limits, "limit")] {
                 if !names.is_empty() {
-                    told.push(format!("{} {what} for {word} {name}", names.join(", ")));
+                    messages.push(format!("{} {what} for {word} {name}", names.join(", ")));
                 }
             }
         }
     }
-    if told.is_empty() {
+    if messages.is_empty() {
         return false;
     }
     let metadata = metadata_mut(pod);
     let annotations = metadata.entry("annotations").or_insert_with(|| Map::new().into());
     if let Some(annotations) = annotations.as_object_mut() {
-        let text = format!("LimitRanger plugin set: {}", told.join("; "));
+        let text = format!("LimitRanger plugin set: {}", messages.join("; "));
         annotations.insert(ANNOTATION.to_owned(), text.into());
     }
     true
@@ -81,13 +81,13 @@ pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> 
         }
     }
     // The real server reports a repeated violation once.
-    let mut told: Vec<String> = Vec::new();
+    let mut messages: Vec<String> = Vec::new();
     for text in wrong {
-        if !told.contains(&text) {
-            told.push(text);
+        if !messages.contains(&text) {
+            messages.push(text);
         }
     }
-    match told.as_slice() {
+    match messages.as_slice() {
         [] => None,
         [one] => Some(one.clone()),
         several => Some(format!("[{}]", several.join(", "))),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 pub(crate) use self::quota::{counts, in_scope, usage};
 use crate::dev::apiserver::defaults::quality_of_service;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::State;
 use crate::dev::storage::object::{Object, metadata_mut, object_mut};
 pub(crate) use crate::wire::amounts::Amounts;
@@ -29,7 +29,7 @@ pub(crate) const PROTECTED: [(Kind, &str); 2] = [
 pub(crate) struct Charges(Vec<(Key, Value)>);
 
 impl Charges {
-    pub(crate) fn settle(self, state: &mut State) {
+    pub(crate) fn apply(self, state: &mut State) {
         for (key, used) in self.0 {
             let Some(mut quota) = state.store.get(&key).map(|quota| quota.value()) else {
                 continue;
@@ -47,7 +47,7 @@ pub(crate) fn mutate(
     namespace: &str,
     name: &str,
     value: &mut Value,
-) -> Result<(), Refused> {
+) -> Result<(), StatusError> {
     protect(kind, value);
     if kind != Kind::Pod {
         return Ok(());
@@ -88,8 +88,8 @@ pub(crate) fn check(
     before: Option<&Value>,
     value: &Value,
     (namespace, name): (&str, &str),
-) -> Result<Charges, Refused> {
-    let forbidden = |detail: String| Refused::forbidden(kind, name, &detail);
+) -> Result<Charges, StatusError> {
+    let forbidden = |detail: String| StatusError::forbidden(kind, name, &detail);
     if !state.disabled.has("LimitRanger")
         && (kind == Kind::PersistentVolumeClaim || (kind == Kind::Pod && before.is_none()))
     {

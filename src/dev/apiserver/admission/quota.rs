@@ -53,7 +53,7 @@ pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
     let one = Quantity::whole(1);
     used.set(&format!("count/{}", kind.resource()), one);
     if kind == Kind::Pod {
-        if !is_over(value, now) {
+        if !has_ended(value, now) {
             used.add(&pod_usage(value));
         }
     } else if kind == Kind::PersistentVolumeClaim {
@@ -75,7 +75,7 @@ pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
 }
 
 /// True if the pod has ended, or its deletion is overdue.
-fn is_over(pod: &Value, now: &str) -> bool {
+fn has_ended(pod: &Value, now: &str) -> bool {
     let grace = pod.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
     let overdue = grace.is_some_and(|grace| {
         let at = time::seconds(text_at(pod, "/metadata/deletionTimestamp"));
@@ -149,7 +149,7 @@ pub(super) fn charge(
     if concerned.is_empty() || !in_scope(quota, kind, value) {
         return Ok(None);
     }
-    let missing = if kind == Kind::Pod { unnamed(value, &concerned) } else { Vec::new() };
+    let missing = if kind == Kind::Pod { unset_resources(value, &concerned) } else { Vec::new() };
     if !missing.is_empty() {
         return Err(format!("failed quota: {name}: must specify {}", missing.join(",")));
     }
@@ -177,7 +177,7 @@ pub(super) fn charge(
 }
 
 /// The resources that a quota limits and that some container of the pod does not set.
-fn unnamed(pod: &Value, concerned: &[&str]) -> Vec<String> {
+fn unset_resources(pod: &Value, concerned: &[&str]) -> Vec<String> {
     let lists = ["/spec/containers", "/spec/initContainers"];
     let of = |container: &Value| {
         let requests = Amounts::read(container, "/resources/requests");

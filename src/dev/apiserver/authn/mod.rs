@@ -4,12 +4,12 @@ pub(crate) mod tokens;
 
 use serde_json::{Value, json};
 
-use self::tokens::{Claims, ISSUER, Wanted};
+use self::tokens::{Claims, ISSUER, TokenSpec};
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::storage::State;
 use crate::dev::storage::object::{array_at, object_mut, text_at};
 use crate::dev::time;
@@ -77,7 +77,7 @@ pub(crate) fn account_of(user: &str) -> Option<(&str, &str)> {
 }
 
 /// The user of a request's bearer token. Impersonation comes later, since it needs permission.
-pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, Refused> {
+pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, StatusError> {
     let Some(admin_token) = &api.admin_token else { return Ok(User::admin()) };
     let given = request.header("authorization").unwrap_or_default();
     let (scheme, token) = given.trim().split_once(' ').unwrap_or_default();
@@ -91,7 +91,7 @@ pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, Refused
     let now = api.clock.wall(api.clock.now());
     let claims = api.tokens.claims(&api.lock(), token, now);
     let ours = |claims: &Claims| claims.audiences.iter().any(|audience| audience == ISSUER);
-    claims.filter(ours).map(|claims| User::of_claims(&claims)).ok_or_else(Refused::unauthorized)
+    claims.filter(ours).map(|claims| User::of_claims(&claims)).ok_or_else(StatusError::unauthorized)
 }
 
 const TOKEN_REQUEST: &str = "TokenRequest";
@@ -102,7 +102,11 @@ const SECONDS_MIN: i64 = 600;
 const SECONDS_MAX: i64 = 1 << 32;
 
 /// Answers `POST serviceaccounts/NAME/token`.
-pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
+pub(crate) fn request_token(
+    api: &Api,
+    request: &Request,
+    key: &Key,
+) -> Result<Answer, StatusError> {
     let mut review = codec::body(request, TOKEN_REQUEST, AUTHENTICATION)?;
     let seconds = review.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
     let seconds = seconds.unwrap_or(3600);
@@ -116,15 +120,20 @@ pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<A
         causes.push(Cause::invalid_raw("spec.expirationSeconds", &seconds, detail));
     }
     if !causes.is_empty() {
-        return Err(Refused::invalid_kind("TokenRequest", "authentication.k8s.io", "", &causes));
+        return Err(StatusError::invalid_kind(
+            "TokenRequest",
+            "authentication.k8s.io",
+            "",
+            &causes,
+        ));
     }
     let state = api.lock();
     let Some(account) = state.store.get(key) else {
-        return Err(Refused::not_found(key.kind, &key.name));
+        return Err(StatusError::not_found(key.kind, &key.name));
     };
     let bound = bound(&state, &review, key)?;
     let audiences = array_at(&review, "/spec/audiences").iter().filter_map(Value::as_str);
-    let wanted = Wanted {
+    let wanted = TokenSpec {
         audiences: audiences.map(str::to_owned).collect(),
         bound,
         seconds: u64::try_from(seconds).unwrap_or_default(),
@@ -133,7 +142,7 @@ pub(crate) fn request_token(api: &Api, request: &Request, key: &Key) -> Result<A
     let (token, claims) = api
         .tokens
         .issue(key, &account.uid, wanted, now)
-        .map_err(|error| Refused::internal(format!("failed to generate token: {error}")))?;
+        .map_err(|error| StatusError::internal(format!("failed to generate token: {error}")))?;
     drop(state);
     review["kind"] = TOKEN_REQUEST.into();
     review["apiVersion"] = AUTHENTICATION.into();
@@ -150,7 +159,7 @@ fn bound(
     state: &State,
     review: &Value,
     account: &Key,
-) -> Result<Option<(Kind, String, String)>, Refused> {
+) -> Result<Option<(Kind, String, String)>, StatusError> {
     let Some(reference) = review.pointer("/spec/boundObjectRef").filter(|r| !r.is_null()) else {
         return Ok(None);
     };
@@ -158,18 +167,18 @@ fn bound(
     let known = Kind::of_reference(version, kind);
     let Some(kind) = known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) else {
         let slash = if version.contains('/') { "" } else { "/" };
-        return Err(Refused::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "cannot bind token to object of type {slash}{version}, Kind={kind}"
         )));
     };
     let (name, uid) = (text_at(reference, "/name"), text_at(reference, "/uid"));
     let Some(object) = state.store.get(&Key::new(kind, &account.namespace, name)) else {
-        return Err(Refused::not_found(kind, name));
+        return Err(StatusError::not_found(kind, name));
     };
     let of_another =
         kind == Kind::Pod && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
     if of_another {
-        return Err(Refused::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount \
              name.",
             account.name
@@ -180,7 +189,7 @@ fn bound(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The \
              object might have been deleted and then recreated"
         );
-        return Err(Refused::conflict(kind.name(), kind.group(), name, &detail));
+        return Err(StatusError::conflict(kind.name(), kind.group(), name, &detail));
     }
     Ok(Some((kind, name.to_owned(), object.uid.to_string())))
 }

@@ -36,10 +36,10 @@ pub(crate) struct Claims {
 /// The issued tokens. They have the form of a real server's JWTs, but a token is valid because it
 /// is in this table: its signature is random.
 #[derive(Debug, Default)]
-pub(crate) struct Tokens(Mutex<Known>);
+pub(crate) struct Tokens(Mutex<TokenTable>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct TokenTable {
     claims: BTreeMap<String, Claims>,
     /// The tokens in pods' volumes by pod uid, audience and lifetime, with the time of their
     /// renewal.
@@ -48,14 +48,14 @@ struct Known {
 
 /// The wanted properties of a token.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct TokenSpec {
     pub(crate) audiences: Vec<String>,
     pub(crate) bound: Option<(Kind, String, String)>,
     pub(crate) seconds: u64,
 }
 
 impl Tokens {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, TokenTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,10 +64,10 @@ impl Tokens {
         &self,
         account: &Key,
         account_uid: &str,
-        wanted: Wanted,
+        wanted: TokenSpec,
         now: SystemTime,
     ) -> std::io::Result<(String, Claims)> {
-        let Wanted { mut audiences, bound, seconds } = wanted;
+        let TokenSpec { mut audiences, bound, seconds } = wanted;
         if audiences.is_empty() {
             audiences.push(ISSUER.to_owned());
         }
@@ -120,7 +120,7 @@ impl Tokens {
             let name = account.name;
             return Err(format!("failed to fetch token: serviceaccounts \"{name}\" not found"));
         };
-        let wanted = Wanted {
+        let wanted = TokenSpec {
             audiences: Some(audience.to_owned()).filter(|a| !a.is_empty()).into_iter().collect(),
             bound: Some((Kind::Pod, text_at(pod, "/metadata/name").to_owned(), uid.to_owned())),
             seconds,
@@ -229,9 +229,9 @@ mod tests {
         });
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let told = api.tokens.of_pod(&state, &pod, "", 1000, start);
-        let words = "failed to fetch token: serviceaccounts \"a\" not found";
-        assert_eq!(told, Err(words.to_owned()));
+        let result = api.tokens.of_pod(&state, &pod, "", 1000, start);
+        let message = "failed to fetch token: serviceaccounts \"a\" not found";
+        assert_eq!(result, Err(message.to_owned()));
         let account = state.store.put(Kind::ServiceAccount, json!({"metadata": metadata("a")}));
         let own = state.store.put(Kind::Pod, pod.clone());
         let token = |now| api.tokens.of_pod(&state, &pod, "", 1000, now).unwrap();
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(api.tokens.claims(&state, "made-up", start), None);
         state.store.remove(&own.key);
         assert_eq!(api.tokens.claims(&state, &second, at(801)), None, "its pod is gone");
-        let wanted = Wanted { audiences: vec!["x".to_owned()], bound: None, seconds: 10 };
+        let wanted = TokenSpec { audiences: vec!["x".to_owned()], bound: None, seconds: 10 };
         let (third, _) = api.tokens.issue(&account.key, "a", wanted, start).unwrap();
         assert!(api.tokens.claims(&state, &third, start).is_some());
         state.store.remove(&account.key);

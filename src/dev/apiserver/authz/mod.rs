@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::dev::apiserver::authn::{User, account_of};
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::{Refused, go_quoted};
+use crate::dev::schema::status::{StatusError, go_quoted};
 use crate::dev::storage::State;
 use crate::dev::storage::object::{array_at, text_at};
 use crate::dev::storage::store::Store;
@@ -22,7 +22,7 @@ pub(crate) struct Attributes {
     pub(crate) group: String,
     /// Empty for a path that is not a resource's.
     pub(crate) resource: String,
-    pub(crate) part: String,
+    pub(crate) subresource: String,
     pub(crate) name: String,
     pub(crate) path: String,
 }
@@ -80,24 +80,24 @@ impl Attributes {
             namespace: namespace.to_owned(),
             group: group.to_owned(),
             resource: at(0),
-            part: at(2),
+            subresource: at(2),
             name,
             path: request.path.clone(),
         }
     }
 
     fn whole_resource(&self) -> String {
-        match self.part.as_str() {
+        match self.subresource.as_str() {
             "" => self.resource.clone(),
-            part => format!("{}/{part}", self.resource),
+            subresource => format!("{}/{subresource}", self.resource),
         }
     }
 
     /// The 403 for a user without the permission.
-    pub(crate) fn refused(&self, user: &User, name: &str) -> Refused {
+    pub(crate) fn forbidden(&self, user: &User, name: &str) -> StatusError {
         let who = format!("User {} cannot {}", go_quoted(&user.name), self.verb);
         if self.resource.is_empty() {
-            return Refused::not_allowed(
+            return StatusError::not_allowed(
                 "",
                 "",
                 "",
@@ -113,12 +113,12 @@ impl Attributes {
             go_quoted(&self.whole_resource()),
             go_quoted(&self.group)
         );
-        Refused::not_allowed(&self.resource, &self.group, name, &what)
+        StatusError::not_allowed(&self.resource, &self.group, name, &what)
     }
 }
 
 /// Authorizes a request; returns the impersonated user if there is one, else `user`.
-pub(crate) fn admit(store: &Store, request: &Request, user: User) -> Result<User, Refused> {
+pub(crate) fn authorize(store: &Store, request: &Request, user: User) -> Result<User, StatusError> {
     let user = match User::impersonated(request) {
         None => user,
         Some(wanted) => {
@@ -129,7 +129,7 @@ pub(crate) fn admit(store: &Store, request: &Request, user: User) -> Result<User
     let attributes = Attributes::of(request);
     match allowed(store, &user, &attributes) {
         Some(_) => Ok(user),
-        None => Err(attributes.refused(&user, &attributes.name)),
+        None => Err(attributes.forbidden(&user, &attributes.name)),
     }
 }
 
@@ -138,7 +138,7 @@ fn check_impersonation(
     request: &Request,
     user: &User,
     wanted: &User,
-) -> Result<(), Refused> {
+) -> Result<(), StatusError> {
     let impersonate = |resource: &str, namespace: &str, name: &str| Attributes {
         verb: "impersonate".to_owned(),
         resource: resource.to_owned(),
@@ -153,7 +153,7 @@ fn check_impersonation(
     let groups = request.headers("impersonate-group").map(|name| impersonate("groups", "", name));
     for asked in std::iter::once(subject).chain(groups) {
         if allowed(store, user, &asked).is_none() {
-            return Err(asked.refused(user, &asked.name));
+            return Err(asked.forbidden(user, &asked.name));
         }
     }
     Ok(())
@@ -259,9 +259,10 @@ fn permits(rule: &Value, wanted: &Attributes) -> bool {
         });
     }
     let whole = wanted.whole_resource();
-    let any_with_part = format!("*/{}", wanted.part);
-    let resource =
-        |text: &str| exactly(text, &whole) || !wanted.part.is_empty() && text == any_with_part;
+    let any_with_part = format!("*/{}", wanted.subresource);
+    let resource = |text: &str| {
+        exactly(text, &whole) || !wanted.subresource.is_empty() && text == any_with_part
+    };
     let named = array_at(rule, "/resourceNames").is_empty()
         || has("/resourceNames", &|name| name == wanted.name && !name.is_empty());
     has("/apiGroups", &|group| exactly(group, &wanted.group))
@@ -273,7 +274,7 @@ fn permits(rule: &Value, wanted: &Attributes) -> bool {
 const DEFAULTS: &str = include_str!("roles.txt");
 
 /// Stores the roles and bindings that each cluster has.
-pub(crate) fn furnish(state: &mut State) {
+pub(crate) fn create_default_roles(state: &mut State) {
     // The first line describes the form of the file.
     let mut lines = DEFAULTS.lines().skip(1).peekable();
     while let Some(line) = lines.next() {
@@ -348,8 +349,8 @@ mod tests {
         ] {
             let got = asked(method, path);
             let Attributes { verb, group, namespace, name, .. } = &got;
-            let told = format!("{verb} {} {group} {namespace} {name}", got.whole_resource());
-            assert_eq!(told, want, "{method} {path}");
+            let found = format!("{verb} {} {group} {namespace} {name}", got.whole_resource());
+            assert_eq!(found, want, "{method} {path}");
         }
         for path in ["/", "/healthz", "/api", "/api/v1", "/apis/batch", "/apis/batch/v1"] {
             let got = asked("GET", path);
@@ -427,12 +428,13 @@ mod tests {
             (&of_group, "POST", "/x", false),
             (&user("", MASTERS), "POST", "/anything", true),
         ] {
-            let told = allowed(&store, who, &asked(method, path));
-            assert_eq!(told.is_some(), want, "{}: {method} {path}", who.name);
+            let reason = allowed(&store, who, &asked(method, path));
+            assert_eq!(reason.is_some(), want, "{}: {method} {path}", who.name);
         }
         let reason = allowed(&store, &account, &asked("GET", pods));
-        let words = "RBAC: allowed by RoleBinding \"b-r/n\" of Role \"r\" to ServiceAccount \"a/\"";
-        assert_eq!(reason.as_deref(), Some(words));
+        let message =
+            "RBAC: allowed by RoleBinding \"b-r/n\" of Role \"r\" to ServiceAccount \"a/\"";
+        assert_eq!(reason.as_deref(), Some(message));
     }
 
     #[test]

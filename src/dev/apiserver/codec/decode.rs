@@ -5,18 +5,18 @@ use serde_json::{Map, Value};
 
 use crate::dev::apiserver::defaults;
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::schema::{self, type_word};
 
 /// Decodes a body into an object of `kind` with defaults. `kind` and `apiVersion` may be absent.
-pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
+pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, StatusError> {
     let mut value = typed(kind.name(), &kind.api_version(), tree(body, kind.name())?)?;
     defaults::fill(kind, &mut value);
     Ok(value)
 }
 
 /// Decodes JSON; `kind` is only for the error message.
-pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, Refused> {
+pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, StatusError> {
     value(body).map_err(|error| {
         let detail = format!("couldn't get version/kind; json parse error: {error}");
         unrecognized(kind, body, &detail)
@@ -24,15 +24,15 @@ pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, Refused> {
 }
 
 /// 400 for a body that cannot be parsed.
-pub(crate) fn unrecognized(kind: &str, body: &[u8], detail: &str) -> Refused {
-    Refused::bad_request(format!(
+pub(crate) fn unrecognized(kind: &str, body: &[u8], detail: &str) -> StatusError {
+    StatusError::bad_request(format!(
         "the object provided is unrecognized (must be of type {kind}): {detail} ({})",
         shown(body)
     ))
 }
 
 /// Checks the types of a decoded body and converts it to the canonical form.
-pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<Value, Refused> {
+pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<Value, StatusError> {
     check_type(kind, api_version, &value)?;
     if let Some(of) = schema::of_body(api_version, kind) {
         schema::check(of, &value)
@@ -44,7 +44,7 @@ pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<V
 
 /// Decodes a body of a kind that is not stored, in any of `versions`; without a known version the
 /// last one is used.
-pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, Refused> {
+pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, StatusError> {
     let value = tree(body, kind)?;
     let given = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     let known = versions.iter().find(|version| !given.is_empty() && **version == given);
@@ -53,11 +53,11 @@ pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value,
 }
 
 /// Checks the result of a patch, converts it to the canonical form and sets defaults.
-pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, Refused> {
+pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, StatusError> {
     let of = schema::of(kind);
     if let Err(error) = schema::check(of, &value) {
         let cause = Cause::invalid("patch", &value.to_string(), &error);
-        return Err(Refused::invalid_kind("", "", "", &[cause]));
+        return Err(StatusError::invalid_kind("", "", "", &[cause]));
     }
     schema::canonical(of, &mut value);
     defaults::fill(kind, &mut value);
@@ -134,7 +134,7 @@ fn shown(body: &[u8]) -> String {
     text + dots
 }
 
-fn check_type(kind: &str, api_version: &str, value: &Value) -> Result<(), Refused> {
+fn check_type(kind: &str, api_version: &str, value: &Value) -> Result<(), StatusError> {
     let given = |name: &str, default: &str| match value.get(name).and_then(Value::as_str) {
         None | Some("") => default.to_owned(),
         Some(given) => given.to_owned(),
@@ -157,7 +157,7 @@ fn check_type(kind: &str, api_version: &str, value: &Value) -> Result<(), Refuse
             internal_package(api_version, kind)
         ));
     }
-    Err(Refused::bad_request(format!(
+    Err(StatusError::bad_request(format!(
         "the API version in the data ({given_version}) does not match the expected API version \
          ({api_version})"
     )))
@@ -184,9 +184,9 @@ pub(crate) fn cannot_be_handled(
     api_version: &str,
     wanted: &str,
     error: &str,
-) -> Refused {
+) -> StatusError {
     let version = version_of(api_version);
-    Refused::bad_request(format!(
+    StatusError::bad_request(format!(
         "{given} in version \"{version}\" cannot be handled as a {wanted}: {error}"
     ))
 }
@@ -238,15 +238,15 @@ mod tests {
     #[test]
     fn a_value_of_a_wrong_type_is_reported_with_its_path() {
         let body = br#"{"spec":{"containers":[{"name":"c","image":5}]}}"#;
-        let refused = object(Kind::Pod, body).expect_err("a number for an image");
-        assert_eq!(refused.code, 400);
+        let error = object(Kind::Pod, body).expect_err("a number for an image");
+        assert_eq!(error.code, 400);
         assert!(
-            refused.message.ends_with(
+            error.message.ends_with(
                 "cannot unmarshal number into Go struct field Container.spec.containers.image of \
                  type string"
             ),
             "{}",
-            refused.message
+            error.message
         );
     }
 }

@@ -13,11 +13,11 @@ use serde_json::{Map, Value};
 
 use self::duplicates::duplicates;
 use self::protobuf::{Envelope, MAGIC};
-use self::versions::{is_stored, rename, rename_paths};
+use self::versions::{is_stored, rename_fields, rename_paths};
 use crate::dev::apiserver::route::{self, Route, Target};
 use crate::dev::schema;
-use crate::dev::schema::kind::{Kind, Part};
-use crate::dev::schema::status::{Cause, Refused, go_quoted};
+use crate::dev::schema::kind::{Kind, Subresource};
+use crate::dev::schema::status::{Cause, StatusError, go_quoted};
 use crate::serve::Request;
 use crate::wire::yaml;
 
@@ -32,10 +32,10 @@ enum Format {
 }
 
 /// The request with its body in JSON and in the stored version.
-pub(crate) fn inward<'a>(
+pub(crate) fn to_stored<'a>(
     request: &'a Request,
     target: &Target,
-) -> Result<Cow<'a, Request>, Refused> {
+) -> Result<Cow<'a, Request>, StatusError> {
     let stored = is_stored(target);
     if request.body.is_empty() || matches!(request.method.as_str(), "GET" | "HEAD") {
         return Ok(Cow::Borrowed(request));
@@ -49,13 +49,13 @@ pub(crate) fn inward<'a>(
     let expected = expected(target, &request.method);
     // The decoder of DeleteOptions reports an unknown format.
     let format = format(request)?;
-    if format == Format::Json && (stored || target.part != Part::Whole) {
+    if format == Format::Json && (stored || target.subresource != Subresource::None) {
         return Ok(Cow::Borrowed(request));
     }
     let mut value = tree(format, &request.body, expected)?;
-    if !stored && target.part == Part::Whole && request.method != "DELETE" {
+    if !stored && target.subresource == Subresource::None && request.method != "DELETE" {
         value = decode::typed(expected, target.api_version, value)?;
-        rename(target.kind, &mut value, |(there, here)| (there, here));
+        rename_fields(target.kind, &mut value, |(there, here)| (there, here));
         value["apiVersion"] = target.kind.api_version().into();
     }
     let mut inner = request.clone();
@@ -68,7 +68,7 @@ fn stored_patch(request: &Request, kind: Kind) -> Request {
     let mut inner = request.clone();
     let patch = serde_json::from_slice(&request.body).ok();
     let Some(mut patch) = patch.or_else(|| read_yaml(&request.body).ok()) else { return inner };
-    rename(kind, &mut patch, |(there, here)| (there, here));
+    rename_fields(kind, &mut patch, |(there, here)| (there, here));
     if let Some(members) = patch.as_object_mut().filter(|m| m.contains_key("apiVersion")) {
         members.insert("apiVersion".to_owned(), kind.api_version().into());
     }
@@ -81,9 +81,9 @@ fn stored_patch(request: &Request, kind: Kind) -> Request {
 
 /// The kind of the request's body.
 fn expected(target: &Target, method: &str) -> &'static str {
-    match (method, target.part) {
+    match (method, target.subresource) {
         ("DELETE", _) => "DeleteOptions",
-        (_, part) => part.body().unwrap_or_else(|| target.kind.name()),
+        (_, subresource) => subresource.body().unwrap_or_else(|| target.kind.name()),
     }
 }
 
@@ -92,23 +92,23 @@ pub(crate) fn body(
     request: &Request,
     kind: &'static str,
     api_version: &str,
-) -> Result<Value, Refused> {
+) -> Result<Value, StatusError> {
     let value = tree(format(request)?, &request.body, kind)?;
     decode::typed(kind, api_version, value)
 }
 
-fn format(request: &Request) -> Result<Format, Refused> {
+fn format(request: &Request) -> Result<Format, StatusError> {
     let given = request.header("content-type").unwrap_or_default();
     match given.split(';').next().unwrap_or_default().trim() {
         "" | JSON => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
-        _ => Err(Refused::unsupported_media_type()),
+        _ => Err(StatusError::unsupported_media_type()),
     }
 }
 
 /// Decodes a body into JSON without a check of its type.
-fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, Refused> {
+fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, StatusError> {
     match format {
         Format::Json => decode::tree(body, kind),
         Format::Yaml => {
@@ -165,7 +165,10 @@ pub(crate) fn read_yaml(body: &[u8]) -> Result<Value, String> {
 
 /// Checks the fields as `fieldValidation` asks: with `Strict` the result is an error, else the
 /// texts of the warnings.
-pub(crate) fn validate_fields(request: &Request, target: &Target) -> Result<Vec<String>, Refused> {
+pub(crate) fn validate_fields(
+    request: &Request,
+    target: &Target,
+) -> Result<Vec<String>, StatusError> {
     let wanted = request.query("fieldValidation").unwrap_or_default();
     match wanted {
         "" | "Ignore" => return Ok(Vec::new()),
@@ -178,7 +181,7 @@ pub(crate) fn validate_fields(request: &Request, target: &Target) -> Result<Vec<
                 "PUT" => "UpdateOptions",
                 _ => "PatchOptions",
             };
-            return Err(Refused::invalid_kind(options, "meta.k8s.io", "", &[cause]));
+            return Err(StatusError::invalid_kind(options, "meta.k8s.io", "", &[cause]));
         }
     }
     let media_type = request.header("content-type").unwrap_or_default();
@@ -194,22 +197,22 @@ pub(crate) fn validate_fields(request: &Request, target: &Target) -> Result<Vec<
     let format = if is_patch { Format::Json } else { format(request)? };
     // The handler of the request reports a body that cannot be decoded.
     let Ok(mut value) = tree(format, &request.body, expected) else { return Ok(Vec::new()) };
-    let mut mistakes: Vec<String> = match format {
+    let mut problems: Vec<String> = match format {
         Format::Json => duplicates(&request.body),
         Format::Protobuf | Format::Yaml => Vec::new(),
     };
-    mistakes.iter_mut().for_each(|path| *path = format!("duplicate field {}", go_quoted(path)));
+    problems.iter_mut().for_each(|path| *path = format!("duplicate field {}", go_quoted(path)));
     // The directives of a patch (`$patch`) are not fields.
     let unknown = schema::canonical(of, &mut value).into_iter().filter(|path| !path.contains('$'));
-    mistakes.extend(unknown.map(|path| format!("unknown field {}", go_quoted(&path))));
-    if mistakes.is_empty() || wanted == "Warn" {
-        return Ok(mistakes);
+    problems.extend(unknown.map(|path| format!("unknown field {}", go_quoted(&path))));
+    if problems.is_empty() || wanted == "Warn" {
+        return Ok(problems);
     }
-    let error = format!("strict decoding error: {}", mistakes.join(", "));
+    let error = format!("strict decoding error: {}", problems.join(", "));
     Err(match is_patch {
         true => {
             let shown = String::from_utf8_lossy(&request.body);
-            Refused::invalid_kind("", "", "", &[Cause::invalid("patch", &shown, &error)])
+            StatusError::invalid_kind("", "", "", &[Cause::invalid("patch", &shown, &error)])
         }
         false => decode::cannot_be_handled(expected, target.api_version, expected, &error),
     })
@@ -255,7 +258,7 @@ mod tests {
             [("application/vnd.kubernetes.protobuf", &protobuf[..]), ("application/yaml", yaml)]
         {
             let request = request("POST", path, media_type, body);
-            let inner = inward(&request, &target(path)).expect("it can be read");
+            let inner = to_stored(&request, &target(path)).expect("it can be read");
             assert_eq!(inner.header("content-type"), Some(JSON));
             let value: Value = serde_json::from_slice(&inner.body).expect("JSON");
             assert_eq!(value, expected, "{media_type}");
@@ -274,7 +277,7 @@ mod tests {
             (json!({ "apiVersion": "events.k8s.io/v1" }), json!({ "apiVersion": "v1" })),
         ] {
             let request = request("PATCH", path, JSON, patch.to_string().as_bytes());
-            let inner = inward(&request, &target(path)).expect("a patch");
+            let inner = to_stored(&request, &target(path)).expect("a patch");
             let value: Value = serde_json::from_slice(&inner.body).expect("JSON");
             assert_eq!(value, expected);
         }
@@ -301,7 +304,7 @@ mod tests {
             let got = validate_fields(&request, &target(pods));
             match (got, expected) {
                 (Ok(got), Ok(expected)) => assert_eq!(got.join(", "), expected, "{wanted}"),
-                (Err(refused), Err(code)) => assert_eq!(refused.code, code, "{wanted}"),
+                (Err(error), Err(code)) => assert_eq!(error.code, code, "{wanted}"),
                 (got, _) => panic!("{method} {wanted}: {got:?}"),
             }
         }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::dev::apiserver::route::Target;
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 
 /// The fields with another name in `events.k8s.io`: the name there, the stored name.
 const EVENT_FIELDS: [(&str, &str); 7] = [
@@ -18,27 +18,26 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
 ];
 
 /// Converts an error to the request's version: messages about events name the requested group.
-pub(crate) fn refused(target: &Target, mut refused: Refused) -> Refused {
+pub(crate) fn error(target: &Target, mut error: StatusError) -> StatusError {
     let kind = target.kind;
     if kind == Kind::Event && !is_stored(target) {
         for (here, there) in
             [(kind.plural(), "events.events.k8s.io"), (kind.name(), "Event.events.k8s.io")]
         {
-            if let Some(rest) = refused.message.strip_prefix(here).filter(|r| r.starts_with(' ')) {
-                refused.message = format!("{there}{rest}");
+            if let Some(rest) = error.message.strip_prefix(here).filter(|r| r.starts_with(' ')) {
+                error.message = format!("{there}{rest}");
             }
         }
-        if let Some(details) =
-            refused.details.as_mut().filter(|details| details["name"].is_string())
+        if let Some(details) = error.details.as_mut().filter(|details| details["name"].is_string())
         {
             details["group"] = group_of(target.api_version).into();
         }
     }
-    refused
+    error
 }
 
 /// Converts the JSON of an object or a list to another version.
-pub(crate) fn shown(kind: Kind, api_version: &'static str, body: Vec<u8>) -> Vec<u8> {
+pub(crate) fn convert_body(kind: Kind, api_version: &'static str, body: Vec<u8>) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(&body) else { return body };
     let given = value["kind"].as_str().unwrap_or_default();
     if given == "Status" && kind == Kind::Event && value["details"]["kind"].is_string() {
@@ -49,9 +48,9 @@ pub(crate) fn shown(kind: Kind, api_version: &'static str, body: Vec<u8>) -> Vec
         return body;
     }
     if let Some(items) = value.get_mut("items").and_then(Value::as_array_mut) {
-        items.iter_mut().for_each(|item| show(kind, item));
+        items.iter_mut().for_each(|item| convert_object(kind, item));
     }
-    show(kind, &mut value);
+    convert_object(kind, &mut value);
     value["apiVersion"] = api_version.into();
     value.to_string().into_bytes()
 }
@@ -63,7 +62,7 @@ pub(crate) fn is_stored(target: &Target) -> bool {
 type Names = (&'static str, &'static str);
 
 /// Only events have fields with two names. The other versions do not differ from the stored ones.
-pub(crate) fn rename(kind: Kind, value: &mut Value, from_to: impl Fn(Names) -> Names) {
+pub(crate) fn rename_fields(kind: Kind, value: &mut Value, from_to: impl Fn(Names) -> Names) {
     let Some(members) = value.as_object_mut().filter(|_| kind == Kind::Event) else { return };
     for (from, to) in EVENT_FIELDS.into_iter().map(from_to) {
         if let Some(moved) = members.remove(from) {
@@ -73,8 +72,8 @@ pub(crate) fn rename(kind: Kind, value: &mut Value, from_to: impl Fn(Names) -> N
 }
 
 /// Renames the fields to another version's names and removes empty ones.
-pub(crate) fn show(kind: Kind, value: &mut Value) {
-    rename(kind, value, |(there, here)| (here, there));
+pub(crate) fn convert_object(kind: Kind, value: &mut Value) {
+    rename_fields(kind, value, |(there, here)| (here, there));
     if let Some(members) = value.as_object_mut().filter(|_| kind == Kind::Event) {
         let given = |name: &str, value: &Value| !name.starts_with("reporting") || *value != "";
         members.retain(|name, value| given(name, value));

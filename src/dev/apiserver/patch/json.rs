@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::schema::type_word;
 
 /// kube-apiserver's limit.
@@ -20,7 +20,7 @@ type Operation<'a> = &'a serde_json::Map<String, Value>;
 struct Failed;
 
 /// Applies a patch to a copy of `target`.
-pub(crate) fn apply(target: &Value, patch: &Value) -> Result<Value, Refused> {
+pub(crate) fn apply(target: &Value, patch: &Value) -> Result<Value, StatusError> {
     let mut patched = target.clone();
     let mut n_copied = 0;
     for operation in operations(patch)? {
@@ -28,16 +28,16 @@ pub(crate) fn apply(target: &Value, patch: &Value) -> Result<Value, Refused> {
         operation
             .ok_or(Failed)
             .and_then(|operation| perform(&mut patched, operation, &mut n_copied))
-            .map_err(|Failed| Refused::unprocessable())?;
+            .map_err(|Failed| StatusError::unprocessable())?;
     }
     Ok(patched)
 }
 
-fn operations<'a>(patch: &'a Value) -> Result<Vec<Option<Operation<'a>>>, Refused> {
+fn operations<'a>(patch: &'a Value) -> Result<Vec<Option<Operation<'a>>>, StatusError> {
     let wrong = |found: &Value, wanted: &str| {
         let found = type_word(found);
         let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
-        Refused::bad_request(message)
+        StatusError::bad_request(message)
     };
     let items = match patch {
         Value::Null => return Ok(Vec::new()),
@@ -47,7 +47,7 @@ fn operations<'a>(patch: &'a Value) -> Result<Vec<Option<Operation<'a>>>, Refuse
         }
     };
     if items.len() > OPERATIONS_MAX {
-        return Err(Refused::too_large(&format!(
+        return Err(StatusError::too_large(&format!(
             "The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
             items.len()
         )));
@@ -166,7 +166,7 @@ mod tests {
         let shown = format!("{target} + {patch}");
         match want {
             Some(want) => assert_eq!(got.expect(&shown), read(want), "{shown}"),
-            None => assert_eq!(got.expect_err(&shown), Refused::unprocessable(), "{shown}"),
+            None => assert_eq!(got.expect_err(&shown), StatusError::unprocessable(), "{shown}"),
         }
     }
 
@@ -275,8 +275,8 @@ mod tests {
                 "json: cannot unmarshal string into Go value of type jsonpatch.Operation",
             ),
         ] {
-            let refused = apply(&json!({}), &patch).expect_err("no patch");
-            assert_eq!((refused.code, refused.message.as_str()), (400, want));
+            let error = apply(&json!({}), &patch).expect_err("no patch");
+            assert_eq!((error.code, error.message.as_str()), (400, want));
         }
         let many = vec![json!({}); OPERATIONS_MAX + 1];
         assert_eq!(apply(&json!({}), &many.into()).expect_err("too many").code, 413);
@@ -286,6 +286,6 @@ mod tests {
     fn copies_are_bounded() {
         let double = json!({"op": "copy", "from": "/a", "path": "/a/-"});
         let patch: Value = vec![double; 64].into();
-        assert_eq!(apply(&json!({"a": [1]}), &patch), Err(Refused::unprocessable()));
+        assert_eq!(apply(&json!({"a": [1]}), &patch), Err(StatusError::unprocessable()));
     }
 }

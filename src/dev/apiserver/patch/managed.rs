@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::fields::Fields;
 use super::typed;
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::schema::{self, Type};
 use crate::dev::storage::object::{array_at, text_at};
 
@@ -26,7 +26,7 @@ pub(crate) struct Writer<'a> {
 
 /// One entry of `managedFields`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Owner {
+struct ManagerEntry {
     manager: String,
     applies: bool,
     version: String,
@@ -41,7 +41,7 @@ pub(crate) struct Applied {
     pub(crate) managed: Value,
 }
 
-impl Owner {
+impl ManagerEntry {
     fn read(entry: &Value) -> Self {
         let text = |field: &str| text_at(entry, field).to_owned();
         Self {
@@ -73,20 +73,20 @@ impl Owner {
     }
 }
 
-fn read(managed: &Value) -> Vec<Owner> {
-    array_at(managed, "").iter().map(Owner::read).collect()
+fn read(managed: &Value) -> Vec<ManagerEntry> {
+    array_at(managed, "").iter().map(ManagerEntry::read).collect()
 }
 
-fn written(mut owners: Vec<Owner>) -> Value {
+fn written(mut owners: Vec<ManagerEntry>) -> Value {
     owners.retain(|owner| !owner.fields.is_empty());
-    let order = |owner: &Owner| (!owner.applies, owner.time.clone(), owner.manager.clone());
+    let order = |owner: &ManagerEntry| (!owner.applies, owner.time.clone(), owner.manager.clone());
     owners.sort_by_cached_key(order);
-    cap(&mut owners);
-    owners.iter().map(Owner::written).collect()
+    merge_oldest_updates(&mut owners);
+    owners.iter().map(ManagerEntry::written).collect()
 }
 
 /// Merges the oldest of too many `Update` entries.
-fn cap(owners: &mut Vec<Owner>) {
+fn merge_oldest_updates(owners: &mut Vec<ManagerEntry>) {
     let first = owners.iter().position(|owner| !owner.applies).unwrap_or(owners.len());
     while owners.len() - first > UPDATERS_MAX {
         let oldest = owners.remove(first);
@@ -97,7 +97,7 @@ fn cap(owners: &mut Vec<Owner>) {
 }
 
 /// An empty object of a kind.
-fn blank(of: &'static Type) -> Value {
+fn empty_object(of: &'static Type) -> Value {
     let mut value = json!({});
     schema::canonical(of, &mut value);
     value
@@ -106,7 +106,7 @@ fn blank(of: &'static Type) -> Value {
 /// The `managedFields` of a new object.
 pub(crate) fn created(kind: Kind, value: &Value, writer: Writer<'_>) -> Value {
     let of = schema::of(kind);
-    written(taken(kind, &blank(of), value, Vec::new(), writer))
+    written(take_over(kind, &empty_object(of), value, Vec::new(), writer))
 }
 
 /// The `managedFields` after a write that changed `old` to `new`. An object without managers stays
@@ -122,18 +122,18 @@ pub(crate) fn updated(
     if owners.is_empty() {
         return managed.clone();
     }
-    written(taken(kind, old, new, owners, writer))
+    written(take_over(kind, old, new, owners, writer))
 }
 
 /// Gives the changed fields to the writer, takes them from the others, and removes fields that no
 /// longer exist.
-fn taken(
+fn take_over(
     kind: Kind,
     old: &Value,
     new: &Value,
-    mut owners: Vec<Owner>,
+    mut owners: Vec<ManagerEntry>,
     writer: Writer<'_>,
-) -> Vec<Owner> {
+) -> Vec<ManagerEntry> {
     let difference = typed::difference(schema::of(kind), old, new);
     for owner in &mut owners {
         let left = owner.fields.difference(&difference.taken);
@@ -151,7 +151,7 @@ fn taken(
             own.fields = std::mem::take(&mut own.fields).union(&difference.taken);
             writer.now.clone_into(&mut own.time);
         }
-        None => owners.push(Owner {
+        None => owners.push(ManagerEntry {
             manager: writer.manager.to_owned(),
             applies: false,
             version,
@@ -169,26 +169,26 @@ pub(crate) fn apply(
     config: &Value,
     writer: Writer<'_>,
     force: bool,
-) -> Result<Applied, Refused> {
+) -> Result<Applied, StatusError> {
     let of = schema::of(kind);
     check(of, config)?;
     let is_new = live.is_none();
     let (live, managed) = match live {
         Some((live, managed)) => (live.clone(), managed.clone()),
-        None => (blank(of), Value::Null),
+        None => (empty_object(of), Value::Null),
     };
     let mut owners = read(&managed);
     if owners.is_empty() && !is_new {
         let before = Writer { manager: BEFORE_FIRST_APPLY, ..writer };
-        owners = taken(kind, &blank(of), &live, owners, before);
+        owners = take_over(kind, &empty_object(of), &live, owners, before);
     }
     let version = kind.api_version();
-    let is_own = |owner: &Owner| {
+    let is_own = |owner: &ManagerEntry| {
         owner.applies && owner.manager == writer.manager && owner.version == version
     };
     let last = owners.iter().find(|owner| is_own(owner)).cloned();
     owners.retain(|owner| !is_own(owner));
-    let mut own = Owner {
+    let mut own = ManagerEntry {
         manager: writer.manager.to_owned(),
         applies: true,
         version: version.clone(),
@@ -229,25 +229,25 @@ fn pruned(of: &'static Type, merged: Value, last: &Fields, managed: &Fields) -> 
     typed::without(of, &merged, &gone(&pruned).intersection(last))
 }
 
-fn check(of: &'static Type, config: &Value) -> Result<(), Refused> {
-    let mistakes = typed::mistakes(of, config);
+fn check(of: &'static Type, config: &Value) -> Result<(), StatusError> {
+    let mistakes = typed::type_errors(of, config);
     let text = match mistakes.as_slice() {
         [] => return Ok(()),
         [one] => one.clone(),
         several => format!("errors:\n  {}", several.join("\n  ")),
     };
-    Err(Refused::internal(format!("failed to create typed patch object: {text}")))
+    Err(StatusError::internal(format!("failed to create typed patch object: {text}")))
 }
 
-fn refuse_conflicts(owners: &[Owner], taken: &Fields) -> Result<(), Refused> {
+fn refuse_conflicts(owners: &[ManagerEntry], take_over: &Fields) -> Result<(), StatusError> {
     let mut causes = Vec::new();
     let mut texts = Vec::new();
-    let mut owners: Vec<&Owner> = owners.iter().collect();
+    let mut owners: Vec<&ManagerEntry> = owners.iter().collect();
     // The key has the type of `written`'s keys, because each further sorted type adds 3 kB to the
     // program.
     owners.sort_by_cached_key(|owner| (false, owner.manager.clone(), owner.applies.to_string()));
     for owner in owners {
-        let paths = owner.fields.intersection(taken).paths();
+        let paths = owner.fields.intersection(take_over).paths();
         if paths.is_empty() {
             continue;
         }
@@ -261,7 +261,7 @@ fn refuse_conflicts(owners: &[Owner], taken: &Fields) -> Result<(), Refused> {
         [one] => format!("1 conflict: {}: {}", one.message, one.field),
         several => format!("{} conflicts: {}", several.len(), texts.join("\n")),
     };
-    Err(Refused::apply_conflict(&text, &causes))
+    Err(StatusError::apply_conflict(&text, &causes))
 }
 
 #[cfg(test)]
@@ -280,7 +280,7 @@ mod tests {
 
     /// The manager and the fields of each entry.
     fn owners(managed: &Value) -> Vec<(String, String)> {
-        let entry = |owner: &Owner| (owner.manager.clone(), owner.fields.paths().join(" "));
+        let entry = |owner: &ManagerEntry| (owner.manager.clone(), owner.fields.paths().join(" "));
         read(managed).iter().map(entry).collect()
     }
 
@@ -318,10 +318,10 @@ mod tests {
         let old = map(json!({"a": "1"}));
         let managed = created(kind, &old, by("creator"));
         let config = map(json!({"a": "2"}));
-        let refused = apply(kind, Some((&old, &managed)), &config, by("m"), false)
+        let error = apply(kind, Some((&old, &managed)), &config, by("m"), false)
             .expect_err("it is another's");
         assert_eq!(
-            refused.message,
+            error.message,
             "Apply failed with 1 conflict: conflict with \"creator\" using v1: .data.a"
         );
         let forced = apply(kind, Some((&old, &managed)), &config, by("m"), true).expect("forced");

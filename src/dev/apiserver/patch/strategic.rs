@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::go_shown;
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::schema::type_word;
 use crate::dev::schema::{Field, Shape, Type};
 
@@ -16,7 +16,11 @@ const DELETE: &str = "$deleteFromPrimitiveList/";
 type Members = Map<String, Value>;
 
 /// Applies a patch to an object of the type.
-pub(crate) fn apply(of: &'static Type, target: &Value, patch: &Members) -> Result<Value, Refused> {
+pub(crate) fn apply(
+    of: &'static Type,
+    target: &Value,
+    patch: &Members,
+) -> Result<Value, StatusError> {
     let target = target.as_object().cloned().unwrap_or_default();
     merge_members(Some(of), target, patch.clone()).map(Value::Object)
 }
@@ -25,7 +29,7 @@ fn merge_members(
     of: Option<&'static Type>,
     mut target: Members,
     mut patch: Members,
-) -> Result<Members, Refused> {
+) -> Result<Members, StatusError> {
     // In a map `$patch` may also be a key.
     match patch.get(DIRECTIVE).and_then(Value::as_str) {
         Some("replace") => {
@@ -55,7 +59,7 @@ fn merge_members(
             (Some(Value::Array(present)), Value::Array(change)) => {
                 Value::Array(merge_list(field, present, change)?)
             }
-            (_, change) => plain(change),
+            (_, change) => without_directives(change),
         };
         target.insert(name, merged);
     }
@@ -77,15 +81,15 @@ fn type_of(field: Option<&'static Field>) -> Option<&'static Type> {
 }
 
 /// A new value without its directives.
-fn plain(value: Value) -> Value {
+fn without_directives(value: Value) -> Value {
     match value {
         Value::Object(members) => {
             let kept = members.into_iter().filter(|(name, _)| !is_directive(name));
-            Value::Object(kept.map(|(name, value)| (name, plain(value))).collect())
+            Value::Object(kept.map(|(name, value)| (name, without_directives(value))).collect())
         }
         Value::Array(items) => {
             let kept = items.into_iter().filter(|item| item.get(DIRECTIVE).is_none());
-            Value::Array(kept.map(plain).collect())
+            Value::Array(kept.map(without_directives).collect())
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
     }
@@ -95,9 +99,9 @@ fn is_directive(name: &str) -> bool {
     name == DIRECTIVE || name == RETAIN || name.starts_with(ORDER) || name.starts_with(DELETE)
 }
 
-fn retain_keys(target: &mut Members, patch: &mut Members) -> Result<(), Refused> {
+fn retain_keys(target: &mut Members, patch: &mut Members) -> Result<(), StatusError> {
     let Some(retained) = patch.remove(RETAIN) else { return Ok(()) };
-    let wrong = || Refused::bad_request("invalid patch format of retainKeys");
+    let wrong = || StatusError::bad_request("invalid patch format of retainKeys");
     let Value::Array(retained) = retained else { return Err(wrong()) };
     let is_retained = |name: &str| retained.iter().any(|key| key.as_str() == Some(name));
     if !patch.keys().all(|name| is_directive(name) || is_retained(name)) {
@@ -107,7 +111,7 @@ fn retain_keys(target: &mut Members, patch: &mut Members) -> Result<(), Refused>
     Ok(())
 }
 
-fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), Refused> {
+fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), StatusError> {
     let Some(Value::Array(present)) = target.get_mut(name) else { return Ok(()) };
     let Value::Array(deleted) = deleted else {
         let detail = format!("cannot restore slice from {}", type_word(deleted));
@@ -118,9 +122,9 @@ fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), 
 }
 
 /// The error for a result that does not fit the type.
-fn unrestorable(detail: &str) -> Refused {
+fn unrestorable(detail: &str) -> StatusError {
     let cause = crate::dev::schema::status::Cause::invalid("patch", "", detail);
-    Refused::invalid_kind("", "", "", &[cause])
+    StatusError::invalid_kind("", "", "", &[cause])
 }
 
 /// Merges the lists with a `$setElementOrder` and sorts them by it.
@@ -128,7 +132,7 @@ fn set_order(
     of: Option<&'static Type>,
     target: &mut Members,
     patch: &mut Members,
-) -> Result<(), Refused> {
+) -> Result<(), StatusError> {
     let names: Vec<String> =
         patch.keys().filter_map(|name| name.strip_prefix(ORDER)).map(str::to_owned).collect();
     for name in names {
@@ -137,7 +141,7 @@ fn set_order(
             other => {
                 let found = other.as_ref().map_or("null", type_word);
                 let message = format!("expected a []interface {{}}, but received a {found}");
-                return Err(Refused::internal(message));
+                return Err(StatusError::internal(message));
             }
         };
         let field = of.and_then(|of| of.field(&name));
@@ -161,19 +165,19 @@ fn set_order(
 }
 
 /// The patch's items must be in the order of `$setElementOrder`.
-fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Refused> {
+fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), StatusError> {
     let mut left = order.iter();
     let is_special = |item: &Value| item.get(DIRECTIVE).is_some();
     let in_order = change
         .iter()
         .filter(|item| !is_special(item))
-        .all(|item| left.any(|known| same(known, item, key)));
+        .all(|item| left.any(|known| is_same_item(known, item, key)));
     if in_order {
         return Ok(());
     }
     let lines =
         |list: &[Value]| format!("[{}]", list.iter().map(go_shown).collect::<Vec<_>>().join(" "));
-    Err(Refused::internal(format!(
+    Err(StatusError::internal(format!(
         "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
         lines(change),
         lines(order)
@@ -185,7 +189,7 @@ fn merge_key(field: Option<&'static Field>) -> Option<&'static str> {
 }
 
 /// True if both have the same key, or are equal if the list has no key.
-fn same(one: &Value, other: &Value, key: Option<&str>) -> bool {
+fn is_same_item(one: &Value, other: &Value, key: Option<&str>) -> bool {
     match key {
         Some(key) => one.get(key).is_some_and(|value| other.get(key) == Some(value)),
         None => one == other,
@@ -196,16 +200,16 @@ fn merge_list(
     field: Option<&'static Field>,
     present: Vec<Value>,
     change: Vec<Value>,
-) -> Result<Vec<Value>, Refused> {
+) -> Result<Vec<Value>, StatusError> {
     let Some(merge) = field.and_then(|field| field.merge) else {
-        return Ok(change.into_iter().map(plain).collect());
+        return Ok(change.into_iter().map(without_directives).collect());
     };
     if present.is_empty() && change.is_empty() {
         return Ok(present);
     }
     let n_objects = present.iter().chain(&change).filter(|item| item.is_object()).count();
     if n_objects > 0 && n_objects < present.len() + change.len() {
-        return Err(Refused::internal(format!(
+        return Err(StatusError::internal(format!(
             "list element types are not identical: [{} {}]",
             go_shown(&present.into()),
             go_shown(&change.into())
@@ -232,7 +236,7 @@ fn perform_directives(
     mut present: Vec<Value>,
     change: Vec<Value>,
     key: &str,
-) -> Result<(Option<Vec<Value>>, Vec<Value>), Refused> {
+) -> Result<(Option<Vec<Value>>, Vec<Value>), StatusError> {
     let mut plain = Vec::new();
     let mut replaced = false;
     for item in change {
@@ -240,12 +244,12 @@ fn perform_directives(
             None => plain.push(item),
             Some((_, Some("delete"))) => {
                 check_key(&item, key)?;
-                present.retain(|one| !same(one, &item, Some(key)));
+                present.retain(|one| !is_same_item(one, &item, Some(key)));
             }
             Some((_, Some("replace"))) => replaced = true,
             Some((_, Some("merge"))) => {
                 let message = "merging lists cannot yet be specified in the patch";
-                return Err(Refused::internal(message));
+                return Err(StatusError::internal(message));
             }
             Some((word, _)) => {
                 let members = item.as_object().cloned().unwrap_or_default();
@@ -256,15 +260,15 @@ fn perform_directives(
     Ok((Some(present).filter(|_| !replaced), plain))
 }
 
-fn unknown_directive(word: &str, members: &Members) -> Refused {
+fn unknown_directive(word: &str, members: &Members) -> StatusError {
     let shown = go_shown(&Value::Object(members.clone()));
-    Refused::internal(format!("unknown patch type: {word} in map: {shown}"))
+    StatusError::internal(format!("unknown patch type: {word} in map: {shown}"))
 }
 
-fn check_key(item: &Value, key: &str) -> Result<(), Refused> {
+fn check_key(item: &Value, key: &str) -> Result<(), StatusError> {
     match item.get(key) {
         Some(_) => Ok(()),
-        None => Err(Refused::internal(format!(
+        None => Err(StatusError::internal(format!(
             "map: {} does not contain declared merge key: {key}",
             go_shown(item)
         ))),
@@ -276,11 +280,11 @@ fn merge_items(
     mut present: Vec<Value>,
     change: &[Value],
     key: &str,
-) -> Result<Vec<Value>, Refused> {
+) -> Result<Vec<Value>, StatusError> {
     for item in change {
         check_key(item, key)?;
-        let Some(found) = present.iter_mut().find(|one| same(one, item, Some(key))) else {
-            present.push(plain(item.clone()));
+        let Some(found) = present.iter_mut().find(|one| is_same_item(one, item, Some(key))) else {
+            present.push(without_directives(item.clone()));
             continue;
         };
         if let (Value::Object(target), Value::Object(change)) = (&mut *found, item) {
@@ -292,7 +296,8 @@ fn merge_items(
 
 /// Sorts the merged items: those of the patch by its order, the others by their old positions.
 fn ordered(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
-    let place = |list: &[Value], item: &Value| list.iter().position(|one| same(one, item, key));
+    let place =
+        |list: &[Value], item: &Value| list.iter().position(|one| is_same_item(one, item, key));
     let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
         merged.into_iter().partition(|item| place(order, item).is_some());
     for (items, list) in [(&mut patched, order), (&mut others, before)] {

@@ -10,7 +10,7 @@ use crate::dev::schema::{List, Shape, Type, TypeRef};
 
 /// How a value is divided into parts.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum Structure {
     /// Not divided.
     Leaf,
     /// By member names; all members have the same shape.
@@ -44,29 +44,29 @@ const UNOWNED: [&str; 9] = [
     "f:uid",
 ];
 
-fn form(shape: &'static Shape, list: &'static List) -> Form {
+fn structure(shape: &'static Shape, list: &'static List) -> Structure {
     match (shape, list) {
-        (Shape::Object(inner), _) if inner.get().atomic => Form::Leaf,
-        (Shape::Object(inner), _) => Form::Object(*inner),
-        (Shape::Map(item), _) => Form::Map(item),
-        (Shape::List(_), List::Set) => Form::Set,
+        (Shape::Object(inner), _) if inner.get().atomic => Structure::Leaf,
+        (Shape::Object(inner), _) => Structure::Object(*inner),
+        (Shape::Map(item), _) => Structure::Map(item),
+        (Shape::List(_), List::Set) => Structure::Set,
         (Shape::List(item), List::Map(keys)) if let Shape::Object(inner) = **item => {
-            Form::Keyed(inner, keys)
+            Structure::Keyed(inner, keys)
         }
-        _ => Form::Leaf,
+        _ => Structure::Leaf,
     }
 }
 
-fn form_of_field(of: &'static Type, name: &str) -> Form {
-    of.field(name).map_or(Form::Leaf, |field| form(&field.shape, &field.list))
+fn structure_of_field(of: &'static Type, name: &str) -> Structure {
+    of.field(name).map_or(Structure::Leaf, |field| structure(&field.shape, &field.list))
 }
 
-impl Form {
+impl Structure {
     /// The form of the part under a path element.
     fn below(self, element: &str) -> Self {
         match (self, element.strip_prefix("f:")) {
-            (Self::Object(inner), Some(name)) => form_of_field(inner.get(), name),
-            (Self::Map(item), Some(_)) => form(item, &List::Atomic),
+            (Self::Object(inner), Some(name)) => structure_of_field(inner.get(), name),
+            (Self::Map(item), Some(_)) => structure(item, &List::Atomic),
             (Self::Keyed(inner, _), _) => Self::Object(inner),
             _ => Self::Leaf,
         }
@@ -118,8 +118,10 @@ fn key_of(keys: &[&str], item: &Value) -> String {
 }
 
 /// The form of the top-level fields of a type.
-fn root(of: &'static Type) -> impl Fn(&str) -> Form {
-    move |element| element.strip_prefix("f:").map_or(Form::Leaf, |name| form_of_field(of, name))
+fn root(of: &'static Type) -> impl Fn(&str) -> Structure {
+    move |element| {
+        element.strip_prefix("f:").map_or(Structure::Leaf, |name| structure_of_field(of, name))
+    }
 }
 
 fn members(value: &Value) -> impl Iterator<Item = (String, &Value)> {
@@ -142,18 +144,18 @@ fn without_unowned(mut fields: Fields) -> Fields {
 pub(super) fn fields_of(of: &'static Type, value: &Value) -> Fields {
     let mut fields = Fields::default();
     for (element, value) in members(value) {
-        let form = root(of)(&element);
-        fields.put(element, fields_below(form, value));
+        let structure = root(of)(&element);
+        fields.put(element, fields_below(structure, value));
     }
     without_unowned(fields)
 }
 
-fn fields_below(form: Form, value: &Value) -> Fields {
-    let Some(parts) = form.parts(value) else { return Fields::leaf() };
+fn fields_below(structure: Structure, value: &Value) -> Fields {
+    let Some(parts) = structure.parts(value) else { return Fields::leaf() };
     let mut fields = Fields::default();
     for (element, part) in parts {
-        let mut below = fields_below(form.below(&element), part);
-        below.member |= form.is_list();
+        let mut below = fields_below(structure.below(&element), part);
+        below.member |= structure.is_list();
         fields.put(element, below);
     }
     fields
@@ -187,13 +189,13 @@ fn paired<'a>(
     pairs
 }
 
-fn difference_below(form: Form, old: Option<&Value>, new: Option<&Value>) -> Difference {
+fn difference_below(structure: Structure, old: Option<&Value>, new: Option<&Value>) -> Difference {
     let mut all = Difference::default();
     if old == new {
         return all;
     }
     let parts =
-        |value: Option<&'_ Value>| value.map_or(Some(0), |v| form.parts(v).map(|p| p.len()));
+        |value: Option<&'_ Value>| value.map_or(Some(0), |v| structure.parts(v).map(|p| p.len()));
     let is_leaf = match (parts(old), parts(new)) {
         // Two empty containers can only differ as a whole.
         (Some(0), Some(0)) | (None, _) | (_, None) => true,
@@ -201,9 +203,9 @@ fn difference_below(form: Form, old: Option<&Value>, new: Option<&Value>) -> Dif
     };
     if !is_leaf {
         let parts =
-            |value: Option<_>| value.and_then(|value| form.parts(value)).unwrap_or_default();
+            |value: Option<_>| value.and_then(|value| structure.parts(value)).unwrap_or_default();
         for (element, (old, new)) in paired(parts(old).into_iter(), parts(new).into_iter()) {
-            let below = difference_below(form.below(&element), old, new);
+            let below = difference_below(structure.below(&element), old, new);
             all.taken.put(element.clone(), below.taken);
             all.removed.put(element, below.removed);
         }
@@ -224,8 +226,9 @@ pub(super) fn merged(of: &'static Type, under: &Value, over: &Value) -> Value {
     whole
 }
 
-fn merged_below(form: Form, under: &Value, over: &Value) -> Value {
-    let (Some(under_parts), Some(over_parts)) = (form.parts(under), form.parts(over)) else {
+fn merged_below(structure: Structure, under: &Value, over: &Value) -> Value {
+    let (Some(under_parts), Some(over_parts)) = (structure.parts(under), structure.parts(over))
+    else {
         return over.clone();
     };
     if over_parts.is_empty() {
@@ -236,7 +239,7 @@ fn merged_below(form: Form, under: &Value, over: &Value) -> Value {
     let mut parts: Vec<(String, Value)> = Vec::new();
     for (element, under) in under_parts {
         let value = match over.remove(&element) {
-            Some(over) => merged_below(form.below(&element), under, over),
+            Some(over) => merged_below(structure.below(&element), under, over),
             None => under.clone(),
         };
         parts.push((element, value));
@@ -246,7 +249,7 @@ fn merged_below(form: Form, under: &Value, over: &Value) -> Value {
             parts.push((element, value.clone()));
         }
     }
-    form.whole(parts)
+    structure.whole(parts)
 }
 
 /// Removes fields with all their subfields.
@@ -269,8 +272,8 @@ pub(super) fn without(of: &'static Type, value: &Value, fields: &Fields) -> Valu
 }
 
 /// `None` if nothing is left.
-fn without_below(form: Form, value: &Value, fields: &Fields) -> Option<Value> {
-    let Some(parts) = form.parts(value) else { return Some(value.clone()) };
+fn without_below(structure: Structure, value: &Value, fields: &Fields) -> Option<Value> {
+    let Some(parts) = structure.parts(value) else { return Some(value.clone()) };
     let n_parts = parts.len();
     let left: Vec<(String, Value)> = parts
         .into_iter()
@@ -278,27 +281,27 @@ fn without_below(form: Form, value: &Value, fields: &Fields) -> Option<Value> {
             None => Some((element, part.clone())),
             Some(below) if below.member => None,
             Some(below) => {
-                let left = without_below(form.below(&element), part, below)?;
+                let left = without_below(structure.below(&element), part, below)?;
                 Some((element, left))
             }
         })
         .collect();
-    (!left.is_empty() || n_parts == 0).then(|| form.whole(left))
+    (!left.is_empty() || n_parts == 0).then(|| structure.whole(left))
 }
 
 /// The type errors in a value, in the words of server-side apply.
-pub(super) fn mistakes(of: &'static Type, value: &Value) -> Vec<String> {
-    let mut mistakes = Vec::new();
+pub(super) fn type_errors(of: &'static Type, value: &Value) -> Vec<String> {
+    let mut type_errors = Vec::new();
     for (element, value) in members(value) {
         let name = element.get(2..).unwrap_or_default();
         match of.field(name) {
             Some(field) => {
-                check(&field.shape, &field.list, value, &format!(".{name}"), &mut mistakes)
+                check(&field.shape, &field.list, value, &format!(".{name}"), &mut type_errors)
             }
-            None => mistakes.push(undeclared(&format!(".{name}"))),
+            None => type_errors.push(undeclared(&format!(".{name}"))),
         }
     }
-    mistakes
+    type_errors
 }
 
 fn undeclared(path: &str) -> String {
@@ -310,7 +313,7 @@ fn check(
     list: &'static List,
     value: &Value,
     path: &str,
-    mistakes: &mut Vec<String>,
+    type_errors: &mut Vec<String>,
 ) {
     let wanted = match (shape, value) {
         (_, Value::Null) | (Shape::Any | Shape::IntOrString | Shape::Quantity, _) => return,
@@ -319,7 +322,7 @@ fn check(
         | (Shape::Bytes | Shape::MicroTime | Shape::Text | Shape::Time, Value::String(_)) => return,
         (Shape::Map(item), Value::Object(members)) => {
             for (name, value) in members {
-                check(item, &List::Atomic, value, &format!("{path}.{name}"), mistakes);
+                check(item, &List::Atomic, value, &format!("{path}.{name}"), type_errors);
             }
             return;
         }
@@ -327,14 +330,14 @@ fn check(
             for (name, value) in members {
                 let path = format!("{path}.{name}");
                 match inner.get().field(name) {
-                    Some(field) => check(&field.shape, &field.list, value, &path, mistakes),
-                    None => mistakes.push(undeclared(&path)),
+                    Some(field) => check(&field.shape, &field.list, value, &path, type_errors),
+                    None => type_errors.push(undeclared(&path)),
                 }
             }
             return;
         }
         (Shape::List(item), Value::Array(_)) => {
-            check_items(item, form(shape, list), value, path, mistakes);
+            check_items(item, structure(shape, list), value, path, type_errors);
             return;
         }
         (Shape::Boolean, _) => "boolean",
@@ -344,7 +347,7 @@ fn check(
         (Shape::Bytes | Shape::MicroTime | Shape::Text | Shape::Time, _) => "string",
     };
     let found = super::go_shown(value);
-    mistakes.push(match wanted {
+    type_errors.push(match wanted {
         "list" | "map" => format!("{path}: expected {wanted}, got &{{{found}}}"),
         _ => format!(
             "{path}: expected {wanted}, got &value.valueUnstructured{{Value:{}}}",
@@ -355,12 +358,12 @@ fn check(
 
 fn check_items(
     item: &'static Shape,
-    form: Form,
+    structure: Structure,
     list: &Value,
     path: &str,
-    mistakes: &mut Vec<String>,
+    type_errors: &mut Vec<String>,
 ) {
-    let known = form.parts(list);
+    let known = structure.parts(list);
     let items = list.as_array().map_or(&[][..], Vec::as_slice);
     let mut seen = std::collections::BTreeSet::new();
     for (i, value) in items.iter().enumerate() {
@@ -370,9 +373,9 @@ fn check_items(
         };
         let at = shown(&element);
         if known.is_some() && !seen.insert(element) {
-            mistakes.push(format!("{path}: duplicate entries for key {at}"));
+            type_errors.push(format!("{path}: duplicate entries for key {at}"));
         }
-        check(item, &List::Atomic, value, &format!("{path}{at}"), mistakes);
+        check(item, &List::Atomic, value, &format!("{path}{at}"), type_errors);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Content negotiation: parses the `Accept` header and `includeObject`.
 
-use crate::dev::schema::kind::{Kind, Part};
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::kind::{Kind, Subresource};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::serve::Request;
 
 /// The form of an answer.
@@ -42,7 +42,7 @@ struct Clause<'a> {
 impl Form {
     /// The form that a request accepts; an error if none can be served. Subresources have no
     /// Tables.
-    pub(crate) fn of(request: &Request, part: Part) -> Result<Self, Refused> {
+    pub(crate) fn of(request: &Request, subresource: Subresource) -> Result<Self, StatusError> {
         let header = request.header("accept").unwrap_or_default();
         if header.is_empty() {
             return Ok(Self::default());
@@ -50,14 +50,14 @@ impl Form {
         let clauses = clauses(header);
         // kube-apiserver checks twice: the router by media type, then the verb with the parameters.
         if !clauses.iter().any(Clause::is_known) {
-            return Err(Refused::no_known_media_type());
+            return Err(StatusError::no_known_media_type());
         }
         let Some((kind, version)) = clauses
             .iter()
             .filter_map(Clause::form)
-            .find(|(kind, _)| *kind != "Table" || part == Part::Whole)
+            .find(|(kind, _)| *kind != "Table" || subresource == Subresource::None)
         else {
-            return Err(Refused::not_acceptable(
+            return Err(StatusError::not_acceptable(
                 "only the following media types are accepted: application/json, \
                  application/yaml, application/vnd.kubernetes.protobuf",
             ));
@@ -76,9 +76,9 @@ impl Form {
     }
 
     /// Refuses a form that a list cannot have.
-    pub(crate) fn check_list(&self, kind: Kind) -> Result<(), Refused> {
+    pub(crate) fn check_list(&self, kind: Kind) -> Result<(), StatusError> {
         match self.shape {
-            Shape::Metadata => Err(Refused::not_acceptable(format!(
+            Shape::Metadata => Err(StatusError::not_acceptable(format!(
                 "you requested PartialObjectMetadata, but the requested object is a list \
                  (*{}List)",
                 go_type(kind)
@@ -88,7 +88,7 @@ impl Form {
     }
 }
 
-fn include(request: &Request) -> Result<Include, Refused> {
+fn include(request: &Request) -> Result<Include, StatusError> {
     match request.query("includeObject").unwrap_or_default() {
         "" | "Metadata" => Ok(Include::Metadata),
         "None" => Ok(Include::None),
@@ -96,7 +96,7 @@ fn include(request: &Request) -> Result<Include, Refused> {
         other => {
             let detail = "must be 'Metadata', 'Object', 'None', or empty";
             let cause = Cause::invalid("includeObject", other, detail);
-            Err(Refused::bad_request(format!(
+            Err(StatusError::bad_request(format!(
                 "Unable to convert to Table as requested: {}: {}",
                 cause.field, cause.message
             )))

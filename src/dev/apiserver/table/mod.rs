@@ -11,11 +11,11 @@ pub(crate) use accept::Form;
 use serde_json::{Map, Value, json};
 
 use crate::dev::schema::kind::Kind;
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use accept::{Include, Shape};
 
 /// The parts of a list besides its items.
-pub(crate) struct Head<'a> {
+pub(crate) struct ListHead<'a> {
     pub(crate) kind: Kind,
     pub(crate) metadata: &'a Value,
     /// The current time, for ages.
@@ -26,7 +26,7 @@ impl Form {
     /// A list in this form; `None` if it stays as it is.
     pub(crate) fn list<'a>(
         &self,
-        head: &Head<'_>,
+        head: &ListHead<'_>,
         items: impl Iterator<Item = Value> + 'a,
     ) -> Option<Vec<u8>> {
         let (kind, name, rows) = match &self.shape {
@@ -86,9 +86,14 @@ impl Form {
     }
 
     /// One object in this form; an error if the client accepts lists only.
-    pub(crate) fn single(&self, kind: Kind, object: Value, now: &str) -> Result<Value, Refused> {
+    pub(crate) fn single(
+        &self,
+        kind: Kind,
+        object: Value,
+        now: &str,
+    ) -> Result<Value, StatusError> {
         match self.shape == Shape::MetadataList {
-            true => Err(Refused::not_acceptable(format!(
+            true => Err(StatusError::not_acceptable(format!(
                 "you requested PartialObjectMetadataList, but the requested object is not a list \
                  (*{})",
                 accept::go_type(kind)

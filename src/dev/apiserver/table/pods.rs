@@ -64,9 +64,9 @@ fn summary(pod: &Value) -> Summary {
     if array_at(pod, "/status/conditions").iter().any(is_gated) {
         summary.word = "SchedulingGated".to_owned();
     }
-    summary.total += array_at(pod, "/spec/initContainers").iter().filter(|c| stays(c)).count();
-    if !initializing(pod, &mut summary) || condition(pod, "Initialized") == "True" {
-        running(pod, &mut summary);
+    summary.total += array_at(pod, "/spec/initContainers").iter().filter(|c| is_sidecar(c)).count();
+    if !is_initializing(pod, &mut summary) || condition(pod, "Initialized") == "True" {
+        summarize_main(pod, &mut summary);
     }
     if pod.pointer("/metadata/deletionTimestamp").is_some() {
         let lost = text_at(pod, "/status/reason") == "NodeLost";
@@ -81,7 +81,7 @@ fn is_gated(condition: &Value) -> bool {
 }
 
 /// True for a sidecar: an init container with restartPolicy Always.
-fn stays(container: &Value) -> bool {
+fn is_sidecar(container: &Value) -> bool {
     text_at(container, "/restartPolicy") == "Always"
 }
 
@@ -90,12 +90,12 @@ fn restarts(status: &Value) -> i64 {
 }
 
 /// True while an init container has not finished; sets the status text.
-fn initializing(pod: &Value, summary: &mut Summary) -> bool {
+fn is_initializing(pod: &Value, summary: &mut Summary) -> bool {
     let containers = array_at(pod, "/spec/initContainers");
     for (i, status) in array_at(pod, "/status/initContainerStatuses").iter().enumerate() {
         summary.restarts += restarts(status);
         let name = text_at(status, "/name");
-        let sidecar = containers.iter().any(|c| text_at(c, "/name") == name && stays(c));
+        let sidecar = containers.iter().any(|c| text_at(c, "/name") == name && is_sidecar(c));
         let ended = &status["state"]["terminated"];
         if ended["exitCode"] == 0 {
             continue;
@@ -106,7 +106,7 @@ fn initializing(pod: &Value, summary: &mut Summary) -> bool {
         }
         let waits = text_at(status, "/state/waiting/reason");
         summary.word = if !ended.is_null() {
-            format!("Init:{}", ending(ended))
+            format!("Init:{}", termination_text(ended))
         } else if !waits.is_empty() && waits != "PodInitializing" {
             format!("Init:{waits}")
         } else {
@@ -118,7 +118,7 @@ fn initializing(pod: &Value, summary: &mut Summary) -> bool {
 }
 
 /// The reason of a termination, else its signal or exit code.
-fn ending(terminated: &Value) -> String {
+fn termination_text(terminated: &Value) -> String {
     let number = |name: &str| terminated[name].as_i64().unwrap_or_default();
     match (text_at(terminated, "/reason"), number("signal")) {
         ("", 0) => format!("ExitCode:{}", number("exitCode")),
@@ -128,11 +128,11 @@ fn ending(terminated: &Value) -> String {
 }
 
 /// Summarizes the main containers; the first one that waits or has ended gives the status text.
-fn running(pod: &Value, summary: &mut Summary) {
+fn summarize_main(pod: &Value, summary: &mut Summary) {
     let containers = array_at(pod, "/spec/initContainers");
     let sidecars = array_at(pod, "/status/initContainerStatuses").iter().filter(|status| {
         let name = text_at(status, "/name");
-        containers.iter().any(|c| text_at(c, "/name") == name && stays(c))
+        containers.iter().any(|c| text_at(c, "/name") == name && is_sidecar(c))
     });
     summary.restarts = sidecars.map(restarts).sum();
     let mut runs = false;
@@ -143,7 +143,7 @@ fn running(pod: &Value, summary: &mut Summary) {
         if !waits.is_empty() {
             summary.word = waits.to_owned();
         } else if !ended.is_null() {
-            summary.word = ending(ended);
+            summary.word = termination_text(ended);
         } else if status["ready"] == true && !status["state"]["running"].is_null() {
             runs = true;
             summary.ready += 1;

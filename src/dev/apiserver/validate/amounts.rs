@@ -337,17 +337,17 @@ fn limit_order(limit: &Value, path: &str, causes: &mut Causes) {
     names.dedup();
     for name in names {
         let of = |list: &str| limit.get(list).and_then(|l| l.get(name)).and_then(Quantity::of);
-        for (told, left, right, left_word, right_word, first) in ORDER {
+        for (reported, left, right, left_word, right_word, first) in ORDER {
             let (Some(l), Some(r)) = (of(left), of(right)) else { continue };
             let (low, high) = if first { (l, r) } else { (r, l) };
             if low.exceeds(high) {
-                let shown = if (told, right) == ("default", "max") { r } else { l };
+                let shown = if (reported, right) == ("default", "max") { r } else { l };
                 let detail = format!(
                     "{left_word} {} is greater than {right_word} {}",
                     low.canonical(),
                     high.canonical()
                 );
-                let field = format!("{path}.{told}[{name}]");
+                let field = format!("{path}.{reported}[{name}]");
                 causes.push(Cause::invalid_raw(field, &shown.go_struct(), &detail));
             }
         }

@@ -16,7 +16,7 @@ pub(crate) use container::subscript;
 
 use serde_json::Value;
 
-use crate::dev::schema::kind::{Kind, Part};
+use crate::dev::schema::kind::{Kind, Subresource};
 use crate::dev::schema::names;
 use crate::dev::schema::status::{Cause, go_quoted};
 
@@ -73,30 +73,32 @@ const CALLS: &[(&str, Call)] = &[
 /// How a kind is validated: the rule for names, and the steps of a create and of an update in the
 /// server's order. `M` is metadata, `U` the update of metadata, `S` the rest, `X` the update of the
 /// rest.
-struct Steps {
+struct ValidationSteps {
     name: NameRule,
     create: &'static str,
     update: &'static str,
 }
 
-fn steps(kind: Kind) -> Steps {
-    let plain = Steps { name: names::dns_subdomain, create: "MS", update: "UMSX" };
+fn steps(kind: Kind) -> ValidationSteps {
+    let plain = ValidationSteps { name: names::dns_subdomain, create: "MS", update: "UMSX" };
     match kind {
         Kind::ClusterRole | Kind::ClusterRoleBinding | Kind::Role | Kind::RoleBinding => {
-            Steps { name: names::path_segment, update: "MSMSUX", ..plain }
+            ValidationSteps { name: names::path_segment, update: "MSMSUX", ..plain }
         }
-        Kind::ConfigMap | Kind::Secret => Steps { update: "UXMS", ..plain },
-        Kind::Event | Kind::PodDisruptionBudget => Steps { create: "S", update: "S", ..plain },
-        Kind::Job => Steps { update: "MSUX", ..plain },
-        Kind::Lease => Steps { update: "US", ..plain },
-        Kind::ResourceQuota => Steps { update: "MSUSX", ..plain },
-        Kind::LimitRange => Steps { update: "MS", ..plain },
-        Kind::Namespace => Steps { name: names::dns_label, update: "U", ..plain },
-        Kind::Node => Steps { update: "UX", ..plain },
-        Kind::PersistentVolume => Steps { update: "MSX", ..plain },
+        Kind::ConfigMap | Kind::Secret => ValidationSteps { update: "UXMS", ..plain },
+        Kind::Event | Kind::PodDisruptionBudget => {
+            ValidationSteps { create: "S", update: "S", ..plain }
+        }
+        Kind::Job => ValidationSteps { update: "MSUX", ..plain },
+        Kind::Lease => ValidationSteps { update: "US", ..plain },
+        Kind::ResourceQuota => ValidationSteps { update: "MSUSX", ..plain },
+        Kind::LimitRange => ValidationSteps { update: "MS", ..plain },
+        Kind::Namespace => ValidationSteps { name: names::dns_label, update: "U", ..plain },
+        Kind::Node => ValidationSteps { update: "UX", ..plain },
+        Kind::PersistentVolume => ValidationSteps { update: "MSX", ..plain },
         Kind::PersistentVolumeClaim | Kind::Pod => plain,
-        Kind::Service => Steps { name: names::dns_1035_label, update: "UXMS", ..plain },
-        Kind::ServiceAccount => Steps { update: "UM", ..plain },
+        Kind::Service => ValidationSteps { name: names::dns_1035_label, update: "UXMS", ..plain },
+        Kind::ServiceAccount => ValidationSteps { update: "UM", ..plain },
     }
 }
 
@@ -117,11 +119,11 @@ pub(crate) fn create(kind: Kind, value: &Value) -> Causes {
 }
 
 /// The errors of a change from `old` to `new`.
-pub(crate) fn update(kind: Kind, part: Part, old: &Value, new: &Value) -> Causes {
+pub(crate) fn update(kind: Kind, subresource: Subresource, old: &Value, new: &Value) -> Causes {
     let mut causes = Causes::new();
     metadata::check_common(kind, new, names::path_segment, &mut causes);
     metadata::check_update(old, new, &mut causes);
-    if part == Part::Status {
+    if subresource == Subresource::Status {
         metadata::check_update(old, new, &mut causes);
         check_status(kind, old, new, &mut causes);
         return causes;

@@ -86,13 +86,13 @@ pub(super) fn check(of: &str, value: &Value, path: &str, causes: &mut Causes) {
                 causes.push(Cause::required(field, rule.rest));
             }
         } else if !value.is_null() && value != "" {
-            spread_out(rule, value, path, &field, causes);
+            apply_to_items(rule, value, path, &field, causes);
         }
     }
 }
 
 /// Applies a rule to a value or to each of its items.
-fn spread_out(rule: &Rule, value: &Value, owner: &str, field: &str, causes: &mut Causes) {
+fn apply_to_items(rule: &Rule, value: &Value, owner: &str, field: &str, causes: &mut Causes) {
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
     if let Some(name) = rule.name.strip_prefix("[]") {
         for (i, item) in items.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{check_media_type, check_size, refuse_invalid, set_managed, whole};
+use super::{check_media_type, check_size, object_answer, refuse_invalid, set_managed};
 use crate::dev::apiserver::admission;
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
@@ -13,7 +13,7 @@ use crate::dev::apiserver::strategy;
 use crate::dev::apiserver::validate;
 use crate::dev::faults::Fault;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::State;
 use crate::dev::storage::object::{metadata_mut, object_mut, set_type, text_at};
 use crate::serve::Request;
@@ -29,7 +29,7 @@ pub(crate) fn create(
     request: &Request,
     kind: Kind,
     namespace: &str,
-) -> Result<Answer, Refused> {
+) -> Result<Answer, StatusError> {
     let options = options::write(request, "CreateOptions")?;
     check_media_type(request)?;
     let mut value = decode::object(kind, &request.body)?;
@@ -47,31 +47,31 @@ pub(super) fn insert(
     mut value: Value,
     options: &WriteOptions,
     managed: Option<Value>,
-) -> Result<Answer, Refused> {
+) -> Result<Answer, StatusError> {
     check_namespace(&mut value, namespace)?;
     let wants_version = !text_at(&value, "/metadata/resourceVersion").is_empty();
     let managed = managed.unwrap_or_else(|| {
         let writer = Writer { manager: &options.manager, now: &state.now };
-        managed::created(kind, &with_phase(kind, value.clone()), writer)
+        managed::created(kind, &with_initial_phase(kind, value.clone()), writer)
     });
-    complete(state, kind, namespace, &mut value);
+    set_server_fields(state, kind, namespace, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
     admit_namespace(state, kind, &name, namespace)?;
     admission::mutate(state, kind, namespace, &name, &mut value)?;
     strategy::admit(kind, &name, &mut value)?;
     strategy::create(kind, &mut value);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
-    strategy::finish(state, kind, &mut value, options.dry_run)?;
+    strategy::after_validation(state, kind, &mut value, options.dry_run)?;
     let charges = admission::check(state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, state, &name, namespace)?;
     }
     if wants_version {
         let message = "resourceVersion should not be set on objects to be created";
-        return Err(Refused::internal(message));
+        return Err(StatusError::internal(message));
     }
     if let Some(present) = state.store.get(&Key::new(kind, namespace, &name)) {
-        return Err(Refused::already_exists(kind, &name, present.deleting));
+        return Err(StatusError::already_exists(kind, &name, present.deleting));
     }
     check_size(&value)?;
     set_managed(&mut value, managed);
@@ -80,12 +80,12 @@ pub(super) fn insert(
         return Ok(Answer::json(201, &value));
     }
     let object = state.create(kind, value);
-    charges.settle(state);
-    Ok(whole(201, &object))
+    charges.apply(state);
+    Ok(object_answer(201, &object))
 }
 
 /// Sets the initial phase before managedFields are computed: the writer owns it.
-fn with_phase(kind: Kind, mut value: Value) -> Value {
+fn with_initial_phase(kind: Kind, mut value: Value) -> Value {
     let phase = if kind == Kind::Namespace {
         "Active"
     } else if kind == Kind::PersistentVolume || kind == Kind::PersistentVolumeClaim {
@@ -97,12 +97,12 @@ fn with_phase(kind: Kind, mut value: Value) -> Value {
     value
 }
 
-fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
+fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), StatusError> {
     match text_at(value, "/metadata/namespace") {
         "" => {}
         given if given == namespace => {}
         _ => {
-            return Err(Refused::bad_request(
+            return Err(StatusError::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the \
                  request",
             ));
@@ -115,7 +115,7 @@ fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), Refused> {
 }
 
 /// Sets the fields of the server, whatever the client sent.
-fn complete(state: &mut State, kind: Kind, namespace: &str, value: &mut Value) {
+fn set_server_fields(state: &mut State, kind: Kind, namespace: &str, value: &mut Value) {
     let base = text_at(value, "/metadata/generateName").to_owned();
     let named = !text_at(value, "/metadata/name").is_empty();
     let uid = state.new_uid();
@@ -145,14 +145,19 @@ fn generate_name(state: &mut State, kind: Kind, namespace: &str, base: &str) -> 
     name
 }
 
-fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Result<(), Refused> {
+fn admit_namespace(
+    state: &State,
+    kind: Kind,
+    name: &str,
+    namespace: &str,
+) -> Result<(), StatusError> {
     if !kind.is_namespaced() {
         return Ok(());
     }
     match state.store.get(&Key::new(Kind::Namespace, "", namespace)) {
-        None => Err(Refused::not_found(Kind::Namespace, namespace)),
+        None => Err(StatusError::not_found(Kind::Namespace, namespace)),
         Some(object) if object.deleting => {
-            Err(Refused::namespace_terminating(kind, name, namespace))
+            Err(StatusError::namespace_terminating(kind, name, namespace))
         }
         Some(_) => Ok(()),
     }
@@ -160,7 +165,7 @@ fn admit_namespace(state: &State, kind: Kind, name: &str, namespace: &str) -> Re
 
 /// The fault `quota`. It is checked before the name is looked up, so that a full quota hides an
 /// AlreadyExists.
-fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<(), Refused> {
+fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<(), StatusError> {
     let Some(limit) = api.faults.number(Fault::Quota) else { return Ok(()) };
     let used = state.store.objects(Kind::Pod, namespace).filter(|pod| !pod.is_terminal()).count();
     if u64::try_from(used).unwrap_or(u64::MAX) < limit {
@@ -168,7 +173,7 @@ fn admit_quota(api: &Api, state: &State, name: &str, namespace: &str) -> Result<
     }
     let detail =
         format!("exceeded quota: dev, requested: pods=1, used: pods={used}, limited: pods={limit}");
-    Err(Refused::forbidden(Kind::Pod, name, &detail))
+    Err(StatusError::forbidden(Kind::Pod, name, &detail))
 }
 
 #[cfg(test)]

@@ -15,30 +15,30 @@ use crate::dev::apiserver::answer::{Answer, success};
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec::decode;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::storage::object::{Object, metadata_mut, text_at};
 use crate::dev::storage::pods::bind_to;
 use crate::serve::Request;
 
-fn whole(code: u16, object: &Object) -> Answer {
+fn object_answer(code: u16, object: &Object) -> Answer {
     let mut body = Vec::new();
     object.write_json(&mut body);
     Answer::body(code, body)
 }
 
 /// Only JSON bodies arrive here.
-pub(crate) fn check_media_type(request: &Request) -> Result<(), Refused> {
+pub(crate) fn check_media_type(request: &Request) -> Result<(), StatusError> {
     let given = request.header("content-type").unwrap_or_default();
     match given.split(';').next().unwrap_or_default().trim() {
         "" | "application/json" => Ok(()),
-        _ => Err(Refused::unsupported_media_type()),
+        _ => Err(StatusError::unsupported_media_type()),
     }
 }
 
-fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), Refused> {
+fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), StatusError> {
     match causes {
         [] => Ok(()),
-        causes => Err(Refused::invalid(kind, name, causes)),
+        causes => Err(StatusError::invalid(kind, name, causes)),
     }
 }
 
@@ -47,16 +47,16 @@ const STORED_BYTES_MAX: usize = 3 << 19;
 const SENT_BYTES_MAX: usize = 2 << 20;
 
 /// Refuses objects above etcd's limits, in the words of etcd and its client.
-fn check_size(value: &Value) -> Result<(), Refused> {
+fn check_size(value: &Value) -> Result<(), StatusError> {
     let length = value.to_string().len();
     if length > SENT_BYTES_MAX {
-        return Err(Refused::internal(format!(
+        return Err(StatusError::internal(format!(
             "rpc error: code = ResourceExhausted desc = trying to send message larger than max \
              ({length} vs. {SENT_BYTES_MAX})"
         )));
     }
     match length > STORED_BYTES_MAX {
-        true => Err(Refused::internal("etcdserver: request is too large")),
+        true => Err(StatusError::internal("etcdserver: request is too large")),
         false => Ok(()),
     }
 }
@@ -67,30 +67,30 @@ fn set_managed(value: &mut Value, managed: Value) {
 }
 
 /// The name in the body must be the name in the path.
-fn check_name(value: &Value, key: &Key) -> Result<(), Refused> {
+fn check_name(value: &Value, key: &Key) -> Result<(), StatusError> {
     match text_at(value, "/metadata/name") {
         name if name == key.name => Ok(()),
-        "" => Err(nameless(key)),
-        name => Err(Refused::bad_request(format!(
+        "" => Err(name_missing(key)),
+        name => Err(StatusError::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             key.name
         ))),
     }
 }
 
-fn nameless(key: &Key) -> Refused {
-    Refused::bad_request(format!(
+fn name_missing(key: &Key) -> StatusError {
+    StatusError::bad_request(format!(
         "the name of the object ({} based on URL) was undeterminable: name must be provided",
         key.name
     ))
 }
 
 /// Answers `POST pods/NAME/binding`.
-pub(crate) fn bind(api: &Api, request: &Request, key: &Key) -> Result<Answer, Refused> {
-    let body = decode::value(&request.body).map_err(Refused::bad_request)?;
+pub(crate) fn bind(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError> {
+    let body = decode::value(&request.body).map_err(StatusError::bad_request)?;
     let node = text_at(&body, "/target/name");
     if node.is_empty() {
-        return Err(Refused::internal("target.name: Required value"));
+        return Err(StatusError::internal("target.name: Required value"));
     }
     bind_to(&mut api.lock(), key, node)?;
     Ok(Answer::json(201, &success(201)))

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::create::insert;
-use super::update::{Change, update};
-use super::{check_name, nameless, set_managed};
+use super::update::{NewVersion, update};
+use super::{check_name, name_missing, set_managed};
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec;
@@ -14,30 +14,30 @@ use crate::dev::apiserver::options::{self, Applies, WriteOptions};
 use crate::dev::apiserver::patch::managed::{self, Writer};
 use crate::dev::apiserver::patch::{self, go_shown, json, strategic};
 use crate::dev::schema;
-use crate::dev::schema::kind::{Key, Kind, Part};
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::kind::{Key, Kind, Subresource};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::storage::State;
 use crate::dev::storage::object::{Object, metadata_mut, set_type, text_at};
 use crate::serve::Request;
 
 /// The media types of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Media {
+enum PatchType {
     Apply,
     Json,
     Merge,
     Strategic,
 }
 
-impl Media {
-    fn of(request: &Request) -> Result<Self, Refused> {
+impl PatchType {
+    fn of(request: &Request) -> Result<Self, StatusError> {
         let given = request.header("content-type").unwrap_or_default();
         match given.split(';').next().unwrap_or_default().trim() {
             "application/apply-patch+yaml" => Ok(Self::Apply),
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic),
-            _ => Err(Refused::unsupported_patch()),
+            _ => Err(StatusError::unsupported_patch()),
         }
     }
 }
@@ -46,52 +46,52 @@ pub(crate) fn patch(
     api: &Api,
     request: &Request,
     key: &Key,
-    part: Part,
-) -> Result<Answer, Refused> {
-    let media = Media::of(request)?;
-    let applies = if media == Media::Apply { Applies::Yes } else { Applies::No };
+    subresource: Subresource,
+) -> Result<Answer, StatusError> {
+    let media = PatchType::of(request)?;
+    let applies = if media == PatchType::Apply { Applies::Yes } else { Applies::No };
     let options = options::patch(request, applies)?;
     let mut state = api.lock();
     let old = state.store.get(key).cloned();
-    if media == Media::Apply {
-        let target = Target { key, part, old: old.as_deref() };
+    if media == PatchType::Apply {
+        let target = ApplyTarget { key, subresource, old: old.as_deref() };
         return apply(api, &mut state, &target, &request.body, &options);
     }
-    let old = old.ok_or_else(|| Refused::not_found(key.kind, &key.name))?;
+    let old = old.ok_or_else(|| StatusError::not_found(key.kind, &key.name))?;
     let mut whole = old.value();
     if old.is_managed() {
         set_managed(&mut whole, old.managed());
     }
     let body = request.body.as_slice();
     let value = match media {
-        Media::Apply | Media::Json => checked(key, json::apply(&whole, &json_of(body)?)?)?,
-        Media::Merge => checked(key, merged(whole, body)?)?,
-        Media::Strategic => strategic(key.kind, &whole, body)?,
+        PatchType::Apply | PatchType::Json => checked(key, json::apply(&whole, &json_of(body)?)?)?,
+        PatchType::Merge => checked(key, merged(whole, body)?)?,
+        PatchType::Strategic => strategic(key.kind, &whole, body)?,
     };
     check_name(&value, key)?;
-    update(&mut state, &old, Change { value, part, options: &options, managed: None })
+    update(&mut state, &old, NewVersion { value, subresource, options: &options, managed: None })
 }
 
-fn json_of(body: &[u8]) -> Result<Value, Refused> {
+fn json_of(body: &[u8]) -> Result<Value, StatusError> {
     serde_json::from_slice(body).map_err(|error| {
-        Refused::bad_request(match error.is_eof() {
+        StatusError::bad_request(match error.is_eof() {
             true => "unexpected end of JSON input".to_owned(),
             false => decode::go_syntax_error(body, &error),
         })
     })
 }
 
-fn merged(mut whole: Value, body: &[u8]) -> Result<Value, Refused> {
+fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
     match serde_json::from_slice(body) {
         Ok(patch @ (Value::Object(_) | Value::Array(_))) => decode::merge(&mut whole, &patch),
-        Ok(_) | Err(_) => return Err(Refused::internal("Invalid JSON Patch")),
+        Ok(_) | Err(_) => return Err(StatusError::internal("Invalid JSON Patch")),
     }
     Ok(whole)
 }
 
-fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, Refused> {
+fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, StatusError> {
     let patch: Value = serde_json::from_slice(body).map_err(|error| {
-        Refused::bad_request(match error.is_eof() {
+        StatusError::bad_request(match error.is_eof() {
             true if body.is_empty() => "EOF".to_owned(),
             true => "unexpected EOF".to_owned(),
             false => decode::go_syntax_error(body, &error),
@@ -104,7 +104,7 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, Refused> {
             let found = schema::type_word(&patch);
             let wanted = "map[string]interface {}";
             let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
-            return Err(Refused::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
     };
     let of = schema::of(kind);
@@ -113,7 +113,7 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, Refused> {
     let wrong = patch::unrestorable(of, &value).or_else(|| schema::check(of, &value).err());
     if let Some(wrong) = wrong {
         let cause = Cause::invalid("patch", &go_shown(&patch), &wrong);
-        return Err(Refused::invalid_kind("", "", "", &[cause]));
+        return Err(StatusError::invalid_kind("", "", "", &[cause]));
     }
     schema::canonical(of, &mut value);
     defaults::fill(kind, &mut value);
@@ -121,11 +121,11 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, Refused> {
 }
 
 /// The result of a patch must be an object of the kind.
-fn checked(key: &Key, value: Value) -> Result<Value, Refused> {
+fn checked(key: &Key, value: Value) -> Result<Value, StatusError> {
     let kind = key.kind;
     let refuse = |detail: &str| {
         let cause = Cause::invalid("patch", &value.to_string(), detail);
-        Err(Refused::invalid_kind("", "", "", &[cause]))
+        Err(StatusError::invalid_kind("", "", "", &[cause]))
     };
     if !value.is_object() {
         let error = decode::value(value.to_string().as_bytes()).err().unwrap_or_default();
@@ -133,7 +133,7 @@ fn checked(key: &Key, value: Value) -> Result<Value, Refused> {
     }
     let (version, name) = (text_at(&value, "/apiVersion"), text_at(&value, "/kind"));
     if version.is_empty() {
-        return Err(nameless(key));
+        return Err(name_missing(key));
     }
     if !name.is_empty() && (version != kind.api_version() || name != kind.name()) {
         return match Kind::of_reference(version, name) {
@@ -152,22 +152,22 @@ fn checked(key: &Key, value: Value) -> Result<Value, Refused> {
 }
 
 /// The target of an apply.
-struct Target<'a> {
+struct ApplyTarget<'a> {
     key: &'a Key,
-    part: Part,
+    subresource: Subresource,
     old: Option<&'a Object>,
 }
 
 fn apply(
     api: &Api,
     state: &mut State,
-    target: &Target<'_>,
+    target: &ApplyTarget<'_>,
     body: &[u8],
     options: &WriteOptions,
-) -> Result<Answer, Refused> {
-    let &Target { key, part, old } = target;
-    if old.is_none() && part != Part::Whole {
-        return Err(Refused::not_found(key.kind, &key.name));
+) -> Result<Answer, StatusError> {
+    let &ApplyTarget { key, subresource, old } = target;
+    if old.is_none() && subresource != Subresource::None {
+        return Err(StatusError::not_found(key.kind, &key.name));
     }
     let config = configuration(key.kind, body)?;
     let now = state.now.clone();
@@ -181,14 +181,14 @@ fn apply(
     check_name(&value, key)?;
     let managed = Some(applied.managed);
     match old {
-        Some(old) => update(state, old, Change { value, part, options, managed }),
+        Some(old) => update(state, old, NewVersion { value, subresource, options, managed }),
         None => insert(api, state, (key.kind, &key.namespace), value, options, managed),
     }
 }
 
 /// Parses the configuration of an apply: YAML, or JSON as a subset of it.
-fn configuration(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
-    let wrong = |detail: &str| Refused::bad_request(format!("error decoding YAML: {detail}"));
+fn configuration(kind: Kind, body: &[u8]) -> Result<Value, StatusError> {
+    let wrong = |detail: &str| StatusError::bad_request(format!("error decoding YAML: {detail}"));
     let mut config: Value = match serde_json::from_slice(body) {
         Ok(config) => config,
         Err(_) => codec::read_yaml(body)
@@ -206,23 +206,23 @@ fn configuration(kind: Kind, body: &[u8]) -> Result<Value, Refused> {
     }
     let (version, name) = (text_at(&config, "/apiVersion"), text_at(&config, "/kind"));
     if version != kind.api_version() {
-        return Err(Refused::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "Incorrect version specified in apply patch. Specified patch version: {version}, \
              expected: {}",
             kind.api_version()
         )));
     }
     if metadata_mut(&mut config.clone()).contains_key("managedFields") {
-        return Err(Refused::bad_request("metadata.managedFields must be nil"));
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
     if name.is_empty() {
-        return Err(Refused::internal(format!(
+        return Err(StatusError::internal(format!(
             "failed to create typed patch object: no corresponding type for /{version}, Kind="
         )));
     }
     if name != kind.name() {
         let message = "failed to merge config: expected objects of the same type";
-        return Err(Refused::internal(message));
+        return Err(StatusError::internal(message));
     }
     Ok(config)
 }

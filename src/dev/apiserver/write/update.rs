@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::create::insert;
-use super::{check_media_type, check_name, check_size, refuse_invalid, set_managed, whole};
+use super::{check_media_type, check_name, check_size, object_answer, refuse_invalid, set_managed};
 use crate::dev::apiserver::admission::{self, Charges};
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
@@ -12,23 +12,28 @@ use crate::dev::apiserver::options::{self, WriteOptions};
 use crate::dev::apiserver::patch::managed::{self, Writer};
 use crate::dev::apiserver::strategy;
 use crate::dev::apiserver::validate;
-use crate::dev::schema::kind::{Key, Kind, Part};
-use crate::dev::schema::status::{Cause, Refused};
+use crate::dev::schema::kind::{Key, Kind, Subresource};
+use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::storage::State;
 use crate::dev::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
 use crate::serve::Request;
 
 /// A new version of an object or a subresource.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
+pub(super) struct NewVersion<'a> {
     pub(super) value: Value,
-    pub(super) part: Part,
+    pub(super) subresource: Subresource,
     pub(super) options: &'a WriteOptions,
     /// Its managedFields, if already known.
     pub(super) managed: Option<Value>,
 }
 
-pub(crate) fn put(api: &Api, request: &Request, key: &Key, part: Part) -> Result<Answer, Refused> {
+pub(crate) fn put(
+    api: &Api,
+    request: &Request,
+    key: &Key,
+    subresource: Subresource,
+) -> Result<Answer, StatusError> {
     let options = options::write(request, "UpdateOptions")?;
     check_media_type(request)?;
     let mut value = decode::object(key.kind, &request.body)?;
@@ -39,22 +44,22 @@ pub(crate) fn put(api: &Api, request: &Request, key: &Key, part: Part) -> Result
         if !uid.is_empty() && key.kind != Kind::Service {
             return Err(other_uid(key, &uid, ""));
         }
-        return match key.kind.is_created_by_update() && part == Part::Whole {
+        return match key.kind.is_created_by_update() && subresource == Subresource::None {
             true => {
                 // A version cannot match an object that does not exist.
                 metadata_mut(&mut value).remove("resourceVersion");
                 insert(api, &mut state, (key.kind, &key.namespace), value, &options, None)
             }
-            false => Err(Refused::not_found(key.kind, &key.name)),
+            false => Err(StatusError::not_found(key.kind, &key.name)),
         };
     };
     if !uid.is_empty() && uid != *old.uid && key.kind != Kind::Service {
         return Err(other_uid(key, &uid, &old.uid));
     }
-    update(&mut state, &old, Change { value, part, options: &options, managed: None })
+    update(&mut state, &old, NewVersion { value, subresource, options: &options, managed: None })
 }
 
-fn other_uid(key: &Key, uid: &str, found: &str) -> Refused {
+fn other_uid(key: &Key, uid: &str, found: &str) -> StatusError {
     let plural = key.kind.plural();
     let folder = if key.kind == Kind::Node { "minions" } else { plural };
     let place = match key.namespace.as_str() {
@@ -66,42 +71,45 @@ fn other_uid(key: &Key, uid: &str, found: &str) -> Refused {
          AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: \
          {found}"
     );
-    Refused::conflict(plural, key.kind.group(), &key.name, &detail)
+    StatusError::conflict(plural, key.kind.group(), &key.name, &detail)
 }
 
 /// Validates and stores a new version of an object.
 pub(super) fn update(
     state: &mut State,
     old: &Object,
-    change: Change<'_>,
-) -> Result<Answer, Refused> {
+    change: NewVersion<'_>,
+) -> Result<Answer, StatusError> {
     let key = &old.key;
-    let Change { mut value, part, options, managed } = change;
-    check_place(old, &value)?;
+    let NewVersion { mut value, subresource, options, managed } = change;
+    check_namespace_and_version(old, &value)?;
     let before = old.value();
     let managed = managed.unwrap_or_else(|| {
         let writer = Writer { manager: &options.manager, now: &state.now };
         managed_after(old, &before, &value, writer)
     });
     metadata_mut(&mut value).remove("managedFields");
-    keep_what_is_the_servers(&before, &mut value, part);
-    if part == Part::Whole {
+    restore_immutable_fields(&before, &mut value, subresource);
+    if subresource == Subresource::None {
         strategy::update(key.kind, &before, &mut value);
     }
-    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, part, &before, &value))?;
-    strategy::finish(state, key.kind, &mut value, options.dry_run)?;
+    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, subresource, &before, &value))?;
+    strategy::after_validation(state, key.kind, &mut value, options.dry_run)?;
     check_size(&value)?;
     let place = (key.namespace.as_str(), key.name.as_str());
-    let charges = match part {
-        Part::Whole if !old.deleting => {
+    let charges = match subresource {
+        Subresource::None if !old.deleting => {
             admission::check(state, key.kind, Some(&before), &value, place)?
         }
-        Part::Whole | Part::Binding | Part::Eviction | Part::Log | Part::Status | Part::Token => {
-            Charges::default()
-        }
+        Subresource::None
+        | Subresource::Binding
+        | Subresource::Eviction
+        | Subresource::Log
+        | Subresource::Status
+        | Subresource::Token => Charges::default(),
     };
     if value == before && managed == old.managed() {
-        return Ok(whole(200, old));
+        return Ok(object_answer(200, old));
     }
     set_managed(&mut value, managed);
     if options.dry_run {
@@ -109,20 +117,20 @@ pub(super) fn update(
     }
     let released = old.deleting && array_at(&value, "/metadata/finalizers").is_empty();
     let object = state.replace(key.kind, value.clone());
-    charges.settle(state);
+    charges.apply(state);
     // For an object that is removed with its last finalizer the real server shows the old version.
     match released && state.store.get(key).is_none() {
         true => Ok(Answer::json(200, &value)),
-        false => Ok(whole(200, &object)),
+        false => Ok(object_answer(200, &object)),
     }
 }
 
 /// The namespace and the resourceVersion must be those of the old object.
-fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
+fn check_namespace_and_version(old: &Object, value: &Value) -> Result<(), StatusError> {
     let key = &old.key;
     let namespace = text_at(value, "/metadata/namespace");
     if !namespace.is_empty() && namespace != key.namespace {
-        return Err(Refused::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the namespace of the object ({namespace}) does not match the namespace on the \
              request ({})",
             key.namespace
@@ -141,7 +149,7 @@ fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
             causes.extend(causes.clone());
             // "0" counts as a version here.
             match text_at(value, "/metadata/resourceVersion").is_empty() {
-                true => Err(Refused::invalid(key.kind, &key.name, &causes)),
+                true => Err(StatusError::invalid(key.kind, &key.name, &causes)),
                 false => Ok(()),
             }
         }
@@ -149,13 +157,13 @@ fn check_place(old: &Object, value: &Value) -> Result<(), Refused> {
             let detail = "must be specified for an update";
             let cause = Cause::invalid_raw("metadata.resourceVersion", &"0x0", detail);
             let (plural, group) = (key.kind.plural(), key.kind.group());
-            Err(Refused::invalid_kind(plural, group, &key.name, &[cause]))
+            Err(StatusError::invalid_kind(plural, group, &key.name, &[cause]))
         }
         "" | "0" => Ok(()),
         version => match version.parse::<u64>() {
             Ok(version) if version == old.version => Ok(()),
-            Ok(_) => Err(Refused::modified(key.kind, &key.name)),
-            Err(_) => Err(Refused::internal(format!(
+            Ok(_) => Err(StatusError::modified(key.kind, &key.name)),
+            Err(_) => Err(StatusError::internal(format!(
                 "strconv.ParseUint: parsing {version:?}: invalid syntax"
             ))),
         },
@@ -177,7 +185,7 @@ fn managed_after(old: &Object, before: &Value, value: &Value, writer: Writer<'_>
 }
 
 /// Restores what an update cannot change: the server's metadata, and the spec or the status.
-fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
+fn restore_immutable_fields(before: &Value, value: &mut Value, subresource: Subresource) {
     for field in ["kind", "apiVersion"] {
         value[field] = before[field].clone();
     }
@@ -203,7 +211,7 @@ fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
             }
         }
     }
-    let other = if part == Part::Status { "spec" } else { "status" };
+    let other = if subresource == Subresource::Status { "spec" } else { "status" };
     match before.get(other) {
         Some(kept) => value[other] = kept.clone(),
         None => {
@@ -212,7 +220,7 @@ fn keep_what_is_the_servers(before: &Value, value: &mut Value, part: Part) {
             }
         }
     }
-    if part == Part::Status {
+    if subresource == Subresource::Status {
         complete_status(value);
     }
 }

@@ -14,7 +14,7 @@ use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::write;
 use crate::dev::schema::kind::{Key, Kind};
-use crate::dev::schema::status::Refused;
+use crate::dev::schema::status::StatusError;
 use crate::dev::storage::deletion::{DeleteOptions, Propagation};
 use crate::dev::storage::events::{self, Note};
 use crate::dev::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
@@ -313,7 +313,7 @@ fn create_pod(
     job: &Object,
     value: &Value,
     index: Option<usize>,
-) -> Result<String, Refused> {
+) -> Result<String, StatusError> {
     let name = &job.key.name;
     let base = index.map_or_else(|| format!("{name}-"), |index| format!("{name}-{index}-"));
     let template = value.pointer("/spec/template").cloned().unwrap_or_default();
@@ -348,7 +348,7 @@ fn create_pod(
             let pod: Value = serde_json::from_slice(&body).unwrap_or_default();
             Ok(text_at(&pod, "/metadata/name").to_owned())
         }
-        Answer::Log(_) | Answer::Watch(_) => Err(Refused::internal("a create is no stream")),
+        Answer::Log(_) | Answer::Watch(_) => Err(StatusError::internal("a create is no stream")),
     }
 }
 

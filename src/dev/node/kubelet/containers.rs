@@ -569,7 +569,7 @@ fn last_message(termination: &PathBuf, log: Option<&PathBuf>) -> String {
     let mut said = fs::read(termination).unwrap_or_default();
     said.truncate(TERMINATION_BYTES_MAX);
     match (said.is_empty(), log) {
-        (true, Some(log)) => log_files::last_words(log),
+        (true, Some(log)) => log_files::tail_message(log),
         _ => String::from_utf8_lossy(&said).into_owned(),
     }
 }
