@@ -466,7 +466,7 @@ fn wrong_options_are_reported_at_the_start() {
         (
             (|options: &mut Options| options.faults.push(("no".to_owned(), "1".to_owned())))
                 as fn(&mut Options),
-            "unknown fault no; known are latency=MS",
+            "unknown fault no; known faults: latency=MS",
         ),
         (|options| options.listen = SocketAddr::from(([0, 0, 0, 0], 0)), "loopback"),
         (|options| options.folder = Some("/nonexistent/x".into()), "/nonexistent/x/posse-dev-"),

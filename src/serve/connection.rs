@@ -1,49 +1,51 @@
-//! Owns one connection from its first byte to its last: request, answer, request. Does not accept.
+//! One connection: reads requests, calls the handler and sends the responses.
 
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::serve::request::{Body, Head, Input, Request, Stop};
-use crate::serve::response::{Answer, Output, Responder};
+use crate::serve::request::{Body, Head, Input, Request, RequestError};
+use crate::serve::response::{Output, Responder, ResponseState};
 use crate::serve::socket::{Pace, Socket};
 use crate::serve::{Handler, Limits};
 
-/// How long a connection waits for its client: for the next request, or the rest of one.
+/// Whether a connection is waiting for its client, and since when.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<Step>);
+pub(super) struct ClientWait(Mutex<WaitState>);
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Step {
+enum WaitState {
     /// A request is being answered.
     #[default]
-    AtWork,
-    /// Its last answer is sent.
-    Over,
-    Since(Instant),
+    Busy,
+    /// The last response was sent.
+    Finished,
+    /// Waiting for a request, or for the rest of one.
+    WaitingSince(Instant),
 }
 
-impl Waiting {
-    fn set(&self, step: Step) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = step;
+impl ClientWait {
+    fn set(&self, state: WaitState) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// None where it does not wait; without end where there is nothing to wait for.
+    /// How long the connection has been waiting. `None` while it answers a request; the maximum
+    /// after its last response, because it can be closed at any time.
     pub(super) fn time(&self) -> Option<Duration> {
         match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Step::AtWork => None,
-            Step::Over => Some(Duration::MAX),
-            Step::Since(begun) => Some(begun.elapsed()),
+            WaitState::Busy => None,
+            WaitState::Finished => Some(Duration::MAX),
+            WaitState::WaitingSince(start) => Some(start.elapsed()),
         }
     }
 }
 
-/// Serves a connection until it ends.
+/// Serves a connection until it is closed.
 pub(super) fn serve(
     socket: &Arc<Socket>,
     limits: &Limits,
     handler: &dyn Handler,
-    waiting: &Waiting,
+    client_wait: &ClientWait,
 ) {
     if socket.set_write_timeout(limits.write_timeout).is_err() {
         return;
@@ -51,10 +53,10 @@ pub(super) fn serve(
     let mut input = Input::new(socket, limits);
     let mut output = Output::new(Arc::clone(socket), limits.write_timeout);
     loop {
-        output.answer = Answer::Owed;
-        waiting.set(Step::Since(Instant::now()));
+        output.state = ResponseState::NotStarted;
+        client_wait.set(WaitState::WaitingSince(Instant::now()));
         let request = next_request(&mut input, &mut output, handler);
-        waiting.set(Step::AtWork);
+        client_wait.set(WaitState::Busy);
         match request {
             Ok((request, body)) => {
                 let responder = Responder::new(&mut output);
@@ -62,54 +64,54 @@ pub(super) fn serve(
                     Some((mut body, receiver)) => receiver.receive(request, &mut body, responder),
                     None => handler.handle(request, responder),
                 };
-                if output.answer == Answer::Owed {
+                if output.state == ResponseState::NotStarted {
                     refuse(&mut output, limits, 500, "the request was not answered");
                 }
-                if handled.is_err() || output.answer != Answer::Sent || !output.keep_alive {
+                if handled.is_err() || output.state != ResponseState::Sent || !output.keep_alive {
                     break;
                 }
             }
-            Err(Stop::Closed) => break,
-            Err(Stop::Refused(status, why)) => {
+            Err(RequestError::Closed) => break,
+            Err(RequestError::Refused(status, why)) => {
                 refuse(&mut output, limits, status, why);
                 break;
             }
         }
     }
-    waiting.set(Step::Over);
-    linger(socket, output.answer);
+    client_wait.set(WaitState::Finished);
+    linger(socket, output.state);
 }
 
-/// The next request with its body, or the way to it; `output` learns how to answer it.
+/// The next request, with a `Body` if a receiver reads it. Sets in `output` how to respond to it.
 fn next_request<'i, 's>(
     input: &'i mut Input<'s>,
     output: &mut Output,
     handler: &dyn Handler,
-) -> Result<(Request, Option<Body<'i, 's>>), Stop> {
-    // Until the request is understood, the end of the connection is all that can be promised.
+) -> Result<(Request, Option<Body<'i, 's>>), RequestError> {
+    // An invalid request ends the connection, because the start of the next one is unknown.
     output.keep_alive = false;
     output.head_only = false;
-    output.old_client = false;
-    let Head { mut request, framing, expects_continue, old_client, keep_alive } =
+    output.is_http10 = false;
+    let Head { mut request, framing, expects_continue, is_http10, keep_alive } =
         input.read_head()?;
     output.head_only = request.method == "HEAD";
-    output.old_client = old_client;
+    output.is_http10 = is_http10;
     if let Some((status, why)) = handler.refuse(&request) {
-        return Err(Stop::Refused(status, why));
+        return Err(RequestError::Refused(status, why));
     }
     if handler.receiver(&request).is_some() {
         return Ok((request, Some(Body::new(input, framing, expects_continue)?)));
     }
     input.check_length(framing)?;
     if expects_continue && !input.has_bytes() {
-        input.ask().map_err(|_| Stop::Closed)?;
+        input.send_continue().map_err(|_| RequestError::Closed)?;
     }
     request.body = input.read_body(framing)?;
     output.keep_alive = keep_alive;
     Ok((request, None))
 }
 
-/// Tells the client what is wrong.
+/// Sends an error response and closes the connection.
 fn refuse(output: &mut Output, limits: &Limits, status: u16, why: &'static str) {
     output.keep_alive = false;
     let body = (limits.refusal)(status, why);
@@ -117,35 +119,36 @@ fn refuse(output: &mut Output, limits: &Limits, status: u16, why: &'static str) 
     if status == 401 {
         headers.push(("www-authenticate", "Bearer"));
     }
-    // The connection ends either way.
+    // An error changes nothing, because the connection ends anyway.
     let _ = output.send(status, &headers, body.as_bytes());
 }
 
-/// Ends a connection so that the client can read the last answer: closing with unread bytes would
-/// reset it, and the answer might be lost. An answer that was cut short is reset on purpose.
-fn linger(socket: &Socket, answer: Answer) {
-    if answer != Answer::Sent {
+/// Closes a connection so that the client can read the last response: closing a socket with unread
+/// bytes resets the connection, which can discard the response (RFC 9112, 9.6). After an incomplete
+/// response the reset is intended.
+fn linger(socket: &Socket, state: ResponseState) {
+    if state != ResponseState::Sent {
         socket.shutdown(Shutdown::Both);
         return;
     }
     socket.shutdown(Shutdown::Write);
     let pace = Pace::start(LINGER);
-    let mut scrap = [0; 4 << 10];
-    let mut n_scrapped = 0;
-    while n_scrapped < LINGER_BYTES_MAX {
-        let Some(left) = pace.left(0) else { return };
-        if socket.set_read_timeout(left).is_err() {
+    let mut discarded = [0; 4 << 10];
+    let mut n_discarded = 0;
+    while n_discarded < LINGER_BYTES_MAX {
+        let Some(remaining) = pace.remaining(0) else { return };
+        if socket.set_read_timeout(remaining).is_err() {
             return;
         }
-        match socket.read(&mut scrap) {
+        match socket.read(&mut discarded) {
             Ok(0) | Err(_) => return,
-            Ok(n) => n_scrapped += n,
+            Ok(n) => n_discarded += n,
         }
     }
 }
 
-/// How long a client gets to read the last answer and hang up.
+/// How long the client gets to read the last response and close the connection.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What is read from it meanwhile.
+/// How many bytes are read and discarded in this time.
 const LINGER_BYTES_MAX: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Owns the listening socket, the set of open connections and the end of both.
+//! The listening socket and the set of open connections: accepting, limiting and stopping them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 
-use crate::serve::connection::{self, Waiting};
+use crate::serve::connection::{self, ClientWait};
 use crate::serve::response::Output;
 use crate::serve::socket::Socket;
 use crate::serve::tls::TlsSocket;
@@ -21,17 +21,17 @@ use crate::serve::{Handler, Limits, STACK_BYTES};
 #[derive(Debug)]
 pub enum Listen {
     Tcp(TcpListener),
-    /// TLS; what those get who begin otherwise stands beside it.
+    /// TLS, and how clients that do not speak TLS are handled.
     Tls(TcpListener, Arc<ServerConfig>, Plain),
     Unix(UnixListener),
 }
 
-/// What a client gets who speaks no TLS where it is spoken.
+/// How a client that does not speak TLS is handled on a TLS port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plain {
-    /// The same answers, in plain bytes.
+    /// It is served over plain HTTP.
     Served,
-    /// One answer, that it has to be TLS.
+    /// It gets an error response that says that TLS is required.
     Refused,
 }
 
@@ -57,12 +57,12 @@ impl Listen {
 
 fn accept_tcp(listener: &TcpListener) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept()?;
-    // Answers are written whole: waiting for more would only delay them.
+    // Responses are written in whole blocks, so Nagle's algorithm would only delay them.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// A running server; dropped without `stop`, it is stopped all the same.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -70,10 +70,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `listen` on threads of its own until `stop`.
-    ///
-    /// # Errors
-    /// The system gave no thread.
+    /// Serves `listen` on its own threads until `stop`.
     pub fn start(
         listen: Listen,
         limits: Limits,
@@ -84,7 +81,7 @@ impl Server {
             listen,
             limits,
             connections: Mutex::default(),
-            gone: Condvar::new(),
+            closed: Condvar::new(),
         });
         let acceptor = Acceptor { shared: Arc::clone(&shared), handler, name: name.to_owned() };
         let builder = thread::Builder::new().name(format!("{name}-accept"));
@@ -92,8 +89,7 @@ impl Server {
         Ok(Self { shared, accepting: Some(accepting) })
     }
 
-    /// The TCP address that is listened on.
-    #[must_use]
+    /// The TCP address of the listener. `None` for a unix socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match &self.shared.listen {
             Listen::Tcp(listener) | Listen::Tls(listener, ..) => listener.local_addr().ok(),
@@ -101,8 +97,8 @@ impl Server {
         }
     }
 
-    /// Ends the listening and every connection, and waits for their threads, but not for ever: a
-    /// handler that never looks at its connection is left behind with a warning.
+    /// Stops listening, ends all connections and waits up to `STOP_WAIT_MAX` for their threads. If
+    /// a handler does not end in this time, its thread is left running, with a warning.
     pub fn stop(mut self) {
         self.end();
     }
@@ -115,7 +111,7 @@ impl Server {
             std::mem::take(&mut connections.refused);
             connections.open.values().map(|peer| Arc::clone(&peer.socket)).collect::<Vec<_>>()
         };
-        // On Linux this wakes a blocked accept, for TCP and for unix sockets.
+        // On Linux this ends a blocked accept, for TCP and for unix sockets.
         let _ = rustix::net::shutdown(self.shared.listen.fd(), rustix::net::Shutdown::Both);
         accepting.thread().unpark();
         for socket in open {
@@ -124,7 +120,7 @@ impl Server {
         if accepting.join().is_err() {
             log::error!("a server's accept thread panicked");
         }
-        self.shared.await_end();
+        self.shared.wait_for_connections();
     }
 }
 
@@ -139,30 +135,31 @@ struct Shared {
     listen: Listen,
     limits: Limits,
     connections: Mutex<Connections>,
-    gone: Condvar,
+    closed: Condvar,
 }
 
 /// One open connection.
 #[derive(Clone, Debug)]
 struct Peer {
     socket: Arc<Socket>,
-    waiting: Arc<Waiting>,
+    client_wait: Arc<ClientWait>,
 }
 
-/// The open connections by number, and those that were refused.
+/// The open connections by number, and the last refused ones.
 #[derive(Debug, Default)]
 struct Connections {
     open: BTreeMap<u64, Peer>,
     n_accepted: u64,
-    /// Answered with 429 and half closed; kept a little so that the client can read it.
+    /// Connections answered with 429 and half closed. Closing them at once could lose the response.
     refused: VecDeque<Arc<Socket>>,
     stopping: bool,
 }
 
 impl Connections {
-    /// Ends the connection that has kept us waiting longest, where that is long enough.
+    /// Closes the connection that has been waiting for its client longest, if that is at least
+    /// `patience`. True if it closed one.
     fn make_room(&mut self, patience: Duration) -> bool {
-        let waiting = |(number, peer): (&u64, &Peer)| Some((peer.waiting.time()?, *number));
+        let waiting = |(number, peer): (&u64, &Peer)| Some((peer.client_wait.time()?, *number));
         let longest = self.open.iter().filter_map(waiting).max();
         let Some((_, number)) = longest.filter(|(time, _)| *time >= patience) else {
             return false;
@@ -176,11 +173,11 @@ impl Connections {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Connections> {
-        // What is held is whole between any two statements, so a panic elsewhere spoils nothing.
+        // Every statement leaves the maps consistent, so a poisoned lock is safe to use.
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in; none where there is no room or the server ends.
+    /// Registers a connection. `None` if there are too many or the server is stopping.
     fn admit(&self, peer: &Peer) -> Option<u64> {
         let mut connections = self.lock();
         let is_full = connections.open.len() >= self.limits.connections_max;
@@ -195,10 +192,10 @@ impl Shared {
 
     fn forget(&self, number: u64) {
         self.lock().open.remove(&number);
-        self.gone.notify_all();
+        self.closed.notify_all();
     }
 
-    /// Tells a client that there is no room for it, without waiting for it.
+    /// Answers with 429, without waiting for the request.
     fn refuse(&self, socket: Arc<Socket>) {
         let mut output = Output::new(Arc::clone(&socket), REFUSE_TIMEOUT);
         let body = (self.limits.refusal)(429, "too many connections");
@@ -217,22 +214,26 @@ impl Shared {
         connections.refused.push_back(socket);
     }
 
-    fn await_end(&self) {
+    fn wait_for_connections(&self) {
         let deadline = Instant::now() + STOP_WAIT_MAX;
         let mut connections = self.lock();
         while !connections.open.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                log::warn!("{} requests did not end with their server", connections.open.len());
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                log::warn!(
+                    "{} connections are still open {} s after the stop of their server; leaving them",
+                    connections.open.len(),
+                    STOP_WAIT_MAX.as_secs()
+                );
                 return;
             }
-            let waited = self.gone.wait_timeout(connections, left);
+            let waited = self.closed.wait_timeout(connections, remaining);
             connections = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-/// The thread that accepts.
+/// The thread that accepts connections.
 struct Acceptor {
     shared: Arc<Shared>,
     handler: Arc<dyn Handler>,
@@ -247,19 +248,19 @@ impl Acceptor {
                 return;
             }
             match accepted {
-                Ok(socket) => self.take(Arc::new(socket)),
+                Ok(socket) => self.start_connection(Arc::new(socket)),
                 Err(error) => {
-                    // A client that went before it was accepted, or no descriptor is free: the
-                    // next one may do better, but not at once.
-                    log::debug!("{}: accept: {error}", self.name);
+                    // The client disconnected early, or no file descriptor is free. Pause, so that
+                    // the second case does not become a busy loop.
+                    log::debug!("{}: cannot accept a connection: {error}", self.name);
                     thread::park_timeout(ACCEPT_PAUSE);
                 }
             }
         }
     }
 
-    fn take(&self, socket: Arc<Socket>) {
-        let peer = Peer { socket: Arc::clone(&socket), waiting: Arc::default() };
+    fn start_connection(&self, socket: Arc<Socket>) {
+        let peer = Peer { socket: Arc::clone(&socket), client_wait: Arc::default() };
         let Some(number) = self.shared.admit(&peer) else {
             self.shared.refuse(socket);
             return;
@@ -269,17 +270,17 @@ impl Acceptor {
         let builder = thread::Builder::new().name(format!("{}-conn", self.name));
         let spawned = builder.stack_size(STACK_BYTES).spawn(move || {
             let limits = &connection.shared.limits;
-            connection::serve(&peer.socket, limits, handler.as_ref(), &peer.waiting);
+            connection::serve(&peer.socket, limits, handler.as_ref(), &peer.client_wait);
         });
-        // Where there is no thread to be had, the closure is gone and with it the registration.
+        // If the spawn failed, dropping the closure has removed the registration.
         if let Err(error) = spawned {
-            log::warn!("{}: no thread for a connection: {error}", self.name);
+            log::warn!("{}: refused a connection: cannot start a thread: {error}", self.name);
             self.shared.refuse(socket);
         }
     }
 }
 
-/// A registered connection; its end is noted whatever ended it.
+/// A registered connection. Dropping it removes the registration.
 struct Connection {
     shared: Arc<Shared>,
     number: u64,
@@ -291,14 +292,14 @@ impl Drop for Connection {
     }
 }
 
-/// How long one refused client may hold up the accepting.
+/// Time limit for writing a 429, which blocks the accept thread.
 const REFUSE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Refused connections that are kept until they have read their answer.
+/// The most refused connections that are kept open so that the client can read the 429.
 const REFUSED_MAX: usize = 16;
 
-/// Between two tries to accept after one failed.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What `stop` waits for handlers that are still at work.
+/// How long `stop` waits for handlers.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(5);

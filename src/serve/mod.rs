@@ -1,8 +1,9 @@
-//! One small HTTP/1.1 server on TCP or a unix socket, with limits, for control, dev and stage.
+//! A small HTTP/1.1 server with limits, on TCP, TLS or a unix socket. `control`, `dev` and `stage`
+//! use it.
 //!
-//! One thread per connection, at most `Limits::connections_max` of them. Knows HTTP and nothing of
-//! what is served: a `Handler` gets a whole request and answers through its `Responder`; what is too
-//! large for memory goes in by a `Receiver` and out by `Responder::send_from`.
+//! Each connection has its own thread; there are at most `Limits::connections_max`. A `Handler`
+//! gets a whole request and answers through a `Responder`. A body that is too large for memory is
+//! read by a `Receiver` and sent with `Responder::send_from`.
 
 mod connection;
 mod listener;
@@ -21,26 +22,27 @@ pub use response::{ChunkWriter, Responder};
 use std::io;
 use std::time::Duration;
 
-/// What one server gives its clients at most. None of them is ever exceeded on a client's word.
+/// The limits of one server. Clients cannot change them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Open connections. One more takes the place of the one that keeps us waiting longest, or is
-    /// answered with 429.
+    /// Open connections. If all are in use, a new one replaces the connection that has been waiting
+    /// for its client longest, or is answered with 429.
     pub connections_max: usize,
-    /// Request line and headers together; more is answered with 431.
+    /// Request line and headers together. A larger head is answered with 431.
     pub header_bytes_max: usize,
-    /// A request's body that is read whole; more is answered with 413.
+    /// A request body that is read into memory. A larger one is answered with 413.
     pub body_bytes_max: usize,
-    /// From the first byte of a request to the end of its headers, in total; then again for the
-    /// body, which gets a second more for each `PACE_BYTES` that arrived.
+    /// Total time from the first byte of a request to the end of its headers. The body gets the
+    /// same time again, and one second more for each `PACE_BYTES` received.
     pub read_timeout: Duration,
-    /// For each write of an answer or a chunk, with the same allowance.
+    /// Time for each write of a response or a chunk, and one second more for each `PACE_BYTES`
+    /// sent.
     pub write_timeout: Duration,
-    /// From the end of an answer to the first byte of the next request.
+    /// Time from the end of a response to the first byte of the next request.
     pub idle_timeout: Duration,
-    /// How long a connection may keep us waiting when others want its place.
+    /// How long a connection may wait for its client before a new connection can replace it.
     pub patience: Duration,
-    /// The JSON in which a client is told of one of these limits: the code, and why.
+    /// Makes the JSON body of an error response from the status code and the message.
     pub refusal: fn(u16, &'static str) -> String,
 }
 
@@ -54,43 +56,38 @@ impl Default for Limits {
             write_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             patience: Duration::from_secs(1),
-            // It is our own text and needs no escapes.
+            // All messages are string literals of this module that need no escapes.
             refusal: |_, why| format!("{{\"error\":\"{why}\"}}"),
         }
     }
 }
 
-/// What a server serves. Called on the connection's own thread, which has a small stack
-/// (`STACK_BYTES`): no deep recursion in here.
+/// Answers requests. Called on the connection's own thread, which has a small stack
+/// (`STACK_BYTES`), so an implementation must not recurse deeply.
 pub trait Handler: Send + Sync {
-    /// Answers one request through `responder`. An error closes the connection; where nothing has
-    /// been answered yet the client gets a 500.
+    /// Answers one request through `responder`. An error closes the connection; if no response was
+    /// started, the client gets a 500 first.
     ///
-    /// A handler that waits (for events, say) must look at `ChunkWriter::is_open` at least once a
-    /// second: `Server::stop` and a gone client show there.
-    ///
-    /// # Errors
-    /// Whatever writing to the client gave.
+    /// A handler that waits, for example for events, must check `ChunkWriter::is_open` at least
+    /// once a second. It is false after `Server::stop` and when the client has disconnected.
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()>;
 
-    /// Looks at a request whose body has not been read: with a code and a reason it never is.
+    /// Checks a request before its body is read. `Some` with a status code and a message refuses
+    /// it.
     fn refuse(&self, _request: &Request) -> Option<(u16, &'static str)> {
         None
     }
 
-    /// Who takes the body of this request bit by bit; none where it is to be read whole.
+    /// The receiver that reads the body of this request in pieces. `None` reads it into memory.
     fn receiver(&self, _request: &Request) -> Option<&dyn Receiver> {
         None
     }
 }
 
-/// What takes requests whose bodies are too large for memory.
+/// Answers requests whose bodies are too large for memory.
 pub trait Receiver: Send + Sync {
-    /// Answers one request, whose own body is empty; the connection ends with the answer. A client
-    /// that waits to be asked for `body` is asked by the first read of it.
-    ///
-    /// # Errors
-    /// As `Handler::handle`.
+    /// Answers one request, whose `Request::body` is empty. The connection is closed after the
+    /// response. If the client expects `100 Continue`, the first read of `body` sends it.
     fn receive(
         &self,
         request: Request,
@@ -99,8 +96,8 @@ pub trait Receiver: Send + Sync {
     ) -> io::Result<()>;
 }
 
-/// A slow but honest client gets one second more for each of these many bytes that went through.
+/// A transfer gets one second more for each of these bytes, so that slow clients can finish.
 const PACE_BYTES: u64 = 64 << 10;
 
-/// The stack of a connection's thread.
+/// Stack size of a connection's thread.
 const STACK_BYTES: usize = 256 << 10;

@@ -1,5 +1,5 @@
-//! Owns the way in: one request's head and body out of the bytes of a connection. Every answer
-//! that HTTP asks for here is a `Stop::Refused`. Does not write.
+//! Reads requests: one head and body at a time from the bytes of a connection. Violations of HTTP
+//! or of the limits become `RequestError::Refused` with the status code of the response.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::serve::Limits;
 use crate::serve::socket::{Pace, Socket, is_timeout};
 
-/// One whole request.
+/// One complete request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// As sent: methods are case-sensitive.
+    /// As sent; methods are case-sensitive.
     pub method: String,
-    /// As sent, without the query: segments can be told apart before they are decoded.
+    /// As sent, not decoded, without the query.
     pub path: String,
-    /// Decoded, in their order; a name without `=` has an empty value.
+    /// Decoded names and values in order; a name without `=` has an empty value.
     pub query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
     /// At most `Limits::body_bytes_max`.
@@ -22,33 +22,31 @@ pub struct Request {
 }
 
 impl Request {
-    /// The first header of that name, in any case.
-    #[must_use]
+    /// The first header with this name, ignoring case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
         headers.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// The first query parameter of that name.
-    #[must_use]
+    /// The first query parameter with this name.
     pub fn query(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Puts another body in the place of the one that came.
+    /// Replaces the body and its `content-type`.
     pub fn replace_body(&mut self, media_type: &str, body: Vec<u8>) {
         self.headers.retain(|(key, _)| !key.eq_ignore_ascii_case("content-type"));
         self.headers.push(("content-type".to_owned(), media_type.to_owned()));
         self.body = body;
     }
 
-    /// All headers of that name, in any case and in their order.
+    /// All headers with this name, ignoring case, in order.
     pub fn headers(&self, name: &'static str) -> impl Iterator<Item = &str> {
-        let ours = move |(key, _): &&(String, String)| key.eq_ignore_ascii_case(name);
-        self.headers.iter().filter(ours).map(|(_, value)| value.as_str())
+        let has_name = move |(key, _): &&(String, String)| key.eq_ignore_ascii_case(name);
+        self.headers.iter().filter(has_name).map(|(_, value)| value.as_str())
     }
 
-    /// True where a comma-separated header holds that word.
+    /// True if a comma-separated header contains this word.
     fn header_has(&self, name: &'static str, word: &str) -> bool {
         self.headers(name).flat_map(|v| v.split(',')).any(|v| v.trim().eq_ignore_ascii_case(word))
     }
@@ -61,33 +59,33 @@ pub(super) struct Head {
     pub(super) framing: Framing,
     /// The client waits for `100 Continue` before it sends the body.
     pub(super) expects_continue: bool,
-    /// It speaks HTTP/1.0.
-    pub(super) old_client: bool,
+    /// The client speaks HTTP/1.0.
+    pub(super) is_http10: bool,
     pub(super) keep_alive: bool,
 }
 
-/// Where the body ends.
+/// How the end of the body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     Chunked,
     Length(u64),
 }
 
-/// Why no (further) request came.
+/// Why the next request could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// The client has gone, or said nothing for the idle time.
+pub(super) enum RequestError {
+    /// The client has disconnected, or was silent for the idle timeout.
     Closed,
-    /// It is to be told this, and the connection ends.
+    /// Respond with this status and message, then close the connection.
     Refused(u16, &'static str),
 }
 
-const TOO_SLOW: Stop = Stop::Refused(408, "the request took too long");
-const TOO_LARGE: Stop = Stop::Refused(413, "the body is too large");
-const HEAD_TOO_LARGE: Stop = Stop::Refused(431, "the headers are too large");
-const BAD_CHUNK: Stop = Stop::Refused(400, "malformed chunk");
+const TOO_SLOW: RequestError = RequestError::Refused(408, "the request took too long");
+const TOO_LARGE: RequestError = RequestError::Refused(413, "the body is too large");
+const HEAD_TOO_LARGE: RequestError = RequestError::Refused(431, "the headers are too large");
+const BAD_CHUNK: RequestError = RequestError::Refused(400, "malformed chunk");
 
-/// The bytes of one connection that came and are not used yet.
+/// The receiving side of a connection, with the bytes that were read but not used yet.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
     socket: &'a Socket,
@@ -102,11 +100,11 @@ impl<'a> Input<'a> {
     }
 
     /// Waits for the next request and reads its head.
-    pub(super) fn read_head(&mut self) -> Result<Head, Stop> {
+    pub(super) fn read_head(&mut self) -> Result<Head, RequestError> {
         self.buffer.shrink_to(READ_BYTES);
         if self.buffer.is_empty() {
             match self.fill(self.limits.idle_timeout) {
-                Ok(0) | Err(Stop::Refused(..)) => return Err(Stop::Closed),
+                Ok(0) | Err(RequestError::Refused(..)) => return Err(RequestError::Closed),
                 Ok(_) => {}
                 Err(stop) => return Err(stop),
             }
@@ -114,9 +112,10 @@ impl<'a> Input<'a> {
         let pace = Pace::start(self.limits.read_timeout);
         let mut n_parsed = 0;
         loop {
-            // Parsed again only when another line may be whole: no square cost for slow bytes.
-            let worth_it = n_parsed == 0 || self.buffer[n_parsed..].contains(&b'\n');
-            let parsed = if worth_it { parse_head(&self.buffer)? } else { None };
+            // Parse again only after another line has arrived. Otherwise slow bytes cost quadratic
+            // time.
+            let has_new_line = n_parsed == 0 || self.buffer[n_parsed..].contains(&b'\n');
+            let parsed = if has_new_line { parse_head(&self.buffer)? } else { None };
             if let Some((head, n_bytes)) = parsed {
                 if n_bytes > self.limits.header_bytes_max {
                     return Err(HEAD_TOO_LARGE);
@@ -128,33 +127,33 @@ impl<'a> Input<'a> {
             if n_parsed >= self.limits.header_bytes_max {
                 return Err(HEAD_TOO_LARGE);
             }
-            // The allowance for what came is the body's alone: a head is small.
-            if self.fill(pace.left(0).ok_or(TOO_SLOW)?)? == 0 {
-                return Err(Stop::Closed);
+            // A head is small, so its time does not grow with the bytes received.
+            if self.fill(pace.remaining(0).ok_or(TOO_SLOW)?)? == 0 {
+                return Err(RequestError::Closed);
             }
         }
     }
 
-    /// Tells a client that waits for it to send the body.
-    pub(super) fn ask(&self) -> io::Result<()> {
+    /// Sends `100 Continue`.
+    pub(super) fn send_continue(&self) -> io::Result<()> {
         self.socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n", self.limits.write_timeout)
     }
 
-    /// True where the client has sent (some of) the body without being asked to.
+    /// True if the client has already sent a part of the body.
     pub(super) fn has_bytes(&self) -> bool {
         !self.buffer.is_empty()
     }
 
-    /// Refuses a body that is announced as too large, before a byte of it is asked for.
-    pub(super) fn check_length(&self, framing: Framing) -> Result<(), Stop> {
+    /// Refuses a body whose announced length is too large.
+    pub(super) fn check_length(&self, framing: Framing) -> Result<(), RequestError> {
         match framing {
             Framing::Length(n) if n > self.limits.body_bytes_max as u64 => Err(TOO_LARGE),
             Framing::Length(_) | Framing::Chunked => Ok(()),
         }
     }
 
-    /// Reads the body. Memory grows with what came, never with what is announced.
-    pub(super) fn read_body(&mut self, framing: Framing) -> Result<Vec<u8>, Stop> {
+    /// Reads the body. Memory grows with the bytes received, not with the announced length.
+    pub(super) fn read_body(&mut self, framing: Framing) -> Result<Vec<u8>, RequestError> {
         self.check_length(framing)?;
         let pace = Pace::start(self.limits.read_timeout);
         let mut body = Vec::new();
@@ -165,7 +164,7 @@ impl<'a> Input<'a> {
         Ok(body)
     }
 
-    fn read_chunks(&mut self, body: &mut Vec<u8>, pace: &Pace) -> Result<(), Stop> {
+    fn read_chunks(&mut self, body: &mut Vec<u8>, pace: &Pace) -> Result<(), RequestError> {
         loop {
             let line = self.read_line(CHUNK_LINE_BYTES_MAX, body.len() as u64, pace)?;
             let n_bytes = chunk_size(&line).ok_or(BAD_CHUNK)?;
@@ -182,8 +181,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Trailers are read and forgotten: no header of ours may come late.
-    fn read_trailers(&mut self, n_body: u64, pace: &Pace) -> Result<(), Stop> {
+    /// Reads and ignores trailers.
+    fn read_trailers(&mut self, n_body: u64, pace: &Pace) -> Result<(), RequestError> {
         let mut room = self.limits.header_bytes_max;
         loop {
             let line = self.read_line(room, n_body, pace)?;
@@ -195,7 +194,7 @@ impl<'a> Input<'a> {
     }
 
     /// Moves `n_bytes` from the connection to `body`.
-    fn take(&mut self, n_bytes: u64, body: &mut Vec<u8>, pace: &Pace) -> Result<(), Stop> {
+    fn take(&mut self, n_bytes: u64, body: &mut Vec<u8>, pace: &Pace) -> Result<(), RequestError> {
         let mut missing = usize::try_from(n_bytes).map_err(|_| TOO_LARGE)?;
         loop {
             let n = missing.min(self.buffer.len());
@@ -205,14 +204,19 @@ impl<'a> Input<'a> {
             if missing == 0 {
                 return Ok(());
             }
-            if self.fill(pace.left(body.len() as u64).ok_or(TOO_SLOW)?)? == 0 {
-                return Err(Stop::Closed);
+            if self.fill(pace.remaining(body.len() as u64).ok_or(TOO_SLOW)?)? == 0 {
+                return Err(RequestError::Closed);
             }
         }
     }
 
-    /// One line that ends with CR LF, without these; 400 where it is longer than `bytes_max`.
-    fn read_line(&mut self, bytes_max: usize, n_body: u64, pace: &Pace) -> Result<Vec<u8>, Stop> {
+    /// Reads one line without its CR LF. A line longer than `bytes_max` is an error.
+    fn read_line(
+        &mut self,
+        bytes_max: usize,
+        n_body: u64,
+        pace: &Pace,
+    ) -> Result<Vec<u8>, RequestError> {
         loop {
             if let Some(end) = self.buffer.iter().take(bytes_max + 2).position(|&c| c == b'\n') {
                 let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
@@ -222,20 +226,20 @@ impl<'a> Input<'a> {
             if self.buffer.len() >= bytes_max + 2 {
                 return Err(BAD_CHUNK);
             }
-            if self.fill(pace.left(n_body).ok_or(TOO_SLOW)?)? == 0 {
-                return Err(Stop::Closed);
+            if self.fill(pace.remaining(n_body).ok_or(TOO_SLOW)?)? == 0 {
+                return Err(RequestError::Closed);
             }
         }
     }
 
-    /// One read; 0 is the end of the connection.
-    fn fill(&mut self, timeout: Duration) -> Result<usize, Stop> {
-        self.set_timeout(timeout).map_err(|_| Stop::Closed)?;
+    /// Reads once into the buffer; 0 is the end of the connection.
+    fn fill(&mut self, timeout: Duration) -> Result<usize, RequestError> {
+        self.set_timeout(timeout).map_err(|_| RequestError::Closed)?;
         let n_before = self.buffer.len();
         self.buffer.resize(n_before + READ_BYTES, 0);
-        let answer = self.socket.read(&mut self.buffer[n_before..]);
-        self.buffer.truncate(n_before + *answer.as_ref().unwrap_or(&0));
-        answer.map_err(|error| if is_timeout(&error) { TOO_SLOW } else { Stop::Closed })
+        let result = self.socket.read(&mut self.buffer[n_before..]);
+        self.buffer.truncate(n_before + *result.as_ref().unwrap_or(&0));
+        result.map_err(|error| if is_timeout(&error) { TOO_SLOW } else { RequestError::Closed })
     }
 
     fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
@@ -247,35 +251,34 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A body that is read as it comes, for a `Receiver`. `Ok(0)` is the end of all of it: a client that
-/// goes earlier is an error, and so is one that is too slow.
+/// A body that a `Receiver` reads in pieces. `Ok(0)` is the end of the complete body. A client that
+/// disconnects earlier or is too slow is an error.
 #[derive(Debug)]
 pub struct Body<'i, 's> {
     input: &'i mut Input<'s>,
     length: u64,
     n_read: u64,
     pace: Pace,
-    /// The client has not been asked yet, and waits for it.
-    waits: bool,
+    /// The client waits for `100 Continue`.
+    needs_continue: bool,
 }
 
 impl<'i, 's> Body<'i, 's> {
-    /// Refuses chunks: who takes a large body has to know its length before it comes.
+    /// Refuses chunks: a `Receiver` has to know the length in advance.
     pub(super) fn new(
         input: &'i mut Input<'s>,
         framing: Framing,
         expects_continue: bool,
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, RequestError> {
         let Framing::Length(length) = framing else {
-            return Err(Stop::Refused(411, "the body's length is missing"));
+            return Err(RequestError::Refused(411, "the content-length is missing"));
         };
         let pace = Pace::start(input.limits.read_timeout);
-        let waits = expects_continue && !input.has_bytes();
-        Ok(Self { input, length, n_read: 0, pace, waits })
+        let needs_continue = expects_continue && !input.has_bytes();
+        Ok(Self { input, length, n_read: 0, pace, needs_continue })
     }
 
-    /// Of all of it, in bytes, as it was announced.
-    #[must_use]
+    /// The announced length in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -283,19 +286,19 @@ impl<'i, 's> Body<'i, 's> {
 
 impl Read for Body<'_, '_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let left = self.length - self.n_read;
-        let room = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        let remaining = self.length - self.n_read;
+        let room = usize::try_from(remaining).map_or(bytes.len(), |n| n.min(bytes.len()));
         if room == 0 {
             return Ok(0);
         }
-        if std::mem::take(&mut self.waits) {
-            self.input.ask()?;
+        if std::mem::take(&mut self.needs_continue) {
+            self.input.send_continue()?;
         }
         let n_read = match self.input.buffer.len().min(room) {
             0 => {
-                let given = self.pace.left(self.n_read).ok_or(io::ErrorKind::TimedOut)?;
-                // A client that says nothing is not given what its earlier bytes have earned.
-                self.input.set_timeout(given.min(self.input.limits.read_timeout))?;
+                let allowed = self.pace.remaining(self.n_read).ok_or(io::ErrorKind::TimedOut)?;
+                // Time earned by earlier bytes does not extend the wait for a silent client.
+                self.input.set_timeout(allowed.min(self.input.limits.read_timeout))?;
                 self.input.socket.read(&mut bytes[..room])?
             }
             n => {
@@ -312,8 +315,9 @@ impl Read for Body<'_, '_> {
     }
 }
 
-/// The head that `bytes` begin with and its length; none where it is not whole yet.
-fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Stop> {
+/// Parses the head at the start of `bytes`. Returns it with its length, or `None` if it is
+/// incomplete.
+fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, RequestError> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
     let n_bytes = match parsed.parse(bytes) {
@@ -321,7 +325,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Stop> {
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(httparse::Error::TooManyHeaders) => return Err(HEAD_TOO_LARGE),
         Err(httparse::Error::Version) => {
-            return Err(Stop::Refused(505, "only HTTP/1.1 is spoken here"));
+            return Err(RequestError::Refused(505, "only HTTP/1.1 is supported"));
         }
         Err(
             httparse::Error::HeaderName
@@ -329,10 +333,10 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Stop> {
             | httparse::Error::NewLine
             | httparse::Error::Status
             | httparse::Error::Token,
-        ) => return Err(Stop::Refused(400, "malformed request")),
+        ) => return Err(RequestError::Refused(400, "malformed request")),
     };
     let (path, query) = split_target(parsed.path.unwrap_or_default())
-        .ok_or(Stop::Refused(400, "malformed request target"))?;
+        .ok_or(RequestError::Refused(400, "malformed request target"))?;
     let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
     let request = Request {
         method: parsed.method.unwrap_or_default().to_owned(),
@@ -344,46 +348,46 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Stop> {
     Ok(Some((check_head(request, parsed.version == Some(0))?, n_bytes)))
 }
 
-/// What the headers say about the body and the connection, where they say it without a doubt.
-fn check_head(request: Request, old_client: bool) -> Result<Head, Stop> {
+/// Reads from the headers how the body is framed and whether the connection stays open.
+fn check_head(request: Request, is_http10: bool) -> Result<Head, RequestError> {
     let n_hosts = request.headers("host").count();
-    if n_hosts > 1 || (n_hosts == 0 && !old_client) {
-        return Err(Stop::Refused(400, "there must be one host header"));
+    if n_hosts > 1 || (n_hosts == 0 && !is_http10) {
+        return Err(RequestError::Refused(400, "exactly one host header is required"));
     }
-    let framing = framing(&request, old_client)?;
+    let framing = framing(&request, is_http10)?;
     let expect = request.header("expect");
     if expect.is_some_and(|value| !value.eq_ignore_ascii_case("100-continue")) {
-        return Err(Stop::Refused(417, "unknown expectation"));
+        return Err(RequestError::Refused(417, "unknown expectation"));
     }
-    let expects_continue = expect.is_some() && !old_client;
-    let keep_alive = if old_client {
+    let expects_continue = expect.is_some() && !is_http10;
+    let keep_alive = if is_http10 {
         request.header_has("connection", "keep-alive")
     } else {
         !request.header_has("connection", "close")
     };
-    Ok(Head { framing, expects_continue, old_client, keep_alive, request })
+    Ok(Head { framing, expects_continue, is_http10, keep_alive, request })
 }
 
-/// Two parties that see different ends of one request can be played against each other: whatever
-/// is said twice, or not plainly, is refused.
-fn framing(request: &Request, old_client: bool) -> Result<Framing, Stop> {
-    const UNCLEAR: Stop = Stop::Refused(400, "unclear length of the body");
+/// How the body is framed. Repeated or ambiguous lengths are refused: if a proxy and this server
+/// saw different ends of one request, an attacker could smuggle requests (RFC 9112, 11.2).
+fn framing(request: &Request, is_http10: bool) -> Result<Framing, RequestError> {
+    const AMBIGUOUS: RequestError = RequestError::Refused(400, "ambiguous length of the body");
     let mut encodings = request.headers("transfer-encoding");
     let mut lengths = request.headers("content-length");
     match (encodings.next(), lengths.next()) {
         (None, None) => Ok(Framing::Length(0)),
         (None, Some(length)) => {
-            let plain = !length.is_empty() && length.bytes().all(|c| c.is_ascii_digit());
-            if !plain || lengths.next().is_some() {
-                return Err(UNCLEAR);
+            let is_number = !length.is_empty() && length.bytes().all(|c| c.is_ascii_digit());
+            if !is_number || lengths.next().is_some() {
+                return Err(AMBIGUOUS);
             }
-            // More digits than a u64 holds are a number all the same.
+            // A number too large for u64 is still valid; the limit refuses it.
             Ok(Framing::Length(length.parse().unwrap_or(u64::MAX)))
         }
-        (Some(_), Some(_)) => Err(UNCLEAR),
-        (Some(_), None) if old_client || encodings.next().is_some() => Err(UNCLEAR),
+        (Some(_), Some(_)) => Err(AMBIGUOUS),
+        (Some(_), None) if is_http10 || encodings.next().is_some() => Err(AMBIGUOUS),
         (Some(encoding), None) if encoding.eq_ignore_ascii_case("chunked") => Ok(Framing::Chunked),
-        (Some(_), None) => Err(Stop::Refused(501, "unknown transfer encoding")),
+        (Some(_), None) => Err(RequestError::Refused(501, "unknown transfer encoding")),
     }
 }
 
@@ -412,19 +416,19 @@ fn decode(text: &str) -> String {
     percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
 }
 
-/// The size in a chunk's first line; what follows a semicolon is nobody's business.
+/// The size in a chunk's first line. Chunk extensions after a semicolon are ignored.
 fn chunk_size(line: &[u8]) -> Option<u64> {
     let digits = line.split(|&c| c == b';').next()?.trim_ascii_end();
-    let hex = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
-    let text = str::from_utf8(digits).ok().filter(|_| hex)?;
+    let is_hex = !digits.is_empty() && digits.iter().all(u8::is_ascii_hexdigit);
+    let text = str::from_utf8(digits).ok().filter(|_| is_hex)?;
     u64::from_str_radix(text, 16).ok()
 }
 
-/// One read asks for so many bytes.
+/// Bytes requested by one read.
 const READ_BYTES: usize = 8 << 10;
 
-/// Headers of one request; more is answered with 431.
+/// The most headers of one request. More are answered with 431.
 const HEADERS_MAX: usize = 64;
 
-/// A chunk's size and extensions.
+/// The longest chunk line: size and extensions.
 const CHUNK_LINE_BYTES_MAX: usize = 256;

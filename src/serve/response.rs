@@ -1,4 +1,4 @@
-//! Owns the way out: status line, headers, bodies and chunks. Does not read requests.
+//! Writes responses: status line, headers, bodies and chunks.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -6,30 +6,28 @@ use std::time::Duration;
 
 use crate::serve::socket::Socket;
 
-/// The way out of one connection, and how far the present answer got.
+/// The sending side of a connection, and the state of the current response.
 #[derive(Debug)]
 pub(super) struct Output {
     socket: Arc<Socket>,
     write_timeout: Duration,
     buffer: Vec<u8>,
-    /// The request was a HEAD: headers as for a GET, and no body.
+    /// The request is a HEAD: send the headers of a GET and no body.
     pub(super) head_only: bool,
-    /// The client speaks HTTP/1.0: it knows no chunks, the end of the stream is the end.
-    pub(super) old_client: bool,
-    /// The connection stays open after this answer.
+    /// The client speaks HTTP/1.0, which has no chunks: the end of the connection ends the body.
+    pub(super) is_http10: bool,
+    /// The connection stays open after this response.
     pub(super) keep_alive: bool,
-    /// What has become of the present answer.
-    pub(super) answer: Answer,
+    pub(super) state: ResponseState,
 }
 
-/// How far an answer got.
+/// How much of the current response was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// Nothing was sent.
-    Owed,
-    /// It was begun, and not (yet) ended: the connection can carry nothing else.
-    Begun,
-    /// It was sent whole.
+pub(super) enum ResponseState {
+    NotStarted,
+    /// Started and not finished: nothing else can be sent on this connection.
+    Started,
+    /// Sent completely.
     Sent,
 }
 
@@ -40,13 +38,13 @@ impl Output {
             write_timeout,
             buffer: Vec::new(),
             head_only: false,
-            old_client: false,
+            is_http10: false,
             keep_alive: false,
-            answer: Answer::Owed,
+            state: ResponseState::NotStarted,
         }
     }
 
-    /// Sends a whole answer.
+    /// Sends a complete response.
     pub(super) fn send(
         &mut self,
         status: u16,
@@ -60,7 +58,7 @@ impl Output {
         }
         self.buffer.extend_from_slice(b"\r\n");
         let body = if has_body && !self.head_only { body } else { &[] };
-        // One write where it is small: one packet, and one wake-up of the client.
+        // A small response needs one write, so one packet.
         if body.len() <= BUFFER_BYTES_KEPT {
             self.buffer.extend_from_slice(body);
             self.flush_buffer()?;
@@ -68,17 +66,17 @@ impl Output {
             self.flush_buffer()?;
             self.socket.write_all(body, self.write_timeout)?;
         }
-        self.answer = Answer::Sent;
+        self.state = ResponseState::Sent;
         Ok(())
     }
 
     fn begin(&mut self, status: u16, headers: &[(&str, &str)]) {
-        self.answer = Answer::Begun;
+        self.state = ResponseState::Started;
         self.buffer.clear();
         push(&mut self.buffer, &["HTTP/1.1 ", &status.to_string(), " ", reason(status), "\r\n"]);
         for (name, value) in headers {
             push(&mut self.buffer, &[name, ": "]);
-            // A line end in a value would be a header, or an answer, of the client's making.
+            // A line break in a value would allow response splitting.
             let clean = |byte: u8| if byte.is_ascii_control() { b' ' } else { byte };
             self.buffer.extend(value.bytes().map(clean));
             self.buffer.extend_from_slice(b"\r\n");
@@ -89,14 +87,15 @@ impl Output {
     }
 
     fn flush_buffer(&mut self) -> io::Result<()> {
-        let answer = self.socket.write_all(&self.buffer, self.write_timeout);
+        let result = self.socket.write_all(&self.buffer, self.write_timeout);
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
-        answer
+        result
     }
 }
 
-/// The one way to answer one request.
+/// Sends the response to one request. All methods fail if the client has disconnected or does not
+/// read in time.
 #[derive(Debug)]
 pub struct Responder<'a> {
     output: &'a mut Output,
@@ -107,19 +106,13 @@ impl<'a> Responder<'a> {
         Self { output }
     }
 
-    /// Answers with `body`; its length and the connection's fate are added to `headers`.
-    ///
-    /// # Errors
-    /// The client has gone or takes nothing.
+    /// Sends a response with `body`. `content-length` and `connection` are added to `headers`.
     pub fn send(self, status: u16, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
         self.output.send(status, headers, body)
     }
 
-    /// Answers with the `length` bytes that `body` gives, which are never held all at once. Where
-    /// it gives fewer the connection is cut, so that the client knows.
-    ///
-    /// # Errors
-    /// The client has gone or takes nothing, or `body` cannot be read.
+    /// Sends `length` bytes from `body` in blocks. If `body` ends early, the connection is cut, so
+    /// that the client notices.
     pub fn send_from(
         self,
         status: u16,
@@ -131,72 +124,65 @@ impl<'a> Responder<'a> {
         output.begin(status, headers);
         push(&mut output.buffer, &["content-length: ", &length.to_string(), "\r\n\r\n"]);
         output.flush_buffer()?;
-        let mut left = if output.head_only { 0 } else { length };
+        let mut remaining = if output.head_only { 0 } else { length };
         let mut block = vec![0; BLOCK_BYTES];
-        while left > 0 {
-            let room = usize::try_from(left).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
+        while remaining > 0 {
+            let room = usize::try_from(remaining).map_or(BLOCK_BYTES, |n| n.min(BLOCK_BYTES));
             let n_read = body.read(&mut block[..room])?;
             if n_read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             output.socket.write_all(&block[..n_read], output.write_timeout)?;
-            left -= n_read as u64;
+            remaining -= n_read as u64;
         }
-        output.answer = Answer::Sent;
+        output.state = ResponseState::Sent;
         Ok(())
     }
 
-    /// Ends the connection without an answer.
+    /// Closes the connection without a response.
     pub fn cut(self) {
         self.output.keep_alive = false;
-        self.output.answer = Answer::Begun;
+        self.output.state = ResponseState::Started;
     }
 
-    /// Sends the headers at once and goes on with chunks.
-    ///
-    /// # Errors
-    /// The client has gone or takes nothing.
+    /// Sends the headers at once; the body follows in chunks.
     pub fn stream(self, status: u16, headers: &[(&str, &str)]) -> io::Result<ChunkWriter<'a>> {
         let output = self.output;
-        if output.old_client {
+        if output.is_http10 {
             output.keep_alive = false;
         }
         output.begin(status, headers);
         let end: &[u8] =
-            if output.old_client { b"\r\n" } else { b"transfer-encoding: chunked\r\n\r\n" };
+            if output.is_http10 { b"\r\n" } else { b"transfer-encoding: chunked\r\n\r\n" };
         output.buffer.extend_from_slice(end);
         output.flush_buffer()?;
         Ok(ChunkWriter { output, buffer: vec![0; CHUNK_HEAD_BYTES] })
     }
 }
 
-/// A body that is written bit by bit: buffered, one chunk and one system call for each `flush`,
-/// and for each `CHUNK_BYTES_MAX` in between. Dropped without `finish` the connection is cut, so
-/// that the client knows that it did not get everything.
+/// Writes a body in chunks. Bytes are buffered; each `flush`, or each `CHUNK_BYTES_MAX`, sends one
+/// chunk with one system call. Without `finish` the connection is cut, so that the client knows
+/// that the body is incomplete.
 #[derive(Debug)]
 pub struct ChunkWriter<'a> {
     output: &'a mut Output,
-    /// Room for the chunk's head, then its bytes.
+    /// Space for the chunk's head, then the chunk's bytes.
     buffer: Vec<u8>,
 }
 
 impl ChunkWriter<'_> {
-    /// False where the client has gone, or the server is being stopped. Never waits.
-    #[must_use]
+    /// False if the client has disconnected or the server is stopping. Does not block.
     pub fn is_open(&self) -> bool {
         self.output.socket.is_open()
     }
 
-    /// Ends the body properly.
-    ///
-    /// # Errors
-    /// The client has gone or takes nothing.
+    /// Ends the body.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
-        if !self.output.old_client && !self.output.head_only {
+        if !self.output.is_http10 && !self.output.head_only {
             self.output.socket.write_all(b"0\r\n\r\n", self.output.write_timeout)?;
         }
-        self.output.answer = Answer::Sent;
+        self.output.state = ResponseState::Sent;
         Ok(())
     }
 }
@@ -204,12 +190,12 @@ impl ChunkWriter<'_> {
 impl Write for ChunkWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = CHUNK_HEAD_BYTES + CHUNK_BYTES_MAX - self.buffer.len();
-        let taken = bytes.len().min(room);
-        self.buffer.extend_from_slice(&bytes[..taken]);
+        let n = bytes.len().min(room);
+        self.buffer.extend_from_slice(&bytes[..n]);
         if self.buffer.len() == CHUNK_HEAD_BYTES + CHUNK_BYTES_MAX {
             self.flush()?;
         }
-        Ok(taken)
+        Ok(n)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -222,16 +208,16 @@ impl Write for ChunkWriter<'_> {
             return Ok(());
         }
         let mut start = CHUNK_HEAD_BYTES;
-        if !self.output.old_client {
-            // The head ends where the bytes begin, so that one write takes both.
+        if !self.output.is_http10 {
+            // The head goes directly before the bytes, so that one write sends both.
             let head = format!("{n_bytes:x}\r\n");
             start -= head.len();
             self.buffer[start..CHUNK_HEAD_BYTES].copy_from_slice(head.as_bytes());
             self.buffer.extend_from_slice(b"\r\n");
         }
-        let answer = self.output.socket.write_all(&self.buffer[start..], self.output.write_timeout);
+        let result = self.output.socket.write_all(&self.buffer[start..], self.output.write_timeout);
         self.buffer.truncate(CHUNK_HEAD_BYTES);
-        answer
+        result
     }
 }
 
@@ -273,19 +259,19 @@ fn reason(status: u16) -> &'static str {
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
         507 => "Insufficient Storage",
-        // The phrase may be empty; only people read it.
+        // The reason phrase may be empty (RFC 9112, 4).
         _ => "",
     }
 }
 
-/// Larger bodies are written without being copied; the buffer is never kept larger.
+/// Larger bodies are written without a copy into the buffer, which shrinks to this size.
 const BUFFER_BYTES_KEPT: usize = 16 << 10;
 
-/// What is read of a large body at once; each such block is given the time of one write.
+/// Block size of `send_from`. Each block gets the time of one write.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// A chunk is sent at the latest when it is this large.
+/// The largest chunk.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
 
-/// Room for the size of a chunk in hexadecimal and its line end.
+/// Space for a chunk's size in hexadecimal and CR LF.
 const CHUNK_HEAD_BYTES: usize = 10;

@@ -1,4 +1,4 @@
-//! Owns the kinds of stream and the time they are given; knows nothing of HTTP.
+//! The stream of a connection (TCP, TLS or unix) with time limits for reads and writes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -21,33 +21,33 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// One read; 0 is the end. Interrupted reads are tried again.
+    /// Reads once; 0 is the end of the stream. Interrupted reads are repeated.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let answer = match self {
+            let result = match self {
                 Self::Tcp(stream) => (&*stream).read(buffer),
                 Self::Tls(stream) => stream.read(buffer),
                 Self::Unix(stream) => (&*stream).read(buffer),
             };
-            match answer {
+            match result {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                answer => return answer,
+                result => return result,
             }
         }
     }
 
-    /// Writes all of it within `timeout` and the allowance for what went through. The socket's own
-    /// write time-out, set at the start, bounds each single write.
+    /// Writes all bytes within `timeout`, which grows with the bytes written (see `Pace`). The
+    /// socket's own write timeout limits each single write.
     pub(super) fn write_all(&self, mut bytes: &[u8], timeout: Duration) -> io::Result<()> {
         let pace = Pace::start(timeout);
         let mut written = 0;
         while !bytes.is_empty() {
-            let answer = match self {
+            let result = match self {
                 Self::Tcp(stream) => (&*stream).write(bytes),
                 Self::Tls(stream) => stream.write(bytes),
                 Self::Unix(stream) => (&*stream).write(bytes),
             };
-            match answer {
+            match result {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     written += n as u64;
@@ -56,7 +56,7 @@ impl Socket {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            if !bytes.is_empty() && pace.left(written).is_none() {
+            if !bytes.is_empty() && pace.remaining(written).is_none() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
@@ -71,28 +71,28 @@ impl Socket {
         Ok(set_socket_timeout(self.fd(), Timeout::Send, Some(timeout.max(TIMEOUT_MIN)))?)
     }
 
-    /// Ends it for all who hold it; a blocked read or write returns.
+    /// Shuts the connection down for all its users; a blocked read or write returns.
     pub(super) fn shutdown(&self, how: Shutdown) {
         if let Self::Tls(stream) = self
             && how == Shutdown::Write
         {
-            stream.say_goodbye();
+            stream.send_close_notify();
         }
         let how = match how {
             Shutdown::Both => rustix::net::Shutdown::Both,
             Shutdown::Read => rustix::net::Shutdown::Read,
             Shutdown::Write => rustix::net::Shutdown::Write,
         };
-        // It may be over already, which is what was wanted.
+        // An error means that the connection has ended already.
         let _ = rustix::net::shutdown(self.fd(), how);
     }
 
-    /// False where the other side has gone or the socket was shut down. Never waits.
+    /// False if the peer has closed the connection or the socket was shut down. Does not block.
     pub(super) fn is_open(&self) -> bool {
         if let Self::Tls(stream) = self
-            && let Some(farewell) = stream.has_farewell()
+            && let Some(closed) = stream.peer_has_closed()
         {
-            return !farewell;
+            return !closed;
         }
         let mut byte = [0; 1];
         match recv(self.fd(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -111,7 +111,7 @@ impl Socket {
     }
 }
 
-/// The time that a transfer is given: a fixed part, and more as bytes go through.
+/// The time limit of a transfer: a fixed part, and more with each byte transferred.
 #[derive(Debug)]
 pub(super) struct Pace {
     started: Instant,
@@ -123,17 +123,17 @@ impl Pace {
         Self { started: Instant::now(), timeout }
     }
 
-    /// What is left of it after `n_bytes`; none where it is over.
-    pub(super) fn left(&self, n_bytes: u64) -> Option<Duration> {
-        let given = self.timeout.saturating_add(Duration::from_secs(n_bytes / PACE_BYTES));
-        given.checked_sub(self.started.elapsed()).filter(|left| !left.is_zero())
+    /// The remaining time after `n_bytes`. `None` if the time is over.
+    pub(super) fn remaining(&self, n_bytes: u64) -> Option<Duration> {
+        let allowed = self.timeout.saturating_add(Duration::from_secs(n_bytes / PACE_BYTES));
+        allowed.checked_sub(self.started.elapsed()).filter(|remaining| !remaining.is_zero())
     }
 }
 
-/// True where a read or write gave up because its time was over.
+/// True if a read or write has timed out.
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Zero would mean "for ever" to the system.
+/// The socket option treats zero as no timeout.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! The server as a client on a raw socket sees it.
+//! Tests of the server with clients on raw sockets.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use crate::serve::connection;
 use crate::serve::socket::Socket;
 use crate::serve::{Body, Handler, Limits, Listen, Receiver, Request, Responder, Server};
 
-/// Says what it was asked; streams, hangs and fails on request.
+/// Answers with the request it got. Some paths stream, hang or fail.
 struct Echo;
 
 impl Handler for Echo {
@@ -67,7 +67,7 @@ impl Handler for Echo {
     }
 }
 
-/// Counts what comes; has no use for what comes to `/not`.
+/// Answers with the number of bytes received. `/take/not` does not read the body.
 impl Receiver for Echo {
     fn receive(
         &self,
@@ -98,7 +98,7 @@ const LIMITS: Limits = Limits {
     refusal: |_, why| format!("{{\"error\":\"{why}\"}}"),
 };
 
-/// A test fails rather than hangs.
+/// Time limit of a test.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn start(limits: Limits) -> Server {
@@ -119,7 +119,7 @@ fn read_all(stream: &mut TcpStream) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// Sends all of it, says that this was all, and reads until the server closes.
+/// Sends `bytes`, shuts down the sending side, and reads until the server closes.
 fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut stream = connect(server);
     stream.write_all(bytes).unwrap();
@@ -127,7 +127,8 @@ fn exchange(server: &Server, bytes: &[u8]) -> String {
     read_all(&mut stream)
 }
 
-/// Status codes and bodies of the answers in `text`, as far as they carry a length.
+/// Status codes and bodies of the responses in `text`. A response without a length has an empty
+/// body.
 fn answers(mut text: &str) -> Vec<(u16, &str)> {
     let mut answers = Vec::new();
     while let Some((head, rest)) = text.split_once("\r\n\r\n") {
@@ -142,7 +143,7 @@ fn answers(mut text: &str) -> Vec<(u16, &str)> {
 }
 
 #[test]
-fn requests_and_their_answers() {
+fn valid_requests_are_answered() {
     let big =
         format!("PUT /b HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n{}", "b".repeat(999));
     let table: &[(&str, &[(u16, &str)])] = &[
@@ -153,7 +154,7 @@ fn requests_and_their_answers() {
             "GET /p%2F?a=1%262&&b+c=%zz&d=%ff HTTP/1.1\r\nhost: x\r\n\r\n",
             &[(200, "GET /p%2F [(\"a\", \"1&2\"), (\"b c\", \"%zz\"), (\"d\", \"\u{fffd}\")] ")],
         ),
-        // Keep-alive, several at once, each answered in its turn.
+        // Keep-alive and pipelining: requests are answered in order.
         (
             "PUT /1 HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabcGET /2 HTTP/1.1\r\nhost: x\r\n\r\n",
             &[(200, "PUT /1 [] abc"), (200, "GET /2 [] ")],
@@ -186,14 +187,14 @@ fn check(table: &[(&str, &[(u16, &str)])]) {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn invalid_requests_are_refused() {
     let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n", "a".repeat(1100));
     let many_headers = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(80));
     let table: &[(&str, &[(u16, &str)])] = &[
-        ("GET / HTTP/1.1\r\n\r\n", &[(400, r#"{"error":"there must be one host header"}"#)]),
+        ("GET / HTTP/1.1\r\n\r\n", &[(400, r#"{"error":"exactly one host header is required"}"#)]),
         (
             "GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
-            &[(400, r#"{"error":"there must be one host header"}"#)],
+            &[(400, r#"{"error":"exactly one host header is required"}"#)],
         ),
         ("GET x HTTP/1.1\r\nhost: x\r\n\r\n", &[(400, r#"{"error":"malformed request target"}"#)]),
         ("\x16\x03\x01\x02\0\x01", &[(400, r#"{"error":"malformed request"}"#)]),
@@ -204,7 +205,7 @@ fn what_cannot_be_read_is_refused() {
         ),
         (
             "GET / HTTP/2.0\r\nhost: x\r\n\r\n",
-            &[(505, r#"{"error":"only HTTP/1.1 is spoken here"}"#)],
+            &[(505, r#"{"error":"only HTTP/1.1 is supported"}"#)],
         ),
         (&long_header, &[(431, r#"{"error":"the headers are too large"}"#)]),
         (&many_headers, &[(431, r#"{"error":"the headers are too large"}"#)]),
@@ -224,7 +225,7 @@ fn what_cannot_be_read_is_refused() {
             "PUT / HTTP/1.1\r\nhost: x\r\nexpect: tea\r\n\r\n",
             &[(417, r#"{"error":"unknown expectation"}"#)],
         ),
-        // A body that is cut is no request.
+        // Incomplete requests get no response.
         ("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nab", &[]),
         ("PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab", &[]),
         ("GET / HTT", &[]),
@@ -234,7 +235,7 @@ fn what_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn lengths_that_could_be_read_in_two_ways_are_refused() {
+fn ambiguous_body_lengths_are_refused() {
     let server = start(LIMITS);
     let table = [
         ("content-length: 3\r\ntransfer-encoding: chunked\r\n", 400),
@@ -268,7 +269,7 @@ fn lengths_that_could_be_read_in_two_ways_are_refused() {
 }
 
 #[test]
-fn streams_in_chunks_to_the_new_and_plainly_to_the_old() {
+fn streams_use_chunks_for_http11_and_none_for_http10() {
     let server = start(LIMITS);
     let text = exchange(&server, b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n");
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -294,7 +295,7 @@ fn streams_in_chunks_to_the_new_and_plainly_to_the_old() {
 }
 
 #[test]
-fn a_stream_that_was_not_finished_is_cut() {
+fn an_unfinished_stream_cuts_the_connection() {
     let server = start(LIMITS);
     let text =
         exchange(&server, b"GET /cut HTTP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n");
@@ -309,7 +310,7 @@ fn a_header_value_cannot_end_its_line() {
 }
 
 #[test]
-fn asks_for_a_body_that_is_small_enough() {
+fn continue_is_sent_only_if_the_body_is_small_enough() {
     let server = start(LIMITS);
     let mut stream = connect(&server);
     stream
@@ -331,7 +332,7 @@ fn asks_for_a_body_that_is_small_enough() {
 }
 
 #[test]
-fn a_body_that_is_refused_is_never_asked_for() {
+fn a_refused_request_gets_no_continue() {
     let server = start(LIMITS);
     let mut stream = connect(&server);
     let head = "PUT /secret HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n";
@@ -342,7 +343,7 @@ fn a_body_that_is_refused_is_never_asked_for() {
 }
 
 #[test]
-fn an_answer_before_the_end_of_a_large_body_is_not_lost() {
+fn a_response_sent_before_the_end_of_the_body_is_not_lost() {
     let server = start(LIMITS);
     let mut stream = connect(&server);
     stream.write_all(b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 500000\r\n\r\n").unwrap();
@@ -352,7 +353,7 @@ fn an_answer_before_the_end_of_a_large_body_is_not_lost() {
 }
 
 #[test]
-fn bodies_larger_than_memory_is_given_for_go_in_and_out() {
+fn bodies_larger_than_the_limit_are_received_and_sent_in_pieces() {
     let server = start(LIMITS);
     let put = |path: &str, framing: &str, body: &str| {
         let head = format!("PUT {path} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n{body}");
@@ -367,7 +368,7 @@ fn bodies_larger_than_memory_is_given_for_go_in_and_out() {
             "/take",
             "transfer-encoding: chunked",
             "0\r\n\r\n",
-            (411, r#"{"error":"the body's length is missing"}"#),
+            (411, r#"{"error":"the content-length is missing"}"#),
         ),
         ("/take/not", "content-length: 500000", &large, (403, "not you")),
     ] {
@@ -382,18 +383,18 @@ fn bodies_larger_than_memory_is_given_for_go_in_and_out() {
 }
 
 #[test]
-fn a_body_that_ends_too_early_is_cut() {
+fn a_response_body_that_ends_early_cuts_the_connection() {
     let server = start(LIMITS);
     let mut stream = connect(&server);
     stream.write_all(b"GET /short HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // A reset, or an end that comes too early: by neither is it taken for the whole.
+    // Either a reset or an early end: both show the client that the body is incomplete.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.len() < 200_000, "{}", answer.len());
 }
 
 #[test]
-fn a_large_body_is_asked_for_by_the_first_read_of_it() {
+fn the_first_read_of_a_large_body_sends_continue() {
     let server = start(LIMITS);
     let head = "HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n";
     let mut stream = connect(&server);
@@ -406,7 +407,7 @@ fn a_large_body_is_asked_for_by_the_first_read_of_it() {
     let mut stream = connect(&server);
     write!(stream, "PUT /take/not {head}").unwrap();
     assert_eq!(answers(&read_all(&mut stream)), [(403, "not you")]);
-    // Whoever falls silent is not waited for longer because of what came before.
+    // Earlier bytes do not extend the wait for a client that has become silent.
     let mut stream = connect(&server);
     write!(stream, "PUT /take HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n").unwrap();
     stream.write_all(&vec![b'x'; 800_000]).unwrap();
@@ -414,7 +415,7 @@ fn a_large_body_is_asked_for_by_the_first_read_of_it() {
 }
 
 #[test]
-fn slow_bytes_do_not_extend_the_time() {
+fn slow_bytes_do_not_extend_the_time_limit() {
     let server = start(LIMITS);
     for (begin, slow) in [
         ("GET / HTTP/1.1\r\n", "a: b\r\n"),
@@ -440,13 +441,13 @@ fn slow_bytes_do_not_extend_the_time() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_without_a_word() {
+fn an_idle_connection_is_closed_without_a_response() {
     let server = start(LIMITS);
     let mut stream = connect(&server);
     assert_eq!(read_all(&mut stream), "");
 }
 
-/// As many connections as there may be; an answer proves that each has been taken in.
+/// Opens as many connections as allowed. Each has got a response, so each is registered.
 fn fill(server: &Server) -> Vec<TcpStream> {
     let one = |_| {
         let mut stream = connect(server);
@@ -457,7 +458,7 @@ fn fill(server: &Server) -> Vec<TcpStream> {
     (0..LIMITS.connections_max).map(one).collect()
 }
 
-/// A connection that was taken in, at last.
+/// Tries until a connection is accepted and answered.
 fn await_room(server: &Server) -> TcpStream {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -467,27 +468,30 @@ fn await_room(server: &Server) -> TcpStream {
         if stream.read_exact(&mut answer).is_ok() && answer.starts_with(b"HTTP/1.1 200") {
             return stream;
         }
-        assert!(Instant::now() < deadline, "there is never room");
+        assert!(Instant::now() < deadline, "no connection was accepted");
     }
 }
 
 #[test]
-fn those_that_keep_us_waiting_give_their_place_to_others() {
+fn a_new_connection_replaces_one_that_waits_for_its_client() {
     let server = start(Limits { idle_timeout: PATIENCE, patience: Duration::ZERO, ..LIMITS });
     let mut held = fill(&server);
-    // Half a request is waited for, too.
+    // A connection with half a request also counts as waiting.
     held[0].write_all(b"GET /a HT").unwrap();
     for _ in 0..LIMITS.connections_max {
-        // The first one in the queue may not have come to its waiting yet.
+        // Retries, because a connection may not have started to wait yet.
         held.push(await_room(&server));
     }
     for stream in &mut held[..LIMITS.connections_max] {
-        assert!(!matches!(stream.read(&mut [0]), Ok(1)), "it is ended without a word");
+        assert!(
+            !matches!(stream.read(&mut [0]), Ok(1)),
+            "the connection must end without a response"
+        );
     }
 }
 
 #[test]
-fn one_connection_too_many_gets_429_and_room_comes_back() {
+fn a_connection_above_the_limit_gets_429_until_others_close() {
     let server = start(Limits { idle_timeout: PATIENCE, ..LIMITS });
     let held = fill(&server);
     for _ in 0..40 {
@@ -497,7 +501,7 @@ fn one_connection_too_many_gets_429_and_room_comes_back() {
         assert!(text.contains("connection: close\r\n"), "{text:?}");
     }
     drop(held);
-    // The threads of the closed connections end when they end.
+    // Retries, because the threads of the closed connections need a moment to end.
     await_room(&server);
 }
 
@@ -516,17 +520,17 @@ fn stop_ends_idle_streaming_and_reading_connections_at_once() {
     let begun = Instant::now();
     server.stop();
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    assert!(TcpStream::connect(address).is_err(), "it still listens");
+    assert!(TcpStream::connect(address).is_err(), "the server still listens");
 }
 
 #[test]
-fn a_client_that_goes_away_ends_its_stream() {
+fn a_stream_ends_when_its_client_disconnects() {
     let server = start(Limits { connections_max: 1, ..LIMITS });
     for _ in 0..3 {
         let deadline = Instant::now() + PATIENCE;
-        // With room for one, each round works only when the one before has ended.
+        // With a limit of one connection, each round needs the end of the stream before.
         while !streams_once(&server) {
-            assert!(Instant::now() < deadline, "the stream before never ended");
+            assert!(Instant::now() < deadline, "the earlier stream did not end");
         }
     }
 }
@@ -539,7 +543,7 @@ fn streams_once(server: &Server) -> bool {
 }
 
 #[test]
-fn serves_unix_sockets_too() {
+fn unix_sockets_are_served() {
     let folder = std::env::temp_dir().join(format!("posse-serve-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("s");
@@ -555,10 +559,10 @@ fn serves_unix_sockets_too() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Valid requests that are then cut, doubled, spliced and flipped. Served on this very thread: a
-/// panic there would be a panic here.
+/// Feeds mutated valid requests to a connection. It runs on the test's thread, so a panic fails the
+/// test.
 #[test]
-fn no_bytes_make_it_panic_or_hang() {
+fn mutated_requests_cause_no_panic_and_no_hang() {
     let seeds: [&[u8]; 4] = [
         b"PUT /x?a=%41 HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\nhello",
         b"POST /x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5;e\r\nhello\r\n0\r\nt: v\r\n\r\n",
@@ -577,7 +581,7 @@ fn no_bytes_make_it_panic_or_hang() {
             &Arc::new(Socket::Unix(server)),
             &LIMITS,
             &Echo,
-            &connection::Waiting::default(),
+            &connection::ClientWait::default(),
         );
         assert!(begun.elapsed() < PATIENCE, "seed {seed}");
         let mut answer = Vec::new();
@@ -585,9 +589,12 @@ fn no_bytes_make_it_panic_or_hang() {
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "), "seed {seed}");
         statuses.insert(answer.get(9..12).map(<[u8]>::to_vec));
     }
-    // Else the mutations would be too wild, or too tame, to prove anything.
+    // Checks that the mutations produce both valid and invalid requests.
     for status in ["200", "204", "400"] {
-        assert!(statuses.contains(&Some(status.as_bytes().to_vec())), "{status} never came");
+        assert!(
+            statuses.contains(&Some(status.as_bytes().to_vec())),
+            "no response had status {status}"
+        );
     }
 }
 

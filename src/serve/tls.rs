@@ -1,5 +1,5 @@
-//! Owns TLS beneath a connection: one session, pumped over its socket. Knows nothing of HTTP, nor
-//! where the certificate comes from.
+//! TLS on a connection: one rustls session over its socket. The first byte tells whether the client
+//! speaks TLS.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -12,14 +12,15 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::serve::listener::Plain;
 
-/// What a TLS client's first byte is: a record of the handshake. No HTTP begins so.
+/// The first byte of a TLS connection: the record type `handshake` (RFC 8446, 5.1). No HTTP method
+/// begins with it.
 const HANDSHAKE: u8 = 0x16;
 
-/// What somebody is told who speaks no TLS where nothing else is spoken.
+/// The response to a plain HTTP client on a port that requires TLS.
 const TLS_ONLY: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nthis port speaks TLS: use https://\n";
+    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nthis port requires TLS: use https://\n";
 
-/// A connection whose client begins TLS, or, where it may, speaks plain bytes.
+/// A connection that speaks TLS or, if `plain` allows it, plain HTTP.
 pub(super) struct TlsSocket {
     stream: TcpStream,
     session: Mutex<Session>,
@@ -27,7 +28,7 @@ pub(super) struct TlsSocket {
 }
 
 enum Session {
-    /// Nothing was read yet.
+    /// The first byte was not read yet.
     Unknown(Arc<ServerConfig>),
     Plain,
     Tls(Box<ServerConnection>),
@@ -52,12 +53,12 @@ impl TlsSocket {
             *session = match (n, first) {
                 (0, _) => return Ok(0),
                 (_, [HANDSHAKE]) => {
-                    let fresh = ServerConnection::new(Arc::clone(settings));
-                    Session::Tls(Box::new(fresh.map_err(io::Error::other)?))
+                    let session = ServerConnection::new(Arc::clone(settings));
+                    Session::Tls(Box::new(session.map_err(io::Error::other)?))
                 }
                 _ if self.plain == Plain::Served => Session::Plain,
                 _ => {
-                    // Unread bytes would have the answer thrown away with the connection.
+                    // Read first: closing a socket with unread bytes could discard the response.
                     let _ = (&self.stream).read(buffer)?;
                     (&self.stream).write_all(TLS_ONLY)?;
                     return Err(io::ErrorKind::InvalidData.into());
@@ -81,20 +82,20 @@ impl TlsSocket {
         }
     }
 
-    /// Tells the client that no more comes; not where somebody is reading just now.
-    pub(super) fn say_goodbye(&self) {
+    /// Sends the TLS alert `close_notify`. Skipped if another thread holds the session in a read.
+    pub(super) fn send_close_notify(&self) {
         if let Ok(mut session) = self.session.try_lock()
             && let Session::Tls(tls) = &mut *session
         {
             tls.send_close_notify();
-            // A client that has gone needs no farewell.
+            // An error means that the client has disconnected.
             let _ = self.flush(tls);
         }
     }
 
-    /// Takes in what has come, so that a farewell is seen. None where the session cannot tell.
-    /// Never waits.
-    pub(super) fn has_farewell(&self) -> Option<bool> {
+    /// Reads what has arrived and checks for `close_notify`. `None` if the session is not TLS. Does
+    /// not wait for the socket.
+    pub(super) fn peer_has_closed(&self) -> Option<bool> {
         let Session::Tls(tls) = &mut *self.lock() else { return None };
         let mut bytes = [0; 4 << 10];
         match recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT) {
@@ -116,7 +117,7 @@ impl TlsSocket {
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {
-        // A session is whole between any two statements; a panic elsewhere spoils nothing.
+        // Every statement leaves the session consistent, so a poisoned lock is safe to use.
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +125,8 @@ impl TlsSocket {
         loop {
             match tls.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The end without a farewell: HTTP itself says whether a message was whole.
+                // The peer closed without `close_notify`. HTTP framing shows whether a message is
+                // complete.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
@@ -133,7 +135,7 @@ impl TlsSocket {
                 return Ok(0);
             }
             if let Err(error) = tls.process_new_packets() {
-                // The alert that says why.
+                // Send the alert that names the error.
                 let _ = self.flush(tls);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
@@ -143,7 +145,7 @@ impl TlsSocket {
     fn flush(&self, tls: &mut ServerConnection) -> io::Result<()> {
         while tls.wants_write() {
             match tls.write_tls(&mut &self.stream) {
-                // What was taken in must not be taken in again.
+                // Repeat only the write: the caller's bytes are already in the session.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(_) => {}

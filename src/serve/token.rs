@@ -1,12 +1,11 @@
-//! Owns a bearer's secret: reads it from a file, compares it with a header, never shows it. Knows
-//! nothing of what it opens.
+//! A bearer token: read from a file, compared with a header, never printed.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The secret. Its Debug says only that there is one.
+/// A secret token. `Debug` does not show it.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -17,58 +16,60 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads it from a file; white space around it does not count.
+    /// Reads the token from a file and strips white space around it.
     ///
     /// # Errors
-    /// The file cannot be read, or does not hold one word.
+    /// The file cannot be read, is empty, or holds more than one word.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let problem = |what: String| TokenError { path: path.to_owned(), what };
-        let file = File::open(path).map_err(|error| problem(error.to_string()))?;
+        let token_error = |what: String| TokenError { path: path.to_owned(), what };
+        let file = File::open(path).map_err(|error| token_error(error.to_string()))?;
         let mut text = String::new();
         file.take(TOKEN_BYTES_MAX + 1)
             .read_to_string(&mut text)
-            .map_err(|error| problem(error.to_string()))?;
+            .map_err(|error| token_error(error.to_string()))?;
         let token = text.trim();
         if token.is_empty() {
-            return Err(problem("is empty".to_owned()));
+            return Err(token_error("is empty".to_owned()));
         }
         if text.len() as u64 > TOKEN_BYTES_MAX || !token.bytes().all(|c| c.is_ascii_graphic()) {
-            return Err(problem(format!("must hold one word of at most {TOKEN_BYTES_MAX} bytes")));
+            return Err(token_error(format!(
+                "must hold one word of at most {TOKEN_BYTES_MAX} bytes"
+            )));
         }
         Ok(Self(token.to_owned()))
     }
 
-    /// The secret itself, for the wire.
+    /// The secret itself, to be sent.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// The value of the header that shows it.
+    /// The value of an `Authorization` header with this token.
     pub(crate) fn header(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// True where an `Authorization` header shows it. Takes as long for a near miss as for a far one.
+    /// True if an `Authorization` header carries this token. The time does not depend on how many
+    /// characters match.
     #[must_use]
     pub fn admits(&self, header: Option<&str>) -> bool {
-        let Some(shown) = bearer(header) else { return false };
-        let (shown, ours) = (shown.as_bytes(), self.0.as_bytes());
-        let mut difference = shown.len() ^ ours.len();
-        for (i, &byte) in shown.iter().enumerate() {
+        let Some(given) = bearer(header) else { return false };
+        let (given, ours) = (given.as_bytes(), self.0.as_bytes());
+        let mut difference = given.len() ^ ours.len();
+        for (i, &byte) in given.iter().enumerate() {
             difference |= usize::from(byte ^ ours[i % ours.len()]);
         }
         std::hint::black_box(difference) == 0
     }
 }
 
-/// What an `Authorization` header shows after `Bearer`.
-#[must_use]
+/// The token of an `Authorization` header. `None` for another scheme.
 pub fn bearer(header: Option<&str>) -> Option<&str> {
-    let (scheme, shown) = header?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| shown.trim())
+    let (scheme, token) = header?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Why a file gives no token.
+/// A token file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenError {
     path: PathBuf,
@@ -83,7 +84,7 @@ impl fmt::Display for TokenError {
 
 impl std::error::Error for TokenError {}
 
-/// Longer than any token in use.
+/// The longest token that is accepted.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
 #[cfg(test)]
@@ -91,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn admits_the_token_and_nothing_else() {
+    fn only_the_exact_token_is_admitted() {
         let token = Token("s3cret".to_owned());
-        for yes in ["Bearer s3cret", "bearer s3cret", "Bearer  s3cret "] {
-            assert!(token.admits(Some(yes)), "{yes:?}");
+        for header in ["Bearer s3cret", "bearer s3cret", "Bearer  s3cret "] {
+            assert!(token.admits(Some(header)), "{header:?}");
         }
-        for no in [
+        for header in [
             "",
             "Bearer",
             "Bearer ",
@@ -107,7 +108,7 @@ mod tests {
             "Bearer s3creT",
             "Bearer s3crets3cret",
         ] {
-            assert!(!token.admits(Some(no)), "{no:?}");
+            assert!(!token.admits(Some(header)), "{header:?}");
         }
         assert!(!token.admits(None));
         assert_eq!(format!("{token:?}"), "Token(..)");

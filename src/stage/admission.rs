@@ -1,5 +1,5 @@
-//! Owns who may leave a bundle: those who know the shared token, or those whom the API server knows
-//! and lets create pods in the bundle's namespace.
+//! Decides who may upload a bundle: clients with the shared token, or clients whom the API server
+//! allows to create pods in the bundle's namespace.
 
 use std::path::PathBuf;
 
@@ -9,55 +9,59 @@ use crate::kube::http::Http;
 use crate::serve::token::{Token, bearer};
 use crate::wire::review::Access;
 
-/// How clients are recognised.
+/// How clients are authenticated and authorized.
 #[derive(Clone, Debug)]
 pub enum Admission {
-    /// The API server is asked whose token it is, and whether they may create pods there: who may
-    /// do that may have any file in a pod anyway.
+    /// By the API server: a TokenReview, and a SubjectAccessReview for creating pods in the
+    /// namespace. A user who may create pods can put any file into a pod anyway.
     Review(Http),
-    /// By the one token in this file, which is read each time: it may be exchanged.
+    /// By the token in this file, which is read for each request, so that it can be replaced.
     Shared(PathBuf),
 }
 
-/// Why somebody is not let in.
+/// Why a client is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
-    /// Known, and not allowed to.
+    /// The user is known but not permitted.
     Forbidden(String),
-    /// It cannot be said now.
-    NotNow(String),
-    /// Not known.
-    Unknown,
+    /// The check failed; a retry may help.
+    Unavailable(String),
+    /// No valid token.
+    Unauthenticated,
 }
 
 impl Admission {
-    /// Says whether whoever shows this `Authorization` may leave something in `namespace`.
+    /// Checks whether the client with this `Authorization` header may upload to `namespace`.
     pub(super) fn admit(&self, header: Option<&str>, namespace: &str) -> Result<(), Denied> {
         match self {
             Self::Shared(path) => match Token::read(path) {
                 Ok(token) if token.admits(header) => Ok(()),
-                Ok(_) => Err(Denied::Unknown),
+                Ok(_) => Err(Denied::Unauthenticated),
                 Err(error) => {
-                    log::error!("{error}");
-                    Err(Denied::NotNow("the token cannot be read here".to_owned()))
+                    log::error!("refused an upload: {error}");
+                    Err(Denied::Unavailable("the server cannot read its token file".to_owned()))
                 }
             },
-            Self::Review(http) => review(http, bearer(header).ok_or(Denied::Unknown)?, namespace),
+            Self::Review(http) => {
+                review(http, bearer(header).ok_or(Denied::Unauthenticated)?, namespace)
+            }
         }
     }
 }
 
 fn review(http: &Http, token: &str, namespace: &str) -> Result<(), Denied> {
-    let not_now = |refusal: Refusal| {
-        let lacks = refusal.class == RefusalClass::Forbidden;
-        let remedy = if lacks { "; bind this account to system:auth-delegator" } else { "" };
-        log::error!("a token cannot be reviewed: {refusal}{remedy}");
-        Denied::NotNow("the API server cannot be asked now".to_owned())
+    let unavailable = |refusal: Refusal| {
+        let is_forbidden = refusal.class == RefusalClass::Forbidden;
+        let remedy = if is_forbidden { "; bind this account to system:auth-delegator" } else { "" };
+        log::error!(
+            "refused an upload: the API server did not review the token: {refusal}{remedy}"
+        );
+        Denied::Unavailable("the API server cannot be reached to check the token".to_owned())
     };
-    let who = token_review(http, token).map_err(not_now)?.ok_or(Denied::Unknown)?;
+    let who = token_review(http, token).map_err(unavailable)?.ok_or(Denied::Unauthenticated)?;
     let access = Access { namespace, verb: "create", group: "", resource: "pods", subresource: "" };
-    let verdict = subject_access_review(http, &who, access).map_err(not_now)?;
-    if verdict.allowed {
+    let review = subject_access_review(http, &who, access).map_err(unavailable)?;
+    if review.allowed {
         return Ok(());
     }
     let name = who.name();

@@ -1,5 +1,4 @@
-//! Owns the server's calls: what is asked over HTTP, and in which words it is refused. Where bundles
-//! lie and how long is `store`'s and `sweep`'s.
+//! The HTTP interface of the stage server: uploads, downloads and health checks.
 
 use std::io;
 use std::sync::Arc;
@@ -10,19 +9,19 @@ use ring::rand::SystemRandom;
 use crate::serve::token::bearer;
 use crate::serve::{Body, Handler, Receiver, Request, Responder};
 use crate::stage::admission::{Admission, Denied};
-use crate::stage::store::{Bundle, Refused, Store, random_hex};
+use crate::stage::store::{Bundle, Store, StoreError, random_hex};
 use crate::wire::bundle::{Label, accepted, hex};
 use crate::wire::control::error_body;
 use crate::wire::range::{self, Range};
 
-/// Where bundles are left, and, with an id behind it, fetched.
+/// The path of uploads. With `/ID` appended, the path of a bundle.
 pub(super) const BUNDLES: &str = "/v1/bundles";
 
-/// The bytes of a bundle's secret.
+/// Length of a bundle's secret.
 const SECRET_BYTES: usize = 32;
 
-/// What a bundle that is not given is answered with: from outside nobody learns why not.
-const NO_BUNDLE: &str = "there is no such bundle, or no longer, or this secret does not open it";
+/// The one answer to all failed downloads. A client cannot tell whether the bundle exists.
+const NO_BUNDLE: &str = "there is no such bundle, or it was dropped, or the secret does not match";
 
 /// Serves one store.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ pub(super) struct Api {
     pub(super) random: SystemRandom,
 }
 
-/// An answer that carries no bundle.
+/// A response without a bundle.
 struct Answer {
     status: u16,
     body: Vec<u8>,
@@ -61,7 +60,7 @@ impl Receiver for Api {
         body: &mut Body<'_, '_>,
         responder: Responder<'_>,
     ) -> io::Result<()> {
-        self.take(&request, body).unwrap_or_else(|refusal| refusal).send(responder)
+        self.receive_bundle(&request, body).unwrap_or_else(|refusal| refusal).send(responder)
     }
 }
 
@@ -73,14 +72,17 @@ impl Handler for Api {
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         let id = request.path.strip_prefix(BUNDLES).and_then(|rest| rest.strip_prefix('/'));
         match (request.method.as_str(), request.path.as_str(), id) {
-            ("GET" | "HEAD", _, Some(id)) => self.give(&request, id, responder),
+            ("GET" | "HEAD", _, Some(id)) => self.send_bundle(&request, id, responder),
             ("GET" | "HEAD", "/healthz", _) => responder.send(200, &[], b"ok\n"),
-            ("GET" | "HEAD", "/readyz", _) => match self.store.room() {
+            ("GET" | "HEAD", "/readyz", _) => match self.store.free_bytes() {
                 Ok(_) => responder.send(200, &[], b"ok\n"),
-                Err(error) => Answer::error(503, &format!("the folder: {error}")).send(responder),
+                Err(error) => {
+                    Answer::error(503, &format!("the bundle folder cannot be used: {error}"))
+                        .send(responder)
+                }
             },
             (_, BUNDLES | "/healthz" | "/readyz", _) | (_, _, Some(_)) => {
-                Answer::error(405, "this method is not for this path").send(responder)
+                Answer::error(405, "this path does not support this method").send(responder)
             }
             _ => Answer::error(404, "there is nothing at this path").send(responder),
         }
@@ -88,8 +90,8 @@ impl Handler for Api {
 }
 
 impl Api {
-    /// Takes a bundle in. All that can be refused is refused before the client is asked for it.
-    fn take(&self, request: &Request, body: &mut Body<'_, '_>) -> Result<Answer, Answer> {
+    /// Stores a bundle. All checks that do not need the content come before it is received.
+    fn receive_bundle(&self, request: &Request, body: &mut Body<'_, '_>) -> Result<Answer, Answer> {
         let namespace = request.query("namespace").unwrap_or_default();
         self.admission.admit(request.header("authorization"), namespace).map_err(denied)?;
         let secret = random_hex(&self.random, SECRET_BYTES)
@@ -108,21 +110,21 @@ impl Api {
         }
         let what =
             format!("{} ({} bytes) for {namespace}/{}", label.file, label.bytes, label.owner);
-        let filled = self.store.reserve(label).and_then(|reserved| reserved.fill(body));
-        let id = filled.map_err(|refused| {
-            log::warn!("{what}: {refused}");
-            Answer::error(status_of(&refused), &refused.to_string())
+        let stored = self.store.reserve(label).and_then(|reserved| reserved.store(body));
+        let id = stored.map_err(|error| {
+            log::warn!("refused {what}: {error}");
+            Answer::error(status_of(&error), &error.to_string())
         })?;
-        log::info!("{what}: bundle {id}");
+        log::info!("stored {what} as bundle {id}");
         Ok(Answer { status: 201, body: accepted(&id, &secret).into_bytes() })
     }
 
-    /// Gives a bundle, or the part of it that is asked for.
-    fn give(&self, request: &Request, id: &str, responder: Responder<'_>) -> io::Result<()> {
+    /// Sends a bundle, or the requested range of it.
+    fn send_bundle(&self, request: &Request, id: &str, responder: Responder<'_>) -> io::Result<()> {
         let secret = bearer(request.header("authorization")).unwrap_or_default();
-        let opened = self.store.find(id, secret).and_then(|bundle| {
-            let whole = bundle.label.bytes;
-            let range = range::parse(request.header("range"), whole);
+        let found = self.store.find(id, secret).and_then(|bundle| {
+            let length = bundle.label.bytes;
+            let range = range::parse(request.header("range"), length);
             let from = if let Range::Part { from, .. } = range { from } else { 0 };
             match self.store.read(&bundle, from) {
                 Ok(file) => Some((bundle, range, file)),
@@ -132,15 +134,15 @@ impl Api {
                 }
             }
         });
-        let Some((bundle, range, mut file)) = opened else {
+        let Some((bundle, range, mut file)) = found else {
             return Answer::error(404, NO_BUNDLE).send(responder);
         };
-        let whole = bundle.label.bytes;
+        let length = bundle.label.bytes;
         let (status, from, to) = match range {
             Range::Part { from, to } => (206, from, to),
-            Range::Whole => (200, 0, whole),
+            Range::Whole => (200, 0, length),
             Range::Unsatisfiable => {
-                let headers = [("content-range", format!("bytes */{whole}"))];
+                let headers = [("content-range", format!("bytes */{length}"))];
                 return responder.send(
                     416,
                     &headers.each_ref().map(|(k, v)| (*k, v.as_str())),
@@ -152,7 +154,7 @@ impl Api {
         let headers = headers_of(&bundle, (status == 206).then_some((from, last)));
         let headers: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (*k, v.as_str())).collect();
         let sent = responder.send_from(status, &headers, to - from, &mut file);
-        // What took long to send was in use all the time.
+        // A long download counts as used until its end.
         self.store.touch(&bundle, &file);
         sent
     }
@@ -175,19 +177,19 @@ fn headers_of(bundle: &Bundle, part: Option<(u64, u64)>) -> Vec<(&'static str, S
 fn denied(denied: Denied) -> Answer {
     match denied {
         Denied::Forbidden(why) => Answer::error(403, &why),
-        Denied::NotNow(why) => Answer::error(503, &why),
-        Denied::Unknown => Answer::error(401, "this takes a bearer token that is known here"),
+        Denied::Unavailable(why) => Answer::error(503, &why),
+        Denied::Unauthenticated => Answer::error(401, "a valid bearer token is required"),
     }
 }
 
-fn status_of(refused: &Refused) -> u16 {
-    match refused {
-        Refused::Broken(_) => 500,
-        Refused::Cut(_) => 408,
-        Refused::DiskFull | Refused::TooMany => 507,
-        Refused::Mismatch => 422,
-        // As the API server answers where a quota is full.
-        Refused::Quota { .. } => 403,
-        Refused::TooLarge { .. } => 413,
+fn status_of(error: &StoreError) -> u16 {
+    match error {
+        StoreError::Broken(_) => 500,
+        StoreError::Cut(_) => 408,
+        StoreError::DiskFull | StoreError::TooMany => 507,
+        StoreError::Mismatch => 422,
+        // The status that the API server uses for an exceeded quota.
+        StoreError::Quota { .. } => 403,
+        StoreError::TooLarge { .. } => 413,
     }
 }

@@ -1,5 +1,5 @@
-//! Owns `posse stage get`: the bundles of a ticket become files, each whole and verified before it
-//! has its name. A cut connection is taken up again where it was cut, also by the next process.
+//! `posse stage get`: fetches the bundles of a ticket as files. A file gets its name only when it
+//! is complete and verified. An interrupted download is resumed, also by a later process.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,18 +12,18 @@ use ring::digest::{Context, SHA256};
 use crate::kube::http::Stream;
 use crate::kube::transfer::Transfer;
 use crate::stage::api::BUNDLES;
-use crate::stage::retry::{Tries, settle};
+use crate::stage::retry::{Retries, check_answer};
 use crate::wire::bundle::{Entry, hex};
 
-/// What is read and written at once.
+/// Block size for reading and writing.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Fetches a bundle into `dir`; a file that is there already, and the same, is left as it is. Gives
-/// the file's path.
+/// Fetches a bundle into `dir` and returns the file's path. If the same file exists already, it is
+/// kept.
 ///
 /// # Errors
-/// The server does not give it, nothing moved for `timeout`, it is not what the ticket says, or it
-/// cannot be written.
+/// The server refuses, nothing is received for `timeout`, the content differs from the ticket, or
+/// the file cannot be written.
 pub fn fetch(
     transfer: &Transfer,
     entry: &Entry,
@@ -31,69 +31,73 @@ pub fn fetch(
     timeout: Duration,
 ) -> Result<PathBuf, String> {
     let target = dir.join(&entry.file);
-    let on_disk = |error: io::Error| format!("{}: {error}", target.display());
-    if is_there(&target, entry).map_err(on_disk)? {
-        log::info!("{} is there already", target.display());
+    let disk_error = |error: io::Error| format!("{}: {error}", target.display());
+    if has_same_file(&target, entry).map_err(disk_error)? {
+        log::info!("{} exists already with the same content; keeping it", target.display());
         return Ok(target);
     }
     let part = dir.join(format!(".{}.part", entry.id));
-    let mut partial = Partial::open(&part).map_err(on_disk)?;
-    let mut tries = Tries::new(timeout);
-    let mut may_begin_again = partial.n_bytes > 0;
+    let mut partial = Partial::open(&part).map_err(disk_error)?;
+    let mut retries = Retries::new(timeout);
+    let mut may_restart = partial.n_bytes > 0;
     loop {
-        complete(transfer, entry, &mut partial, &mut tries, &on_disk)?;
+        complete(transfer, entry, &mut partial, &mut retries, &disk_error)?;
         if partial.sha256() == entry.sha256 {
             break;
         }
-        partial.clear().map_err(on_disk)?;
-        // What an earlier process had written may have been something else.
-        if !std::mem::take(&mut may_begin_again) {
-            return Err(format!("{}: what came has another sha256 than was sent", entry.file));
+        partial.clear().map_err(disk_error)?;
+        // The part that an earlier process left may be of other content, so try once from the
+        // start.
+        if !std::mem::take(&mut may_restart) {
+            return Err(format!(
+                "{}: the received content has another sha256 than the ticket says",
+                entry.file
+            ));
         }
     }
     let mode = if entry.executable { 0o755 } else { 0o644 };
-    let named = partial
+    let renamed = partial
         .file
         .set_permissions(Permissions::from_mode(mode))
         .and_then(|()| partial.file.sync_all())
         .and_then(|()| fs::rename(&part, &target))
         .and_then(|()| File::open(dir)?.sync_all());
-    named.map_err(on_disk)?;
+    renamed.map_err(disk_error)?;
     Ok(target)
 }
 
-/// Asks until all bytes are there.
+/// Requests the missing bytes until the file has all of them.
 fn complete(
     transfer: &Transfer,
     entry: &Entry,
     partial: &mut Partial,
-    tries: &mut Tries,
-    on_disk: &dyn Fn(io::Error) -> String,
+    retries: &mut Retries,
+    disk_error: &dyn Fn(io::Error) -> String,
 ) -> Result<(), String> {
     let path = format!("{BUNDLES}/{}", entry.id);
     if partial.n_bytes > entry.bytes {
-        partial.clear().map_err(on_disk)?;
+        partial.clear().map_err(disk_error)?;
     }
     while partial.n_bytes < entry.bytes {
         let answer = transfer.get(&path, &entry.secret, partial.n_bytes);
-        let (why, asked) = match settle(answer, &entry.file, &[200, 206])? {
+        let (why, retry_after) = match check_answer(answer, &entry.file, &[200, 206])? {
             Ok(mut answer) => {
                 if answer.status == 200 && partial.n_bytes > 0 {
-                    partial.clear().map_err(on_disk)?;
+                    partial.clear().map_err(disk_error)?;
                 }
-                match partial.take(&mut answer, entry.bytes, tries).map_err(on_disk)? {
+                match partial.receive(&mut answer, entry.bytes, retries).map_err(disk_error)? {
                     None => continue,
                     Some(error) => (format!("{}: {error}", entry.file), None),
                 }
             }
-            Err(again) => again,
+            Err(retry) => retry,
         };
-        tries.again(why, asked)?;
+        retries.wait(why, retry_after)?;
     }
     Ok(())
 }
 
-/// A file that is not whole yet, and the hash of what there is.
+/// An incomplete file and the hash of its content so far.
 struct Partial {
     file: File,
     n_bytes: u64,
@@ -101,12 +105,12 @@ struct Partial {
 }
 
 impl Partial {
-    /// Goes on with what an earlier process left.
+    /// Opens the file and keeps the content that an earlier process left.
     fn open(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let mut file =
             options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let (n_bytes, hash) = hashed(&mut file)?;
+        let (n_bytes, hash) = hash_rest(&mut file)?;
         Ok(Self { file, n_bytes, hash })
     }
 
@@ -118,13 +122,16 @@ impl Partial {
         Ok(())
     }
 
-    /// Takes what an answer gives; none where all is there, else why it ended too early. The outer
-    /// error is the disk's.
-    fn take(
+    /// Appends the content of a response. Returns why it ended early, or `None` if the file is
+    /// complete.
+    ///
+    /// # Errors
+    /// The disk failed.
+    fn receive(
         &mut self,
         answer: &mut Stream,
         bytes: u64,
-        tries: &mut Tries,
+        retries: &mut Retries,
     ) -> io::Result<Option<io::Error>> {
         let mut block = vec![0; BLOCK_BYTES];
         while self.n_bytes < bytes {
@@ -135,7 +142,7 @@ impl Partial {
                     self.file.write_all(&block[..n])?;
                     self.hash.update(&block[..n]);
                     self.n_bytes += n as u64;
-                    tries.progress();
+                    retries.progress();
                 }
                 Err(error) => return Ok(Some(error)),
             }
@@ -148,8 +155,8 @@ impl Partial {
     }
 }
 
-/// True where the very file is there already: an init container may run twice.
-fn is_there(path: &Path, entry: &Entry) -> io::Result<bool> {
+/// True if the same file exists already. This happens when an init container runs twice.
+fn has_same_file(path: &Path, entry: &Entry) -> io::Result<bool> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -158,12 +165,12 @@ fn is_there(path: &Path, entry: &Entry) -> io::Result<bool> {
     if file.metadata()?.len() != entry.bytes {
         return Ok(false);
     }
-    let (_, hash) = hashed(&mut file)?;
+    let (_, hash) = hash_rest(&mut file)?;
     Ok(hex(hash.finish().as_ref()) == entry.sha256)
 }
 
-/// The length and the hash of a file from where it stands to its end.
-pub(super) fn hashed(file: &mut File) -> io::Result<(u64, Context)> {
+/// Length and hash of a file from its current position to its end.
+pub(super) fn hash_rest(file: &mut File) -> io::Result<(u64, Context)> {
     let mut hash = Context::new(&SHA256);
     let mut block = vec![0; BLOCK_BYTES];
     let mut n_bytes = 0;

@@ -1,5 +1,5 @@
-//! Files that only the submitting machine has, on their way to the pods: the server that keeps them
-//! as bundles, and its two clients. One bundle is one file.
+//! Brings files of the submitting machine to the pods: a server that stores them as bundles, and
+//! two clients that upload and fetch them. One bundle is one file.
 
 mod admission;
 mod api;

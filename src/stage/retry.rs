@@ -1,5 +1,4 @@
-//! Owns which answers a client tries again after, and for how long: as long as something moves, and
-//! for a time without.
+//! Retries of the clients: which errors are retried, and for how long without progress.
 
 use std::io::Read;
 use std::thread;
@@ -11,85 +10,92 @@ use crate::kube::http::Stream;
 use crate::kube::transfer::TransferError;
 use crate::wire::control::parse_error;
 
-/// What is read of an answer: an id and a secret, or some words.
+/// How much of a short response is read: an id and a secret, or an error.
 const ANSWER_BYTES_MAX: u64 = 16 << 10;
 const DELAY_MS: u64 = 300;
 const DELAY_MS_MAX: u64 = 10_000;
 
-/// The tries of one transfer.
+/// The retries of one transfer.
 #[derive(Debug)]
-pub(super) struct Tries {
-    /// Without progress it is given up after so long.
+pub(super) struct Retries {
+    /// Give up after this time without progress.
     timeout: Duration,
-    moved: Instant,
+    last_progress: Instant,
     n_failures: u32,
     rng: Rng,
 }
 
-impl Tries {
+impl Retries {
     pub(super) fn new(timeout: Duration) -> Self {
-        // Many pods that start at once are not to try again at once.
+        // The seed differs per process, so that pods started together do not retry together.
         let rng = Rng::new(u64::from(std::process::id()));
-        Self { timeout, moved: Instant::now(), n_failures: 0, rng }
+        Self { timeout, last_progress: Instant::now(), n_failures: 0, rng }
     }
 
-    /// Something came through.
+    /// Bytes were transferred: resets the timeout and the backoff.
     pub(super) fn progress(&mut self) {
-        self.moved = Instant::now();
+        self.last_progress = Instant::now();
         self.n_failures = 0;
     }
 
-    /// Waits until it is time for another try. Gives `why` back where there is to be none.
-    pub(super) fn again(&mut self, why: String, asked: Option<Duration>) -> Result<(), String> {
+    /// Waits before the next try. `retry_after` is the server's `Retry-After`.
+    ///
+    /// # Errors
+    /// The timeout is over; the error contains `why`.
+    pub(super) fn wait(
+        &mut self,
+        why: String,
+        retry_after: Option<Duration>,
+    ) -> Result<(), String> {
         self.n_failures += 1;
         let delay =
             Duration::from_millis(delay_ms(self.n_failures, DELAY_MS, DELAY_MS_MAX, &mut self.rng));
-        let delay = asked.unwrap_or(delay).min(Duration::from_millis(2 * DELAY_MS_MAX));
-        if self.moved.elapsed() + delay > self.timeout {
-            return Err(format!("{why}; given up after {} tries", self.n_failures));
+        let delay = retry_after.unwrap_or(delay).min(Duration::from_millis(2 * DELAY_MS_MAX));
+        if self.last_progress.elapsed() + delay > self.timeout {
+            return Err(format!("{why}; gave up after {} tries", self.n_failures));
         }
-        log::warn!("{why}; again in {:.1} s", delay.as_secs_f32());
+        log::warn!("{why}; retrying in {:.1} s", delay.as_secs_f32());
         thread::sleep(delay);
         Ok(())
     }
 }
 
-/// Why a try came to nothing, and how long the server asks to wait before the next.
-pub(super) type Again = (String, Option<Duration>);
+/// Why a try failed, and the server's `Retry-After`.
+pub(super) type Retry = (String, Option<Duration>);
 
-/// The answer, where its status is one of `wanted`; the inner error where another try may help, the
-/// outer one where none will.
-pub(super) fn settle(
+/// Returns the answer if its status is one of `wanted`. The inner error is worth a retry, the outer
+/// one is not.
+pub(super) fn check_answer(
     answer: Result<Stream, TransferError>,
     file: &str,
     wanted: &[u16],
-) -> Result<Result<Stream, Again>, String> {
+) -> Result<Result<Stream, Retry>, String> {
     match answer {
         Ok(answer) if wanted.contains(&answer.status) => Ok(Ok(answer)),
         Ok(mut answer) => {
             let why = format!("{file}: {}", refusal(&mut answer));
-            let is_passing = matches!(answer.status, 408 | 429 | 500 | 502 | 503 | 504);
-            if is_passing { Ok(Err((why, answer.retry_after))) } else { Err(why) }
+            let is_transient = matches!(answer.status, 408 | 429 | 500 | 502 | 503 | 504);
+            if is_transient { Ok(Err((why, answer.retry_after))) } else { Err(why) }
         }
         Err(error) if error.is_lasting => Err(error.to_string()),
         Err(error) => Ok(Err((format!("{file}: {error}"), None))),
     }
 }
 
-/// The server's words, and their number.
+/// The server's error message and status.
 fn refusal(answer: &mut Stream) -> String {
-    let words = parse_error(&said(answer)).map_or_else(
-        || "the stage server refuses".to_owned(),
+    let message = parse_error(&read_body(answer)).map_or_else(
+        || "the stage server refused the request".to_owned(),
         |bad| match bad.field {
             Some(field) => format!("{field}: {}", bad.error),
             None => bad.error,
         },
     );
-    format!("{words} ({})", answer.status)
+    format!("{message} ({})", answer.status)
 }
 
-/// A short answer. Where it does not come whole, its status has to do.
-pub(super) fn said(answer: &mut Stream) -> Vec<u8> {
+/// The body of a short answer. If reading fails, the part that was read.
+pub(super) fn read_body(answer: &mut Stream) -> Vec<u8> {
     let mut body = Vec::new();
     let _ = answer.reader().take(ANSWER_BYTES_MAX).read_to_end(&mut body);
     body

@@ -1,4 +1,5 @@
-//! Owns `posse stage put`: files become bundles, one each, and a ticket says how to fetch them.
+//! `posse stage put`: uploads files, each as one bundle. The ticket that results says how to fetch
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,12 +13,12 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use crate::kube::transfer::Transfer;
 use crate::serve::token::Token;
 use crate::stage::api::BUNDLES;
-use crate::stage::fetch::hashed;
-use crate::stage::retry::{Tries, said, settle};
+use crate::stage::fetch::hash_rest;
+use crate::stage::retry::{Retries, check_answer, read_body};
 use crate::wire::bundle::{Entry, TICKET_BUNDLES_MAX, hex, parse_accepted};
 use crate::wire::names::file_mistake;
 
-/// A file that is to be sent.
+/// A file to upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     path: PathBuf,
@@ -27,20 +28,20 @@ pub struct Source {
     pub executable: bool,
 }
 
-/// Reads the files once, all of them: what is wrong with one is said before any is sent.
+/// Reads and hashes all files, so that an invalid file is reported before any is sent.
 ///
 /// # Errors
-/// One cannot be read, is no plain file, or has the name of another.
+/// A file cannot be read, is not a regular file, or has the same name as another.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Source>, String> {
     if paths.len() > TICKET_BUNDLES_MAX {
-        return Err(format!("more than {TICKET_BUNDLES_MAX} files"));
+        return Err(format!("too many files: at most {TICKET_BUNDLES_MAX} are possible"));
     }
     let mut names = BTreeSet::new();
     let mut sources = Vec::new();
     for path in paths {
         let source = Source::read(path).map_err(|why| format!("{}: {why}", path.display()))?;
         if !names.insert(source.file.clone()) {
-            return Err(format!("{}: there are two files of this name", path.display()));
+            return Err(format!("{}: two files have this name", path.display()));
         }
         sources.push(source);
     }
@@ -49,40 +50,40 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Source>, String> {
 
 impl Source {
     fn read(path: &Path) -> Result<Self, String> {
-        let words = |error: io::Error| error.to_string();
+        let text = |error: io::Error| error.to_string();
         let file = path.file_name().and_then(|name| name.to_str());
-        let file = file.ok_or("it has no name in UTF-8")?.to_owned();
+        let file = file.ok_or("the file name is not UTF-8")?.to_owned();
         if let Some(mistake) = file_mistake(&file) {
             return Err(mistake);
         }
-        let mut content = File::open(path).map_err(words)?;
-        let metadata = content.metadata().map_err(words)?;
+        let mut content = File::open(path).map_err(text)?;
+        let metadata = content.metadata().map_err(text)?;
         if !metadata.is_file() {
-            return Err("it is no plain file; pack a folder into one".to_owned());
+            return Err("not a regular file; pack a folder into an archive".to_owned());
         }
-        let (bytes, hash) = hashed(&mut content).map_err(words)?;
+        let (bytes, hash) = hash_rest(&mut content).map_err(text)?;
         let sha256 = hex(hash.finish().as_ref());
         let executable = metadata.permissions().mode() & 0o111 != 0;
         Ok(Self { path: path.to_owned(), file, bytes, sha256, executable })
     }
 }
 
-/// To whom files are sent, and for whom.
+/// The target of an upload.
 #[derive(Debug)]
 pub struct Upload<'a> {
     pub transfer: &'a Transfer,
     pub token: &'a Token,
     pub namespace: &'a str,
     pub app: &'a str,
-    /// It is given up after so long without progress.
+    /// Give up after this time without progress.
     pub timeout: Duration,
 }
 
 impl Upload<'_> {
-    /// Sends the files, one after the other.
+    /// Uploads the files in order.
     ///
     /// # Errors
-    /// The server refuses one, or cannot be reached; in its words.
+    /// The server refuses a file or cannot be reached. The error has the server's message.
     pub fn send(&self, sources: &[Source]) -> Result<Vec<Entry>, String> {
         sources.iter().map(|source| self.send_one(source)).collect()
     }
@@ -96,23 +97,25 @@ impl Upload<'_> {
             source.sha256,
             encoded(&source.file)
         );
-        let mut tries = Tries::new(self.timeout);
+        let mut retries = Retries::new(self.timeout);
         loop {
             let file = File::open(&source.path)
                 .map_err(|error| format!("{}: {error}", source.path.display()))?;
-            // One that grows meanwhile is refused by its sha256, not sent for ever.
+            // Bounded, because the file may be growing. The server then refuses it by its sha256.
             let mut body = file.take(source.bytes);
             let sent = self.transfer.post(&path, self.token.reveal(), source.bytes, &mut body);
-            // One that is lost may have come whole all the same; nobody knows its secret, so it is
-            // dropped.
-            let (why, asked) = match settle(sent, &source.file, &[201])? {
-                Ok(mut answer) => match parse_accepted(&said(&mut answer)) {
+            // If the answer is lost, the bundle may be stored all the same. Nobody knows its
+            // secret, so the server drops it as unused.
+            let (why, retry_after) = match check_answer(sent, &source.file, &[201])? {
+                Ok(mut answer) => match parse_accepted(&read_body(&mut answer)) {
                     Some((id, secret)) => return Ok(source.entry(id, secret)),
-                    None => (format!("{}: an answer without an id", source.file), None),
+                    None => {
+                        (format!("{}: the server's answer has no bundle id", source.file), None)
+                    }
                 },
-                Err(again) => again,
+                Err(retry) => retry,
             };
-            tries.again(why, asked)?;
+            retries.wait(why, retry_after)?;
         }
     }
 }

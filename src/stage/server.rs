@@ -1,4 +1,4 @@
-//! Owns the life of a stage server: opens what it needs, serves, stops. Reads no arguments.
+//! Starts and stops a stage server.
 
 use std::fmt;
 use std::io;
@@ -17,55 +17,56 @@ use crate::kube::config::ConfigError;
 use crate::kube::http::Http;
 use crate::serve::{Limits, Listen, Plain, Server};
 use crate::stage::api::Api;
-use crate::stage::identity::Identity;
+use crate::stage::identity::ServerCertificate;
 use crate::stage::store::{OpenError, Store};
 use crate::stage::sweep::Sweeper;
 
-/// Clients at once; each takes some 200 KiB.
+/// Open connections; each needs about 200 KiB.
 const CONNECTIONS_MAX: usize = 128;
 
-/// What a client may say beside a bundle.
+/// The largest request body other than a bundle.
 const OTHER_BYTES_MAX: usize = 4 << 10;
 
-/// Between two blocks of a bundle.
+/// The longest pause between two blocks of a bundle.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a server is to be.
+/// The configuration of a server.
 #[derive(Debug)]
 pub struct Options {
     pub listen: SocketAddr,
     pub dir: PathBuf,
-    /// The certificate's chain and its key, PEM; none: plain HTTP.
+    /// PEM files with the certificate chain and its key. `None` serves plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
     pub admission: Admission,
     pub quotas: Quotas,
     pub patience: BundleTimeouts,
-    /// Where pods are looked for; none: bundles go by their use alone.
+    /// The API server that lists pods. `None`: bundles are dropped only when they are unused.
     pub pods: Option<Http>,
 }
 
-/// A running server; dropped, it stops.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Stage {
     server: Server,
-    // After the server: nobody comes any more.
+    // Dropped after the server, so that no client is being served then.
     _sweeper: Sweeper,
 }
 
 impl Stage {
-    /// Opens the store and serves it on threads of its own.
+    /// Opens the store and serves it on its own threads.
     ///
     /// # Errors
-    /// The folder, the certificate or the address will not do, or the system gives no thread.
+    /// The folder, the certificate or the address cannot be used, or a thread cannot be started.
     pub fn start(options: Options) -> Result<Self, StageError> {
-        let identity = options.tls.map(|(cert, key)| Identity::read(cert, key)).transpose()?;
+        let certificate =
+            options.tls.map(|(cert, key)| ServerCertificate::read(cert, key)).transpose()?;
         let store = Arc::new(Store::open(&options.dir, options.quotas)?);
         let listener = TcpListener::bind(options.listen)
             .map_err(|error| StageError::Listen(options.listen, error))?;
-        let listen = match &identity {
-            Some(identity) => {
-                let settings = identity.settings().map_err(StageError::Tls)?;
-                Listen::Tls(listener, settings, Plain::Refused)
+        let listen = match &certificate {
+            Some(certificate) => {
+                let config = certificate.tls_config().map_err(StageError::Tls)?;
+                Listen::Tls(listener, config, Plain::Refused)
             }
             None => Listen::Tcp(listener),
         };
@@ -77,7 +78,7 @@ impl Stage {
             ..Limits::default()
         };
         let sweeper =
-            Sweeper::start(Arc::clone(&store), options.pods, options.patience, identity.clone())
+            Sweeper::start(Arc::clone(&store), options.pods, options.patience, certificate.clone())
                 .map_err(StageError::Thread)?;
         let api = Api { store, admission: options.admission, random: SystemRandom::new() };
         let server =
@@ -85,19 +86,18 @@ impl Stage {
         Ok(Self { server, _sweeper: sweeper })
     }
 
-    /// Where it listens.
-    #[must_use]
+    /// The address that it listens on.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.server.local_addr()
     }
 
-    /// Cuts what is under way and ends. What has come whole is on the disk.
+    /// Cuts all transfers and stops. Completed bundles are on the disk.
     pub fn stop(self) {
         self.server.stop();
     }
 }
 
-/// Why a server does not start.
+/// Why a server could not start.
 #[derive(Debug)]
 pub enum StageError {
     Certificate(ConfigError),
@@ -113,8 +113,8 @@ impl fmt::Display for StageError {
             Self::Certificate(error) => error.fmt(f),
             Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
             Self::Store(error) => error.fmt(f),
-            Self::Thread(error) => write!(f, "no thread: {error}"),
-            Self::Tls(error) => write!(f, "TLS: {error}"),
+            Self::Thread(error) => write!(f, "cannot start a thread: {error}"),
+            Self::Tls(error) => write!(f, "cannot set up TLS: {error}"),
         }
     }
 }

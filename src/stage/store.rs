@@ -1,10 +1,10 @@
-//! Owns the bundles on disk and the index of them in memory: taking one in, whole or not at all,
-//! finding it by id and secret, letting it go. Knows neither HTTP nor Kubernetes.
+//! The bundles on disk and their index in memory: storing a bundle completely or not at all,
+//! finding it by id and secret, removing it.
 //!
-//! A bundle is one file, `ID.bundle`: a line with its label, then its bytes. It is written under
-//! another name, synced, renamed, and the folder is synced, so that a kill leaves it whole or leaves
-//! none; what lies there under the other name at the start is removed. When a bundle was used last
-//! is its file's time of modification.
+//! A bundle is one file, `ID.bundle`: a line with its label, then its content. It is written as
+//! `ID.new`, synced and renamed, and the folder is synced, so a crash leaves a complete bundle or
+//! none; `ID.new` files are removed at the start. The time of the last use is the file's
+//! modification time.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -21,16 +21,16 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 
 use crate::wire::bundle::{ID_DIGITS, Label, hex, is_hex};
 
-/// Bundles in one store: each takes a little memory.
+/// The most bundles in one store, because the index is in memory.
 const BUNDLES_MAX: usize = 10_000;
-/// The line before a bundle's bytes.
+/// The longest label line.
 const LABEL_BYTES_MAX: u64 = 4 << 10;
-/// What is read and written at once.
+/// Block size for reading and writing.
 const BLOCK_BYTES: usize = 64 << 10;
-/// Left free on the disk: the folder itself may have to grow.
+/// Space that stays free on the disk, because the folder itself may grow.
 const DISK_SPARE_BYTES: u64 = 64 << 10;
 
-/// How much there may be, in bytes.
+/// Size limits in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Quotas {
     /// One bundle.
@@ -44,20 +44,20 @@ pub struct Quotas {
 pub(super) struct Bundle {
     pub(super) id: String,
     pub(super) label: Label,
-    /// Where its bytes begin in its file.
+    /// Where its content begins in its file.
     offset: u64,
-    /// Milliseconds from the store's opening to its last use; before it they are negative.
+    /// Time of the last use, in milliseconds since the store was opened. Negative if it was before.
     used_ms: AtomicI64,
     was_fetched: AtomicBool,
 }
 
-/// The store, of which there is one for a folder.
+/// The store of one folder.
 #[derive(Debug)]
 pub(super) struct Store {
     dir: PathBuf,
-    /// To be synced after a rename.
+    /// The folder, to sync it after a rename.
     folder: File,
-    /// Held as long as the store is open.
+    /// Locked while the store is open.
     _lock: File,
     quotas: Quotas,
     opened: Instant,
@@ -65,26 +65,26 @@ pub(super) struct Store {
     index: Mutex<Index>,
 }
 
-/// At most `BUNDLES_MAX` in all: lists are quick enough.
+/// At most `BUNDLES_MAX` entries, so linear searches are fast enough.
 #[derive(Debug, Default)]
 struct Index {
     bundles: Vec<Arc<Bundle>>,
-    /// Those that are on their way in, each with a number of its own.
-    coming: Vec<(u64, Label)>,
+    /// Running uploads, each with a unique number.
+    uploads: Vec<(u64, Label)>,
     n_reserved: u64,
 }
 
-/// Why a bundle was not taken in. Nothing of it is left.
+/// Why a bundle was not stored. Nothing of it is left on the disk.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum StoreError {
     /// The disk or the system failed.
     Broken(io::Error),
-    /// The client went away, or was too slow.
+    /// The client disconnected or was too slow.
     Cut(io::Error),
     DiskFull,
-    /// What came has another SHA-256 than was announced.
+    /// The content has another SHA-256 than announced.
     Mismatch,
-    /// The namespace has no room for it.
+    /// The bundle would exceed the limit of its namespace.
     Quota {
         used: u64,
         max: u64,
@@ -92,46 +92,52 @@ pub(super) enum Refused {
     TooLarge {
         max: u64,
     },
-    /// The store has no room for one more, whatever its size.
+    /// The store has its maximum number of bundles.
     TooMany,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broken(error) => write!(f, "the disk failed: {error}"),
-            Self::Cut(error) => write!(f, "the bundle did not come whole: {error}"),
-            Self::DiskFull => f.write_str("the disk has no room for it"),
-            Self::Mismatch => f.write_str("what came has another sha256 than was announced"),
+            Self::Broken(error) => write!(f, "the bundle cannot be stored: {error}"),
+            Self::Cut(error) => write!(f, "the bundle was not received completely: {error}"),
+            Self::DiskFull => f.write_str("the disk has no space for the bundle"),
+            Self::Mismatch => f.write_str("the content has another sha256 than announced"),
             Self::Quota { used, max } => {
-                write!(f, "the namespace has no room for it: {used} of its {max} bytes are used")
+                write!(
+                    f,
+                    "the bundle does not fit into its namespace's limit: {used} of {max} bytes are used"
+                )
             }
-            Self::TooLarge { max } => write!(f, "a bundle has at most {max} bytes here"),
-            Self::TooMany => write!(f, "there are {BUNDLES_MAX} bundles already"),
+            Self::TooLarge { max } => write!(f, "a bundle can have at most {max} bytes"),
+            Self::TooMany => write!(f, "the store already has {BUNDLES_MAX} bundles"),
         }
     }
 }
 
 impl Store {
-    /// Opens the folder, which is made where it is not there, and reads what it holds.
+    /// Opens the folder, creates it if necessary, and reads its bundles.
     ///
     /// # Errors
-    /// It cannot be used, or another server is using it.
+    /// The folder cannot be used, or another server is using it.
     pub(super) fn open(dir: &Path, quotas: Quotas) -> Result<Self, OpenError> {
-        let problem = |error: io::Error| OpenError { dir: dir.to_owned(), error };
+        let open_error = |error: io::Error| OpenError { dir: dir.to_owned(), error };
         let random = SystemRandom::new();
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(problem)?;
-        let lock = private(&dir.join(".lock"), false).map_err(problem)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(open_error)?;
+        let lock = open_private(&dir.join(".lock"), false).map_err(open_error)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(problem(io::Error::other("another server is using it")));
+                return Err(open_error(io::Error::other("another server is using it")));
             }
-            // Not every file system that is reached over a network has locks.
-            Err(error) => log::warn!("{}: it cannot be locked: {error}", dir.display()),
+            // Some network file systems have no locks.
+            Err(error) => log::warn!(
+                "cannot lock the folder {}; make sure that no other server uses it: {error}",
+                dir.display()
+            ),
         }
         let store = Self {
-            folder: File::open(dir).map_err(problem)?,
+            folder: File::open(dir).map_err(open_error)?,
             dir: dir.to_owned(),
             _lock: lock,
             quotas,
@@ -139,11 +145,11 @@ impl Store {
             random,
             index: Mutex::default(),
         };
-        store.load().map_err(problem)?;
+        store.load().map_err(open_error)?;
         Ok(store)
     }
 
-    /// Reads the index from the disk and removes what a kill left half written.
+    /// Reads the index from the disk and removes incomplete bundles.
     fn load(&self) -> io::Result<()> {
         let (mut n_bytes, mut n_removed) = (0, 0);
         let mut index = self.lock();
@@ -155,7 +161,7 @@ impl Store {
                 n_removed += 1;
                 continue;
             }
-            let Some(id) = name.strip_suffix(WHOLE).filter(|id| is_hex(id, ID_DIGITS)) else {
+            let Some(id) = name.strip_suffix(COMPLETE).filter(|id| is_hex(id, ID_DIGITS)) else {
                 continue;
             };
             match self.read_bundle(id, &path) {
@@ -163,12 +169,12 @@ impl Store {
                     n_bytes += bundle.label.bytes;
                     index.bundles.push(Arc::new(bundle));
                 }
-                // No kill does that. What is not understood is not removed either.
-                Err(error) => log::warn!("{} is left out: {error}", path.display()),
+                // A crash of this server does not cause this, so the file is kept.
+                Err(error) => log::warn!("ignoring {}: {error}", path.display()),
             }
         }
         let (dir, n) = (self.dir.display(), index.bundles.len());
-        log::info!("{dir} holds {n} bundles, {n_bytes} bytes; {n_removed} half ones removed");
+        log::info!("{dir} has {n} bundles ({n_bytes} bytes); removed {n_removed} incomplete ones");
         Ok(())
     }
 
@@ -178,10 +184,10 @@ impl Store {
         let metadata = file.metadata()?;
         let mut line = Vec::new();
         BufReader::new(file.take(LABEL_BYTES_MAX)).read_until(b'\n', &mut line)?;
-        let label = Label::parse(&line).ok_or_else(|| damaged("its label cannot be read"))?;
+        let label = Label::parse(&line).ok_or_else(|| damaged("the label is invalid"))?;
         let offset = line.len() as u64;
         if metadata.len() != offset + label.bytes {
-            return Err(damaged("it is not as long as its label says"));
+            return Err(damaged("the length differs from the label's"));
         }
         let age = SystemTime::now().duration_since(metadata.modified()?).unwrap_or_default();
         let used_ms = AtomicI64::new(-millis(age));
@@ -189,91 +195,88 @@ impl Store {
         Ok(Bundle { id: id.to_owned(), label, offset, used_ms, was_fetched })
     }
 
-    /// Room on the disk, in bytes.
-    ///
-    /// # Errors
-    /// The folder cannot be looked at.
-    pub(super) fn room(&self) -> io::Result<u64> {
+    /// Free space on the disk in bytes.
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let stat = statvfs(&self.dir)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Says whether a bundle would be taken in, before a byte of it has come.
+    /// Checks the limits and reserves space for a bundle, before its content is received.
     ///
     /// # Errors
-    /// Why not.
-    pub(super) fn reserve(&self, label: Label) -> Result<Reservation<'_>, Refused> {
+    /// A limit would be exceeded, or the disk has no space.
+    pub(super) fn reserve(&self, label: Label) -> Result<Reservation<'_>, StoreError> {
         if label.bytes > self.quotas.bundle_bytes_max {
-            return Err(Refused::TooLarge { max: self.quotas.bundle_bytes_max });
+            return Err(StoreError::TooLarge { max: self.quotas.bundle_bytes_max });
         }
-        let room = self.room().map_err(Refused::Broken)?;
-        if label.bytes.saturating_add(DISK_SPARE_BYTES) > room {
-            return Err(Refused::DiskFull);
+        let free = self.free_bytes().map_err(StoreError::Broken)?;
+        if label.bytes.saturating_add(DISK_SPARE_BYTES) > free {
+            return Err(StoreError::DiskFull);
         }
         let mut index = self.lock();
-        if index.bundles.len() + index.coming.len() >= BUNDLES_MAX {
-            return Err(Refused::TooMany);
+        if index.bundles.len() + index.uploads.len() >= BUNDLES_MAX {
+            return Err(StoreError::TooMany);
         }
         let max = self.quotas.namespace_bytes_max;
         let used = index.used(&label.namespace);
         if used.saturating_add(label.bytes) > max {
-            return Err(Refused::Quota { used, max });
+            return Err(StoreError::Quota { used, max });
         }
         index.n_reserved += 1;
         let number = index.n_reserved;
-        index.coming.push((number, label.clone()));
+        index.uploads.push((number, label.clone()));
         Ok(Reservation { store: self, label, number })
     }
 
-    /// The bundle of that id, where the secret opens it. Takes as long for an id that there is as
-    /// for one that there is not.
+    /// The bundle with this id, if the secret is right. The time does not show whether the id
+    /// exists.
     pub(super) fn find(&self, id: &str, secret: &str) -> Option<Arc<Bundle>> {
-        let shown = hex(digest(&SHA256, secret.as_bytes()).as_ref());
+        let given = hex(digest(&SHA256, secret.as_bytes()).as_ref());
         let bundle = self.lock().bundles.iter().find(|one| one.id == id).cloned();
-        let nobodys = "-".repeat(shown.len());
-        let ours = bundle.as_ref().map_or(nobodys.as_str(), |one| &one.label.secret_sha256);
-        let difference = shown.bytes().zip(ours.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+        let no_match = "-".repeat(given.len());
+        let expected = bundle.as_ref().map_or(no_match.as_str(), |one| &one.label.secret_sha256);
+        let difference = given.bytes().zip(expected.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
         bundle.filter(|_| std::hint::black_box(difference) == 0)
     }
 
-    /// The bytes of a bundle from `from` on. It counts as used.
+    /// The content of a bundle from the offset `from`. This counts as a use.
     ///
     /// # Errors
-    /// Its file cannot be read; `NotFound` where it was dropped a moment ago.
+    /// The file cannot be read. `NotFound` if the bundle was just removed.
     pub(super) fn read(&self, bundle: &Bundle, from: u64) -> io::Result<File> {
-        let mut file = File::open(self.path(&bundle.id, WHOLE))?;
+        let mut file = File::open(self.path(&bundle.id, COMPLETE))?;
         file.seek(SeekFrom::Start(bundle.offset.saturating_add(from)))?;
         self.touch(bundle, &file);
         Ok(file)
     }
 
-    /// Notes that a bundle is in use.
+    /// Records a use of a bundle.
     pub(super) fn touch(&self, bundle: &Bundle, file: &File) {
         bundle.used_ms.store(millis(self.opened.elapsed()), Ordering::Relaxed);
         bundle.was_fetched.store(true, Ordering::Relaxed);
-        // Only a restart would read it, and then some other time is not far off.
+        // Only a restart reads this time, and an old one is good enough then.
         let _ = file.set_modified(SystemTime::now());
     }
 
-    /// All bundles.
     pub(super) fn bundles(&self) -> Vec<Arc<Bundle>> {
         self.lock().bundles.clone()
     }
 
-    /// Since a bundle was used last, in milliseconds, and whether that was a fetch.
+    /// Milliseconds since the last use of a bundle, and whether it was fetched since the store was
+    /// opened.
     pub(super) fn use_of(&self, bundle: &Bundle) -> (u64, bool) {
         let unused_ms =
             millis(self.opened.elapsed()).saturating_sub(bundle.used_ms.load(Ordering::Relaxed));
         (u64::try_from(unused_ms).unwrap_or(0), bundle.was_fetched.load(Ordering::Relaxed))
     }
 
-    /// Drops a bundle. Who is reading it reads on.
+    /// Removes a bundle. Downloads in progress go on.
     ///
     /// # Errors
-    /// The disk would not; the bundle is gone for everybody all the same, until a restart.
+    /// The file cannot be removed. Clients do not find the bundle any more, until a restart.
     pub(super) fn remove(&self, bundle: &Bundle) -> io::Result<()> {
         self.lock().bundles.retain(|one| one.id != bundle.id);
-        fs::remove_file(self.path(&bundle.id, WHOLE))
+        fs::remove_file(self.path(&bundle.id, COMPLETE))
     }
 
     fn path(&self, id: &str, suffix: &str) -> PathBuf {
@@ -281,21 +284,21 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
-        // The index is whole between any two statements; a panic elsewhere spoils nothing.
+        // Every statement leaves the index consistent, so a poisoned lock is safe to use.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Index {
-    /// The bytes of a namespace, with those that are on their way in.
+    /// The bytes that a namespace uses, including running uploads.
     fn used(&self, namespace: &str) -> u64 {
-        let there = self.bundles.iter().map(|bundle| &bundle.label);
-        let all = there.chain(self.coming.iter().map(|(_, label)| label));
+        let stored = self.bundles.iter().map(|bundle| &bundle.label);
+        let all = stored.chain(self.uploads.iter().map(|(_, label)| label));
         all.filter(|label| label.namespace == namespace).map(|label| label.bytes).sum()
     }
 }
 
-/// Room that is kept for one bundle until it has come, or has not.
+/// Reserved space for one bundle. Dropping it frees the space.
 #[derive(Debug)]
 pub(super) struct Reservation<'s> {
     store: &'s Store,
@@ -304,24 +307,24 @@ pub(super) struct Reservation<'s> {
 }
 
 impl Reservation<'_> {
-    /// Takes the bundle in; its id.
+    /// Stores the bundle and returns its id.
     ///
     /// # Errors
-    /// It did not come whole and as it was announced, or could not be written.
-    pub(super) fn fill(self, body: &mut dyn Read) -> Result<String, Refused> {
+    /// The content is incomplete or not as announced, or cannot be written.
+    pub(super) fn store(self, body: &mut dyn Read) -> Result<String, StoreError> {
         let (store, label) = (self.store, &self.label);
-        let id = random_hex(&store.random, ID_DIGITS / 2).map_err(Refused::Broken)?;
-        let mut coming = Coming { path: store.path(&id, NEW), is_whole: false };
-        let mut file = private(&coming.path, true).map_err(on_disk)?;
+        let id = random_hex(&store.random, ID_DIGITS / 2).map_err(StoreError::Broken)?;
+        let mut partial = PartialFile { path: store.path(&id, NEW), is_complete: false };
+        let mut file = open_private(&partial.path, true).map_err(disk_error)?;
         let line = label.to_line();
-        file.write_all(line.as_bytes()).map_err(on_disk)?;
+        file.write_all(line.as_bytes()).map_err(disk_error)?;
         if copy_hashed(label.bytes, body, &mut file)? != label.sha256 {
-            return Err(Refused::Mismatch);
+            return Err(StoreError::Mismatch);
         }
-        file.sync_all().map_err(on_disk)?;
-        fs::rename(&coming.path, store.path(&id, WHOLE)).map_err(on_disk)?;
-        coming.path = store.path(&id, WHOLE);
-        store.folder.sync_all().map_err(on_disk)?;
+        file.sync_all().map_err(disk_error)?;
+        fs::rename(&partial.path, store.path(&id, COMPLETE)).map_err(disk_error)?;
+        partial.path = store.path(&id, COMPLETE);
+        store.folder.sync_all().map_err(disk_error)?;
         let bundle = Bundle {
             id: id.clone(),
             label: label.clone(),
@@ -330,64 +333,67 @@ impl Reservation<'_> {
             was_fetched: AtomicBool::new(false),
         };
         store.lock().bundles.push(Arc::new(bundle));
-        coming.is_whole = true;
+        partial.is_complete = true;
         Ok(id)
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.store.lock().coming.retain(|(number, _)| *number != self.number);
+        self.store.lock().uploads.retain(|(number, _)| *number != self.number);
     }
 }
 
-/// A file that goes unless it becomes whole.
-struct Coming {
+/// A file that is removed on drop unless it is complete.
+struct PartialFile {
     path: PathBuf,
-    is_whole: bool,
+    is_complete: bool,
 }
 
-impl Drop for Coming {
+impl Drop for PartialFile {
     fn drop(&mut self) {
-        if !self.is_whole
+        if !self.is_complete
             && let Err(error) = fs::remove_file(&self.path)
         {
-            log::warn!("{}: half a bundle stays until a restart: {error}", self.path.display());
+            log::warn!(
+                "cannot remove the incomplete bundle {}, which stays until a restart: {error}",
+                self.path.display()
+            );
         }
     }
 }
 
-/// Copies `n_bytes`, and gives the SHA-256 of what was copied.
-fn copy_hashed(n_bytes: u64, body: &mut dyn Read, file: &mut File) -> Result<String, Refused> {
+/// Copies `n_bytes` and returns their SHA-256 in hexadecimal.
+fn copy_hashed(n_bytes: u64, body: &mut dyn Read, file: &mut File) -> Result<String, StoreError> {
     let mut hash = Context::new(&SHA256);
     let mut block = vec![0; BLOCK_BYTES];
-    let mut left = n_bytes;
-    while left > 0 {
-        let room = usize::try_from(left).map_or(BLOCK_BYTES, |left| left.min(BLOCK_BYTES));
-        // A full block for each write: a connection gives it in smaller pieces.
+    let mut remaining = n_bytes;
+    while remaining > 0 {
+        let room = usize::try_from(remaining).map_or(BLOCK_BYTES, |n| n.min(BLOCK_BYTES));
+        // Fill the block before a write, because a connection delivers smaller pieces.
         let mut n = 0;
         while n < room {
-            match body.read(&mut block[n..room]).map_err(Refused::Cut)? {
-                0 => return Err(Refused::Cut(ErrorKind::UnexpectedEof.into())),
+            match body.read(&mut block[n..room]).map_err(StoreError::Cut)? {
+                0 => return Err(StoreError::Cut(ErrorKind::UnexpectedEof.into())),
                 n_read => n += n_read,
             }
         }
         hash.update(&block[..n]);
-        file.write_all(&block[..n]).map_err(on_disk)?;
-        left -= n as u64;
+        file.write_all(&block[..n]).map_err(disk_error)?;
+        remaining -= n as u64;
     }
     Ok(hex(hash.finish().as_ref()))
 }
 
-fn on_disk(error: io::Error) -> Refused {
+fn disk_error(error: io::Error) -> StoreError {
     match [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&error.kind()) {
-        true => Refused::DiskFull,
-        false => Refused::Broken(error),
+        true => StoreError::DiskFull,
+        false => StoreError::Broken(error),
     }
 }
 
-/// A file that nobody else may read; a new one where it must be.
-fn private(path: &Path, must_be_new: bool) -> io::Result<File> {
+/// Opens a file for writing with mode 0600. With `must_be_new` it must not exist.
+fn open_private(path: &Path, must_be_new: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
     if must_be_new {
@@ -398,13 +404,12 @@ fn private(path: &Path, must_be_new: bool) -> io::Result<File> {
     options.open(path)
 }
 
-/// So many random bytes, in hexadecimal.
-///
-/// # Errors
-/// The system has no randomness.
+/// `n_bytes` random bytes in hexadecimal.
 pub(super) fn random_hex(random: &SystemRandom, n_bytes: usize) -> io::Result<String> {
     let mut bytes = vec![0; n_bytes];
-    random.fill(&mut bytes).map_err(|_| io::Error::other("the system has no randomness"))?;
+    random
+        .fill(&mut bytes)
+        .map_err(|_| io::Error::other("the system's random generator failed"))?;
     Ok(hex(&bytes))
 }
 
@@ -412,7 +417,7 @@ fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Why a store cannot be opened.
+/// A folder that cannot be opened as a store.
 #[derive(Debug)]
 pub struct OpenError {
     dir: PathBuf,
@@ -427,8 +432,8 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// How the file of a bundle ends, and of one that is on its way in.
-const WHOLE: &str = ".bundle";
+/// File name suffixes of complete and of incomplete bundles.
+const COMPLETE: &str = ".bundle";
 const NEW: &str = ".new";
 
 #[cfg(test)]

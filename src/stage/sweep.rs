@@ -1,5 +1,6 @@
-//! Owns the thread that drops bundles that nobody needs any more: it asks the API server once for
-//! each namespace and round, and `core::bundle` says what follows from it.
+//! The thread that drops bundles which are no longer needed. In each round it asks the API server
+//! once per namespace which applications have pods; `core::policy::bundle_expiry` decides what to
+//! drop.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,42 +14,39 @@ use crate::core::model::refusal::RefusalClass;
 use crate::core::policy::bundle_expiry::{BundleFacts, BundleOwner, BundleTimeouts, judge};
 use crate::kube::callers::apps_with_pods;
 use crate::kube::http::Http;
-use crate::stage::identity::Identity;
+use crate::stage::identity::ServerCertificate;
 use crate::stage::store::{Bundle, Store};
 
-/// There are several rounds in the shortest time that a bundle may have to go in, within limits.
+/// Rounds in the shortest time limit of a bundle, so that bundles are dropped soon after it.
 const ROUNDS: u32 = 4;
 const ROUND_MIN: Duration = Duration::from_millis(200);
 const ROUND_MAX: Duration = Duration::from_secs(60);
 
-/// The stack of the thread.
+/// Stack size of the thread.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The running thread; dropped, it ends.
+/// The running thread. Dropping it stops the thread.
 #[derive(Debug)]
 pub(super) struct Sweeper {
-    /// Its end is all that is ever told.
+    /// Nothing is sent: dropping the sender stops the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sweeper {
-    /// Starts it. Without an API server nobody knows of pods.
-    ///
-    /// # Errors
-    /// The system gave no thread.
+    /// Starts the thread. Without `http`, pods are not considered.
     pub(super) fn start(
         store: Arc<Store>,
         http: Option<Http>,
         patience: BundleTimeouts,
-        identity: Option<Arc<Identity>>,
+        certificate: Option<Arc<ServerCertificate>>,
     ) -> io::Result<Self> {
         let (stop, stopped) = bounded(0);
         let sweep = Sweep { store, http, patience, apps: Vec::new() };
         let builder = thread::Builder::new().name("stage-sweep".to_owned());
         let thread = builder
             .stack_size(STACK_BYTES)
-            .spawn(move || sweep.run(&stopped, identity.as_deref()))?;
+            .spawn(move || sweep.run(&stopped, certificate.as_deref()))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -57,18 +55,19 @@ impl Drop for Sweeper {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            log::error!("the thread that drops bundles panicked");
+            log::error!("the stage server's sweep thread panicked");
         }
     }
 }
 
-/// An application that has bundles, as it is remembered from round to round.
+/// An application that has bundles.
 #[derive(Debug)]
 struct App {
     namespace: String,
     name: String,
-    /// Since when there is no pod of it; none: there is one.
+    /// Since when it has had no pod. `None` if it has one.
     absent_since: Option<Instant>,
+    /// A pod of it was seen in an earlier round.
     was_seen: bool,
 }
 
@@ -80,12 +79,12 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn run(mut self, stopped: &Receiver<()>, identity: Option<&Identity>) {
+    fn run(mut self, stopped: &Receiver<()>, certificate: Option<&ServerCertificate>) {
         let shortest = self.patience.idle_ms.min(self.patience.gone_ms);
         let round = (Duration::from_millis(shortest) / ROUNDS).clamp(ROUND_MIN, ROUND_MAX);
         while stopped.recv_timeout(round) == Err(RecvTimeoutError::Timeout) {
-            if let Some(identity) = identity {
-                identity.refresh();
+            if let Some(certificate) = certificate {
+                certificate.refresh();
             }
             self.round();
         }
@@ -100,31 +99,33 @@ impl Sweep {
             }
         }
         for namespace in namespaces {
-            let seen = self.look(namespace);
-            let theirs = bundles.iter().filter(|bundle| bundle.label.namespace == namespace);
-            theirs.for_each(|bundle| self.consider(bundle, seen.as_ref()));
+            let apps = self.apps_with_pods(namespace);
+            let of_namespace = bundles.iter().filter(|bundle| bundle.label.namespace == namespace);
+            of_namespace.for_each(|bundle| self.check_bundle(bundle, apps.as_ref()));
         }
         self.apps.retain(|app| bundles.iter().any(|bundle| app.owns(bundle)));
     }
 
-    /// The applications with pods in a namespace; otherwise how it stands with all of them.
-    fn look(&self, namespace: &str) -> Result<BTreeSet<String>, BundleOwner> {
+    /// The applications with pods in a namespace. If they cannot be listed, the owner state that
+    /// all bundles of the namespace get.
+    fn apps_with_pods(&self, namespace: &str) -> Result<BTreeSet<String>, BundleOwner> {
         let Some(http) = &self.http else { return Err(BundleOwner::Unwatched) };
         apps_with_pods(http, namespace).map_err(|refusal| {
             if refusal.class == RefusalClass::Forbidden {
                 log::warn!(
-                    "pods in {namespace} cannot be listed, bundles go by their use: {refusal}"
+                    "not permitted to list pods in {namespace}, dropping bundles only when \
+                     they are unused: {refusal}"
                 );
                 return BundleOwner::Unwatched;
             }
-            log::warn!("pods in {namespace} cannot be listed, bundles stay: {refusal}");
+            log::warn!("cannot list pods in {namespace}, keeping its bundles: {refusal}");
             BundleOwner::Unknown
         })
     }
 
-    fn consider(&mut self, bundle: &Bundle, seen: Result<&BTreeSet<String>, &BundleOwner>) {
-        let owner = match seen {
-            Ok(apps) => self.owner(bundle, apps.contains(&bundle.label.owner)),
+    fn check_bundle(&mut self, bundle: &Bundle, apps: Result<&BTreeSet<String>, &BundleOwner>) {
+        let owner = match apps {
+            Ok(apps) => self.owner_state(bundle, apps.contains(&bundle.label.owner)),
             Err(owner) => *owner,
         };
         let (unused_ms, was_fetched) = self.store.use_of(bundle);
@@ -132,14 +133,14 @@ impl Sweep {
         else {
             return;
         };
-        log::info!("bundle {} ({}) is dropped: {cause}", bundle.id, bundle.label.file);
+        log::info!("dropping bundle {} ({}): {cause}", bundle.id, bundle.label.file);
         if let Err(error) = self.store.remove(bundle) {
-            log::warn!("bundle {}: {error}", bundle.id);
+            log::warn!("cannot remove the file of bundle {}: {error}", bundle.id);
         }
     }
 
-    /// What the lists up to now tell of a bundle's owner.
-    fn owner(&mut self, bundle: &Bundle, has_pods: bool) -> BundleOwner {
+    /// Updates and returns what is known about the owner of a bundle.
+    fn owner_state(&mut self, bundle: &Bundle, has_pods: bool) -> BundleOwner {
         let found = self.apps.iter().position(|app| app.owns(bundle));
         let i = found.unwrap_or(self.apps.len());
         if found.is_none() {
@@ -178,7 +179,7 @@ mod tests {
     use crate::stage::store::Quotas;
     use crate::stage::tests::{Folder, label};
 
-    /// What the API server answers, one after the other; the last one goes on.
+    /// An API server that gives these answers in order and repeats the last one.
     fn server(answers: &'static [(u16, &'static str)]) -> TestServer {
         let next = AtomicUsize::new(0);
         TestServer::start(None, move |_| {
@@ -193,7 +194,8 @@ mod tests {
     const NO_PODS: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
     const FORBIDDEN: &str = r#"{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,
         "message":"pods is forbidden: User cannot list resource pods"}"#;
-    const AWAY: &str = r#"{"kind":"Status","status":"Failure","code":503,"message":"later"}"#;
+    const UNAVAILABLE: &str =
+        r#"{"kind":"Status","status":"Failure","code":503,"message":"later"}"#;
 
     fn sweep(folder: &Folder, server: &TestServer, patience: BundleTimeouts) -> Sweep {
         let quotas = Quotas { bundle_bytes_max: 1_000, namespace_bytes_max: 1_000 };
@@ -204,13 +206,13 @@ mod tests {
 
     fn add(sweep: &Sweep, namespace: &str) {
         let reserved = sweep.store.reserve(label(namespace, b"hello", "s")).unwrap();
-        reserved.fill(&mut Cursor::new(b"hello")).unwrap();
+        reserved.store(&mut Cursor::new(b"hello")).unwrap();
     }
 
     const AT_ONCE: BundleTimeouts = BundleTimeouts { idle_ms: 0, gone_ms: 0 };
 
     #[test]
-    fn the_server_is_asked_once_for_each_namespace_and_round() {
+    fn each_round_lists_the_pods_of_a_namespace_once() {
         let (folder, server) = (Folder::new(), server(&[(200, PODS)]));
         let mut sweep = sweep(&folder, &server, AT_ONCE);
         (0..5).for_each(|_| ["one", "two"].iter().for_each(|namespace| add(&sweep, namespace)));
@@ -229,15 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn bundles_go_with_the_last_pod_and_not_with_the_servers_silence() {
+    fn bundles_are_dropped_after_the_last_pod_but_not_if_the_list_fails() {
         for (answers, n_left) in [
             (&[(200, PODS), (200, NO_PODS)][..], [1, 0]),
             (&[(200, PODS), (200, PODS)], [1, 1]),
-            // Never seen and never fetched: too old at once, as patience is here.
+            // No pod was seen and nothing was fetched; with these time limits that is too old at
+            // once.
             (&[(200, NO_PODS)], [0, 0]),
-            (&[(503, AWAY)], [1, 1]),
-            (&[(200, PODS), (503, AWAY)], [1, 1]),
-            // Who may not look goes by the bundles' use.
+            (&[(503, UNAVAILABLE)], [1, 1]),
+            (&[(200, PODS), (503, UNAVAILABLE)], [1, 1]),
+            // Without permission to list pods, only use counts.
             (&[(200, PODS), (403, FORBIDDEN)], [1, 0]),
             (&[(200, "{}")], [1, 1]),
         ] {
@@ -250,12 +253,15 @@ mod tests {
             });
             assert_eq!(left, n_left, "{answers:?}");
             sweep.round();
-            assert!(left[1] == 1 || sweep.apps.is_empty(), "what is gone is forgotten");
+            assert!(
+                left[1] == 1 || sweep.apps.is_empty(),
+                "an application without bundles must be forgotten"
+            );
         }
     }
 
     #[test]
-    fn a_driver_that_is_tried_again_finds_its_files() {
+    fn bundles_stay_while_a_driver_is_retried() {
         let answers = &[(200, PODS), (200, NO_PODS), (200, PODS), (200, NO_PODS)];
         let (folder, server) = (Folder::new(), server(answers));
         let patience = BundleTimeouts { idle_ms: 0, gone_ms: 60_000 };

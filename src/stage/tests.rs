@@ -1,4 +1,4 @@
-//! The server as clients on a raw socket see it, and our own clients with it, over plain HTTP.
+//! Tests of the stage server over plain HTTP, with raw sockets and with the real clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::stage::send::{self, Upload};
 use crate::stage::server::{Admission, Options, Quotas, Stage};
 use crate::wire::bundle::{Entry, Label, hex, parse_accepted};
 
-/// A folder that goes when the test ends.
+/// A temporary folder that is removed on drop.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
@@ -38,7 +38,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in the temporary folder does no harm.
+        // A folder left in the temporary directory does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -58,13 +58,13 @@ pub(super) fn label(namespace: &str, bytes: &[u8], secret: &str) -> Label {
     }
 }
 
-/// A test fails rather than hangs.
+/// Time limit of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TOKEN: &str = "t0ken";
 const NO_BUNDLE: &str =
-    r#"{"error":"there is no such bundle, or no longer, or this secret does not open it"}"#;
+    r#"{"error":"there is no such bundle, or it was dropped, or the secret does not match"}"#;
 
-/// A server on plain HTTP, and the folder of its own.
+/// A server on plain HTTP and its folder.
 struct Served {
     folder: Folder,
     stage: Option<Stage>,
@@ -123,7 +123,7 @@ impl Served {
         )
     }
 
-    /// Leaves a bundle: its id and secret.
+    /// Uploads a bundle. Returns its id and secret.
     fn put(&self, bytes: &[u8]) -> (String, String) {
         let (status, body) = self.post(&query(bytes), AUTHORIZATION, bytes);
         assert_eq!(status, 201, "{body}");
@@ -165,7 +165,7 @@ fn client(address: SocketAddr) -> Transfer {
 }
 
 #[test]
-fn every_refusal_of_an_upload() {
+fn invalid_uploads_are_refused() {
     let served = Served::start(PATIENCE);
     let good = query(b"hello");
     let large = vec![b'x'; 300_001];
@@ -186,12 +186,12 @@ fn every_refusal_of_an_upload() {
     ] {
         let (got, body) = served.post(query, authorization, body);
         assert!(got == status && body.contains(words), "{query}: {got} {body}");
-        assert_eq!(served.bundles(), 0, "{query} left something");
+        assert_eq!(served.bundles(), 0, "{query} left a file");
     }
     served.put(&most);
     let (status, body) = served.post(&query(&most), AUTHORIZATION, &most);
     assert_eq!(status, 403, "{body}");
-    assert!(body.contains("300000 of its 500000 bytes are used"), "{body}");
+    assert!(body.contains("300000 of 500000 bytes are used"), "{body}");
     let chunked = format!(
         "POST /v1/bundles?{good} HTTP/1.1\r\nhost: x\r\n{AUTHORIZATION}transfer-encoding: chunked\r\n\r\n"
     );
@@ -220,7 +220,7 @@ fn every_refusal_of_an_upload() {
 }
 
 #[test]
-fn whoever_waits_to_be_asked_is_refused_before_sending_anything() {
+fn a_client_that_waits_for_continue_is_refused_before_it_sends() {
     let served = Served::start(PATIENCE);
     for (authorization, length, want) in [
         (AUTHORIZATION, 300_001, "HTTP/1.1 413 "),
@@ -243,7 +243,7 @@ fn whoever_waits_to_be_asked_is_refused_before_sending_anything() {
 }
 
 #[test]
-fn a_bundle_is_given_to_its_secret_and_nobody_learns_why_not() {
+fn a_bundle_needs_its_secret_and_all_failures_look_the_same() {
     let served = Served::start(PATIENCE);
     let bytes: Vec<u8> = (0..200_000_u32).map(|i| i.to_le_bytes()[0]).collect();
     let (id, secret) = served.put(&bytes);
@@ -269,7 +269,7 @@ fn a_bundle_is_given_to_its_secret_and_nobody_learns_why_not() {
             text => assert!(head.contains(&format!("content-range: {text}\r\n")), "{head}"),
         }
     }
-    // Wrong, absent, somebody else's, the token of uploads, no id, one that may have been.
+    // Absent and wrong secrets, another bundle's secret, the upload token, unknown and invalid ids.
     let gone = "0".repeat(32);
     let mut answers = Vec::new();
     for (id, authorization) in [
@@ -292,7 +292,7 @@ fn a_bundle_is_given_to_its_secret_and_nobody_learns_why_not() {
 }
 
 #[test]
-fn unused_bundles_go_where_nobody_knows_of_pods() {
+fn without_an_api_server_unused_bundles_are_dropped() {
     let served = Served::start(Duration::from_millis(800));
     let (id, secret) = served.put(b"hello");
     let bearer = format!("authorization: Bearer {secret}\r\n");
@@ -300,14 +300,14 @@ fn unused_bundles_go_where_nobody_knows_of_pods() {
     let mut last = served.get(&id, &bearer);
     assert_eq!(last.0, 200);
     while served.bundles() > 0 {
-        assert!(put.elapsed() < PATIENCE, "it stays");
+        assert!(put.elapsed() < PATIENCE, "the bundle was not dropped");
         thread::sleep(Duration::from_millis(20));
     }
     last = served.get(&id, &bearer);
     assert_eq!((last.0, String::from_utf8_lossy(&last.2)), (404, NO_BUNDLE.into()));
 }
 
-/// What a client needs to fetch what `served` holds.
+/// Uploads `bytes` and returns the ticket entry.
 fn entry(served: &Served, bytes: &[u8]) -> Entry {
     let (id, secret) = served.put(bytes);
     Entry {
@@ -321,7 +321,7 @@ fn entry(served: &Served, bytes: &[u8]) -> Entry {
 }
 
 #[test]
-fn files_come_out_as_they_went_in() {
+fn fetched_files_equal_the_uploaded_ones() {
     let served = Served::start(PATIENCE);
     let transfer = client(served.address);
     let token = Token::read(&served.folder.path().join("token")).unwrap();
@@ -343,7 +343,7 @@ fn files_come_out_as_they_went_in() {
     let out = path("out");
     fs::create_dir(&out).unwrap();
     for (entry, source) in entries.iter().zip(&paths) {
-        // Twice: what is there already is left as it is.
+        // Twice, because an existing identical file is kept.
         for _ in 0..2 {
             let file = fetch(&transfer, entry, &out, PATIENCE).unwrap();
             assert_eq!(fs::read(&file).unwrap(), fs::read(source).unwrap());
@@ -352,14 +352,14 @@ fn files_come_out_as_they_went_in() {
         }
     }
     assert!(entries[0].executable && !entries[1].executable);
-    assert_eq!(fs::read_dir(&out).unwrap().count(), 2, "no part is left");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 2, "no partial file is left");
     let twice = [paths[0].clone(), paths[0].clone()];
-    assert!(send::read(&twice).unwrap_err().contains("two files of this name"));
-    assert!(send::read(&[out]).unwrap_err().contains("no plain file"));
+    assert!(send::read(&twice).unwrap_err().contains("two files have this name"));
+    assert!(send::read(&[out]).unwrap_err().contains("not a regular file"));
     assert!(send::read(&[path("absent")]).unwrap_err().contains("absent: No such file"));
 }
 
-/// Passes connections on to `to`, and cuts each one after so many bytes of its answer.
+/// A proxy to `to` that cuts the first `n_cut` connections after `answer_bytes_max` bytes.
 fn cutting_proxy(to: SocketAddr, answer_bytes_max: u64, n_cut: u32) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -379,17 +379,17 @@ fn cutting_proxy(to: SocketAddr, answer_bytes_max: u64, n_cut: u32) -> SocketAdd
 }
 
 #[test]
-fn a_cut_download_goes_on_where_it_was_cut() {
+fn a_cut_download_is_resumed() {
     let served = Served::start(PATIENCE);
     let bytes: Vec<u8> = (0..250_000_u32).map(|i| i.to_le_bytes()[1]).collect();
     let entry = entry(&served, &bytes);
-    // With 100,000 bytes for each answer it takes three; from the beginning it would never end.
+    // With 100,000 bytes per connection it needs three. Without resuming it would never end.
     let transfer = client(cutting_proxy(served.address, 100_000, 1_000));
     let out = served.folder.path().join("out");
     fs::create_dir(&out).unwrap();
     let file = fetch(&transfer, &entry, &out, PATIENCE).unwrap();
     assert_eq!(fs::read(file).unwrap(), bytes);
-    // What another process left is gone on with, where it is what it should be.
+    // A partial file of an earlier process is resumed, or replaced if its content is wrong.
     let part = out.join(format!(".{}.part", entry.id));
     for left in [&bytes[..170_000], b"something else", &[b'x'; 260_000], &bytes] {
         fs::remove_file(out.join("data.csv")).unwrap();
@@ -401,7 +401,7 @@ fn a_cut_download_goes_on_where_it_was_cut() {
 }
 
 #[test]
-fn what_cannot_be_fetched_says_why_and_leaves_no_file() {
+fn a_failed_fetch_has_a_reason_and_leaves_no_file() {
     let served = Served::start(PATIENCE);
     let entry = entry(&served, b"hello");
     let transfer = client(served.address);
@@ -422,16 +422,16 @@ fn what_cannot_be_fetched_says_why_and_leaves_no_file() {
         "{why}"
     );
     let why = try_one(&transfer, &|entry| entry.sha256 = sha256(b"hellO"));
-    assert_eq!(why, "data.csv: what came has another sha256 than was sent");
-    // Longer than what is there: more is asked for, and there is none.
+    assert_eq!(why, "data.csv: the received content has another sha256 than the ticket says");
+    // The ticket's length is larger than the bundle.
     let why = try_one(&transfer, &|entry| entry.bytes = 6);
     assert!(why.starts_with("data.csv: "), "{why}");
-    // What was fetched before is whole: nobody is asked for it.
+    // Remove the complete partial file, so that the server is needed.
     fs::remove_file(out.join(format!(".{}.part", entry.id))).unwrap();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let why = try_one(&client(nobody), &|_| ());
-    assert!(why.contains("refused") && why.contains("given up after"), "{why}");
+    let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let why = try_one(&client(closed_port), &|_| ());
+    assert!(why.contains("refused") && why.contains("gave up after"), "{why}");
     fs::write(out.join("sub"), "").unwrap();
-    let nowhere = fetch(&transfer, &entry, &out.join("sub"), short).unwrap_err();
-    assert!(nowhere.contains("sub/data.csv: Not a directory"), "{nowhere}");
+    let error = fetch(&transfer, &entry, &out.join("sub"), short).unwrap_err();
+    assert!(error.contains("sub/data.csv: Not a directory"), "{error}");
 }

@@ -67,7 +67,7 @@ pub fn stage_over_tls() {
     for (args, words) in [
         (&["--token-file", "token"][..], "SSL_CERT_FILE: absent.pem: "),
         (&["--token-file", "token", "--ca", "other/ca.pem"], "invalid peer certificate"),
-        (&["--ca", "ca.pem", "--token-file", "wrong"], "bearer token that is known here (401)"),
+        (&["--ca", "ca.pem", "--token-file", "wrong"], "valid bearer token is required (401)"),
     ] {
         let mut put = Command::new(env!("CARGO_BIN_EXE_posse"));
         put.current_dir(dir.path()).env_clear().env("SSL_CERT_FILE", "absent.pem");

@@ -1,4 +1,4 @@
-//! The endpoint `/posse/faults`: shows and changes the faults while the cluster runs.
+//! The endpoint `/posse/faults`: shows and changes the active faults while the cluster runs.
 
 use serde_json::{Map, Value, json};
 
@@ -9,33 +9,33 @@ use crate::dev::schema::status::StatusError;
 use crate::dev::storage::store::{Unavailable, WATCH_HISTORY_EVENTS};
 use crate::serve::Request;
 
-/// Handles a request to `faults::PATH`. Returns the body, and the milliseconds for which
-/// connections are to be refused.
+/// Handles a request to `PATH`. Returns the active faults, and for how many milliseconds to refuse
+/// connections.
 pub(crate) fn answer(api: &Api, request: &Request) -> Result<(Value, Option<u64>), StatusError> {
-    let given = || {
+    let body = || {
         serde_json::from_slice::<Map<String, Value>>(&request.body).map_err(|error| {
-            format!("a JSON object of fault names and values is expected: {error}")
+            format!("the body must be a JSON object of fault names and values: {error}")
         })
     };
     let mut faults = api.faults.in_force();
     let changed = match request.method.as_str() {
-        "GET" => return Ok((shown(api), None)),
+        "GET" => return Ok((show(api), None)),
         "DELETE" => {
             faults = Faults::default();
             Ok(())
         }
         "PUT" => {
             faults = Faults::default();
-            given().and_then(|given| faults.change(&given))
+            body().and_then(|body| faults.change(&body))
         }
-        "PATCH" => given().and_then(|given| faults.change(&given)),
+        "PATCH" => body().and_then(|body| faults.change(&body)),
         _ => return Err(StatusError::method_not_allowed()),
     };
     let refuse = changed.and_then(|()| apply(api, faults)).map_err(StatusError::bad_request)?;
-    Ok((shown(api), refuse))
+    Ok((show(api), refuse))
 }
 
-/// Sets the faults. Returns the milliseconds for which connections are to be refused from now on.
+/// Activates faults. Returns for how many milliseconds to refuse connections.
 pub(crate) fn apply(api: &Api, mut faults: Faults) -> Result<Option<u64>, String> {
     let mut state = api.lock();
     check_nodes(&faults, |name| {
@@ -44,32 +44,35 @@ pub(crate) fn apply(api: &Api, mut faults: Faults) -> Result<Option<u64>, String
     if let Some(version) = faults.number(Fault::Restore) {
         state.store.restore(version).map_err(|unavailable| {
             let why = match unavailable {
-                Unavailable::Compacted(oldest) => format!("the history begins at {oldest}"),
-                Unavailable::Future => format!("the version is {}", state.store.version()),
+                Unavailable::Compacted(oldest) => {
+                    format!("the oldest version in the history is {oldest}")
+                }
+                Unavailable::Future => format!("the current version is {}", state.store.version()),
             };
             format!("fault {}={version}: {why}", Fault::Restore.name())
         })?;
     }
-    let kept = faults.number(Fault::Compact).map(usize::try_from);
-    state.store.keep(kept.map_or(WATCH_HISTORY_EVENTS, |kept| kept.unwrap_or(usize::MAX)));
+    let history_max = faults.number(Fault::Compact).map(usize::try_from);
+    state.store.keep(history_max.map_or(WATCH_HISTORY_EVENTS, |max| max.unwrap_or(usize::MAX)));
     let refuse = faults.number(Fault::Refuse);
     faults.remove_once();
     api.faults.replace(faults);
-    // All subscribers have to look again: a watch may have to fall silent, a node may be lost.
+    // Watches and nodes have to check whether a fault concerns them.
     state.store.wake_all();
     Ok(refuse)
 }
 
-fn check_nodes(faults: &Faults, is_there: impl Fn(&str) -> bool) -> Result<(), String> {
+fn check_nodes(faults: &Faults, exists: impl Fn(&str) -> bool) -> Result<(), String> {
     let lost = faults.text(Fault::NodeLoss);
     let name = Fault::NodeLoss.name();
-    match lost.split(',').map(str::trim).find(|node| !node.is_empty() && !is_there(node)) {
+    match lost.split(',').map(str::trim).find(|node| !node.is_empty() && !exists(node)) {
         Some(node) => Err(format!("fault {name}={lost}: there is no node {node}")),
         None => Ok(()),
     }
 }
 
-fn shown(api: &Api) -> Value {
+/// The active faults, all known faults and the range of the history.
+fn show(api: &Api) -> Value {
     let state = api.lock();
     json!({
         "faults": api.faults.in_force().to_json(),

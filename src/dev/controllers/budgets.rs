@@ -1,5 +1,4 @@
-//! Owns the status of PodDisruptionBudgets: how many of their pods are healthy, how many there have
-//! to be, how many may go.
+//! The status of PodDisruptionBudgets: healthy, desired and expected pods, allowed disruptions.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,8 @@ use crate::dev::storage::pods::is_ready;
 use crate::dev::storage::store::Change;
 use crate::dev::time;
 
-/// An evicted pod that is still there after so long was not evicted after all.
+/// An evicted pod that still exists after this time counts as not evicted (DeletionTimeout of the
+/// real controller).
 const EVICTION_SECONDS: i64 = 120;
 
 #[derive(Debug, Default)]
@@ -32,26 +32,27 @@ impl Budgets {
         }
     }
 
-    /// Counts anew; in how many seconds to come again.
+    /// Updates the status of changed budgets. Returns in how many seconds to run again.
     pub(super) fn run(&mut self, state: &mut State) -> Option<u64> {
-        let mut waiting = None;
+        let mut retry_seconds = None;
         for key in std::mem::take(&mut self.dirty) {
             let Some(budget) = state.store.get(&key).cloned() else { continue };
             let before = budget.value();
-            let after = counted(state, &budget, &before);
+            let after = with_status(state, &budget, &before);
             if after["status"].get("disruptedPods").is_some() {
                 self.dirty.insert(key);
-                waiting = u64::try_from(EVICTION_SECONDS).ok();
+                retry_seconds = u64::try_from(EVICTION_SECONDS).ok();
             }
             if after != before {
                 state.replace(Kind::PodDisruptionBudget, after);
             }
         }
-        waiting
+        retry_seconds
     }
 }
 
-fn counted(state: &State, budget: &Object, value: &Value) -> Value {
+/// The budget with a new status.
+fn with_status(state: &State, budget: &Object, value: &Value) -> Value {
     let pods: Vec<_> = state
         .store
         .objects(Kind::Pod, &budget.key.namespace)
@@ -62,8 +63,8 @@ fn counted(state: &State, budget: &Object, value: &Value) -> Value {
     if let Some(members) = disrupted.as_object_mut() {
         members.retain(|name, since| {
             let since = time::seconds(since.as_str().unwrap_or_default());
-            let there = pods.iter().any(|pod| pod.key.name == *name && !pod.deleting);
-            there && now < since + EVICTION_SECONDS
+            let exists = pods.iter().any(|pod| pod.key.name == *name && !pod.deleting);
+            exists && now < since + EVICTION_SECONDS
         });
     }
     let healthy = pods.iter().filter(|pod| {
@@ -91,19 +92,19 @@ fn counted(state: &State, budget: &Object, value: &Value) -> Value {
     after
 }
 
-/// How many pods have to be healthy. Shares of the pods are rounded up.
+/// How many pods have to be healthy. Percentages are rounded up.
 fn desired(budget: &Value, expected: usize) -> usize {
     let amount = |field: &str| {
         let amount = budget.pointer(&format!("/spec/{field}"))?;
         match amount.as_str().and_then(|text| text.strip_suffix('%')) {
-            Some(share) => {
-                share.parse::<usize>().ok().map(|share| (share * expected).div_ceil(100))
+            Some(percent) => {
+                percent.parse::<usize>().ok().map(|percent| (percent * expected).div_ceil(100))
             }
             None => amount.as_u64().and_then(|amount| usize::try_from(amount).ok()),
         }
     };
     match amount("maxUnavailable") {
-        Some(most) => expected.saturating_sub(most),
+        Some(max_unavailable) => expected.saturating_sub(max_unavailable),
         None => amount("minAvailable").unwrap_or(1),
     }
 }
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_want_numbers_or_shares() {
+    fn budgets_accept_numbers_and_percentages() {
         for (spec, expected, want) in [
             (json!({ "minAvailable": 2 }), 5, 2),
             (json!({ "minAvailable": "50%" }), 5, 3),

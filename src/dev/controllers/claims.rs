@@ -1,6 +1,6 @@
-//! Owns the binding of claims to volumes: a claim gets a volume that is free and fits, else a new
-//! one, which is a directory in the cluster's private folder. Also the claims of ephemeral volumes,
-//! and the end of claims and volumes that nobody uses any more.
+//! Binds PersistentVolumeClaims: to a free volume that fits, or to a new volume, which is a
+//! directory in the cluster's folder. Also creates the claims of ephemeral volumes, and lets claims
+//! and volumes end when they are no longer in use.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,16 +26,16 @@ const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 #[derive(Debug)]
 pub(super) struct Claims {
-    /// Where the directories are.
+    /// The folder for provisioned volumes.
     folder: PathBuf,
     dirty: BTreeSet<Key>,
-    /// Claims that were told that nothing fits.
-    told: BTreeSet<Key>,
+    /// Claims with a `FailedBinding` event.
+    unbindable: BTreeSet<Key>,
 }
 
 impl Claims {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, dirty: BTreeSet::new(), told: BTreeSet::new() }
+        Self { folder, dirty: BTreeSet::new(), unbindable: BTreeSet::new() }
     }
 
     pub(super) fn on_change(&mut self, change: &Change, state: &State) {
@@ -44,7 +44,7 @@ impl Claims {
         if key.kind == Kind::PersistentVolumeClaim {
             self.dirty.insert(key.clone());
             if change.gone {
-                self.told.remove(key);
+                self.unbindable.remove(key);
             }
             let volume = object.field("spec.volumeName");
             if change.gone && !volume.is_empty() {
@@ -52,7 +52,7 @@ impl Claims {
             }
         } else if key.kind == Kind::PersistentVolume {
             self.dirty.insert(key.clone());
-            // A free one may suit whoever waits; of one that is gone its claim has to learn.
+            // A new volume may fit any pending claim; the claim of a deleted volume is lost.
             let claims = state.store.objects(Kind::PersistentVolumeClaim, "");
             self.dirty.extend(claims.map(|claim| claim.key.clone()));
         } else if key.kind == Kind::Pod {
@@ -61,8 +61,8 @@ impl Claims {
             }
             if change.gone || object.is_terminal() {
                 let claims = state.store.objects(Kind::PersistentVolumeClaim, &key.namespace);
-                let ending = claims.filter(|claim| claim.deleting);
-                self.dirty.extend(ending.map(|claim| claim.key.clone()));
+                let deleting = claims.filter(|claim| claim.deleting);
+                self.dirty.extend(deleting.map(|claim| claim.key.clone()));
             }
         }
     }
@@ -89,22 +89,23 @@ impl Claims {
         if claim.deleting {
             let mut state = api.lock();
             if !is_used(&state, claim) {
-                release(&mut state, claim);
+                remove_protection(&mut state, claim);
             }
             return;
         }
-        let named = text_at(&value, "/spec/volumeName").to_owned();
+        let volume_name = text_at(&value, "/spec/volumeName").to_owned();
         let bound =
             value.pointer("/metadata/annotations").is_some_and(|a| a.get(BIND_COMPLETED).is_some());
-        if !named.is_empty() {
+        if !volume_name.is_empty() {
             let mut state = api.lock();
-            let volume = state.store.get(&Key::new(Kind::PersistentVolume, "", &named)).cloned();
+            let volume =
+                state.store.get(&Key::new(Kind::PersistentVolume, "", &volume_name)).cloned();
             match volume {
                 Some(volume) if !bound && is_free(&volume.value(), claim) => {
                     bind(&mut state, claim, &volume);
                 }
                 None if bound && text_at(&value, "/status/phase") != "Lost" => {
-                    lose(&mut state, claim);
+                    mark_lost(&mut state, claim);
                 }
                 Some(_) | None => {}
             }
@@ -123,7 +124,7 @@ impl Claims {
         match found {
             Some(volume) => bind(&mut api.lock(), claim, &volume),
             None if value.pointer("/spec/storageClassName") == Some(&json!("")) => {
-                if self.told.insert(claim.key.clone()) {
+                if self.unbindable.insert(claim.key.clone()) {
                     let message = "no persistent volumes available for this claim and no storage \
                                    class is set";
                     note(&mut api.lock(), claim, false, "FailedBinding", message);
@@ -133,7 +134,7 @@ impl Claims {
         }
     }
 
-    /// Makes a directory and the volume that it is.
+    /// Creates a directory and a volume for it, and binds the claim to the volume.
     fn provision(&self, api: &Api, claim: &Object, value: &Value) {
         let name = format!("pvc-{}", claim.uid);
         let path = self.folder.join(&name);
@@ -170,7 +171,7 @@ impl Claims {
         }
     }
 
-    /// A volume's phase, and its end where its claim is gone.
+    /// Updates a volume's phase, and removes it if its claim is gone and its policy is Delete.
     fn sync_volume(&self, api: &Api, volume: &Arc<Object>) {
         let value = volume.value();
         let mut state = api.lock();
@@ -189,21 +190,21 @@ impl Claims {
             drop(state);
             remove_directory(&self.folder, &volume.key.name);
         } else if volume.deleting && phase != "Bound" {
-            release(&mut state, volume);
+            remove_protection(&mut state, volume);
         } else if text_at(&value, "/status/phase") != phase {
             edit(&mut state, volume, |value| value["status"]["phase"] = phase.into());
         }
     }
 }
 
-/// The directory of a volume that was made here; of others there is none.
+/// Removes the directory of a provisioned volume. Other volumes have none.
 fn remove_directory(folder: &Path, volume: &str) {
     let path = folder.join(volume);
     if volume.starts_with("pvc-")
         && let Err(error) = fs::remove_dir_all(&path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        log::warn!("{}: {error}", path.display());
+        log::warn!("cannot remove the directory {} of a deleted volume: {error}", path.display());
     }
 }
 
@@ -212,7 +213,7 @@ fn note(state: &mut State, about: &Object, warning: bool, reason: &str, message:
     events::record(state, about, &Note { warning, reason, message, component, ..Note::default() });
 }
 
-/// Changes the object, where it is still the same one.
+/// Changes the object if it still exists with the same uid.
 fn edit(state: &mut State, object: &Object, change: impl FnOnce(&mut Value)) {
     let present = state.store.get(&object.key).filter(|present| present.uid == object.uid);
     let Some(mut value) = present.map(|present| present.value()) else { return };
@@ -220,8 +221,9 @@ fn edit(state: &mut State, object: &Object, change: impl FnOnce(&mut Value)) {
     state.replace(object.key.kind, value);
 }
 
-/// Takes the protection from an object that nobody uses; one that is on its way out goes.
-fn release(state: &mut State, object: &Object) {
+/// Removes the protection finalizer from an object that is not in use, so that its deletion can
+/// finish.
+fn remove_protection(state: &mut State, object: &Object) {
     let Some((_, finalizer)) = PROTECTED.iter().find(|(kind, _)| *kind == object.key.kind) else {
         return;
     };
@@ -239,13 +241,14 @@ fn release(state: &mut State, object: &Object) {
     });
 }
 
-/// True where no other claim has or is promised the volume.
+/// True if the volume is neither bound to nor reserved for another claim.
 fn is_free(volume: &Value, claim: &Object) -> bool {
-    let of = |field: &str| text_at(volume, &format!("/spec/claimRef/{field}"));
-    match of("uid") {
+    let claim_ref = |field: &str| text_at(volume, &format!("/spec/claimRef/{field}"));
+    match claim_ref("uid") {
         "" => {
-            of("name").is_empty()
-                || (of("name") == claim.key.name && of("namespace") == claim.key.namespace)
+            claim_ref("name").is_empty()
+                || (claim_ref("name") == claim.key.name
+                    && claim_ref("namespace") == claim.key.namespace)
         }
         uid => uid == &*claim.uid,
     }
@@ -258,7 +261,7 @@ fn fits(volume: &Value, claim: &Object) -> bool {
     let amount = |value: &Value, list: &str| Amounts::read(value, list).get("storage");
     let large_enough = amount(volume, "/spec/capacity")
         .zip(amount(&wanted, "/spec/resources/requests"))
-        .is_some_and(|(has, wants)| !wants.exceeds(has));
+        .is_some_and(|(capacity, request)| !request.exceeds(capacity));
     is_free(volume, claim)
         && class(volume) == class(&wanted)
         && large_enough
@@ -267,9 +270,9 @@ fn fits(volume: &Value, claim: &Object) -> bool {
 
 fn bind(state: &mut State, claim: &Object, volume: &Object) {
     let spec = volume.value()["spec"].clone();
-    // What the user has chosen is not called the controller's choice.
-    let promised = spec.get("claimRef").is_some();
-    let chosen = !claim.field("spec.volumeName").is_empty();
+    // `bound-by-controller` is set only where the user had not chosen the other side.
+    let is_reserved = spec.get("claimRef").is_some();
+    let names_volume = !claim.field("spec.volumeName").is_empty();
     edit(state, volume, |value| {
         value["spec"]["claimRef"] = json!({
             "kind": claim.key.kind.name(),
@@ -280,7 +283,7 @@ fn bind(state: &mut State, claim: &Object, volume: &Object) {
             "resourceVersion": claim.version.to_string(),
         });
         value["status"]["phase"] = "Bound".into();
-        if !promised {
+        if !is_reserved {
             let annotations = object_mut(&mut value["metadata"], "annotations");
             annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".into());
         }
@@ -292,13 +295,13 @@ fn bind(state: &mut State, claim: &Object, volume: &Object) {
         });
         let annotations = object_mut(&mut value["metadata"], "annotations");
         annotations.insert(BIND_COMPLETED.to_owned(), "yes".into());
-        if !chosen {
+        if !names_volume {
             annotations.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".into());
         }
     });
 }
 
-fn lose(state: &mut State, claim: &Object) {
+fn mark_lost(state: &mut State, claim: &Object) {
     edit(state, claim, |value| value["status"]["phase"] = "Lost".into());
     let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
     note(state, claim, true, "ClaimLost", message);
@@ -306,15 +309,15 @@ fn lose(state: &mut State, claim: &Object) {
 
 /// True while a pod that has not ended mounts the claim.
 fn is_used(state: &State, claim: &Object) -> bool {
-    let named = format!("\"claimName\":{}", Value::from(claim.key.name.as_str()));
+    let reference = format!("\"claimName\":{}", Value::from(claim.key.name.as_str()));
     state.store.objects(Kind::Pod, &claim.key.namespace).any(|pod| {
         !pod.is_terminal()
             && !pod.node().is_empty()
-            && (claim.owners.contains(&pod.uid) || pod.item_json().contains(&named))
+            && (claim.owners.contains(&pod.uid) || pod.item_json().contains(&reference))
     })
 }
 
-/// Creates the claims that a pod's ephemeral volumes ask for.
+/// Creates the claims for a pod's ephemeral volumes.
 fn create_claims(api: &Api, pod: &Object) {
     let value = pod.value();
     for volume in array_at(&value, "/spec/volumes") {
@@ -339,7 +342,8 @@ fn create_claims(api: &Api, pod: &Object) {
         request.body = claim.to_string().into_bytes();
         let namespace = &pod.key.namespace;
         let created = write::create(api, &request, Kind::PersistentVolumeClaim, namespace);
-        // One that is there already is either this pod's, or the node says that it is not.
+        // If the claim exists and is not this pod's, the node reports that when it mounts the
+        // volume.
         if let Err(refused) = created.map(drop)
             && refused.code != 409
         {

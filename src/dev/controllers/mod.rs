@@ -1,5 +1,5 @@
-//! Owns the controllers: one thread that looks at what changed and does what follows from the state
-//! as it is now. None of them relies on having seen a change: whoever missed some looks at all.
+//! The controllers, all on one thread. They are level-triggered: what they do follows from the
+//! present state, and a controller that missed changes reads everything again.
 
 mod budgets;
 mod claims;
@@ -34,7 +34,7 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::storage::events::Ages;
 use crate::dev::storage::store::{Change, Seen};
 
-/// How often Events are looked at for their age.
+/// How often expired Events are removed.
 const EVENTS_EVERY_MS: u64 = 60_000;
 
 /// The running controllers.
@@ -45,17 +45,16 @@ pub(crate) struct Controllers {
 }
 
 impl Controllers {
-    /// `volumes` is where the directories of volumes are made.
+    /// `volumes` is the folder for provisioned volumes.
     pub(crate) fn start(api: Arc<Api>, volumes: PathBuf) -> io::Result<Self> {
         let (stop, stopped) = bounded(1);
-        let tokens = api.lock().store.subscribe_to(Kind::all());
-        let mut all = All::new(api, volumes);
+        let changed = api.lock().store.subscribe_to(Kind::all());
+        let mut controllers = ControllerLoop::new(api, volumes);
         let builder = thread::Builder::new().name("dev-controllers".to_owned());
-        let thread = builder.spawn(move || all.run(&tokens, &stopped))?;
+        let thread = builder.spawn(move || controllers.run(&changed, &stopped))?;
         Ok(Self { thread, stop })
     }
 
-    /// Ends the thread.
     pub(crate) fn stop(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
@@ -65,12 +64,12 @@ impl Controllers {
 }
 
 #[derive(Debug)]
-struct All {
+struct ControllerLoop {
     api: Arc<Api>,
-    /// The store's version that has been looked at.
+    /// The store changes that have been handled.
     seen: Seen,
-    ages: Ages,
-    ages_due: Millis,
+    event_ages: Ages,
+    next_expiry: Millis,
     budgets: Budgets,
     claims: Claims,
     jobs: Jobs,
@@ -80,13 +79,13 @@ struct All {
     quotas: Quotas,
 }
 
-impl All {
+impl ControllerLoop {
     fn new(api: Arc<Api>, volumes: PathBuf) -> Self {
         Self {
             api,
             seen: Seen::default(),
-            ages: Ages::default(),
-            ages_due: Millis(0),
+            event_ages: Ages::default(),
+            next_expiry: Millis(0),
             budgets: Budgets::default(),
             claims: Claims::new(volumes),
             jobs: Jobs::default(),
@@ -97,22 +96,22 @@ impl All {
         }
     }
 
-    fn run(&mut self, tokens: &Receiver<()>, stopped: &Receiver<()>) {
+    fn run(&mut self, changed: &Receiver<()>, stopped: &Receiver<()>) {
         loop {
-            let due = self.turn();
+            let due = self.run_once();
             let at = due.and_then(|due| self.api.clock.instant(due));
             let timer = at.map_or_else(never, crossbeam_channel::at);
             select! {
-                recv(tokens) -> _ => {}
+                recv(changed) -> _ => {}
                 recv(timer) -> _ => {}
-                // Nobody sends: the other end is dropped.
+                // Nothing is sent: `Controllers::stop` drops the sender.
                 recv(stopped) -> _ => return,
             }
         }
     }
 
-    /// Looks at what changed and does what follows; when to come again.
-    fn turn(&mut self) -> Option<Millis> {
+    /// Handles all changes. Returns when to run again even if nothing changes.
+    fn run_once(&mut self) -> Option<Millis> {
         let now = self.api.clock.now();
         let changes = self.changes();
         if !changes.is_empty() {
@@ -130,32 +129,33 @@ impl All {
         }
         self.namespaces.run(&mut self.api.lock());
         self.claims.run(&self.api);
-        // A node that is gone may come back as one that is lost may.
+        // A deleted node gets the same grace period as a lost one.
         let grace = self.api.faults.number(Fault::NodeGrace).unwrap_or(nodes::GRACE_MS);
         let orphans = self.orphans.run(&mut self.api.lock(), now, grace);
         let jobs = self.jobs.run(&self.api);
         let budgets = self.budgets.run(&mut self.api.lock());
         let quotas = self.quotas.run(&self.api);
         let nodes = self.nodes.run(&self.api);
-        if self.ages_due <= now {
-            self.ages.expire(&mut self.api.lock(), now);
-            self.ages_due = now.after(EVENTS_EVERY_MS);
+        if self.next_expiry <= now {
+            self.event_ages.expire(&mut self.api.lock(), now);
+            self.next_expiry = now.after(EVENTS_EVERY_MS);
         }
         let budgets = budgets.map(|seconds| now.after(seconds.saturating_mul(1000)));
-        let due = [orphans, jobs, budgets, quotas, nodes, Some(self.ages_due)];
+        let due = [orphans, jobs, budgets, quotas, nodes, Some(self.next_expiry)];
         due.into_iter().flatten().min()
     }
 
-    /// What changed since the last look; all there is where that is no longer known.
+    /// The changes since the last call. If the history no longer reaches back that far, all
+    /// objects.
     fn changes(&mut self) -> Vec<Change> {
         let state = self.api.lock();
         if let Ok(changes) = state.store.unseen(&mut self.seen) {
             return changes.cloned().collect();
         }
-        self.quotas.suspect_all();
-        self.nodes.suspect_all();
-        let there = Kind::all().flat_map(|kind| state.store.objects(kind, ""));
+        self.quotas.mark_all_dirty();
+        self.nodes.mark_all_dirty();
+        let objects = Kind::all().flat_map(|kind| state.store.objects(kind, ""));
         let change = |now| Change { version: 0, before: None, now, gone: false };
-        there.cloned().map(change).collect()
+        objects.cloned().map(change).collect()
     }
 }

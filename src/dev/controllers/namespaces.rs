@@ -1,5 +1,5 @@
-//! Owns what every namespace has: its `default` service account and the config map with the
-//! cluster's certificate. Whoever deletes them gets them back.
+//! Creates the objects that every namespace has, and creates them again after a delete: the
+//! `default` service account and the config map with the cluster's certificate.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::dev::storage::State;
 use crate::dev::storage::namespaces::{DEFAULT_ACCOUNT, ROOT_CA, ensure_objects};
 use crate::dev::storage::store::Change;
 
-/// Namespaces that may lack something.
+/// Namespaces in which one of these objects was deleted.
 #[derive(Debug, Default)]
 pub(super) struct Namespaces {
     dirty: BTreeSet<String>,
@@ -17,9 +17,9 @@ pub(super) struct Namespaces {
 impl Namespaces {
     pub(super) fn on_change(&mut self, change: &Change) {
         let key = &change.now.key;
-        let lacks = (key.kind == Kind::ServiceAccount && key.name == DEFAULT_ACCOUNT)
+        let is_required = (key.kind == Kind::ServiceAccount && key.name == DEFAULT_ACCOUNT)
             || (key.kind == Kind::ConfigMap && key.name == ROOT_CA);
-        if lacks && change.gone {
+        if is_required && change.gone {
             self.dirty.insert(key.namespace.clone());
         }
     }

@@ -1,5 +1,6 @@
-//! Owns the node lifecycle: a node that is not heard of becomes Unknown and tainted and its pods
-//! are not ready. Does not stop a kubelet: that is the fault's doing.
+//! The node lifecycle controller: the conditions of a node that is out of reach become Unknown, the
+//! node is tainted and its pods are no longer ready. The fault `node-loss` makes a node
+//! unreachable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +19,18 @@ use crate::dev::storage::store::Change;
 
 /// The real controller's `--node-monitor-grace-period`.
 pub(super) const GRACE_MS: u64 = 40_000;
-/// Pods are told to go a little after their node was given up; this part of the grace.
-const EVICTION_PART: u64 = 8;
+/// The NoExecute taint follows this part of the grace period after the NoSchedule taint.
+const EVICTION_DELAY_DIVISOR: u64 = 8;
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
-    lost: BTreeMap<String, Lost>,
-    /// The nodes that there are, and whether their pods need to be looked at.
+    lost: BTreeMap<String, LostNode>,
+    /// All nodes, and whether changes of their pods matter.
     known: BTreeMap<String, bool>,
     taints: Taints,
-    /// What `node-loss` said when it was looked at.
+    /// The value of the fault `node-loss` at the last run.
     loss: Option<String>,
     dirty: bool,
     due: Option<Millis>,
@@ -37,29 +38,29 @@ pub(super) struct Nodes {
 
 /// A node that is out of reach.
 #[derive(Debug)]
-struct Lost {
+struct LostNode {
     since: Millis,
-    /// Its conditions before it was given up; none before that.
+    /// The conditions that it had before they became Unknown. `None` during the grace period.
     conditions: Option<Value>,
 }
 
 impl Nodes {
-    /// Everything may have changed.
-    pub(super) fn suspect_all(&mut self) {
+    /// Checks all nodes at the next run.
+    pub(super) fn mark_all_dirty(&mut self) {
         self.dirty = true;
     }
 
     pub(super) fn on_change(&mut self, change: &Change) {
         let kind = change.now.key.kind;
         let node = change.now.node();
-        let concerns = kind == Kind::Node
+        let is_relevant = kind == Kind::Node
             || (kind == Kind::Pod
                 && !node.is_empty()
                 && self.known.get(node).is_some_and(|is_watched| *is_watched));
-        self.dirty |= concerns;
+        self.dirty |= is_relevant;
     }
 
-    /// Does what is due; when to come again.
+    /// Checks the nodes if anything changed or a deadline has passed. Returns when to run again.
     pub(super) fn run(&mut self, api: &Api) -> Option<Millis> {
         let now = api.clock.now();
         let loss = api.faults.text(Fault::NodeLoss);
@@ -67,12 +68,12 @@ impl Nodes {
         if !idle {
             self.dirty = false;
             self.loss = loss;
-            self.due = self.pass(api, now);
+            self.due = self.check_nodes(api, now);
         }
         self.due
     }
 
-    fn pass(&mut self, api: &Api, now: Millis) -> Option<Millis> {
+    fn check_nodes(&mut self, api: &Api, now: Millis) -> Option<Millis> {
         let grace = api.faults.number(Fault::NodeGrace).unwrap_or(GRACE_MS);
         let mut state = api.lock();
         let nodes: Vec<Arc<Object>> = state.store.objects(Kind::Node, "").cloned().collect();
@@ -82,20 +83,20 @@ impl Nodes {
         for node in &nodes {
             let name = node.key.name.as_str();
             if api.faults.is_lost(name) {
-                let fresh = Lost { since: now, conditions: None };
-                let lost = self.lost.entry(name.to_owned()).or_insert(fresh);
-                let given_up = lost.since.after(grace);
-                if given_up > now {
-                    due.push(given_up);
+                let new = LostNode { since: now, conditions: None };
+                let lost = self.lost.entry(name.to_owned()).or_insert(new);
+                let grace_end = lost.since.after(grace);
+                if grace_end > now {
+                    due.push(grace_end);
                 } else if lost.conditions.is_none() {
-                    lost.conditions = Some(give_up(&mut state, node));
+                    lost.conditions = Some(mark_unknown(&mut state, node));
                 }
             } else if let Some(lost) = self.lost.remove(name) {
-                come_back(&mut state, node, lost.conditions);
+                restore_conditions(&mut state, node, lost.conditions);
             }
         }
-        let evict_after = grace + grace / EVICTION_PART;
-        let tainted = self.taint(&mut state, &nodes, now, evict_after, &mut due);
+        let evict_after = grace + grace / EVICTION_DELAY_DIVISOR;
+        let tainted = self.update_taints(&mut state, &nodes, now, evict_after, &mut due);
         due.extend(self.taints.run(&mut state, &tainted, now));
         for name in self.lost.keys().chain(tainted.keys()) {
             self.known.insert(name.clone(), true);
@@ -103,8 +104,8 @@ impl Nodes {
         due.into_iter().min()
     }
 
-    /// Taints the nodes that are given up; the NoExecute taints that there are then.
-    fn taint(
+    /// Sets and removes the taints of unreachable nodes. Returns all NoExecute taints by node.
+    fn update_taints(
         &self,
         state: &mut State,
         nodes: &[Arc<Object>],
@@ -112,22 +113,24 @@ impl Nodes {
         evict_after: u64,
         due: &mut Vec<Millis>,
     ) -> BTreeMap<String, Vec<Value>> {
-        let is_given_up = |name: &str| {
+        let unknown_since = |name: &str| {
             self.lost.get(name).filter(|lost| lost.conditions.is_some()).map(|lost| lost.since)
         };
-        // Where no node is left it is the controller that is cut off, and nobody is evicted.
-        let all = nodes.iter().all(|node| is_given_up(&node.key.name).is_some());
+        // If all nodes are unreachable, the controller itself is probably disconnected, so it
+        // evicts no pod (the real controller's full disruption mode).
+        let all_unknown = nodes.iter().all(|node| unknown_since(&node.key.name).is_some());
         let mut tainted = BTreeMap::new();
         for node in nodes {
-            let evicts =
-                is_given_up(&node.key.name).filter(|_| !all).map(|at| at.after(evict_after));
+            let evicts = unknown_since(&node.key.name)
+                .filter(|_| !all_unknown)
+                .map(|at| at.after(evict_after));
             due.extend(evicts.filter(|at| *at > now));
             let Some(node) = state.store.get(&node.key).cloned() else { continue };
             let mut value = node.value();
             let before = value.clone();
-            let moment = state.now.clone();
-            set_taint(&mut value, "NoSchedule", is_given_up(&node.key.name).is_some(), &moment);
-            set_taint(&mut value, "NoExecute", evicts.is_some_and(|at| at <= now), &moment);
+            let now_text = state.now.clone();
+            set_taint(&mut value, "NoSchedule", unknown_since(&node.key.name).is_some(), &now_text);
+            set_taint(&mut value, "NoExecute", evicts.is_some_and(|at| at <= now), &now_text);
             if value != before {
                 state.replace(Kind::Node, value.clone());
             }
@@ -142,9 +145,9 @@ impl Nodes {
     }
 }
 
-/// A node whose grace is over: nobody knows how it is, and its pods are not ready. Its conditions
-/// before.
-fn give_up(state: &mut State, node: &Object) -> Value {
+/// Sets the conditions of a node to Unknown, because its grace period is over, and its pods to not
+/// ready. Returns the conditions that the node had before.
+fn mark_unknown(state: &mut State, node: &Object) -> Value {
     let mut value = node.value();
     let now = state.now.clone();
     let before = value.pointer("/status/conditions").cloned().unwrap_or_else(|| json!([]));
@@ -176,8 +179,8 @@ fn give_up(state: &mut State, node: &Object) -> Value {
         ..Note::default()
     };
     record(state, node, &note(false, &message));
-    let there = state.store.objects(Kind::Pod, "").filter(|pod| pod.node() == node.key.name);
-    let pods: Vec<Arc<Object>> = there.cloned().collect();
+    let on_node = state.store.objects(Kind::Pod, "").filter(|pod| pod.node() == node.key.name);
+    let pods: Vec<Arc<Object>> = on_node.cloned().collect();
     for pod in pods {
         if mark_not_ready(state, &pod) {
             record(state, &pod, &note(true, "Node is not ready"));
@@ -199,13 +202,13 @@ fn mark_not_ready(state: &mut State, pod: &Object) -> bool {
     true
 }
 
-/// A node that is heard of again is as it was before.
-fn come_back(state: &mut State, node: &Object, conditions: Option<Value>) {
+/// Restores the conditions of a node that is reachable again.
+fn restore_conditions(state: &mut State, node: &Object, conditions: Option<Value>) {
     let Some(mut conditions) = conditions else { return };
     let now = state.now.clone();
     for condition in conditions.as_array_mut().into_iter().flatten() {
-        for moment in ["lastHeartbeatTime", "lastTransitionTime"] {
-            condition[moment] = now.as_str().into();
+        for field in ["lastHeartbeatTime", "lastTransitionTime"] {
+            condition[field] = now.as_str().into();
         }
     }
     let mut value = node.value();
@@ -213,12 +216,12 @@ fn come_back(state: &mut State, node: &Object, conditions: Option<Value>) {
     state.replace(Kind::Node, value);
 }
 
-/// Sets or removes the taint of a node that is out of reach.
+/// Adds or removes the `unreachable` taint with this effect.
 fn set_taint(node: &mut Value, effect: &str, wanted: bool, now: &str) {
-    let is_it = |taint: &Value| {
+    let is_same = |taint: &Value| {
         text_at(taint, "/key") == UNREACHABLE && text_at(taint, "/effect") == effect
     };
-    let has = array_at(node, "/spec/taints").iter().any(is_it);
+    let has = array_at(node, "/spec/taints").iter().any(is_same);
     if has == wanted {
         return;
     }
@@ -229,7 +232,7 @@ fn set_taint(node: &mut Value, effect: &str, wanted: bool, now: &str) {
         list.push(json!({ "key": UNREACHABLE, "effect": effect, "timeAdded": now }));
         return;
     }
-    list.retain(|taint| !is_it(taint));
+    list.retain(|taint| !is_same(taint));
     if list.is_empty() {
         spec.remove("taints");
     }

@@ -1,5 +1,5 @@
-//! Owns the end of pods whose node is no more: after a while they are called failed and go, as the
-//! pod garbage collector has it.
+//! Pods whose node no longer exists: after a while they are failed and deleted, as the pod garbage
+//! collector of kube-controller-manager does.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::dev::storage::store::Change;
 
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
-    /// Names of nodes that pods are bound to and that are not there, since when.
+    /// Nodes that have pods but do not exist, and since when.
     missing: BTreeMap<String, Millis>,
 }
 
@@ -37,28 +37,30 @@ impl Orphans {
         }
     }
 
-    /// Ends the pods of nodes that did not come back within `quarantine_ms`; when to come again.
+    /// Deletes the pods of nodes that have been missing for `quarantine_ms`. Returns when to run
+    /// again.
     pub(super) fn run(
         &mut self,
         state: &mut State,
         now: Millis,
         quarantine_ms: u64,
     ) -> Option<Millis> {
-        let (over, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.missing)
-            .into_iter()
-            .partition(|(_, since)| since.after(quarantine_ms) <= now);
+        let (expired, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.missing)
+                .into_iter()
+                .partition(|(_, since)| since.after(quarantine_ms) <= now);
         self.missing = waiting;
-        for node in over.keys() {
+        for node in expired.keys() {
             let pods = state.store.objects(Kind::Pod, "").filter(|pod| pod.node() == node);
             for key in pods.map(|pod| pod.key.clone()).collect::<Vec<_>>() {
-                end(state, &key);
+                fail_and_delete(state, &key);
             }
         }
         self.missing.values().min().map(|since| since.after(quarantine_ms))
     }
 }
 
-fn end(state: &mut State, key: &Key) {
+fn fail_and_delete(state: &mut State, key: &Key) {
     let Some(pod) = state.store.get(key).cloned() else { return };
     if !pod.is_terminal() {
         let now = state.now.clone();
@@ -74,7 +76,7 @@ fn end(state: &mut State, key: &Key) {
         ..Default::default()
     };
     if let Err(refused) = state.delete(key, &options) {
-        log::debug!("{key}: {}", refused.message);
+        log::debug!("cannot delete the orphaned pod {key}: {}", refused.message);
     }
 }
 
@@ -86,7 +88,7 @@ mod tests {
     use crate::dev::testing;
 
     #[test]
-    fn pods_of_a_node_that_is_gone_go_after_a_while() {
+    fn pods_of_a_missing_node_are_deleted_after_the_quarantine() {
         let api = testing::api();
         let mut state = api.lock();
         for (name, node) in [("a", "here"), ("b", "gone"), ("c", "back")] {
@@ -101,21 +103,21 @@ mod tests {
         state.ensure(Kind::Node, "here", json!({}));
         let mut orphans = Orphans::default();
         let mut seen = 0;
-        let mut look = |orphans: &mut Orphans, state: &State, now| {
+        let mut observe = |orphans: &mut Orphans, state: &State, now| {
             let after = std::mem::replace(&mut seen, state.store.version());
             let changes = state.store.changes_after(after.max(state.store.oldest()));
             changes.expect("kept").for_each(|change| orphans.on_change(change, state, now));
         };
-        look(&mut orphans, &state, Millis(1_000));
+        observe(&mut orphans, &state, Millis(1_000));
         assert_eq!(orphans.run(&mut state, Millis(2_000), 40_000), Some(Millis(41_000)));
         state.ensure(Kind::Node, "back", json!({}));
-        look(&mut orphans, &state, Millis(3_000));
+        observe(&mut orphans, &state, Millis(3_000));
         assert_eq!(orphans.run(&mut state, Millis(41_000), 40_000), None);
         let left: Vec<_> = state.store.objects(Kind::Pod, "").map(|p| p.key.name.clone()).collect();
         assert_eq!(left, ["a", "c"]);
-        let last = state.store.changes_after(0).or_else(|_| state.store.changes_after(1));
-        let gone = last.expect("kept").rfind(|change| change.gone).expect("one went");
-        let pod = gone.now.value();
+        let changes = state.store.changes_after(0).or_else(|_| state.store.changes_after(1));
+        let removed = changes.expect("kept").rfind(|change| change.gone).expect("a removed pod");
+        let pod = removed.now.value();
         assert_eq!(pod["status"]["conditions"][0]["reason"], "DeletionByPodGC");
         assert_eq!(pod["status"]["phase"], "Failed");
     }

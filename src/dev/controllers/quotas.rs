@@ -1,5 +1,5 @@
-//! Owns the status of ResourceQuotas: the hard limits as they were last seen, and what is used of
-//! them. New objects are charged as they are created; here is found what went, ended or changed.
+//! The status of ResourceQuotas. New objects are charged at admission; this controller finds
+//! objects that ended, changed or were deleted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::storage::object::Object;
 use crate::dev::storage::store::Change;
 
-/// Pods that are overdue to end leave the quota without a change that would tell.
+/// Terminating pods past their grace period stop counting without any change, so count regularly.
 const RESYNC_MS: u64 = 60_000;
-/// Counting may take this share of the thread's time at most: one part in so many.
-const COUNT_SHARE: u64 = 5;
+/// The pause after a count, as a multiple of its duration: counting may not occupy the thread.
+const PAUSE_FACTOR: u64 = 5;
 
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
-    /// Namespaces whose use may have changed.
+    /// Namespaces whose usage may have changed.
     dirty: BTreeSet<String>,
-    /// Not before then.
+    /// When the next count may start.
     next: Millis,
     resync: Millis,
 }
@@ -34,10 +34,10 @@ impl Quotas {
         let before = change.before.as_ref();
         let changed = match (key.kind, before) {
             _ if change.gone => true,
-            // Charged as they were created; they free what they used when they end.
+            // A pod is charged when it is created and freed when it ends.
             (Kind::Pod, None) => false,
             (Kind::Pod, Some(before)) => change.now.is_terminal() && !before.is_terminal(),
-            // Every charge changes a quota, and is no reason to count.
+            // A changed status is the result of a charge and needs no count.
             (Kind::ResourceQuota, Some(before)) => {
                 before.value().get("spec") != change.now.value().get("spec")
             }
@@ -49,12 +49,12 @@ impl Quotas {
         }
     }
 
-    /// Everything may have changed.
-    pub(super) fn suspect_all(&mut self) {
+    /// Counts all quotas at the next run.
+    pub(super) fn mark_all_dirty(&mut self) {
         self.resync = Millis(0);
     }
 
-    /// Counts anew where something went; when to come again.
+    /// Counts the usage of changed namespaces. Returns when to run again.
     pub(super) fn run(&mut self, api: &Api) -> Option<Millis> {
         let now = api.clock.now();
         if self.resync <= now {
@@ -69,24 +69,25 @@ impl Quotas {
         if now < self.next {
             return Some(self.next);
         }
-        let mut again = BTreeSet::new();
+        let mut retry = BTreeSet::new();
         for namespace in std::mem::take(&mut self.dirty) {
             let quotas: Vec<Arc<Object>> =
                 api.lock().store.objects(Kind::ResourceQuota, &namespace).cloned().collect();
             for quota in quotas {
                 if !recount(api, &quota) {
-                    again.insert(namespace.clone());
+                    retry.insert(namespace.clone());
                 }
             }
         }
         let took = api.clock.now().0.saturating_sub(now.0);
-        self.next = api.clock.now().after(took * COUNT_SHARE);
-        self.dirty = again;
+        self.next = api.clock.now().after(took * PAUSE_FACTOR);
+        self.dirty = retry;
         Some(if self.dirty.is_empty() { self.resync } else { self.next })
     }
 }
 
-/// Writes a quota's status; false where it was charged meanwhile, so that the count may be wrong.
+/// Writes a quota's status. False if the quota was charged during the count, which may then be
+/// wrong.
 fn recount(api: &Api, quota: &Object) -> bool {
     let mut value = quota.value();
     let hard = Amounts::read(&value, "/spec/hard");
@@ -98,8 +99,8 @@ fn recount(api: &Api, quota: &Object) -> bool {
         if state.store.get(&quota.key).is_none_or(|present| present.version != quota.version) {
             return false;
         }
-        let of = |kind: &Kind| state.store.objects(*kind, &quota.key.namespace).cloned();
-        (kinds.iter().flat_map(of).collect::<Vec<Arc<Object>>>(), state.now.clone())
+        let objects_of = |kind: &Kind| state.store.objects(*kind, &quota.key.namespace).cloned();
+        (kinds.iter().flat_map(objects_of).collect::<Vec<Arc<Object>>>(), state.now.clone())
     };
     let mut used = Amounts::default();
     for resource in hard.0.keys() {
@@ -107,7 +108,7 @@ fn recount(api: &Api, quota: &Object) -> bool {
             used.set(resource, crate::wire::quantity::Quantity::whole(0));
         }
     }
-    // Read outside the lock: there may be thousands of them.
+    // Parsed without the lock, because there may be thousands of objects.
     for object in objects {
         let (kind, object) = (object.key.kind, object.value());
         if in_scope(&value, kind, &object) {

@@ -1,4 +1,4 @@
-//! Tries the controllers and the admission over the sockets of whole clusters.
+//! Tests of the controllers and of admission through the sockets of whole clusters.
 
 use std::net::SocketAddr;
 
@@ -95,7 +95,7 @@ fn pod(name: &str, spec: &Value) -> Value {
 }
 
 #[test]
-fn a_job_runs_its_pods_to_the_end() {
+fn a_job_completes_when_enough_pods_have_succeeded() {
     let fixture = start(|_| {});
     let spec = json!({ "completions": 3, "parallelism": 2, "ttlSecondsAfterFinished": 100 });
     fixture.created(JOBS, &job("j", "true", &spec));
@@ -114,13 +114,13 @@ fn a_job_runs_its_pods_to_the_end() {
     let reasons = fixture.reasons("j");
     assert_eq!(reasons.iter().filter(|reason| *reason == "SuccessfulCreate").count(), 3);
     assert!(reasons.contains(&"Completed".to_owned()), "{reasons:?}");
-    // Its pods go with it, as kubectl asks for.
+    // kubectl deletes jobs with background propagation, which also deletes the pods.
     assert_eq!(fixture.delete(&format!("{path}?propagationPolicy=Background")).status, 200);
     fixture.until(&format!("{CORE}/pods"), "empty", |pods| pods["items"] == json!([]));
 }
 
 #[test]
-fn a_failing_job_spends_its_limit() {
+fn a_job_fails_after_its_backoff_limit() {
     let fixture = start(|_| {});
     fixture.created(JOBS, &job("j", "exit 3", &json!({ "backoffLimit": 1 })));
     let path = format!("{JOBS}/j");
@@ -133,7 +133,7 @@ fn a_failing_job_spends_its_limit() {
 }
 
 #[test]
-fn a_policy_fails_a_job_for_an_exit_code() {
+fn a_pod_failure_policy_fails_a_job_for_an_exit_code() {
     let fixture = start(|_| {});
     let policy = json!({ "podFailurePolicy": { "rules": [
         { "action": "FailJob", "onExitCodes": { "operator": "In", "values": [42] } },
@@ -167,7 +167,7 @@ fn a_job_is_suspended_resumed_and_ends_by_its_deadline() {
 }
 
 #[test]
-fn a_finished_job_goes_when_its_time_is_up() {
+fn a_finished_job_is_deleted_after_its_ttl() {
     let fixture = start(|_| {});
     fixture.created(JOBS, &job("j", "true", &json!({ "ttlSecondsAfterFinished": 0 })));
     fixture.until(&format!("{JOBS}/j"), "gone", |job| job["code"] == 404);
@@ -175,14 +175,14 @@ fn a_finished_job_goes_when_its_time_is_up() {
 }
 
 #[test]
-fn an_indexed_job_tells_its_pods_who_they_are() {
+fn an_indexed_job_gives_each_pod_its_index() {
     let fixture = start(|_| {});
     let spec = json!({ "completions": 3, "parallelism": 3, "completionMode": "Indexed" });
     fixture.created(JOBS, &job("j", "echo $$JOB_COMPLETION_INDEX", &spec));
     let path = format!("{JOBS}/j");
     let done = fixture.until(&path, "complete", |job| condition(job, "Complete").is_some());
     assert_eq!(done["status"]["completedIndexes"], "0-2");
-    let mut said: Vec<String> = fixture
+    let mut logs: Vec<String> = fixture
         .items(&format!("{CORE}/pods"))
         .iter()
         .map(|pod| {
@@ -190,22 +190,22 @@ fn an_indexed_job_tells_its_pods_who_they_are() {
             fixture.get(&format!("{CORE}/pods/{name}/log")).body
         })
         .collect();
-    said.sort();
-    assert_eq!(said, ["0\n", "1\n", "2\n"]);
+    logs.sort();
+    assert_eq!(logs, ["0\n", "1\n", "2\n"]);
 }
 
 #[test]
-fn a_full_quota_is_never_exceeded_and_holds_a_job_back() {
+fn a_quota_is_never_exceeded_and_delays_a_job() {
     const QUOTA: &str = "/api/v1/namespaces/default/resourcequotas/q";
     let fixture = start(|options| options.simulate = true);
     let quota = json!({ "metadata": { "name": "q" }, "spec": { "hard": { "pods": "5" } } });
     fixture.created(&format!("{CORE}/resourcequotas"), &quota);
     fixture.until(QUOTA, "counted", |quota| quota["status"]["used"]["pods"] == "0");
     let pods = format!("{CORE}/pods");
-    let ask = |n: u32| fixture.post(&pods, &pod(&format!("p{n}"), &json!({}))).status;
-    let ask = &ask;
+    let create = |n: u32| fixture.post(&pods, &pod(&format!("p{n}"), &json!({}))).status;
+    let create = &create;
     let admitted = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..32).map(|n| scope.spawn(move || ask(n))).collect();
+        let threads: Vec<_> = (0..32).map(|n| scope.spawn(move || create(n))).collect();
         threads.into_iter().map(|thread| thread.join().expect("an answer")).collect::<Vec<_>>()
     });
     assert_eq!(admitted.iter().filter(|status| **status == 201).count(), 5, "{admitted:?}");
@@ -241,7 +241,7 @@ fn pods_have_a_service_account_that_exists() {
     fixture.created(&format!("{CORE}/serviceaccounts"), &account);
     let served = fixture.created(&pods, &pod("b", &json!({ "serviceAccountName": "x" })));
     assert_eq!(served["spec"]["imagePullSecrets"], secrets);
-    // The default one comes back.
+    // A deleted `default` service account is created again.
     let path = format!("{CORE}/serviceaccounts/default");
     let uid = fixture.get(&path).json()["metadata"]["uid"].clone();
     fixture.delete(&path);
@@ -252,7 +252,7 @@ fn pods_have_a_service_account_that_exists() {
 }
 
 #[test]
-fn plugins_that_are_off_do_nothing() {
+fn disabled_admission_plugins_do_nothing() {
     let fixture = start(|options| {
         options.simulate = true;
         options.disabled_admission = vec!["ServiceAccount".to_owned(), "LimitRanger".to_owned()];
@@ -266,7 +266,7 @@ fn plugins_that_are_off_do_nothing() {
 }
 
 #[test]
-fn a_claim_gets_a_directory_and_takes_it_along() {
+fn a_claim_gets_a_directory_that_is_removed_with_the_claim() {
     const VOLUMES: &str = "/api/v1/persistentvolumes";
     let fixture = start(|options| options.simulate = true);
     let claims = format!("{CORE}/persistentvolumeclaims");
@@ -301,7 +301,7 @@ fn a_claim_gets_a_directory_and_takes_it_along() {
 }
 
 #[test]
-fn claims_take_volumes_that_fit_and_ephemeral_ones_go_with_their_pods() {
+fn a_claim_gets_a_fitting_volume_and_an_ephemeral_claim_ends_with_its_pod() {
     const VOLUMES: &str = "/api/v1/persistentvolumes";
     let fixture = start(|options| options.simulate = true);
     let claims = format!("{CORE}/persistentvolumeclaims");
@@ -337,13 +337,13 @@ fn claims_take_volumes_that_fit_and_ephemeral_ones_go_with_their_pods() {
     assert_eq!(own["metadata"]["labels"]["l"], "1");
     fixture.delete(&format!("{CORE}/pods/p?gracePeriodSeconds=0"));
     fixture.until(&path, "gone", |claim| claim["code"] == 404);
-    // The one that was not made here stays.
+    // A volume that was not provisioned by the cluster stays.
     fixture.delete(&format!("{claims}/c"));
     fixture.until(&format!("{VOLUMES}/fits"), "left", |v| v["status"]["phase"] == "Released");
 }
 
 #[test]
-fn a_namespace_goes_with_claims_and_jobs_in_it() {
+fn a_namespace_is_deleted_with_its_claims_and_jobs() {
     let fixture = start(|options| options.simulate = true);
     fixture.created("/api/v1/namespaces", &json!({ "metadata": { "name": "n" } }));
     let claim = json!({ "metadata": { "name": "c" }, "spec": {
@@ -392,7 +392,7 @@ fn a_budget_allows_one_eviction_and_refuses_the_next() {
 }
 
 #[test]
-fn an_evicted_pod_says_so_and_a_job_may_ignore_it() {
+fn an_evicted_pod_is_marked_and_a_job_can_ignore_its_failure() {
     let fixture = start(|options| options.simulate = true);
     let policy = json!({ "backoffLimit": 0, "podFailurePolicy": { "rules": [
         { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] },

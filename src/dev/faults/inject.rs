@@ -1,5 +1,5 @@
-//! Owns the moment at which a fault strikes: chance, counts, what becomes of a request before it is
-//! executed and of its answer afterwards. Writes to no socket.
+//! Decides when a fault strikes: by chance, by count, before a request is executed or after it.
+//! `server` and `watch` carry the faults out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use crate::dev::schema::status::StatusError;
 use crate::dev::storage::object::metadata_mut;
 use crate::serve::Request;
 
-/// Moments remembered for lists that are stale; the oldest go first.
-const MOMENTS_MAX: usize = 4096;
+/// The most version times kept for stale lists; the oldest are dropped first.
+const VERSION_TIMES_MAX: usize = 4096;
 
-/// The faults in force, and what they draw from.
+/// The active faults and their random generators.
 #[derive(Debug)]
 pub(crate) struct Injector {
     seed: u64,
@@ -26,20 +26,20 @@ pub(crate) struct Injector {
 #[derive(Debug)]
 struct Inner {
     faults: Faults,
-    /// One for each fault: what one draws changes nothing for the others.
+    /// One generator per fault, so that faults do not influence each other.
     rngs: BTreeMap<Fault, Rng>,
-    /// Which version there was when.
-    moments: VecDeque<(Instant, u64)>,
+    /// When which version was current.
+    version_times: VecDeque<(Instant, u64)>,
 }
 
 impl Injector {
     pub(crate) fn new(faults: Faults, seed: u64) -> Self {
-        let inner = Inner { faults, rngs: BTreeMap::new(), moments: VecDeque::new() };
+        let inner = Inner { faults, rngs: BTreeMap::new(), version_times: VecDeque::new() };
         Self { seed, inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere is a bug that the panic itself reports; the maps are whole.
+        // Every statement leaves the state consistent, so a poisoned lock is safe to use.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -51,7 +51,7 @@ impl Injector {
         let mut inner = self.lock();
         inner.faults = faults;
         if inner.faults.number(Fault::StaleLists).is_none() {
-            inner.moments.clear();
+            inner.version_times.clear();
         }
     }
 
@@ -59,12 +59,12 @@ impl Injector {
         self.lock().faults.number(fault)
     }
 
-    /// The value in milliseconds as a time.
+    /// The value as a duration in milliseconds.
     pub(crate) fn time(&self, fault: Fault) -> Option<Duration> {
         self.number(fault).map(Duration::from_millis)
     }
 
-    /// The value in seconds, negative ones too.
+    /// The value in seconds, which may be negative. 0 if the fault is not active.
     pub(crate) fn seconds(&self, fault: Fault) -> i64 {
         self.lock().faults.values.get(&fault).and_then(Value::as_i64).unwrap_or_default()
     }
@@ -73,7 +73,7 @@ impl Injector {
         self.lock().faults.values.get(&fault).and_then(Value::as_str).map(str::to_owned)
     }
 
-    /// True in as many of 100 draws as the fault's value says.
+    /// True with the probability that the fault's value gives in percent.
     pub(crate) fn strikes(&self, fault: Fault) -> bool {
         let seed = self.seed.wrapping_add((fault as u64) << 32);
         let mut inner = self.lock();
@@ -81,7 +81,7 @@ impl Injector {
         inner.rngs.entry(fault).or_insert_with(|| Rng::new(seed)).chance(percent)
     }
 
-    /// True as many times as the fault's value says.
+    /// True for as many calls as the fault's value says.
     pub(crate) fn counts_down(&self, fault: Fault) -> bool {
         let mut inner = self.lock();
         let left = inner.faults.number(fault).and_then(|n| n.checked_sub(1));
@@ -92,37 +92,38 @@ impl Injector {
         left.is_some()
     }
 
-    /// True where the versions of moments are needed.
+    /// True if `remember` has to be called.
     pub(crate) fn wants_moments(&self) -> bool {
         self.number(Fault::StaleLists).is_some()
     }
 
-    /// Remembers that there was this version at this moment.
+    /// Remembers that this version is current at this time.
     pub(crate) fn remember(&self, at: Instant, version: u64) {
         let mut inner = self.lock();
-        if inner.moments.len() == MOMENTS_MAX {
-            inner.moments.pop_front();
+        if inner.version_times.len() == VERSION_TIMES_MAX {
+            inner.version_times.pop_front();
         }
-        inner.moments.push_back((at, version));
+        inner.version_times.push_back((at, version));
     }
 
-    /// The version that a list shows which may be old; none where it may not.
+    /// The old version that a stale list shows. `None` if the fault is not active.
     pub(crate) fn stale_version(&self, now: Instant) -> Option<u64> {
         let age = self.time(Fault::StaleLists)?;
         let inner = self.lock();
-        let old = |(at, _): &&(Instant, u64)| now.saturating_duration_since(*at) >= age;
-        let found = inner.moments.iter().rev().find(old).or_else(|| inner.moments.front());
+        let is_old = |(at, _): &&(Instant, u64)| now.saturating_duration_since(*at) >= age;
+        let found =
+            inner.version_times.iter().rev().find(is_old).or_else(|| inner.version_times.front());
         found.map(|(_, version)| *version)
     }
 
-    /// True where this node is out of reach.
+    /// True if the fault `node-loss` disconnects this node.
     pub(crate) fn is_lost(&self, node: &str) -> bool {
         let inner = self.lock();
         let names = inner.faults.values.get(&Fault::NodeLoss).and_then(Value::as_str);
         names.is_some_and(|names| names.split(',').any(|name| name.trim() == node))
     }
 
-    /// What a mutating webhook does to a new pod.
+    /// Removes labels from a new pod, as a mutating webhook could.
     pub(crate) fn strip_labels(&self, pod: &mut Value) {
         let Some(prefix) = self.text(Fault::StripLabels) else { return };
         let labels = metadata_mut(pod).get_mut("labels").and_then(Value::as_object_mut);
@@ -132,20 +133,20 @@ impl Injector {
     }
 }
 
-/// What becomes of a request instead of its answer.
+/// What happens to a request in place of its normal answer.
 #[derive(Debug)]
 pub(crate) enum Struck {
     Cut,
     Refused(StatusError),
 }
 
-/// What becomes of a list's body.
+/// How a list's body is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// Half of it, then the connection is cut.
+    /// Half of the body, then the connection is cut.
     Cut,
     Slow(Duration),
-    /// Half of it, as if it were all.
+    /// Half of the body, with a clean end.
     Truncated,
     Whole,
 }
@@ -160,11 +161,11 @@ fn is_pod_create(request: &Request) -> bool {
     request.method == "POST" && request.path.trim_end_matches('/').ends_with("/pods")
 }
 
-fn error() -> Struck {
+fn timed_out() -> Struck {
     Struck::Refused(StatusError::internal("etcdserver: request timed out"))
 }
 
-/// The fault that strikes a request before anything is done.
+/// The fault that strikes a request before it is executed.
 pub(crate) fn before(faults: &Injector, request: &Request) -> Option<Struck> {
     let creates = is_pod_create(request);
     let too_many = faults.strikes(Fault::All429) || (creates && faults.strikes(Fault::Create429));
@@ -185,7 +186,7 @@ pub(crate) fn before(faults: &Injector, request: &Request) -> Option<Struck> {
         _ => faults.strikes(Fault::Write500),
     };
     match (fails, faults.strikes(Fault::CutBefore)) {
-        (true, _) => Some(error()),
+        (true, _) => Some(timed_out()),
         (false, true) => Some(Struck::Cut),
         (false, false) => None,
     }
@@ -201,14 +202,14 @@ pub(crate) fn after(faults: &Injector, request: &Request, code: u16) -> Option<S
         _ => faults.strikes(Fault::Write500After),
     };
     match (fails, faults.strikes(Fault::CutAfter)) {
-        (true, _) => Some(error()),
+        (true, _) => Some(timed_out()),
         (false, true) => Some(Struck::Cut),
         (false, false) => None,
     }
 }
 
 impl Body {
-    /// What becomes of the body of a list.
+    /// How the body of a list is sent under the active faults.
     pub(crate) fn of_list(faults: &Injector) -> Self {
         match (faults.strikes(Fault::CutList), faults.strikes(Fault::TruncatedList)) {
             (true, _) => Self::Cut,
@@ -229,25 +230,25 @@ mod tests {
     }
 
     #[test]
-    fn chance_follows_from_the_seed_and_from_no_other_fault() {
-        let fates = |seed: u64, others: bool| -> Vec<bool> {
+    fn random_faults_depend_on_the_seed_and_not_on_each_other() {
+        let draws = |seed: u64, others: bool| -> Vec<bool> {
             let faults = injector(seed, &[("create-500", "50"), ("cut-after", "50")]);
-            let mut fates = Vec::new();
+            let mut draws = Vec::new();
             for _ in 0..64 {
                 if others {
                     faults.strikes(Fault::CutAfter);
                 }
-                fates.push(faults.strikes(Fault::Create500));
+                draws.push(faults.strikes(Fault::Create500));
             }
-            fates
+            draws
         };
-        assert_eq!(fates(7, false), fates(7, true));
-        assert_ne!(fates(7, false), fates(8, false));
-        assert!(fates(7, false).contains(&true) && fates(7, false).contains(&false));
+        assert_eq!(draws(7, false), draws(7, true));
+        assert_ne!(draws(7, false), draws(8, false));
+        assert!(draws(7, false).contains(&true) && draws(7, false).contains(&false));
     }
 
     #[test]
-    fn only_what_writes_is_cut() {
+    fn only_writes_are_cut() {
         let all =
             injector(1, &[("cut-before", "100"), ("write-500", "100"), ("create-500", "100")]);
         let request = |method: &str, path: &str, query: &[(&str, &str)]| {
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_faults_end_by_themselves() {
+    fn a_counted_fault_ends_after_its_count() {
         let faults = injector(1, &[("gone", "2")]);
         let struck: Vec<bool> = (0..4).map(|_| faults.counts_down(Fault::Gone)).collect();
         assert_eq!(struck, [true, true, false, false]);

@@ -1,5 +1,5 @@
-//! Owns the faults that a user can switch on: their names, values and meaning, and which of them
-//! are in force. Injecting them is the business of those who serve.
+//! The faults that a user can switch on: names, values, help, and the set that is active. `inject`
+//! decides when a fault strikes.
 
 mod inject;
 #[cfg(test)]
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// Everything that can go wrong on purpose. The order is the order of the table.
+/// All faults, in the order of the help table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     Latency,
@@ -42,23 +42,23 @@ pub(crate) enum Fault {
     ClockSkew,
 }
 
-/// What a fault's value is.
+/// The type of a fault's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum ValueType {
     Number,
     Percent,
-    /// It may be negative.
+    /// A number that may be negative.
     Signed,
     Text,
 }
 
-/// One fault as the user sees it.
+/// One fault in the help table.
 struct Row {
     fault: Fault,
     name: &'static str,
-    /// What to write for the value.
+    /// The placeholder for the value.
     value: &'static str,
-    takes: Takes,
+    value_type: ValueType,
     help: &'static str,
 }
 
@@ -66,46 +66,46 @@ const fn row(
     fault: Fault,
     name: &'static str,
     value: &'static str,
-    takes: Takes,
+    value_type: ValueType,
     help: &'static str,
 ) -> Row {
-    Row { fault, name, value, takes, help }
+    Row { fault, name, value, value_type, help }
 }
 
-/// The path that shows and changes the faults of a running cluster. No path of Kubernetes begins
+/// The path that shows and changes the faults of a running cluster. No Kubernetes API path begins
 /// with it.
 pub(crate) const PATH: &str = "/posse/faults";
 
-use Takes::{Number, Percent, Signed, Text};
+use ValueType::{Number, Percent, Signed, Text};
 
 #[rustfmt::skip]
 const ROWS: [Row; 26] = [
-    row(Fault::Latency, "latency", "MS", Number, "each request waits so long first"),
-    row(Fault::SlowBody, "slow-body", "MS", Number, "the body of each list trickles over so long"),
-    row(Fault::TruncatedList, "truncated-list", "PERCENT", Percent, "so many of 100 lists end in the middle of their JSON, as if whole"),
-    row(Fault::CutList, "cut-list", "PERCENT", Percent, "so many of 100 lists are cut off in the middle"),
-    row(Fault::StaleLists, "stale-lists", "MS", Number, "a list tells what was there so long ago: it is read at once and sent late; one of resourceVersion=0 is read late"),
-    row(Fault::CutBefore, "cut-before", "PERCENT", Percent, "so many of 100 writes are cut off, not executed"),
-    row(Fault::CutAfter, "cut-after", "PERCENT", Percent, "so many of 100 writes are executed and cut off"),
-    row(Fault::Refuse, "refuse", "MS", Number, "connections are cut and refused for so long, once"),
-    row(Fault::All429, "all-429", "PERCENT", Percent, "so many of 100 requests are answered with 429, not executed"),
-    row(Fault::Create429, "create-429", "PERCENT", Percent, "so many of 100 creates of pods are answered with 429, not executed"),
-    row(Fault::RetryAfter, "retry-after", "SECONDS", Number, "what a 429 says in Retry-After instead of 1"),
-    row(Fault::Create500, "create-500", "PERCENT", Percent, "so many of 100 creates of pods are answered with 500, not executed"),
-    row(Fault::Create500After, "create-500-after", "PERCENT", Percent, "so many of 100 creates of pods are executed and answered with 500"),
-    row(Fault::Write500, "write-500", "PERCENT", Percent, "so many of 100 updates, patches and deletes are answered with 500, not executed"),
-    row(Fault::Write500After, "write-500-after", "PERCENT", Percent, "so many of 100 updates, patches and deletes are executed and answered with 500"),
-    row(Fault::Quota, "quota", "PODS", Number, "a namespace holds at most so many pods that have not ended"),
-    row(Fault::StripLabels, "strip-labels", "PREFIX", Text, "a webhook takes the labels that begin so off new pods"),
-    row(Fault::DropWatch, "drop-watch", "MS", Number, "a watch is cut, without an end, after so long"),
-    row(Fault::SilentWatch, "silent-watch", "MS", Number, "a watch says nothing any more after so long, and stays open"),
-    row(Fault::Gone, "gone", "N", Number, "the next so many watches are answered with 410 in an event"),
-    row(Fault::GoneStatus, "gone-status", "N", Number, "the next so many watches are answered with the status 410"),
-    row(Fault::Compact, "compact", "EVENTS", Number, "so many changes are kept for watches and pages; older ones are 410"),
-    row(Fault::Restore, "restore", "VERSION", Number, "everything goes back to that resourceVersion, as from a backup, once"),
-    row(Fault::NodeLoss, "node-loss", "NODES", Text, "these nodes (names, commas) are out of reach; their processes run on"),
-    row(Fault::NodeGrace, "node-grace", "MS", Number, "a node is called lost after so long instead of 40000"),
-    row(Fault::ClockSkew, "clock-skew", "SECONDS", Signed, "the server's clock is so far ahead, or (negative) behind"),
+    row(Fault::Latency, "latency", "MS", Number, "delay before each request is handled"),
+    row(Fault::SlowBody, "slow-body", "MS", Number, "each list's body is sent slowly, over this time"),
+    row(Fault::TruncatedList, "truncated-list", "PERCENT", Percent, "share of lists whose JSON stops in the middle, with a clean end of the response"),
+    row(Fault::CutList, "cut-list", "PERCENT", Percent, "share of lists whose connection is cut in the middle"),
+    row(Fault::StaleLists, "stale-lists", "MS", Number, "lists show the state of this long ago: the answer is delayed; with resourceVersion=0 it is old and not delayed"),
+    row(Fault::CutBefore, "cut-before", "PERCENT", Percent, "share of writes whose connection is cut before they are executed"),
+    row(Fault::CutAfter, "cut-after", "PERCENT", Percent, "share of writes whose connection is cut after they are executed"),
+    row(Fault::Refuse, "refuse", "MS", Number, "connections are cut and refused for this time, once"),
+    row(Fault::All429, "all-429", "PERCENT", Percent, "share of requests that are answered with 429 and not executed"),
+    row(Fault::Create429, "create-429", "PERCENT", Percent, "share of pod creates that are answered with 429 and not executed"),
+    row(Fault::RetryAfter, "retry-after", "SECONDS", Number, "the Retry-After of a 429 (default 1)"),
+    row(Fault::Create500, "create-500", "PERCENT", Percent, "share of pod creates that are answered with 500 and not executed"),
+    row(Fault::Create500After, "create-500-after", "PERCENT", Percent, "share of pod creates that are executed and answered with 500"),
+    row(Fault::Write500, "write-500", "PERCENT", Percent, "share of updates, patches and deletes that are answered with 500 and not executed"),
+    row(Fault::Write500After, "write-500-after", "PERCENT", Percent, "share of updates, patches and deletes that are executed and answered with 500"),
+    row(Fault::Quota, "quota", "PODS", Number, "the most pods that have not ended, in each namespace"),
+    row(Fault::StripLabels, "strip-labels", "PREFIX", Text, "labels with this prefix are removed from new pods, as by a webhook"),
+    row(Fault::DropWatch, "drop-watch", "MS", Number, "each watch is cut after this time, without a clean end"),
+    row(Fault::SilentWatch, "silent-watch", "MS", Number, "each watch sends nothing more after this time, but stays open"),
+    row(Fault::Gone, "gone", "N", Number, "the next N watches get 410 in an ERROR event"),
+    row(Fault::GoneStatus, "gone-status", "N", Number, "the next N watches get the HTTP status 410"),
+    row(Fault::Compact, "compact", "EVENTS", Number, "number of changes that are kept for watches and pages; an older version gets 410"),
+    row(Fault::Restore, "restore", "VERSION", Number, "the state of this resourceVersion is restored, as from a backup, once"),
+    row(Fault::NodeLoss, "node-loss", "NODES", Text, "these nodes (comma-separated names) are out of reach; their processes keep running"),
+    row(Fault::NodeGrace, "node-grace", "MS", Number, "a node is marked lost after this time (default 40000)"),
+    row(Fault::ClockSkew, "clock-skew", "SECONDS", Signed, "the server's clock is ahead by this time, or behind if negative"),
 ];
 
 impl Fault {
@@ -117,29 +117,29 @@ impl Fault {
         self.row().name
     }
 
-    fn named(name: &str) -> Result<&'static Row, String> {
+    fn find(name: &str) -> Result<&'static Row, String> {
         let known = || -> Vec<String> {
             ROWS.iter().map(|row| format!("{}={}", row.name, row.value)).collect()
         };
         ROWS.iter()
             .find(|row| row.name == name)
-            .ok_or_else(|| format!("unknown fault {name}; known are {}", known().join(", ")))
+            .ok_or_else(|| format!("unknown fault {name}; known faults: {}", known().join(", ")))
     }
 
-    /// True for what happens once and is then over.
+    /// True for faults that happen once and do not stay active.
     fn is_once(self) -> bool {
         matches!(self, Self::Refuse | Self::Restore)
     }
 }
 
-/// The faults in force. The default is none.
+/// The active faults. The default is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
     values: BTreeMap<Fault, Value>,
 }
 
 impl Faults {
-    /// Reads `NAME=VALUE` pairs; the error says which pair, and what would do.
+    /// Parses `NAME=VALUE` pairs. An error names the pair and what it should be.
     pub(crate) fn parse(pairs: &[(String, String)]) -> Result<Self, String> {
         let mut faults = Self::default();
         for (name, value) in pairs {
@@ -147,8 +147,8 @@ impl Faults {
         }
         match faults.number(Fault::Restore) {
             Some(version) => Err(format!(
-                "fault {}={version}: at its start a cluster has nothing to go back to; {PATH} \
-                 takes it later",
+                "fault {}={version}: a new cluster has no earlier state; set this fault through {PATH} \
+                 while the cluster runs",
                 Fault::Restore.name()
             )),
             None => Ok(faults),
@@ -156,37 +156,37 @@ impl Faults {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let row = Fault::named(name)?;
-        let wrong = |wanted: &str| format!("fault {name}={value}: the value must be {wanted}");
-        let number = || value.parse::<u64>().map_err(|_| wrong("a whole number"));
-        let value = match row.takes {
-            Takes::Number => number()?.into(),
-            Takes::Percent => match number() {
+        let row = Fault::find(name)?;
+        let error = |wanted: &str| format!("fault {name}={value}: the value must be {wanted}");
+        let number = || value.parse::<u64>().map_err(|_| error("a whole number"));
+        let value = match row.value_type {
+            ValueType::Number => number()?.into(),
+            ValueType::Percent => match number() {
                 Ok(percent @ 0..=100) => percent.into(),
-                Ok(_) | Err(_) => return Err(wrong("a percentage, 0 to 100")),
+                Ok(_) | Err(_) => return Err(error("a percentage, 0 to 100")),
             },
-            Takes::Signed => match value.parse::<i64>() {
+            ValueType::Signed => match value.parse::<i64>() {
                 Ok(seconds) if seconds.abs() <= SKEW_SECONDS_MAX => seconds.into(),
-                Ok(_) | Err(_) => return Err(wrong("a whole number of at most ten years")),
+                Ok(_) | Err(_) => return Err(error("a whole number of at most ten years")),
             },
-            Takes::Text => value.into(),
+            ValueType::Text => value.into(),
         };
         self.values.insert(row.fault, value);
         Ok(())
     }
 
-    /// Lays a JSON object of names and values over these; `null` switches one off.
+    /// Applies a JSON object of names and values; `null` switches a fault off.
     pub(crate) fn change(&mut self, given: &Map<String, Value>) -> Result<(), String> {
         for (name, value) in given {
             match value {
                 Value::Null => {
-                    self.values.remove(&Fault::named(name)?.fault);
+                    self.values.remove(&Fault::find(name)?.fault);
                 }
                 Value::Number(number) => self.set(name, &number.to_string())?,
                 Value::String(text) => self.set(name, text)?,
                 Value::Array(_) | Value::Bool(_) | Value::Object(_) => {
-                    Fault::named(name)?;
-                    return Err(format!("fault {name}: the value must be a number or a text"));
+                    Fault::find(name)?;
+                    return Err(format!("fault {name}: the value must be a number or a string"));
                 }
             }
         }
@@ -211,7 +211,7 @@ impl Faults {
     }
 }
 
-/// Ten years: every moment that is written stays one that can be read.
+/// Ten years, so that all timestamps stay in the range that can be parsed.
 const SKEW_SECONDS_MAX: i64 = 10 * 366 * 24 * 3600;
 
 /// All faults with their values' form and their meaning, as JSON.
@@ -223,7 +223,7 @@ pub(crate) fn known() -> Vec<Value> {
 
 /// The table for `posse dev --help`.
 pub fn table() -> String {
-    let mut text = "Faults, also for PUT and PATCH of /posse/faults while it runs:\n".to_owned();
+    let mut text = "Faults, also changed at run time with PUT or PATCH of /posse/faults (PERCENT: 0 to 100):\n".to_owned();
     for row in &ROWS {
         let head = format!("{}={}", row.name, row.value);
         text.push_str(&format!("  {head:<24}  {}\n", row.help));
@@ -237,14 +237,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_read_and_mistakes_named() {
+    fn faults_are_parsed_and_errors_name_the_fault() {
         let parse = |name: &str, value: &str| Faults::parse(&[(name.to_owned(), value.to_owned())]);
         for (at, row) in ROWS.iter().enumerate() {
             let name = row.name;
             assert_eq!(row.fault as usize, at, "{name} has its own row");
             assert_ne!(parse(name, "7"), Ok(Faults::default()), "{name} does something");
             assert_eq!(parse(name, "7").is_err(), row.fault == Fault::Restore, "{name}");
-            if row.takes != Takes::Text {
+            if row.value_type != ValueType::Text {
                 let error = parse(name, "x").expect_err("no number");
                 assert!(error.starts_with(&format!("fault {name}=x: ")), "{error}");
             }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same_as_the_flag() {
+    fn json_and_the_flag_accept_the_same_values() {
         let mut faults = Faults::default();
         let change = |faults: &mut Faults, given: Value| {
             faults.change(given.as_object().expect("an object"))
@@ -271,8 +271,8 @@ mod tests {
         for (given, want) in [
             (json!({"latency": "x"}), "fault latency=x: the value must be a whole number"),
             (json!({"latency": 1.5}), "fault latency=1.5: the value must be a whole number"),
-            (json!({"latency": true}), "fault latency: the value must be a number or a text"),
-            (json!({"nope": null}), "unknown fault nope; known are latency=MS, "),
+            (json!({"latency": true}), "fault latency: the value must be a number or a string"),
+            (json!({"nope": null}), "unknown fault nope; known faults: latency=MS, "),
         ] {
             let error = change(&mut faults, given).expect_err(want);
             assert!(error.starts_with(want), "{error}");

@@ -1,4 +1,4 @@
-//! Tries the faults over the sockets of a cluster while they are switched on and off.
+//! Tests of faults that are switched on and off through the sockets of a running cluster.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ impl Fixture {
 }
 
 #[test]
-fn faults_are_switched_on_and_off_while_it_runs() {
+fn faults_are_switched_on_and_off_while_the_cluster_runs() {
     let fixture = start();
     let shown = fixture.get(PATH).json();
     assert_eq!(shown["faults"], json!({}));
@@ -86,11 +86,11 @@ fn faults_are_switched_on_and_off_while_it_runs() {
 }
 
 #[test]
-fn mistakes_are_named_and_change_nothing() {
+fn an_invalid_fault_is_named_and_changes_nothing() {
     let fixture = start();
     fixture.switch("PUT", &json!({"latency": 1}));
     for (method, body, want) in [
-        ("PUT", json!({"nope": 1}), "unknown fault nope; known are latency=MS, slow-body=MS, "),
+        ("PUT", json!({"nope": 1}), "unknown fault nope; known faults: latency=MS, slow-body=MS, "),
         ("PATCH", json!({"quota": "x"}), "fault quota=x: the value must be a whole number"),
         ("PATCH", json!({"all-429": 101}), "fault all-429=101: the value must be a percentage, "),
         (
@@ -98,8 +98,8 @@ fn mistakes_are_named_and_change_nothing() {
             json!({"node-loss": "dev-node-0, x"}),
             "fault node-loss=dev-node-0, x: there is no node x",
         ),
-        ("PATCH", json!({"restore": 99_999}), "fault restore=99999: the version is "),
-        ("PUT", json!([1]), "a JSON object of fault names and values is expected"),
+        ("PATCH", json!({"restore": 99_999}), "fault restore=99999: the current version is "),
+        ("PUT", json!([1]), "the body must be a JSON object of fault names and values"),
     ] {
         let refused = fixture.call(method, PATH, &body);
         let message = refused.json()["message"].as_str().unwrap_or_default().to_owned();
@@ -111,22 +111,22 @@ fn mistakes_are_named_and_change_nothing() {
 }
 
 #[test]
-fn writes_fail_before_and_after_they_are_done() {
+fn writes_fail_before_or_after_their_execution() {
     let fixture = start();
     let pod = |name: &str| fixture.get(&format!("{PODS}/{name}")).status;
     let path = format!("{PODS}/a");
     let note = |text: &str| json!({"metadata": {"annotations": {"note": text}}});
-    let noted = || fixture.get(&path).json()["metadata"]["annotations"]["note"].clone();
+    let current_note = || fixture.get(&path).json()["metadata"]["annotations"]["note"].clone();
     fixture.switch("PUT", &json!({"create-500": 100}));
     assert_eq!((fixture.create("a").status, pod("a")), (500, 404));
     fixture.switch("PUT", &json!({"create-500-after": 100}));
     assert_eq!((fixture.create("a").status, pod("a")), (500, 200));
     fixture.switch("PUT", &json!({"write-500": 100}));
     assert_eq!(fixture.call("PATCH", &path, &note("one")).status, 500);
-    assert_eq!(noted(), Value::Null);
+    assert_eq!(current_note(), Value::Null);
     fixture.switch("PUT", &json!({"write-500-after": 100}));
     assert_eq!(fixture.call("PATCH", &path, &note("two")).status, 500);
-    assert_eq!(noted(), "two");
+    assert_eq!(current_note(), "two");
     let cut = |name: &str| {
         let sent =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fixture.create(name).status));
@@ -151,28 +151,32 @@ fn labels_are_stripped_from_new_pods() {
 }
 
 #[test]
-fn lists_come_late_or_in_pieces_or_not_at_all() {
+fn lists_are_truncated_cut_slow_or_stale() {
     let fixture = start();
     fixture.create("a");
-    let whole = fixture.get(PODS).body;
+    let full_list = fixture.get(PODS).body;
     fixture.switch("PUT", &json!({"truncated-list": 100}));
     let half = fixture.get(PODS);
-    assert!(half.whole && whole.starts_with(&half.body[..10]), "{}", half.body);
+    assert!(half.whole && full_list.starts_with(&half.body[..10]), "{}", half.body);
     assert!(serde_json::from_str::<Value>(&half.body).is_err(), "{}", half.body);
     fixture.switch("PUT", &json!({"cut-list": 100}));
     assert!(!fixture.get(PODS).whole);
     fixture.switch("PUT", &json!({"slow-body": 100}));
-    let begun = Instant::now();
+    let start = Instant::now();
     assert_eq!(fixture.names(""), ["a"]);
-    assert!(begun.elapsed() >= Duration::from_millis(90));
-    // What a list tells is as old as it is late.
+    assert!(start.elapsed() >= Duration::from_millis(90));
+    // A consistent list is delayed by as much as it is old.
     fixture.switch("PUT", &json!({"stale-lists": 100}));
-    let begun = Instant::now();
+    let start = Instant::now();
     assert_eq!(fixture.names(""), ["a"]);
-    assert!(begun.elapsed() >= Duration::from_millis(100));
+    assert!(start.elapsed() >= Duration::from_millis(100));
     fixture.switch("PUT", &json!({"stale-lists": 600_000}));
     fixture.create("b");
-    assert_eq!(fixture.names("resourceVersion=0"), ["a"], "as it was when it was switched on");
+    assert_eq!(
+        fixture.names("resourceVersion=0"),
+        ["a"],
+        "the state when the fault was switched on"
+    );
     fixture.switch("PATCH", &json!({"stale-lists": 1}));
     eventually("the new one to be old enough", || {
         (fixture.names("resourceVersion=0") == ["a", "b"]).then_some(())
@@ -180,7 +184,7 @@ fn lists_come_late_or_in_pieces_or_not_at_all() {
 }
 
 #[test]
-fn watches_are_gone_as_often_as_asked_for() {
+fn the_next_watches_get_410_as_often_as_configured() {
     let fixture = start();
     let watch = || fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=1&resourceVersion=1"));
     fixture.switch("PUT", &json!({"gone": 1, "gone-status": 1}));
@@ -190,29 +194,29 @@ fn watches_are_gone_as_often_as_asked_for() {
     assert_eq!(second.json()["object"]["code"], 410);
     assert_eq!(fixture.get(PATH).json()["faults"], json!({}));
     assert_eq!(watch().body, "");
-    // Forgotten on demand.
+    // A shorter history.
     fixture.create("a");
     fixture.switch("PATCH", &json!({"compact": 1}));
     assert_eq!(watch().json()["object"]["code"], 410);
 }
 
 #[test]
-fn open_watches_fall_silent_and_speak_again() {
+fn a_silent_watch_sends_missed_changes_after_the_fault() {
     let fixture = start();
     let from = fixture.version();
     let path = format!("{PODS}?watch=1&timeoutSeconds=2&resourceVersion={from}");
-    let told = std::thread::scope(|scope| {
+    let events = std::thread::scope(|scope| {
         let watch = scope.spawn(|| fixture.get(&path).body);
         fixture.switch("PUT", &json!({"silent-watch": 0}));
         fixture.create("a");
         fixture.switch("DELETE", &Value::Null);
         watch.join().expect("an answer")
     });
-    assert!(told.contains("\"ADDED\""), "what it missed comes later: {told}");
+    assert!(events.contains("\"ADDED\""), "missed changes are sent later: {events}");
 }
 
 #[test]
-fn history_goes_back_and_watches_end() {
+fn a_restore_brings_the_old_state_back_and_cuts_watches() {
     let fixture = start();
     fixture.create("old");
     eventually("it to run", || {
@@ -228,10 +232,10 @@ fn history_goes_back_and_watches_end() {
         assert_eq!(fixture.switch("PATCH", &json!({"restore": then})), json!({}));
         watch.join().expect("an answer")
     });
-    assert!(!watch.whole, "it is cut");
+    assert!(!watch.whole, "the watch must be cut");
     assert_eq!(fixture.names(""), ["old"]);
     assert!(fixture.version() >= then);
-    // The node goes by what there is now.
+    // The node follows the restored state.
     send(fixture.address, "DELETE", &format!("{PODS}/old"), None);
     eventually("it to go", || fixture.names("").is_empty().then_some(()));
 }
@@ -244,12 +248,12 @@ fn connections_are_refused_for_a_while() {
     eventually("connections to be refused", || {
         TcpStream::connect(fixture.address).err().map(|_| ())
     });
-    eventually("them to be taken again", || TcpStream::connect(fixture.address).ok());
-    assert_eq!(fixture.names(""), ["a"], "nothing is forgotten");
+    eventually("connections to be accepted again", || TcpStream::connect(fixture.address).ok());
+    assert_eq!(fixture.names(""), ["a"], "the state must be kept");
 }
 
 #[test]
-fn the_servers_clock_is_off() {
+fn the_servers_clock_can_be_skewed() {
     let fixture = start();
     fixture.switch("PUT", &json!({"clock-skew": -31_536_000}));
     let answer = fixture.create("a");
@@ -274,7 +278,9 @@ impl Fixture {
         conditions.into_iter().find(|one| one["type"] == name).unwrap_or_default()
     }
 
-    /// A running pod on that node, with this patience for nodes that are out of reach.
+    /// Starts a pod on that node and waits until it is ready. `patience_s` is its
+    /// `tolerationSeconds` for unreachable nodes; `None` tolerates them for ever. Returns the pod's
+    /// path.
     fn run_on(&self, name: &str, node: &str, patience_s: Option<u64>) -> String {
         let mut toleration = json!({"key": "node.kubernetes.io/unreachable", "operator": "Exists"});
         if let Some(seconds) = patience_s {
@@ -294,7 +300,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_lost_node_is_given_up_and_comes_back() {
+fn a_lost_node_is_tainted_and_recovers() {
     let fixture = start();
     let (brief, patient) = (
         fixture.run_on("brief", "dev-node-0", Some(0)),
@@ -303,7 +309,7 @@ fn a_lost_node_is_given_up_and_comes_back() {
     let other = fixture.run_on("other", "dev-node-1", Some(0));
     let node = "/api/v1/nodes/dev-node-0";
     fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 100}));
-    eventually("the node to be given up", || {
+    eventually("the node to be marked unknown", || {
         (fixture.condition(node, "Ready")["status"] == "Unknown").then_some(())
     });
     let ready = fixture.condition(node, "Ready");
@@ -313,7 +319,7 @@ fn a_lost_node_is_given_up_and_comes_back() {
     );
     assert_eq!(fixture.condition(&patient, "Ready")["status"], "False");
     assert_eq!(fixture.object(&patient)["status"]["phase"], "Running");
-    eventually("the impatient one to be told to go", || {
+    eventually("the pod without patience to be deleted", || {
         fixture.object(&brief)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
     });
     let target = fixture.condition(&brief, "DisruptionTarget");
@@ -324,7 +330,7 @@ fn a_lost_node_is_given_up_and_comes_back() {
     let taints = fixture.object(node)["spec"]["taints"].clone();
     let effects: Vec<_> = taints.as_array().unwrap().iter().map(|taint| &taint["effect"]).collect();
     assert_eq!(effects, ["NoSchedule", "NoExecute"], "{taints}");
-    // Nobody there hears of it.
+    // The kubelet of the lost node does not see the delete.
     send(fixture.address, "DELETE", &patient, None);
     fixture.create("elsewhere");
     eventually("a new one on the other node", || {
@@ -345,11 +351,11 @@ fn a_lost_node_is_given_up_and_comes_back() {
 }
 
 #[test]
-fn a_node_that_returns_in_time_lost_nothing() {
+fn a_node_that_returns_in_time_keeps_its_pods() {
     let fixture = start();
     let pod = fixture.run_on("a", "dev-node-0", None);
     fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));
-    eventually("the node to be given up", || {
+    eventually("the node to be marked unknown", || {
         (fixture.condition(&pod, "Ready")["status"] == "False").then_some(())
     });
     fixture.switch("DELETE", &Value::Null);
@@ -358,29 +364,29 @@ fn a_node_that_returns_in_time_lost_nothing() {
     });
 }
 
-/// Where no node is left, it is not the nodes that are cut off.
+/// If all nodes are lost, the fault is probably in the control plane.
 #[test]
-fn nobody_is_evicted_where_all_nodes_are_lost() {
+fn no_pod_is_evicted_if_all_nodes_are_lost() {
     let fixture = start();
     let pod = fixture.run_on("a", "dev-node-0", Some(0));
     let faults = json!({"node-loss": "dev-node-0,dev-node-1", "node-grace": 50});
     fixture.switch("PUT", &faults);
     for node in ["dev-node-0", "dev-node-1"] {
-        eventually("the node to be given up", || {
+        eventually("the node to be marked unknown", || {
             (fixture.condition(&format!("/api/v1/nodes/{node}"), "Ready")["status"] == "Unknown")
                 .then_some(())
         });
     }
-    // One is back: now the other one is alone with its loss.
     assert_eq!(fixture.object(&pod)["metadata"]["deletionTimestamp"], Value::Null);
+    // When one node is back, the other one is tainted.
     fixture.switch("PATCH", &json!({"node-loss": "dev-node-0"}));
-    eventually("the pod to be told to go", || {
+    eventually("the pod to be deleted", || {
         fixture.object(&pod)["metadata"]["deletionTimestamp"].as_str().map(|_| ())
     });
 }
 
 #[test]
-fn pods_of_a_node_that_was_deleted_go_after_a_while() {
+fn pods_of_a_deleted_node_are_deleted_after_the_grace_period() {
     let fixture = start();
     let pod = fixture.run_on("a", "dev-node-0", None);
     fixture.switch("PUT", &json!({"node-loss": "dev-node-0", "node-grace": 50}));

@@ -1,20 +1,21 @@
-//! Owns the pods' addresses: one of 127.0.0.0/8 for each, so that two pods can listen on one port.
+//! Pod addresses: each pod gets its own one in 127.0.0.0/8, so that two pods can listen on one
+//! port.
 
 use std::net::Ipv4Addr;
 
-/// Hands out addresses one after the other; one comes again only after all the others.
+/// Hands out addresses in order. An address is reused only after all the others.
 #[derive(Debug)]
 pub(super) struct Addresses {
     next: u32,
 }
 
-/// 127.0.0.0 to 127.0.0.255 are the machine's own.
+/// 127.0.1.0: the machine itself uses 127.0.0.0/24.
 const FIRST: u32 = 0x7F00_0100;
 /// 127.255.254.255
 const LAST: u32 = 0x7FFF_FEFF;
 
 impl Addresses {
-    /// Clusters of different ports begin far from each other.
+    /// `port` is the API server's: clusters with different ports start at distant addresses.
     pub(super) fn new(port: u16) -> Self {
         const SPREAD: u32 = 40_503;
         let start = u32::from(port).wrapping_mul(SPREAD) & 0xFFFF;
@@ -22,7 +23,7 @@ impl Addresses {
     }
 
     pub(super) fn take(&mut self) -> Ipv4Addr {
-        // .0 and .255 look like network and broadcast, and some programs refuse them.
+        // Some programs refuse .0 and .255, which look like network and broadcast addresses.
         while matches!(self.next & 0xFF, 0 | 0xFF) || self.next > LAST {
             self.next = if self.next >= LAST { FIRST + 1 } else { self.next + 1 };
         }
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_loopback_and_differ() {
+    fn addresses_are_loopback_and_unique() {
         for port in [0, 1, 40_000, u16::MAX] {
             let mut addresses = Addresses::new(port);
             let taken: Vec<Ipv4Addr> = (0..70_000).map(|_| addresses.take()).collect();

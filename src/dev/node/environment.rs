@@ -1,5 +1,5 @@
-//! Owns a container's environment and command line: what its variables are filled from, those of
-//! the namespace's services, and the expansion of `$(VAR)` exactly as Kubernetes does it.
+//! A container's command line and environment variables: `env`, `envFrom`, service variables, and
+//! the expansion of `$(VAR)` exactly as in Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use crate::dev::schema::names;
 use crate::dev::storage::object::{array_at, text_at};
 use crate::dev::storage::store::Store;
 
-/// What a container's process is started with.
+/// The command line and environment of a container's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommandLine {
     pub(super) program: String,
     pub(super) args: Vec<String>,
     pub(super) env: Env,
-    /// Empty: the folder that posse was started in.
+    /// If empty, the folder that posse was started in.
     pub(super) working_dir: String,
-    /// Events' messages about keys that cannot be variables.
+    /// Event messages about `envFrom` keys that are not valid variable names.
     pub(super) skipped: Vec<String>,
 }
 
 pub(super) type Env = BTreeMap<String, String>;
 
-/// Why a container cannot be started, as its `waiting` state tells it.
+/// Why a container cannot start yet: reason and message of its `waiting` state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blocked {
     pub(super) reason: &'static str,
@@ -33,14 +33,14 @@ pub(super) struct Blocked {
 }
 
 impl Blocked {
-    /// Something that the container's spec names is not there, or not as it should be.
+    /// An object that the container's spec refers to is missing or invalid.
     pub(super) fn config(message: String) -> Self {
         Self { reason: "CreateContainerConfigError", message }
     }
 }
 
-/// Puts a container's command line together. `base` is what every container has besides what its
-/// spec says; its spec cannot refer to it.
+/// Builds a container's command line. `base` holds the variables that every container gets in
+/// addition to its spec's; `$(VAR)` in the spec cannot refer to them.
 pub(super) fn command_line(
     store: &Store,
     pod: &Value,
@@ -48,11 +48,11 @@ pub(super) fn command_line(
     base: &Env,
 ) -> Result<CommandLine, Blocked> {
     let (own, skipped) = variables(store, pod, container).map_err(Blocked::config)?;
-    let words = |list: &str| -> Vec<String> {
+    let expanded = |list: &str| -> Vec<String> {
         let words = array_at(container, list).iter();
         words.map(|word| expand(word.as_str().unwrap_or_default(), |name| own.get(name))).collect()
     };
-    let mut command = words("/command").into_iter();
+    let mut command = expanded("/command").into_iter();
     let Some(program) = command.next() else {
         let image = text_at(container, "/image");
         return Err(Blocked {
@@ -63,22 +63,22 @@ pub(super) fn command_line(
             ),
         });
     };
-    let args = command.chain(words("/args")).collect();
+    let args = command.chain(expanded("/args")).collect();
     let working_dir = text_at(container, "/workingDir").to_owned();
     let mut env = base.clone();
     env.extend(own);
     Ok(CommandLine { program, args, env, working_dir, skipped })
 }
 
-/// The variables that the container's spec and its namespace's services give it.
+/// The variables from the container's spec and from the services of its namespace.
 fn variables(store: &Store, pod: &Value, container: &Value) -> Result<(Env, Vec<String>), String> {
     let services = service_variables(store, pod);
-    let (mut env, skipped) = from_whole_objects(store, pod, container)?;
+    let (mut env, skipped) = env_from(store, pod, container)?;
     for variable in array_at(container, "/env") {
         let text = text_at(variable, "/value");
         let value = match variable.get("valueFrom").filter(|_| text.is_empty()) {
             None => Some(expand(text, |name| env.get(name).or_else(|| services.get(name)))),
-            Some(source) => referred(store, pod, container, source)?,
+            Some(source) => value_from(store, pod, container, source)?,
         };
         if let Some(value) = value {
             env.insert(text_at(variable, "/name").to_owned(), value);
@@ -90,18 +90,14 @@ fn variables(store: &Store, pod: &Value, container: &Value) -> Result<(Env, Vec<
     Ok((env, skipped))
 }
 
-/// The fields of `envFrom` and `valueFrom`, and what messages about them call their kind.
+/// The fields of `envFrom` and `valueFrom`, their kind, and the kind's name in messages about each.
 const SOURCES: [(&str, &str, Kind, &str, &str); 2] = [
     ("configMapRef", "configMapKeyRef", Kind::ConfigMap, "configMap", "ConfigMap"),
     ("secretRef", "secretKeyRef", Kind::Secret, "secret", "Secret"),
 ];
 
-/// `envFrom`: every key that can be a variable's name.
-fn from_whole_objects(
-    store: &Store,
-    pod: &Value,
-    container: &Value,
-) -> Result<(Env, Vec<String>), String> {
+/// The variables of `envFrom`: every key that is a valid variable name.
+fn env_from(store: &Store, pod: &Value, container: &Value) -> Result<(Env, Vec<String>), String> {
     let namespace = text_at(pod, "/metadata/namespace");
     let (mut env, mut skipped) = (Env::new(), Vec::new());
     for source in array_at(container, "/envFrom") {
@@ -135,8 +131,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The value of `valueFrom`; none where an optional source is absent.
-fn referred(
+/// The value of a `valueFrom`. `None` if the source is optional and does not exist.
+fn value_from(
     store: &Store,
     pod: &Value,
     container: &Value,
@@ -163,8 +159,8 @@ fn referred(
     Ok(None)
 }
 
-/// The variables by which a container finds the services of its namespace. The API server's own
-/// are not among them: they are for containers that have a token.
+/// The service variables of the container's namespace (`enableServiceLinks`). The variables of the
+/// API server are not included: `start` sets them for containers that have a token.
 fn service_variables(store: &Store, pod: &Value) -> Env {
     let mut env = Env::new();
     if pod.pointer("/spec/enableServiceLinks").and_then(Value::as_bool) == Some(false) {
@@ -206,7 +202,7 @@ fn service_variables(store: &Store, pod: &Value) -> Env {
     env
 }
 
-/// `$(VAR)` becomes the variable's value, `$$` a single `$`, and what is unknown stays.
+/// Replaces `$(VAR)` by the variable's value and `$$` by `$`. References to unknown variables stay.
 pub(super) fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -246,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// The cases are those of Kubernetes' own test of its expansion.
+    /// The cases of Kubernetes' `third_party/forked/golang/expansion/expand_test.go`.
     #[test]
     fn references_expand_as_in_kubernetes() {
         let env: BTreeMap<String, String> = [
@@ -288,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_see_those_before_them_and_the_pods_fields() {
+    fn variables_refer_to_earlier_variables_and_pod_fields() {
         let pod = json!({
             "metadata": {
                 "name": "p", "namespace": "n", "uid": "u",
@@ -318,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_says_why() {
+    fn a_container_that_cannot_start_has_a_reason() {
         for (container, reason) in [
             (json!({"image": "x", "args": ["a"]}), "ErrImagePull"),
             (
@@ -351,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_come_from_configmaps_and_secrets_or_the_container_waits() {
+    fn variables_come_from_configmaps_and_secrets_or_the_start_is_blocked() {
         let pod = json!({"metadata": {"namespace": "n"}});
         let from = |field: &str, name: &str, key: &str, optional: bool| {
             let reference = json!({"name": name, "key": key, "optional": optional});
@@ -374,28 +370,32 @@ mod tests {
         ] {
             container["command"] = json!(["prog"]);
             let line = command_line(&settings(), &pod, &container, &Env::new());
-            let told = line.map(|line| {
+            let result = line.map(|line| {
                 let env = line.env.iter().map(|(name, value)| format!("{name}={value}"));
                 env.collect::<Vec<_>>().join(" ")
             });
             let want = want.map(str::to_owned);
-            assert_eq!(told, want.map_err(|text| Blocked::config(text.to_owned())), "{container}");
+            assert_eq!(
+                result,
+                want.map_err(|text| Blocked::config(text.to_owned())),
+                "{container}"
+            );
         }
     }
 
     #[test]
-    fn keys_that_cannot_be_variables_are_skipped_and_named() {
+    fn keys_that_are_no_variable_names_are_skipped_and_reported() {
         let pod = json!({"metadata": {"namespace": "n"}});
         let container = json!({"command": ["p"], "envFrom": [{"configMapRef": {"name": "m"}}]});
         let line = command_line(&settings(), &pod, &container, &Env::new()).expect("it starts");
         assert_eq!(line.env.into_keys().collect::<Vec<_>>(), ["k"]);
-        let words = "Keys [1a] from the EnvFrom configMap n/m were skipped since they are \
+        let message = "Keys [1a] from the EnvFrom configMap n/m were skipped since they are \
                      considered invalid environment variable names.";
-        assert_eq!(line.skipped, [words]);
+        assert_eq!(line.skipped, [message]);
     }
 
     #[test]
-    fn services_are_variables_unless_the_pod_wants_none() {
+    fn services_give_variables_unless_service_links_are_disabled() {
         let port = |port: u16, protocol: &str, name: &str| json!({"port": port, "protocol": protocol, "name": name});
         let ports = [port(80, "TCP", "web-ui"), port(53, "UDP", "")];
         let store = store(&[

@@ -1,18 +1,18 @@
-//! Owns the reading of how much memory process groups hold. Ends nobody.
+//! Reads how much memory process groups use.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use super::tree;
 
-/// The pages of `/proc` are so long on every machine that this runs on.
+/// The size of a page in `/proc/PID/stat`.
 fn page_bytes() -> u64 {
     u64::try_from(rustix::param::page_size()).unwrap_or(4096)
 }
 
-/// The process groups with their members and what these hold together, shared pages counted for
-/// each: an upper bound that is cheap to read.
-pub(super) fn groups() -> BTreeMap<u32, (u64, Vec<u32>)> {
+/// The process groups with their resident bytes and their members. A page that several processes
+/// share is counted for each of them, so this is an upper bound. It is cheap to read.
+pub(super) fn group_usage() -> BTreeMap<u32, (u64, Vec<u32>)> {
     let mut groups: BTreeMap<u32, (u64, Vec<u32>)> = BTreeMap::new();
     let page = page_bytes();
     for (pid, stat) in tree::processes() {
@@ -25,15 +25,15 @@ pub(super) fn groups() -> BTreeMap<u32, (u64, Vec<u32>)> {
     groups
 }
 
-/// The fields 5 and 24 of a process's `stat`.
+/// Fields 5 (process group) and 24 (resident pages) of a process's `stat`, see proc_pid_stat(5).
 fn group_and_pages(stat: &str) -> Option<(u32, u64)> {
     let fields = tree::fields(stat)?;
     Some((fields.get(2)?.parse().ok()?, fields.get(21)?.parse().ok()?))
 }
 
-/// What these processes hold, pages that they share counted once, files' pages (which the kernel
-/// can take back) not at all. None where the kernel does not say.
-pub(super) fn exact(pids: &[u32]) -> Option<u64> {
+/// The bytes that these processes use. Shared pages count once; pages of files do not count,
+/// because the kernel can reclaim them. `None` if the kernel does not report it.
+pub(super) fn exact_usage(pids: &[u32]) -> Option<u64> {
     let mut sum: u64 = 0;
     for pid in pids {
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { continue };
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_texts_are_read() {
+    fn stat_and_smaps_rollup_are_parsed() {
         let stat = "12 (a) b) S 1 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 321 184 1";
         assert_eq!(group_and_pages(stat), Some((77, 321)));
         assert_eq!(group_and_pages("no"), None);
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(anonymous_bytes(rollup), Some(7 << 10));
         assert_eq!(anonymous_bytes("Rss: 1 kB\n"), None);
         let own = std::process::id();
-        let (_, (bytes, _)) = groups()
+        let (_, (bytes, _)) = group_usage()
             .into_iter()
             .find(|(_, (_, pids))| pids.contains(&own))
             .expect("this process is in a group");

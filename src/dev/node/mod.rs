@@ -1,5 +1,6 @@
-//! Owns the node: the scheduler and the kubelet of the embedded cluster, on one thread. All it
-//! learns comes from the store's changes and from the ends of processes.
+//! The embedded cluster's node: scheduler and kubelet on one thread.
+//!
+//! Its inputs are changes in the store, results of probes and hooks, and the ends of processes.
 
 mod addresses;
 mod environment;
@@ -30,41 +31,40 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
 use crate::dev::apiserver::api::Api;
 use crate::dev::node::kubelet::Kubelet;
-use crate::dev::node::probes::{Purpose, Reply};
+use crate::dev::node::probes::{HandlerOutcome, HandlerPurpose};
 use crate::dev::node::volumes::Refresher;
 use crate::dev::schema::kind::Kind;
 
 pub use sandbox::{COMMAND, enter};
 
-/// How the node is to be.
+/// Configuration of the node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) simulate: bool,
     pub(crate) nodes: u32,
     pub(crate) start_delay: Duration,
-    /// Containers that hold more memory than their limit are killed.
+    /// Kill containers that use more memory than their limit.
     pub(crate) memory_limits: bool,
     pub(crate) seed: u64,
-    /// The API server's port: no two clusters of one machine share it, nor the addresses that
-    /// follow from it.
+    /// The API server's port. It is unique on this machine, so pod addresses are derived from it.
     pub(crate) port: u16,
 }
 
-/// What the node's thread is told.
+/// A message to the node's thread.
 #[derive(Debug)]
 enum Input {
-    /// A probe or a hook of the process of that number has its answer.
-    Asked(u64, Purpose, Reply),
-    /// The process of that number has ended, and waits to be reaped.
+    /// A probe or a hook of the process with this number has finished.
+    HandlerDone(u64, HandlerPurpose, HandlerOutcome),
+    /// The process with this number has ended and is not reaped yet.
     Ended(u64),
     Stop,
 }
 
-/// Ends of processes that wait to be looked at; more of them wait in their threads.
+/// Capacity of the node's inbox. When it is full, the sending threads block.
 const INBOX_MAX: usize = 1024;
-/// How long a stopping cluster waits for its pods, whatever grace they have.
+/// How long a stopping cluster waits for its pods, regardless of their grace periods.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How long the kernel gets to end what was killed.
+/// How long a stopping cluster waits for killed processes to end.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// The running node.
@@ -72,27 +72,27 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     thread: JoinHandle<()>,
     inbox: Sender<Input>,
-    /// None where nothing runs.
+    /// `None` for a simulated node, which has no volumes.
     refresher: Option<Refresher>,
 }
 
 impl Node {
     pub(crate) fn start(api: Arc<Api>, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = bounded(INBOX_MAX);
-        let tokens = api.lock().store.subscribe_to([Kind::Pod, Kind::Node]);
+        let changes = api.lock().store.subscribe_to([Kind::Pod, Kind::Node]);
         let refresher = match settings.simulate {
             true => None,
             false => Some(Refresher::start(Arc::clone(&api))?),
         };
         let kubelet = Kubelet::new(api, settings, sender.clone())?;
         let builder = thread::Builder::new().name("dev-node".to_owned());
-        let thread = builder.spawn(move || run(kubelet, &tokens, &receiver))?;
+        let thread = builder.spawn(move || run(kubelet, &changes, &receiver))?;
         Ok(Self { thread, inbox: sender, refresher })
     }
 
-    /// Ends all pods' processes and the thread.
+    /// Ends the processes of all pods, then the thread.
     pub(crate) fn stop(self) {
-        // An error means that the thread has ended already.
+        // A send error means that the thread has ended already.
         let _ = self.inbox.send(Input::Stop);
         if self.thread.join().is_err() {
             log::error!("the embedded node's thread panicked");
@@ -103,16 +103,16 @@ impl Node {
     }
 }
 
-fn run(mut kubelet: Kubelet, tokens: &Receiver<()>, inbox: &Receiver<Input>) {
+fn run(mut kubelet: Kubelet, changes: &Receiver<()>, inbox: &Receiver<Input>) {
     loop {
-        kubelet.look();
-        let timer = kubelet.due().map_or_else(never, crossbeam_channel::at);
+        kubelet.sync_changes();
+        let timer = kubelet.next_timer().map_or_else(never, crossbeam_channel::at);
         select! {
-            recv(tokens) -> _ => {}
+            recv(changes) -> _ => {}
             recv(timer) -> _ => kubelet.on_timers(),
             recv(inbox) -> input => match input {
-                Ok(Input::Asked(number, purpose, reply)) => {
-                    kubelet.on_reply(number, purpose, &reply);
+                Ok(Input::HandlerDone(number, purpose, outcome)) => {
+                    kubelet.on_handler_done(number, purpose, &outcome);
                 }
                 Ok(Input::Ended(number)) => kubelet.on_end(number),
                 Ok(Input::Stop) | Err(_) => break,
@@ -125,13 +125,13 @@ fn run(mut kubelet: Kubelet, tokens: &Receiver<()>, inbox: &Receiver<Input>) {
     drain(&mut kubelet, inbox, KILL_WAIT);
 }
 
-/// Reaps processes until none is left or the time is up.
-fn drain(kubelet: &mut Kubelet, inbox: &Receiver<Input>, time: Duration) {
-    let deadline = Instant::now() + time;
+/// Reaps processes until none is left or `timeout` is over.
+fn drain(kubelet: &mut Kubelet, inbox: &Receiver<Input>, timeout: Duration) {
+    let deadline = Instant::now() + timeout;
     while kubelet.has_processes() {
         match inbox.recv_deadline(deadline) {
             Ok(Input::Ended(number)) => kubelet.reap(number),
-            Ok(Input::Asked(..) | Input::Stop) => {}
+            Ok(Input::HandlerDone(..) | Input::Stop) => {}
             Err(_) => return,
         }
     }

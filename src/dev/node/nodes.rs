@@ -1,5 +1,4 @@
-//! Owns the nodes' own objects: what they say of this machine, and the signs of life of those that
-//! are served here. Places no pod.
+//! The Node objects of the embedded nodes and their leases.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +14,7 @@ use crate::dev::storage::object::{Object, array_at, object_mut, text_at};
 use crate::dev::time;
 
 const LEASES: &str = "kube-node-lease";
-/// A kubelet renews its lease so often, and tells its status every so many times.
+/// How often a kubelet renews its lease, and how many renewals lie between two status updates.
 const RENEW_MS: u64 = 10_000;
 const STATUS_EVERY: u64 = 30;
 const LEASE_SECONDS: u64 = 40;
@@ -23,17 +22,17 @@ const LEASE_SECONDS: u64 = 40;
 pub(super) const CORDON: &str = "node.kubernetes.io/unschedulable";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const PODS: &str = "110";
-/// A simulated node has room for whatever is asked of it: cores, memory, pods.
+/// A simulated node has room for everything: cores, memory, pods.
 const SIMULATED: [&str; 3] = ["100000", "1Pi", "100000"];
 
-/// The nodes that are served here.
+/// The nodes that this process runs.
 #[derive(Debug)]
 pub(super) struct Nodes {
     names: Vec<String>,
-    /// Those whose objects are there.
+    /// The nodes whose objects exist.
     alive: BTreeSet<String>,
     capacity: Value,
-    n_beats: u64,
+    n_heartbeats: u64,
 }
 
 impl Nodes {
@@ -45,22 +44,22 @@ impl Nodes {
             false => machine,
         };
         let capacity = json!({ "cpu": cpu, "memory": memory, "pods": pods });
-        Self { alive: names.iter().cloned().collect(), names, capacity, n_beats: 0 }
+        Self { alive: names.iter().cloned().collect(), names, capacity, n_heartbeats: 0 }
     }
 
-    /// Stores the nodes.
+    /// Creates the Node objects.
     pub(super) fn register(&self, state: &mut State) {
         for name in &self.names {
             let mut node = json!({
                 "metadata": { "labels": labels(name) },
                 "spec": {},
             });
-            self.fill_in(name, &mut node, &state.now);
+            self.set_status(name, &mut node, &state.now);
             state.ensure(Kind::Node, name, node);
         }
     }
 
-    fn fill_in(&self, name: &str, node: &mut Value, now: &str) {
+    fn set_status(&self, name: &str, node: &mut Value, now: &str) {
         let condition = |kind: &str, status: &str, reason: &str, message: &str| {
             json!({
                 "type": kind, "status": status, "lastHeartbeatTime": now,
@@ -99,15 +98,16 @@ impl Nodes {
         });
     }
 
-    /// True where the pods of that node run here.
+    /// True if this process runs the pods of that node.
     pub(super) fn serves(&self, node: &str) -> bool {
         self.alive.contains(node)
     }
 
-    /// Takes up which nodes are there. One that a client made anew under a name of ours is ours.
-    pub(super) fn look(&mut self, state: &mut State, nodes: &[Arc<Object>]) {
-        let is_there = |name: &&String| nodes.iter().any(|node| node.key.name == **name);
-        self.alive = self.names.iter().filter(is_there).cloned().collect();
+    /// Updates the set of existing nodes and maintains their taints. A node that a client created
+    /// under one of our names is ours.
+    pub(super) fn sync(&mut self, state: &mut State, nodes: &[Arc<Object>]) {
+        let exists = |name: &&String| nodes.iter().any(|node| node.key.name == **name);
+        self.alive = self.names.iter().filter(exists).cloned().collect();
         for node in nodes {
             let mut value = node.value();
             let name = &node.key.name;
@@ -116,30 +116,32 @@ impl Nodes {
                 state.replace(Kind::Node, value.clone());
             }
             if self.alive.contains(name) && array_at(&value, "/status/conditions").is_empty() {
-                let own = labels(name);
-                let given = object_mut(&mut value["metadata"], "labels");
-                for (label, text) in own.as_object().into_iter().flatten() {
-                    given.entry(label.clone()).or_insert_with(|| text.clone());
+                let defaults = labels(name);
+                let present = object_mut(&mut value["metadata"], "labels");
+                for (label, text) in defaults.as_object().into_iter().flatten() {
+                    present.entry(label.clone()).or_insert_with(|| text.clone());
                 }
-                self.fill_in(name, &mut value, &state.now);
-                // Nodes come with it, and the node lifecycle takes it away once they are ready.
+                self.set_status(name, &mut value, &state.now);
+                // Admission adds this taint to new nodes; the node lifecycle controller removes it
+                // when they are ready.
                 set_taint(&mut value, NOT_READY, false, "");
                 state.replace(Kind::Node, value);
             }
         }
     }
 
-    /// Renews the leases, and now and then the status, of those who can be heard; the time until
-    /// it is due again.
+    /// Renews the leases of nodes that are not lost, and updates their status every `STATUS_EVERY`
+    /// calls. Returns the milliseconds until the next call.
     pub(super) fn heartbeat(&mut self, state: &mut State, is_lost: impl Fn(&str) -> bool) -> u64 {
-        let tells_status = self.n_beats > 0 && self.n_beats.is_multiple_of(STATUS_EVERY);
-        self.n_beats += 1;
+        let updates_status =
+            self.n_heartbeats > 0 && self.n_heartbeats.is_multiple_of(STATUS_EVERY);
+        self.n_heartbeats += 1;
         for name in self.alive.iter().filter(|name| !is_lost(name)) {
             let Some(node) = state.store.get(&Key::new(Kind::Node, "", name)).cloned() else {
                 continue;
             };
             renew(state, &node);
-            if !tells_status {
+            if !updates_status {
                 continue;
             }
             let mut value = node.value();
@@ -154,10 +156,10 @@ impl Nodes {
     }
 }
 
-/// Sets or removes a taint that keeps pods away; true where that changed the node.
+/// Adds or removes a NoSchedule taint. True if that changed the node.
 fn set_taint(node: &mut Value, key: &str, wanted: bool, now: &str) -> bool {
-    let is_it = |taint: &Value| text_at(taint, "/key") == key;
-    if array_at(node, "/spec/taints").iter().any(is_it) == wanted {
+    let has_key = |taint: &Value| text_at(taint, "/key") == key;
+    if array_at(node, "/spec/taints").iter().any(has_key) == wanted {
         return false;
     }
     let spec = object_mut(node, "spec");
@@ -167,7 +169,7 @@ fn set_taint(node: &mut Value, key: &str, wanted: bool, now: &str) -> bool {
         list.push(json!({ "key": key, "effect": "NoSchedule", "timeAdded": now }));
         return true;
     }
-    list.retain(|taint| !is_it(taint));
+    list.retain(|taint| !has_key(taint));
     if list.is_empty() {
         spec.remove("taints");
     }
@@ -210,13 +212,13 @@ fn renew(state: &mut State, node: &Object) {
     state.create(Kind::Lease, lease);
 }
 
-/// What this machine has: cores, memory, room for pods.
+/// The capacity of this machine: cores, memory, pods.
 fn machine() -> [String; 3] {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let memory = total.and_then(|total| total.trim().strip_suffix(" kB"));
-    // A machine that does not say has enough.
+    // If the memory size is unknown, do not limit it.
     let memory =
         memory.map_or_else(|| SIMULATED[1].to_owned(), |kilobytes| format!("{kilobytes}Ki"));
     [cores.to_string(), memory, PODS.to_owned()]

@@ -1,5 +1,5 @@
-//! Owns the way of the containers' output: one thread reads all their pipes and writes each line,
-//! with its moment, into files of bounded length. Does not read them back.
+//! Collects the containers' output: one thread reads all their pipes and writes each line with its
+//! timestamp into log files of bounded size.
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter, Read};
@@ -15,13 +15,13 @@ use crate::dev::apiserver::api::Api;
 use crate::dev::storage::log_files::LogFile;
 use crate::dev::time;
 
-/// Read from one container before the others get their turn.
-const TURN_BYTES_MAX: usize = 64 << 10;
-/// A longer line is written in parts, as container runtimes do.
+/// How much is read from one container before the next one gets its turn.
+const READ_BYTES_MAX: usize = 64 << 10;
+/// A longer line is split, as container runtimes do.
 const LINE_BYTES_MAX: usize = 16 << 10;
-/// Containers looked at under one wait.
+/// epoll events handled per wait.
 const EVENTS_MAX: usize = 64;
-/// The number of the pipe that tells the thread to end.
+/// The epoll data of the pipe that stops the thread.
 const STOP: u64 = 0;
 const STACK_BYTES: usize = 256 << 10;
 
@@ -29,7 +29,8 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Outputs {
     shared: Arc<Shared>,
-    /// Closed with this value, which ends the thread; none as long as nothing runs.
+    /// Dropping it closes the pipe, which stops the thread. `None` until the first container
+    /// starts.
     stop: Option<PipeWriter>,
 }
 
@@ -40,12 +41,12 @@ struct Shared {
     streams: Mutex<BTreeMap<u64, Arc<Mutex<Stream>>>>,
 }
 
-/// One container's pipe and where it leads.
+/// One container's pipe and its log file.
 #[derive(Debug)]
 struct Stream {
     pipe: PipeReader,
     file: LogFile,
-    /// The begin of a line whose end has not come yet.
+    /// The start of a line whose end has not arrived yet.
     line: Vec<u8>,
 }
 
@@ -56,8 +57,8 @@ impl Outputs {
         Ok(Self { shared: Arc::new(shared), stop: None })
     }
 
-    /// What a container's standard output and error are to be. `number` is none that is open, and
-    /// not 0.
+    /// Returns the pipe for a container's standard output and error. `number` must not be open
+    /// already and must not be 0.
     pub(super) fn open(&mut self, number: u64, path: &Path) -> io::Result<PipeWriter> {
         if let Some(folder) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -74,19 +75,21 @@ impl Outputs {
         Ok(writer)
     }
 
-    /// The container has ended: what it wrote is in its file when this returns.
+    /// Called when the container has ended. All its output is in the log file when this returns.
     pub(super) fn close(&self, number: u64) {
         let Some(stream) = lock(&self.shared.streams).remove(&number) else { return };
         let mut stream = lock(&stream);
-        // It is ours alone now, and closing it will not tell epoll while somebody else holds it.
+        // The output thread may still hold this stream. Then dropping it here does not close the
+        // pipe, which would remove it from epoll.
         let _ = epoll::delete(&self.shared.epoll, &stream.pipe);
-        // Who left the container's group may write on for ever; a pipe holds less than this.
+        // A process that left the container's group may write for ever, so the reads are bounded.
+        // 32 of them read more than a pipe holds.
         for _ in 0..32 {
-            if stream.take(&self.shared.api) != Taken::More {
+            if stream.read(&self.shared.api) != ReadOutcome::More {
                 break;
             }
         }
-        stream.end_line(&self.shared.api);
+        stream.flush(&self.shared.api);
     }
 
     fn start(&mut self) -> io::Result<()> {
@@ -105,11 +108,11 @@ impl Outputs {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere is a bug that the panic itself reports.
+    // Every statement leaves the state consistent, so a poisoned lock is safe to use.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until the other end of `_stop` is closed.
+/// Reads until the other end of `_stop` is closed.
 fn run(shared: &Shared, _stop: &PipeReader) {
     let mut events = Vec::with_capacity(EVENTS_MAX);
     loop {
@@ -117,7 +120,9 @@ fn run(shared: &Shared, _stop: &PipeReader) {
         match epoll::wait(&shared.epoll, spare, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
-                log::error!("the containers' output is not read any more: {error}");
+                log::error!(
+                    "the containers' output is lost from now on: waiting for it failed: {error}"
+                );
                 return;
             }
         }
@@ -128,28 +133,31 @@ fn run(shared: &Shared, _stop: &PipeReader) {
             }
             let Some(stream) = lock(&shared.streams).get(&number).cloned() else { continue };
             let mut stream = lock(&stream);
-            if stream.take(&shared.api) == Taken::End {
-                // Nobody writes any more; the container itself may run on.
+            if stream.read(&shared.api) == ReadOutcome::Closed {
+                // The container closed its output but may still run.
                 let _ = epoll::delete(&shared.epoll, &stream.pipe);
-                stream.end_line(&shared.api);
+                stream.flush(&shared.api);
             }
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
-    End,
+enum ReadOutcome {
+    /// All writers have closed the pipe.
+    Closed,
+    /// There may be more to read.
     More,
-    Nothing,
+    /// The pipe is empty.
+    Empty,
 }
 
 impl Stream {
-    /// Takes what is there, within bounds.
-    fn take(&mut self, api: &Api) -> Taken {
-        let mut bytes = vec![0; TURN_BYTES_MAX];
+    /// Reads at most `READ_BYTES_MAX` and writes the lines to the log file.
+    fn read(&mut self, api: &Api) -> ReadOutcome {
+        let mut bytes = vec![0; READ_BYTES_MAX];
         let n = match self.pipe.read(&mut bytes) {
-            Ok(0) => return Taken::End,
+            Ok(0) => return ReadOutcome::Closed,
             Ok(n) => n,
             Err(error)
                 if matches!(
@@ -157,45 +165,46 @@ impl Stream {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ) =>
             {
-                return Taken::Nothing;
+                return ReadOutcome::Empty;
             }
-            Err(_) => return Taken::End,
+            Err(_) => return ReadOutcome::Closed,
         };
-        let moment = time::precise(api.clock.wall(api.clock.now()));
+        let timestamp = time::precise(api.clock.wall(api.clock.now()));
         let mut lines = Vec::with_capacity(n + 64);
         let mut rest = bytes.get(..n).unwrap_or_default();
         while !rest.is_empty() {
             let room = LINE_BYTES_MAX - self.line.len();
             let end = rest.iter().take(room).position(|byte| *byte == b'\n');
-            let (part, whole) = match end {
+            let (part, is_whole) = match end {
                 Some(at) => (rest.get(..at).unwrap_or_default(), true),
                 None => (rest.get(..room.min(rest.len())).unwrap_or_default(), false),
             };
             self.line.extend_from_slice(part);
-            rest = rest.get(part.len() + usize::from(whole)..).unwrap_or_default();
-            if whole || self.line.len() >= LINE_BYTES_MAX {
-                LogFile::put_line(&mut lines, &moment, whole, &self.line);
+            rest = rest.get(part.len() + usize::from(is_whole)..).unwrap_or_default();
+            if is_whole || self.line.len() >= LINE_BYTES_MAX {
+                LogFile::put_line(&mut lines, &timestamp, is_whole, &self.line);
                 self.line.clear();
             }
         }
         self.write(&lines);
-        Taken::More
+        ReadOutcome::More
     }
 
-    fn end_line(&mut self, api: &Api) {
+    /// Writes the last line, which has no newline.
+    fn flush(&mut self, api: &Api) {
         if self.line.is_empty() {
             return;
         }
         let mut lines = Vec::new();
-        let moment = time::precise(api.clock.wall(api.clock.now()));
-        LogFile::put_line(&mut lines, &moment, false, &self.line);
+        let timestamp = time::precise(api.clock.wall(api.clock.now()));
+        LogFile::put_line(&mut lines, &timestamp, false, &self.line);
         self.line.clear();
         self.write(&lines);
     }
 
     fn write(&mut self, lines: &[u8]) {
         if let Err(error) = self.file.append(lines) {
-            log::warn!("a container's output is lost: {error}");
+            log::warn!("{} bytes of a container's output are lost: {error}", lines.len());
         }
     }
 }

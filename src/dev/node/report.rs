@@ -1,17 +1,16 @@
-//! Owns what the node writes into a pod's status: phase, conditions, container states, as a kubelet
-//! reports them.
+//! Writes a pod's status as a kubelet reports it: phase, conditions and container states.
 
 use serde_json::{Value, json};
 
-use super::run::{Container, Ended, Role, Run, State};
+use super::run::{Container, ContainerState, PodRun, Role, Terminated};
 use crate::dev::storage::object::{array_at, object_mut, text_at};
 use crate::dev::storage::pods::set_condition;
 
-/// The address of every node.
+/// The address of every node: they all run on this machine.
 pub(super) const HOST_IP: &str = "127.0.0.1";
 
-/// Writes the run into the pod's status.
-pub(super) fn write(run: &Run, pod: &mut Value, now: &str) {
+/// Updates the status of `pod`.
+pub(super) fn write(run: &PodRun, pod: &mut Value, now: &str) {
     let phase = run.phase();
     conditions(run, phase, pod, now);
     let ip = run.ip.to_string();
@@ -34,8 +33,8 @@ pub(super) fn write(run: &Run, pod: &mut Value, now: &str) {
     status.insert("containerStatuses".to_owned(), statuses(run.main()));
 }
 
-fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
-    let names = |containers: &[Container], done: fn(&Container) -> bool| -> String {
+fn conditions(run: &PodRun, phase: &str, pod: &mut Value, now: &str) {
+    let names_without = |containers: &[Container], done: fn(&Container) -> bool| -> String {
         let names = containers.iter().filter(|c| !done(c)).map(|c| c.name.as_str());
         names.collect::<Vec<_>>().join(" ")
     };
@@ -45,15 +44,15 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
     } else {
         let message = format!(
             "containers with incomplete status: [{}]",
-            names(run.init(), Container::is_passed)
+            names_without(run.init(), Container::is_passed)
         );
         set_condition(pod, "Initialized", "False", "ContainersNotInitialized", &message, now);
     }
-    let counts = |container: &&Container| container.role != Role::Init && !container.ready;
+    let is_unready = |container: &&Container| container.role != Role::Init && !container.ready;
     let unready: Vec<&str> =
-        run.containers.iter().filter(counts).map(|container| container.name.as_str()).collect();
+        run.containers.iter().filter(is_unready).map(|container| container.name.as_str()).collect();
     let unready = unready.join(" ");
-    let gates = closed_gates(pod);
+    let gates = closed_readiness_gates(pod);
     for condition in ["Ready", "ContainersReady"] {
         match (phase, unready.as_str()) {
             ("Succeeded", _) => set_condition(pod, condition, "False", "PodCompleted", "", now),
@@ -70,8 +69,8 @@ fn conditions(run: &Run, phase: &str, pod: &mut Value, now: &str) {
     }
 }
 
-/// What the conditions that the pod waits for lack; empty where nothing is missing.
-fn closed_gates(pod: &Value) -> String {
+/// Describes the readiness gates that are not true. Empty if all are.
+fn closed_readiness_gates(pod: &Value) -> String {
     let conditions = array_at(pod, "/status/conditions");
     let closed = array_at(pod, "/spec/readinessGates").iter().filter_map(|gate| {
         let name = text_at(gate, "/conditionType");
@@ -91,7 +90,8 @@ fn closed_gates(pod: &Value) -> String {
 
 fn container_status(container: &Container, uid: &str) -> Value {
     let id = format!("posse-dev://{uid}/{}/{}", container.name, container.restarts);
-    let ran = container.is_running() || matches!(container.state, State::Ended(_));
+    let has_run =
+        container.is_running() || matches!(container.state, ContainerState::Terminated(_));
     let is_init = container.role == Role::Init;
     let ready = if is_init { container.exit_code() == Some(0) } else { container.ready };
     let mut status = json!({
@@ -107,14 +107,14 @@ fn container_status(container: &Container, uid: &str) -> Value {
         status["started"] = container.started.into();
     }
     if let Some(last) = &container.last {
-        // A restart counts when it happens, not while it is waited for.
-        let waits = container.restarting && !ran;
-        let number = container.restarts - u32::from(!waits).min(container.restarts);
-        let last_id = format!("posse-dev://{uid}/{}/{number}", container.name);
-        status["lastState"] = json!({ "terminated": ended(last, &last_id) });
+        // `restarts` grows when the restart happens, not while the container waits for it.
+        let is_waiting = container.restarting && !has_run;
+        let last_number = container.restarts - u32::from(!is_waiting).min(container.restarts);
+        let last_id = format!("posse-dev://{uid}/{}/{last_number}", container.name);
+        status["lastState"] = json!({ "terminated": terminated(last, &last_id) });
         status["containerID"] = last_id.into();
     }
-    if ran {
+    if has_run {
         status["containerID"] = id.into();
     }
     status
@@ -122,18 +122,18 @@ fn container_status(container: &Container, uid: &str) -> Value {
 
 fn state(container: &Container, id: &str) -> Value {
     match &container.state {
-        State::Ended(end) => json!({ "terminated": ended(end, id) }),
-        State::Running { since, .. } => json!({ "running": { "startedAt": since } }),
-        State::Waiting { reason, message } if message.is_empty() => {
+        ContainerState::Terminated(end) => json!({ "terminated": terminated(end, id) }),
+        ContainerState::Running { since, .. } => json!({ "running": { "startedAt": since } }),
+        ContainerState::Waiting { reason, message } if message.is_empty() => {
             json!({ "waiting": { "reason": reason } })
         }
-        State::Waiting { reason, message } => {
+        ContainerState::Waiting { reason, message } => {
             json!({ "waiting": { "reason": reason, "message": message } })
         }
     }
 }
 
-fn ended(end: &Ended, id: &str) -> Value {
+fn terminated(end: &Terminated, id: &str) -> Value {
     let mut value = json!({
         "exitCode": end.exit_code,
         "reason": end.reason,

@@ -1,5 +1,5 @@
-//! Owns the course of one pod on the node: its containers, what runs next, what ends next, and its
-//! phase. Pure: no process, clock or store in here.
+//! The state of one pod on the node: its containers, its phase, and what to start or stop next.
+//! Pure: no process, clock or store.
 
 use std::net::Ipv4Addr;
 
@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use crate::dev::storage::object::text_at;
 
-/// When an ended container is started again.
+/// A pod's `restartPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Restart {
+pub(super) enum RestartPolicy {
     Always,
     Never,
     OnFailure,
 }
 
-impl Restart {
+impl RestartPolicy {
     pub(super) fn parse(text: &str) -> Self {
         match text {
             "Never" => Self::Never,
@@ -33,18 +33,18 @@ impl Restart {
     }
 }
 
-/// What a container is in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Init,
     Main,
-    /// An init container that is always restarted: it runs beside all that follow it.
+    /// An init container with `restartPolicy: Always`: it runs beside all containers after it.
     Sidecar,
 }
 
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ended {
+pub(super) struct Terminated {
     pub(super) exit_code: i32,
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -53,8 +53,8 @@ pub(super) struct Ended {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Ended(Ended),
+pub(super) enum ContainerState {
+    Terminated(Terminated),
     Running { since: String },
     Waiting { reason: &'static str, message: String },
 }
@@ -64,21 +64,21 @@ pub(super) struct Container {
     pub(super) name: String,
     pub(super) image: String,
     pub(super) role: Role,
-    pub(super) state: State,
-    pub(super) last: Option<Ended>,
+    pub(super) state: ContainerState,
+    pub(super) last: Option<Terminated>,
     pub(super) restarts: u32,
-    /// Its start was tried: what comes next is a restart.
+    /// The first start was tried: any further start is a restart.
     pub(super) tried: bool,
-    /// It ended, and a timer starts it again.
+    /// The container has ended and a timer will start it again.
     pub(super) restarting: bool,
-    /// Its end has been asked for.
+    /// The container is being terminated.
     pub(super) stopping: bool,
-    /// Running, past its hook and its startup probe.
+    /// Running, and its postStart hook and startup probe have succeeded.
     pub(super) started: bool,
-    /// Started, and its readiness probe says so.
+    /// Started, and its readiness probe succeeds.
     pub(super) ready: bool,
     pub(super) backoff: Backoff,
-    /// The process that runs it, by the kubelet's own number.
+    /// The kubelet's number of its process.
     pub(super) process: Option<u64>,
 }
 
@@ -86,18 +86,19 @@ pub(super) struct Container {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backoff {
     delay_ms: u64,
-    /// When the delay was last set.
+    /// When the last delay ended.
     at_ms: u64,
 }
 
-/// The first restart comes at once, the second after this, doubled to the maximum.
+/// The first restart is immediate, the second waits this long, and each further one twice as long
+/// as the one before, up to the maximum.
 const BACKOFF_MS: u64 = 10_000;
 const BACKOFF_MS_MAX: u64 = 300_000;
-/// Who runs so long after a restart begins anew.
+/// A container that has run this long after a restart has no backoff any more.
 const BACKOFF_RESET_MS: u64 = 2 * BACKOFF_MS_MAX;
 
 impl Backoff {
-    /// How long a container that ended at `now_ms` waits.
+    /// The restart delay in milliseconds of a container that ended at `now_ms`.
     pub(super) fn next(&mut self, now_ms: u64) -> u64 {
         if now_ms.saturating_sub(self.at_ms) > BACKOFF_RESET_MS {
             self.delay_ms = 0;
@@ -113,7 +114,7 @@ impl Backoff {
 }
 
 impl Container {
-    /// Of a container of `list`: `initContainers` or `containers`.
+    /// A container that waits for its start. `list` is `initContainers` or `containers`.
     pub(super) fn new(spec: &Value, list: &str) -> Self {
         let role = match (list, text_at(spec, "/restartPolicy")) {
             ("initContainers", "Always") => Role::Sidecar,
@@ -124,7 +125,7 @@ impl Container {
             name: text_at(spec, "/name").to_owned(),
             image: text_at(spec, "/image").to_owned(),
             role,
-            state: State::Waiting { reason: "ContainerCreating", message: String::new() },
+            state: ContainerState::Waiting { reason: "ContainerCreating", message: String::new() },
             last: None,
             restarts: 0,
             tried: false,
@@ -139,68 +140,68 @@ impl Container {
 
     pub(super) fn exit_code(&self) -> Option<i32> {
         match &self.state {
-            State::Ended(ended) => Some(ended.exit_code),
-            State::Running { .. } | State::Waiting { .. } => None,
+            ContainerState::Terminated(ended) => Some(ended.exit_code),
+            ContainerState::Running { .. } | ContainerState::Waiting { .. } => None,
         }
     }
 
     pub(super) fn is_running(&self) -> bool {
         match self.state {
-            State::Running { .. } => true,
-            State::Ended(_) | State::Waiting { .. } => false,
+            ContainerState::Running { .. } => true,
+            ContainerState::Terminated(_) | ContainerState::Waiting { .. } => false,
         }
     }
 
-    /// How it ended, be it that it waits for its next start.
-    fn last_code(&self) -> Option<i32> {
+    /// The exit code of the last run, also while the container waits for a restart.
+    fn last_exit_code(&self) -> Option<i32> {
         match &self.state {
-            State::Ended(ended) => Some(ended.exit_code),
-            State::Waiting { .. } => self.last.as_ref().map(|last| last.exit_code),
-            State::Running { .. } => None,
+            ContainerState::Terminated(ended) => Some(ended.exit_code),
+            ContainerState::Waiting { .. } => self.last.as_ref().map(|last| last.exit_code),
+            ContainerState::Running { .. } => None,
         }
     }
 
     fn never_ran(&self) -> bool {
         match self.state {
-            State::Waiting { .. } => self.last.is_none(),
-            State::Ended(_) | State::Running { .. } => false,
+            ContainerState::Waiting { .. } => self.last.is_none(),
+            ContainerState::Terminated(_) | ContainerState::Running { .. } => false,
         }
     }
 }
 
-/// One pod on the node. Init containers and side-cars come first in `containers`.
+/// One pod on the node. In `containers`, the init containers and sidecars come first.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct PodRun {
     pub(super) uid: Box<str>,
     pub(super) node: Box<str>,
     pub(super) ip: Ipv4Addr,
     pub(super) since: String,
-    pub(super) restart: Restart,
-    /// The seconds between its first signal and its last, unless a delete says otherwise.
+    pub(super) restart: RestartPolicy,
+    /// Seconds between SIGTERM and SIGKILL, unless a delete request gives another value.
     pub(super) grace: i64,
     pub(super) n_init: usize,
     pub(super) containers: Vec<Container>,
-    /// The grace, once its end has been asked for.
-    pub(super) ending: Option<i64>,
-    /// Why the node ends it by itself: a reason and a message.
+    /// The grace period in seconds, if the pod is being deleted.
+    pub(super) terminating: Option<i64>,
+    /// Reason and message, if the node itself ends the pod.
     pub(super) failed: Option<(&'static str, String)>,
-    /// When the grace of its end is over.
+    /// When the grace period is over.
     pub(super) end_by_ms: Option<u64>,
 }
 
-/// What to do next.
+/// What the kubelet has to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Start this container again, after the backoff.
+pub(super) enum NextAction {
+    /// Schedule the restart of this container.
     Restart(usize),
-    /// Start these for the first time.
+    /// Start these containers for the first time.
     Start(Vec<usize>),
-    /// End these.
+    /// Terminate these containers.
     Stop(Vec<usize>),
     Wait,
 }
 
-impl Run {
+impl PodRun {
     pub(super) fn init(&self) -> &[Container] {
         self.containers.get(..self.n_init).unwrap_or_default()
     }
@@ -209,12 +210,12 @@ impl Run {
         self.containers.get(self.n_init..).unwrap_or_default()
     }
 
-    /// All that comes before the main containers is done, or as far as it has to be.
+    /// All init containers have succeeded and all sidecars have started.
     pub(super) fn is_initialized(&self) -> bool {
         self.has_begun() || self.init().iter().all(Container::is_passed)
     }
 
-    /// The main containers had their turn: nothing that happens to a side-car takes it back.
+    /// A main container was started, so the pod stays initialized even if a sidecar fails later.
     fn has_begun(&self) -> bool {
         self.main().iter().any(|container| container.tried)
     }
@@ -223,12 +224,12 @@ impl Run {
         self.containers.iter().any(Container::is_running)
     }
 
-    /// Nothing of it will be started any more.
+    /// No container will be started any more.
     pub(super) fn is_over(&self) -> bool {
         let final_end = |container: &Container| {
             container.exit_code().is_some_and(|code| !self.restart.applies(code))
         };
-        self.ending.is_some()
+        self.terminating.is_some()
             || self.failed.is_some()
             || self.init_failed_for_good()
             || self.main().iter().all(final_end)
@@ -236,66 +237,67 @@ impl Run {
 
     fn init_failed_for_good(&self) -> bool {
         let failed = |container: &Container| {
-            container.role == Role::Init && container.last_code().is_some_and(|code| code != 0)
+            container.role == Role::Init && container.last_exit_code().is_some_and(|code| code != 0)
         };
-        self.restart == Restart::Never && self.init().iter().any(failed)
+        self.restart == RestartPolicy::Never && self.init().iter().any(failed)
     }
 
-    pub(super) fn next(&self) -> Next {
+    pub(super) fn next_action(&self) -> NextAction {
         if self.is_over() {
             return self.next_stop();
         }
         let indexed = || self.containers.iter().enumerate();
-        for (at, container) in indexed().take(self.n_init) {
+        for (index, container) in indexed().take(self.n_init) {
             if !container.tried {
-                return Next::Start(vec![at]);
+                return NextAction::Start(vec![index]);
             }
-            let again = container.exit_code().is_some_and(|code| match container.role {
+            let needs_restart = container.exit_code().is_some_and(|code| match container.role {
                 Role::Sidecar => true,
-                // An init container that did its work is done, whatever the policy.
+                // An init container that succeeded is not restarted, whatever the policy.
                 Role::Init | Role::Main => code != 0,
             });
-            if again && !container.restarting {
-                return Next::Restart(at);
+            if needs_restart && !container.restarting {
+                return NextAction::Restart(index);
             }
             if !container.is_passed() && !self.has_begun() {
-                return Next::Wait;
+                return NextAction::Wait;
             }
         }
         let mut main = indexed().skip(self.n_init);
-        let again = main.find(|(_, container)| {
+        let to_restart = main.find(|(_, container)| {
             !container.restarting
                 && container.exit_code().is_some_and(|code| self.restart.applies(code))
         });
-        if let Some((at, _)) = again {
-            return Next::Restart(at);
+        if let Some((index, _)) = to_restart {
+            return NextAction::Restart(index);
         }
-        let fresh = indexed().skip(self.n_init).filter(|(_, container)| !container.tried);
-        match fresh.map(|(at, _)| at).collect::<Vec<_>>() {
-            none if none.is_empty() => Next::Wait,
-            fresh => Next::Start(fresh),
+        let not_started = indexed().skip(self.n_init).filter(|(_, container)| !container.tried);
+        match not_started.map(|(index, _)| index).collect::<Vec<_>>() {
+            none if none.is_empty() => NextAction::Wait,
+            containers => NextAction::Start(containers),
         }
     }
 
-    /// The main containers end together, then the side-cars one by one, the last first.
-    fn next_stop(&self) -> Next {
+    /// First all main containers are stopped, then the sidecars one by one in reverse order.
+    fn next_stop(&self) -> NextAction {
         let running = |container: &Container| container.is_running();
         let indexed = || self.containers.iter().enumerate();
         let work = || indexed().filter(|(_, c)| c.role != Role::Sidecar && running(c));
-        let fresh: Vec<usize> = work().filter(|(_, c)| !c.stopping).map(|(at, _)| at).collect();
-        if !fresh.is_empty() {
-            return Next::Stop(fresh);
+        let to_stop: Vec<usize> =
+            work().filter(|(_, c)| !c.stopping).map(|(index, _)| index).collect();
+        if !to_stop.is_empty() {
+            return NextAction::Stop(to_stop);
         }
         if work().next().is_some() {
-            return Next::Wait;
+            return NextAction::Wait;
         }
         match indexed().rev().find(|(_, container)| running(container)) {
-            Some((at, sidecar)) if !sidecar.stopping => Next::Stop(vec![at]),
-            Some(_) | None => Next::Wait,
+            Some((index, sidecar)) if !sidecar.stopping => NextAction::Stop(vec![index]),
+            Some(_) | None => NextAction::Wait,
         }
     }
 
-    /// The phase as a kubelet computes it: a final one is told when nothing runs any more.
+    /// The phase as a kubelet computes it. A final phase is reported only when no container runs.
     pub(super) fn phase(&self) -> &'static str {
         match self.phase_of_containers() {
             "Failed" | "Succeeded" if self.has_running() => match self.has_begun() {
@@ -307,7 +309,7 @@ impl Run {
     }
 
     fn phase_of_containers(&self) -> &'static str {
-        let ended_by_us = self.ending.is_some() || self.failed.is_some();
+        let ended_by_node = self.terminating.is_some() || self.failed.is_some();
         if self.failed.is_some() || self.init_failed_for_good() {
             return "Failed";
         }
@@ -315,18 +317,20 @@ impl Run {
             let failed = self.init().iter().any(|container| {
                 container.role == Role::Init && container.exit_code().is_some_and(|code| code != 0)
             });
-            return if failed && ended_by_us { "Failed" } else { "Pending" };
+            return if failed && ended_by_node { "Failed" } else { "Pending" };
         }
         if self.main().iter().any(Container::never_ran) {
             return "Pending";
         }
-        let stopped: Vec<i32> = self.main().iter().filter_map(Container::last_code).collect();
+        let stopped: Vec<i32> = self.main().iter().filter_map(Container::last_exit_code).collect();
         if self.has_running() && stopped.len() < self.main().len() {
             return "Running";
         }
         let failed = stopped.iter().any(|code| *code != 0);
-        match (ended_by_us, self.restart, failed) {
-            (false, Restart::Always, _) | (false, Restart::OnFailure, true) => "Running",
+        match (ended_by_node, self.restart, failed) {
+            (false, RestartPolicy::Always, _) | (false, RestartPolicy::OnFailure, true) => {
+                "Running"
+            }
             (_, _, true) => "Failed",
             (_, _, false) => "Succeeded",
         }
@@ -334,7 +338,7 @@ impl Run {
 }
 
 impl Container {
-    /// What follows it may start.
+    /// The containers after this one may start.
     pub(super) fn is_passed(&self) -> bool {
         match self.role {
             Role::Sidecar => self.is_running() && self.started,
@@ -349,13 +353,13 @@ mod tests {
 
     use super::*;
 
-    /// One word for each container: `w` not started, `r` running, `s` running but not yet past its
-    /// startup, `x` running and being ended, `b` in its backoff after an error, a number: ended
-    /// with it; `S:` before those of side-cars, `|` after the init containers.
-    fn run(restart: Restart, states: &str) -> Run {
+    /// One word for each container: `w` not started, `r` running, `s` running but its startup probe
+    /// has not succeeded, `x` running and stopping, `b` in backoff after an error, a number: ended
+    /// with this exit code. `S:` marks sidecars; `|` follows the init containers.
+    fn run(restart: RestartPolicy, states: &str) -> PodRun {
         let mut containers = Vec::new();
         let mut n_init = 0;
-        let ended = |code: &str| Ended {
+        let ended = |code: &str| Terminated {
             exit_code: code.parse().expect("a number"),
             reason: "Error",
             message: String::new(),
@@ -379,16 +383,16 @@ mod tests {
             match word {
                 "w" => {}
                 "r" | "s" | "x" => {
-                    container.state = State::Running { since: String::new() };
+                    container.state = ContainerState::Running { since: String::new() };
                     container.started = word != "s";
                     container.stopping = word == "x";
                 }
                 "b" => container.last = Some(ended("1")),
-                code => container.state = State::Ended(ended(code)),
+                code => container.state = ContainerState::Terminated(ended(code)),
             }
             containers.push(container);
         }
-        Run {
+        PodRun {
             uid: "u".into(),
             node: "n".into(),
             ip: Ipv4Addr::LOCALHOST,
@@ -397,97 +401,97 @@ mod tests {
             grace: 30,
             n_init,
             containers,
-            ending: None,
+            terminating: None,
             failed: None,
             end_by_ms: None,
         }
     }
 
     #[test]
-    fn phases_and_steps_follow_from_the_containers() {
-        use Restart::{Always, Never, OnFailure};
-        let start = |at: &[usize]| Next::Start(at.to_vec());
-        let stop = |at: &[usize]| Next::Stop(at.to_vec());
+    fn phase_and_next_action_follow_from_the_containers() {
+        use RestartPolicy::{Always, Never, OnFailure};
+        let start = |index: &[usize]| NextAction::Start(index.to_vec());
+        let stop = |index: &[usize]| NextAction::Stop(index.to_vec());
         for (restart, states, phase, next) in [
             (Never, "w w", "Pending", start(&[0, 1])),
-            (Never, "r r", "Running", Next::Wait),
-            (Never, "0 r", "Running", Next::Wait),
-            (Never, "1 r", "Running", Next::Wait),
-            (Never, "0 0", "Succeeded", Next::Wait),
-            (Never, "0 137", "Failed", Next::Wait),
-            (OnFailure, "0", "Succeeded", Next::Wait),
-            (OnFailure, "1", "Running", Next::Restart(0)),
-            (OnFailure, "b", "Running", Next::Wait),
-            (OnFailure, "b 0", "Running", Next::Wait),
-            (Always, "0", "Running", Next::Restart(0)),
-            (Always, "r 0", "Running", Next::Restart(1)),
+            (Never, "r r", "Running", NextAction::Wait),
+            (Never, "0 r", "Running", NextAction::Wait),
+            (Never, "1 r", "Running", NextAction::Wait),
+            (Never, "0 0", "Succeeded", NextAction::Wait),
+            (Never, "0 137", "Failed", NextAction::Wait),
+            (OnFailure, "0", "Succeeded", NextAction::Wait),
+            (OnFailure, "1", "Running", NextAction::Restart(0)),
+            (OnFailure, "b", "Running", NextAction::Wait),
+            (OnFailure, "b 0", "Running", NextAction::Wait),
+            (Always, "0", "Running", NextAction::Restart(0)),
+            (Always, "r 0", "Running", NextAction::Restart(1)),
             (Never, "w w | w", "Pending", start(&[0])),
-            (Never, "r w | w", "Pending", Next::Wait),
+            (Never, "r w | w", "Pending", NextAction::Wait),
             (Never, "0 w | w", "Pending", start(&[1])),
             (Never, "0 0 | w", "Pending", start(&[2])),
-            (Never, "0 1 | w", "Failed", Next::Wait),
-            (OnFailure, "0 1 | w", "Pending", Next::Restart(1)),
-            (OnFailure, "0 b | w", "Pending", Next::Wait),
-            (Always, "0 | r", "Running", Next::Wait),
-            (Always, "0 | 3", "Running", Next::Restart(1)),
-            // Side-cars: the next one waits until they have started, whatever the policy they are
-            // restarted, and they end after the others, the last first.
+            (Never, "0 1 | w", "Failed", NextAction::Wait),
+            (OnFailure, "0 1 | w", "Pending", NextAction::Restart(1)),
+            (OnFailure, "0 b | w", "Pending", NextAction::Wait),
+            (Always, "0 | r", "Running", NextAction::Wait),
+            (Always, "0 | 3", "Running", NextAction::Restart(1)),
+            // Sidecars: the next container waits until they have started, they are restarted
+            // whatever the pod's policy is, and they end after the others in reverse order.
             (Never, "S:w w | w", "Pending", start(&[0])),
-            (Never, "S:s w | w", "Pending", Next::Wait),
+            (Never, "S:s w | w", "Pending", NextAction::Wait),
             (Never, "S:r w | w", "Pending", start(&[1])),
-            (Never, "S:r 0 S:s | w", "Pending", Next::Wait),
+            (Never, "S:r 0 S:s | w", "Pending", NextAction::Wait),
             (Never, "S:r 0 S:r | w", "Pending", start(&[3])),
-            (Never, "S:7 w | w", "Pending", Next::Restart(0)),
-            (Never, "S:b w | w", "Pending", Next::Wait),
-            (Never, "S:0 | r", "Running", Next::Restart(0)),
-            (Never, "S:b | r", "Running", Next::Wait),
-            (Never, "S:s | r", "Running", Next::Wait),
-            (Never, "S:r S:r | r", "Running", Next::Wait),
+            (Never, "S:7 w | w", "Pending", NextAction::Restart(0)),
+            (Never, "S:b w | w", "Pending", NextAction::Wait),
+            (Never, "S:0 | r", "Running", NextAction::Restart(0)),
+            (Never, "S:b | r", "Running", NextAction::Wait),
+            (Never, "S:s | r", "Running", NextAction::Wait),
+            (Never, "S:r S:r | r", "Running", NextAction::Wait),
             (Never, "S:r S:r | 0", "Running", stop(&[1])),
-            (Never, "S:r S:x | 0", "Running", Next::Wait),
+            (Never, "S:r S:x | 0", "Running", NextAction::Wait),
             (Never, "S:r S:137 | 0", "Running", stop(&[0])),
-            (Never, "S:137 S:137 | 0", "Succeeded", Next::Wait),
-            (Never, "S:0 | 2", "Failed", Next::Wait),
+            (Never, "S:137 S:137 | 0", "Succeeded", NextAction::Wait),
+            (Never, "S:0 | 2", "Failed", NextAction::Wait),
             (Never, "S:r 1 | w", "Pending", stop(&[0])),
-            (Never, "S:143 1 | w", "Failed", Next::Wait),
+            (Never, "S:143 1 | w", "Failed", NextAction::Wait),
             (OnFailure, "S:r | 0", "Running", stop(&[0])),
-            (Always, "S:r | 0", "Running", Next::Restart(1)),
+            (Always, "S:r | 0", "Running", NextAction::Restart(1)),
         ] {
             let run = run(restart, states);
-            assert_eq!((run.phase(), run.next()), (phase, next), "{restart:?} {states}");
+            assert_eq!((run.phase(), run.next_action()), (phase, next), "{restart:?} {states}");
         }
     }
 
     #[test]
-    fn a_pod_that_ends_starts_nothing_and_has_a_final_phase() {
-        let stop = |at: &[usize]| Next::Stop(at.to_vec());
+    fn a_terminating_pod_starts_nothing_and_gets_a_final_phase() {
+        let stop = |index: &[usize]| NextAction::Stop(index.to_vec());
         for (states, phase, next) in [
-            ("0 143", "Failed", Next::Wait),
-            ("0 0", "Succeeded", Next::Wait),
+            ("0 143", "Failed", NextAction::Wait),
+            ("0 0", "Succeeded", NextAction::Wait),
             ("r r", "Running", stop(&[0, 1])),
-            ("x 0", "Running", Next::Wait),
+            ("x 0", "Running", NextAction::Wait),
             ("S:r S:r | r", "Running", stop(&[2])),
             ("S:r S:r | 143", "Running", stop(&[1])),
-            ("S:r S:x | 0", "Running", Next::Wait),
+            ("S:r S:x | 0", "Running", NextAction::Wait),
             ("S:r r | w", "Pending", stop(&[1])),
-            ("143 | w", "Failed", Next::Wait),
-            ("b", "Failed", Next::Wait),
-            ("w", "Pending", Next::Wait),
+            ("143 | w", "Failed", NextAction::Wait),
+            ("b", "Failed", NextAction::Wait),
+            ("w", "Pending", NextAction::Wait),
         ] {
-            let mut run = run(Restart::Always, states);
-            run.ending = Some(30);
-            assert_eq!((run.phase(), run.next()), (phase, next), "{states}");
+            let mut run = run(RestartPolicy::Always, states);
+            run.terminating = Some(30);
+            assert_eq!((run.phase(), run.next_action()), (phase, next), "{states}");
         }
-        let mut late = run(Restart::Always, "r");
+        let mut late = run(RestartPolicy::Always, "r");
         late.failed = Some(("DeadlineExceeded", String::new()));
-        assert_eq!((late.phase(), late.next()), ("Running", stop(&[0])));
-        let mut late = run(Restart::Always, "0");
+        assert_eq!((late.phase(), late.next_action()), ("Running", stop(&[0])));
+        let mut late = run(RestartPolicy::Always, "0");
         late.failed = Some(("DeadlineExceeded", String::new()));
-        assert_eq!((late.phase(), late.next()), ("Failed", Next::Wait));
+        assert_eq!((late.phase(), late.next_action()), ("Failed", NextAction::Wait));
     }
 
     #[test]
-    fn restarts_slow_down_and_begin_anew() {
+    fn the_restart_delay_doubles_and_is_reset_after_a_long_run() {
         let mut backoff = Backoff::default();
         let mut now = 5;
         for want_seconds in [0, 10, 20, 40, 80, 160, 300, 300] {

@@ -1,5 +1,5 @@
-//! Owns the choice of a node for a pod: what the pod wants, what the nodes have left, and the
-//! scheduler's words where they do not agree. Knows nothing of what runs.
+//! The scheduler: binds pods to nodes that fit, and reports why no node fits in the words of
+//! kube-scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::wire::quantity::Quantity;
 
 type Resources = BTreeMap<String, Quantity>;
 
-/// What a pod asks of its node.
+/// What a pod requires of its node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wants {
+pub(super) struct Requirements {
     requests: Resources,
-    /// Each of these has to hold; none: no node will do.
+    /// From `nodeSelector`. `None` if it cannot be parsed: then no node fits.
     labels: Option<LabelSelector>,
-    /// One of these has to hold, where there are any.
-    terms: Option<Vec<Term>>,
+    /// From the required node affinity: one of the terms has to match.
+    terms: Option<Vec<NodeSelectorTerm>>,
     tolerations: Vec<Value>,
     gated: bool,
 }
 
-/// A term of a node selector: by labels and by fields.
+/// A `nodeSelectorTerm`. Without requirements it matches no node.
 #[derive(Clone, Debug, Default)]
-struct Term {
+struct NodeSelectorTerm {
     labels: Option<LabelSelector>,
     fields: Option<LabelSelector>,
 }
 
-/// What a node offers.
+/// A node as the scheduler sees it.
 #[derive(Clone, Debug, Default)]
-struct Offer {
+struct NodeInfo {
     labels: BTreeMap<String, String>,
     taints: Vec<Value>,
     unschedulable: bool,
@@ -50,171 +50,175 @@ struct Offer {
 
 /// A pod that is on a node.
 #[derive(Debug)]
-struct Taken {
+struct AssignedPod {
     uid: Box<str>,
     node: String,
     requests: Resources,
 }
 
-/// A pod that is on no node yet.
+/// A pod that has no node yet.
 #[derive(Debug)]
-struct Waiting {
+struct PendingPod {
     key: Key,
     uid: Box<str>,
     version: u64,
-    wants: Wants,
-    /// What was said of it last.
+    requirements: Requirements,
+    /// The last message in its `PodScheduled` condition.
     message: String,
 }
 
-/// Binds pods to nodes: in turn, where several will do.
+/// Binds pods to nodes. If several nodes fit, they get pods in turn.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
-    nodes: BTreeMap<String, Offer>,
-    taken: BTreeMap<Key, Taken>,
-    /// In the order in which they came.
-    waiting: BTreeMap<u64, Waiting>,
-    places: BTreeMap<Key, u64>,
-    n_come: u64,
-    /// Those who were not tried yet.
-    fresh: BTreeSet<u64>,
-    /// Something changed that may help those who wait.
-    again: bool,
-    turn: usize,
+    nodes: BTreeMap<String, NodeInfo>,
+    assigned: BTreeMap<Key, AssignedPod>,
+    /// Pending pods by their position in the queue.
+    pending: BTreeMap<u64, PendingPod>,
+    positions: BTreeMap<Key, u64>,
+    n_queued: u64,
+    /// Positions of pods that were not tried yet.
+    untried: BTreeSet<u64>,
+    /// A node or an assigned pod has changed: try all pending pods again.
+    retry_all: bool,
+    /// Where the search for a node starts.
+    next_node: usize,
 }
 
 const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
 
 impl Scheduler {
-    /// Takes up how the nodes are; what is on them stays.
-    pub(super) fn look_at_nodes(&mut self, nodes: &[Arc<Object>]) {
-        let mut offers: BTreeMap<String, Offer> = BTreeMap::new();
-        offers.extend(nodes.iter().map(|node| (node.key.name.clone(), Offer::of(&node.value()))));
-        for taken in self.taken.values() {
-            if let Some(offer) = offers.get_mut(&taken.node) {
-                offer.add(&taken.requests);
+    /// Replaces the nodes. Assigned pods stay assigned.
+    pub(super) fn set_nodes(&mut self, nodes: &[Arc<Object>]) {
+        let mut infos: BTreeMap<String, NodeInfo> = BTreeMap::new();
+        infos.extend(
+            nodes.iter().map(|node| (node.key.name.clone(), NodeInfo::from_node(&node.value()))),
+        );
+        for assigned in self.assigned.values() {
+            if let Some(info) = infos.get_mut(&assigned.node) {
+                info.add(&assigned.requests);
             }
         }
-        self.nodes = offers;
-        self.again = true;
+        self.nodes = infos;
+        self.retry_all = true;
     }
 
-    /// The pods that it knows of.
+    /// All assigned and pending pods.
     pub(super) fn known(&self) -> impl Iterator<Item = Key> {
-        self.taken.keys().chain(self.places.keys()).cloned()
+        self.assigned.keys().chain(self.positions.keys()).cloned()
     }
 
-    /// True where this pod is accounted for.
-    pub(super) fn has(&self, key: &Key, uid: &str) -> bool {
-        self.taken.get(key).is_some_and(|taken| &*taken.uid == uid)
+    /// True if the pod with this uid is assigned to a node.
+    pub(super) fn is_assigned(&self, key: &Key, uid: &str) -> bool {
+        self.assigned.get(key).is_some_and(|assigned| &*assigned.uid == uid)
     }
 
-    /// True where this version of the pod waits already.
-    pub(super) fn waits(&self, key: &Key, version: u64) -> bool {
-        let waiting = self.places.get(key).and_then(|place| self.waiting.get(place));
-        waiting.is_some_and(|waiting| waiting.version == version)
+    /// True if this version of the pod is pending already.
+    pub(super) fn is_pending(&self, key: &Key, version: u64) -> bool {
+        let pending = self.positions.get(key).and_then(|position| self.pending.get(position));
+        pending.is_some_and(|pending| pending.version == version)
     }
 
-    /// A pod that wants a node.
+    /// Queues a pod that has no node. Pods of another scheduler are ignored.
     pub(super) fn add(&mut self, key: &Key, object: &Object) {
         let pod = object.value();
-        let message = self.forget_waiting(key, &object.uid);
-        self.free(key);
+        let message = self.remove_pending(key, &object.uid);
+        self.unassign(key);
         if text_at(&pod, "/spec/schedulerName") != "default-scheduler" {
             return;
         }
-        self.n_come += 1;
-        let place = self.n_come;
-        let waiting = Waiting {
+        self.n_queued += 1;
+        let position = self.n_queued;
+        let pending = PendingPod {
             key: key.clone(),
             uid: object.uid.clone(),
             version: object.version,
-            wants: Wants::of(&pod),
+            requirements: Requirements::from_pod(&pod),
             message: message.unwrap_or_default(),
         };
-        self.waiting.insert(place, waiting);
-        self.places.insert(key.clone(), place);
-        self.fresh.insert(place);
+        self.pending.insert(position, pending);
+        self.positions.insert(key.clone(), position);
+        self.untried.insert(position);
     }
 
-    /// A pod is on a node.
-    pub(super) fn take(&mut self, key: &Key, uid: &str, node: &str, wants: &Wants) {
-        self.forget_waiting(key, uid);
-        self.free(key);
-        if let Some(offer) = self.nodes.get_mut(node) {
-            offer.add(&wants.requests);
+    /// Counts the pod's requests against its node.
+    pub(super) fn assign(&mut self, key: &Key, uid: &str, node: &str, requirements: &Requirements) {
+        self.remove_pending(key, uid);
+        self.unassign(key);
+        if let Some(info) = self.nodes.get_mut(node) {
+            info.add(&requirements.requests);
         }
-        let requests = wants.requests.clone();
-        self.taken.insert(key.clone(), Taken { uid: uid.into(), node: node.to_owned(), requests });
+        let requests = requirements.requests.clone();
+        self.assigned
+            .insert(key.clone(), AssignedPod { uid: uid.into(), node: node.to_owned(), requests });
     }
 
-    /// A pod is over or gone.
+    /// Forgets a pod that has ended or was deleted.
     pub(super) fn release(&mut self, key: &Key) {
-        self.forget_waiting(key, "");
-        self.free(key);
+        self.remove_pending(key, "");
+        self.unassign(key);
     }
 
-    fn free(&mut self, key: &Key) {
-        let Some(taken) = self.taken.remove(key) else { return };
-        if let Some(offer) = self.nodes.get_mut(&taken.node) {
-            offer.remove(&taken.requests);
-            self.again = true;
+    fn unassign(&mut self, key: &Key) {
+        let Some(assigned) = self.assigned.remove(key) else { return };
+        if let Some(info) = self.nodes.get_mut(&assigned.node) {
+            info.remove(&assigned.requests);
+            self.retry_all = true;
         }
     }
 
-    /// What was said last of the pod, where it was this one.
-    fn forget_waiting(&mut self, key: &Key, uid: &str) -> Option<String> {
-        let place = self.places.remove(key)?;
-        self.fresh.remove(&place);
-        let waiting = self.waiting.remove(&place)?;
-        (&*waiting.uid == uid).then_some(waiting.message)
+    /// Removes a pod from the queue. Returns its last message if the uid matches.
+    fn remove_pending(&mut self, key: &Key, uid: &str) -> Option<String> {
+        let position = self.positions.remove(key)?;
+        self.untried.remove(&position);
+        let pending = self.pending.remove(&position)?;
+        (&*pending.uid == uid).then_some(pending.message)
     }
 
-    /// Binds all that can be bound now; the pods and their nodes.
+    /// Binds all pods that fit a node now. Returns these pods with their nodes.
     pub(super) fn run(&mut self, api: &Api) -> Vec<(Key, String)> {
-        let places: Vec<u64> = match std::mem::take(&mut self.again) {
-            true => self.waiting.keys().copied().collect(),
-            false => self.fresh.iter().copied().collect(),
+        let positions: Vec<u64> = match std::mem::take(&mut self.retry_all) {
+            true => self.pending.keys().copied().collect(),
+            false => self.untried.iter().copied().collect(),
         };
-        self.fresh.clear();
+        self.untried.clear();
         let mut bound = Vec::new();
-        for place in places {
-            let Some(waiting) = self.waiting.get_mut(&place) else { continue };
-            let chosen = choose(&self.nodes, &waiting.wants, &mut self.turn);
+        for position in positions {
+            let Some(pending) = self.pending.get_mut(&position) else { continue };
+            let chosen = choose_node(&self.nodes, &pending.requirements, &mut self.next_node);
             let node = match chosen {
                 Ok(node) => node,
                 Err(message) => {
-                    if waiting.message != message {
-                        refuse(api, waiting, &message);
-                        waiting.message = message;
+                    if pending.message != message {
+                        report_unschedulable(api, pending, &message);
+                        pending.message = message;
                     }
                     continue;
                 }
             };
-            let Waiting { key, uid, wants, .. } = &*waiting;
-            let (key, uid, wants) = (key.clone(), uid.clone(), wants.clone());
-            let done = bind_to(&mut api.lock(), &key, &node);
-            match done {
+            let PendingPod { key, uid, requirements, .. } = &*pending;
+            let (key, uid, requirements) = (key.clone(), uid.clone(), requirements.clone());
+            let result = bind_to(&mut api.lock(), &key, &node);
+            match result {
                 Ok(()) => {
-                    self.take(&key, &uid, &node, &wants);
+                    self.assign(&key, &uid, &node, &requirements);
                     bound.push((key, node));
                 }
-                // Gone or bound meanwhile: its change says so.
-                Err(refused) => log::debug!("{key}: {}", refused.message),
+                // The pod was deleted or bound by another client. The next change shows which.
+                Err(refused) => log::debug!("cannot bind pod {key} to {node}: {}", refused.message),
             }
         }
         bound
     }
 }
 
-/// Says in the pod's conditions why no node will do.
-fn refuse(api: &Api, waiting: &Waiting, message: &str) {
+/// Sets the pod's `PodScheduled` condition to the reason why no node fits.
+fn report_unschedulable(api: &Api, pending: &PendingPod, message: &str) {
     let mut state = api.lock();
-    let Some(object) = state.store.get(&waiting.key).cloned() else { return };
-    if object.uid != waiting.uid {
+    let Some(object) = state.store.get(&pending.key).cloned() else { return };
+    if object.uid != pending.uid {
         return;
     }
-    let reason = if waiting.wants.gated { "SchedulingGated" } else { "Unschedulable" };
+    let reason = if pending.requirements.gated { "SchedulingGated" } else { "Unschedulable" };
     let now = state.now.clone();
     let before = object.value();
     let mut pod = before.clone();
@@ -223,7 +227,7 @@ fn refuse(api: &Api, waiting: &Waiting, message: &str) {
         return;
     }
     state.replace(object.key.kind, pod);
-    if !waiting.wants.gated {
+    if !pending.requirements.gated {
         let note = Note {
             warning: true,
             reason: "FailedScheduling",
@@ -235,49 +239,49 @@ fn refuse(api: &Api, waiting: &Waiting, message: &str) {
     }
 }
 
-/// The node for a pod, or the scheduler's words.
-fn choose(
-    nodes: &BTreeMap<String, Offer>,
-    wants: &Wants,
-    turn: &mut usize,
+/// The node for a pod, or kube-scheduler's message if none fits. The search starts at `next_node`.
+fn choose_node(
+    nodes: &BTreeMap<String, NodeInfo>,
+    requirements: &Requirements,
+    next_node: &mut usize,
 ) -> Result<String, String> {
-    if wants.gated {
+    if requirements.gated {
         return Err(GATED.to_owned());
     }
     if nodes.is_empty() {
         return Err("no nodes available to schedule pods".to_owned());
     }
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
-    let first = *turn % nodes.len();
+    let first = *next_node % nodes.len();
     let in_turn = nodes.iter().skip(first).chain(nodes.iter().take(first));
-    for (step, (name, offer)) in in_turn.enumerate() {
-        let against = offer.against(name, wants);
-        if against.is_empty() {
-            *turn = first + step + 1;
+    for (step, (name, info)) in in_turn.enumerate() {
+        let unfit_reasons = info.unfit_reasons(name, requirements);
+        if unfit_reasons.is_empty() {
+            *next_node = first + step + 1;
             return Ok(name.clone());
         }
-        for reason in against {
+        for reason in unfit_reasons {
             *reasons.entry(reason).or_default() += 1;
         }
     }
-    let mut words: Vec<String> =
+    let mut counted: Vec<String> =
         reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    words.sort();
-    Err(format!("0/{} nodes are available: {}.", nodes.len(), words.join(", ")))
+    counted.sort();
+    Err(format!("0/{} nodes are available: {}.", nodes.len(), counted.join(", ")))
 }
 
-impl Offer {
-    fn of(node: &Value) -> Self {
+impl NodeInfo {
+    fn from_node(node: &Value) -> Self {
         let labels = node.pointer("/metadata/labels").and_then(Value::as_object);
         let labels = labels
             .into_iter()
             .flatten()
             .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()));
-        let binding =
+        let repels =
             |taint: &&Value| matches!(text_at(taint, "/effect"), "NoSchedule" | "NoExecute");
         Self {
             labels: labels.collect(),
-            taints: array_at(node, "/spec/taints").iter().filter(binding).cloned().collect(),
+            taints: array_at(node, "/spec/taints").iter().filter(repels).cloned().collect(),
             unschedulable: node.pointer("/spec/unschedulable") == Some(&Value::Bool(true)),
             allocatable: resources(node.pointer("/status/allocatable")),
             used: Resources::new(),
@@ -301,10 +305,12 @@ impl Offer {
         }
     }
 
-    /// What speaks against this node; of several kinds the first, as the scheduler's filters do.
-    fn against(&self, name: &str, wants: &Wants) -> Vec<String> {
-        let tolerated =
-            |taint: &Value| wants.tolerations.iter().any(|toleration| tolerates(toleration, taint));
+    /// Why the pod does not fit this node. Only the first failing filter counts, as in
+    /// kube-scheduler.
+    fn unfit_reasons(&self, name: &str, requirements: &Requirements) -> Vec<String> {
+        let tolerated = |taint: &Value| {
+            requirements.tolerations.iter().any(|toleration| tolerates(toleration, taint))
+        };
         let cordon = serde_json::json!({ "key": CORDON, "effect": "NoSchedule" });
         if self.unschedulable && !tolerated(&cordon) {
             return vec!["node(s) were unschedulable".to_owned()];
@@ -313,30 +319,34 @@ impl Offer {
             let (key, value) = (text_at(taint, "/key"), text_at(taint, "/value"));
             return vec![format!("node(s) had untolerated taint {{{key}: {value}}}")];
         }
-        if !wants.accepts(name, &self.labels) {
+        if !requirements.accept(name, &self.labels) {
             return vec!["node(s) didn't match Pod's node affinity/selector".to_owned()];
         }
-        let mut against = Vec::new();
-        let nothing = Quantity::whole(0);
-        let of =
-            |resources: &Resources, name: &str| resources.get(name).copied().unwrap_or(nothing);
+        let mut reasons = Vec::new();
+        let zero = Quantity::whole(0);
+        let of = |resources: &Resources, name: &str| resources.get(name).copied().unwrap_or(zero);
         if Quantity::whole(self.n_pods + 1).exceeds(of(&self.allocatable, "pods")) {
-            against.push("Too many pods".to_owned());
+            reasons.push("Too many pods".to_owned());
         }
-        for (name, wanted) in wants.requests.iter().filter(|(_, wanted)| !wanted.is_zero()) {
-            if of(&self.used, name).plus(*wanted).exceeds(of(&self.allocatable, name)) {
-                against.push(format!("Insufficient {name}"));
+        for (name, request) in
+            requirements.requests.iter().filter(|(_, request)| !request.is_zero())
+        {
+            if of(&self.used, name).plus(*request).exceeds(of(&self.allocatable, name)) {
+                reasons.push(format!("Insufficient {name}"));
             }
         }
-        against
+        reasons
     }
 }
 
-impl Wants {
-    pub(super) fn of(pod: &Value) -> Self {
+impl Requirements {
+    pub(super) fn from_pod(pod: &Value) -> Self {
         let required = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
         let terms = pod.pointer(required).map(|required| {
-            array_at(required, "/nodeSelectorTerms").iter().map(Term::of).collect::<Vec<Term>>()
+            array_at(required, "/nodeSelectorTerms")
+                .iter()
+                .map(NodeSelectorTerm::parse)
+                .collect::<Vec<NodeSelectorTerm>>()
         });
         let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
         let labels: Vec<String> = selector
@@ -353,11 +363,11 @@ impl Wants {
         }
     }
 
-    fn accepts(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    fn accept(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let label = |key: &str| labels.get(key).map(String::as_str);
         let field = |key: &str| (key == "metadata.name").then_some(name);
-        let holds = |term: &Term| {
-            // A term that asks for nothing chooses nothing.
+        let holds = |term: &NodeSelectorTerm| {
+            // Kubernetes: a null or empty node selector term matches no objects.
             (term.labels.is_some() || term.fields.is_some())
                 && term.labels.as_ref().is_none_or(|labels| labels.matches(label))
                 && term.fields.as_ref().is_none_or(|fields| fields.matches(field))
@@ -367,25 +377,25 @@ impl Wants {
     }
 }
 
-impl Term {
-    fn of(term: &Value) -> Self {
+impl NodeSelectorTerm {
+    fn parse(term: &Value) -> Self {
         let selector = |list: &str| -> Option<Option<LabelSelector>> {
             let items = array_at(term, list);
             if items.is_empty() {
                 return Some(None);
             }
-            let words: Vec<String> = items.iter().map(expression).collect();
-            LabelSelector::parse(&words.join(",")).ok().map(Some)
+            let expressions: Vec<String> = items.iter().map(expression).collect();
+            LabelSelector::parse(&expressions.join(",")).ok().map(Some)
         };
         match (selector("/matchExpressions"), selector("/matchFields")) {
             (Some(labels), Some(fields)) => Self { labels, fields },
-            // What cannot be read chooses nothing.
+            // A term that cannot be parsed matches nothing.
             _ => Self::default(),
         }
     }
 }
 
-/// A requirement of a node selector as a label selector says it.
+/// A node selector requirement in the syntax of a label selector.
 fn expression(requirement: &Value) -> String {
     let key = text_at(requirement, "/key");
     let values: Vec<&str> =
@@ -398,15 +408,15 @@ fn expression(requirement: &Value) -> String {
         "DoesNotExist" => format!("!{key}"),
         "Gt" => format!("{key}>{values}"),
         "Lt" => format!("{key}<{values}"),
-        // No selector: it is refused, and so is the term.
+        // Not valid syntax, so the parser refuses the term.
         other => format!("({other}"),
     }
 }
 
-fn resources(given: Option<&Value>) -> Resources {
-    let given = given.and_then(Value::as_object).into_iter().flatten();
+fn resources(list: Option<&Value>) -> Resources {
+    let list = list.and_then(Value::as_object).into_iter().flatten();
     let parsed =
-        given.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?)));
+        list.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?)));
     parsed.collect()
 }
 
@@ -419,11 +429,11 @@ fn add(sum: &mut Resources, name: &str, amount: Quantity) {
     }
 }
 
-/// What the pod needs at its busiest: its containers and side-cars together, or an init container
-/// beside the side-cars that came before it.
+/// The pod's effective requests: all containers and sidecars together, or an init container
+/// together with the sidecars before it, whichever is larger (KEP-753).
 fn requests(pod: &Value) -> Resources {
-    let of = |container: &Value| resources(container.pointer("/resources/requests"));
-    let mut beside = Resources::new();
+    let requests_of = |container: &Value| resources(container.pointer("/resources/requests"));
+    let mut concurrent = Resources::new();
     let mut peak = Resources::new();
     let raise = |peak: &mut Resources, name: &str, amount: Quantity| {
         if peak.get(name).is_none_or(|present| amount.exceeds(*present)) {
@@ -432,20 +442,20 @@ fn requests(pod: &Value) -> Resources {
     };
     for container in array_at(pod, "/spec/initContainers") {
         let is_sidecar = text_at(container, "/restartPolicy") == "Always";
-        for (name, amount) in of(container) {
-            let so_far = beside.get(&name).copied().unwrap_or_else(|| Quantity::whole(0));
-            raise(&mut peak, &name, so_far.plus(amount));
+        for (name, amount) in requests_of(container) {
+            let before = concurrent.get(&name).copied().unwrap_or_else(|| Quantity::whole(0));
+            raise(&mut peak, &name, before.plus(amount));
             if is_sidecar {
-                add(&mut beside, &name, amount);
+                add(&mut concurrent, &name, amount);
             }
         }
     }
     for container in array_at(pod, "/spec/containers") {
-        for (name, amount) in of(container) {
-            add(&mut beside, &name, amount);
+        for (name, amount) in requests_of(container) {
+            add(&mut concurrent, &name, amount);
         }
     }
-    for (name, amount) in &beside {
+    for (name, amount) in &concurrent {
         raise(&mut peak, name, *amount);
     }
     for (name, amount) in resources(pod.pointer("/spec/overhead")) {
@@ -460,18 +470,18 @@ mod tests {
 
     use super::*;
 
-    fn node(name: &str, change: impl FnOnce(&mut Value)) -> (String, Offer) {
+    fn node(name: &str, change: impl FnOnce(&mut Value)) -> (String, NodeInfo) {
         let mut node = json!({
             "metadata": { "labels": { "zone": name, "size": "7" } },
             "spec": {},
             "status": { "allocatable": { "cpu": "2", "memory": "4Gi", "pods": "2" } },
         });
         change(&mut node);
-        (name.to_owned(), Offer::of(&node))
+        (name.to_owned(), NodeInfo::from_node(&node))
     }
 
-    fn chosen(nodes: &BTreeMap<String, Offer>, spec: Value) -> Result<String, String> {
-        choose(nodes, &Wants::of(&json!({ "spec": spec })), &mut 0)
+    fn chosen(nodes: &BTreeMap<String, NodeInfo>, spec: Value) -> Result<String, String> {
+        choose_node(nodes, &Requirements::from_pod(&json!({ "spec": spec })), &mut 0)
     }
 
     fn required(terms: Value) -> Value {
@@ -481,8 +491,8 @@ mod tests {
     }
 
     #[test]
-    fn pods_go_where_their_specs_allow() {
-        let nodes: BTreeMap<String, Offer> = [node("a", |_| {}), node("b", |_| {})].into();
+    fn a_pod_gets_a_node_that_its_spec_allows() {
+        let nodes: BTreeMap<String, NodeInfo> = [node("a", |_| {}), node("b", |_| {})].into();
         let expression = |key: &str, operator: &str, values: Value| json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]);
         let none = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.";
         for (spec, want) in [
@@ -513,29 +523,29 @@ mod tests {
             let want = want.map(str::to_owned).map_err(str::to_owned);
             assert_eq!(chosen(&nodes, spec.clone()), want, "{spec}");
         }
-        let nobody = Err("no nodes available to schedule pods".to_owned());
-        assert_eq!(chosen(&BTreeMap::new(), json!({})), nobody);
+        let no_nodes = Err("no nodes available to schedule pods".to_owned());
+        assert_eq!(chosen(&BTreeMap::new(), json!({})), no_nodes);
     }
 
     #[test]
-    fn what_speaks_against_nodes_is_counted() {
+    fn the_message_counts_why_nodes_do_not_fit() {
         let taints = json!([{"key": "k", "value": "v", "effect": "NoSchedule"},
             {"key": "soft", "effect": "PreferNoSchedule"}]);
         let mut full = node("full", |_| {});
-        let half = Wants::of(&json!({"spec": {"containers": [
+        let half = Requirements::from_pod(&json!({"spec": {"containers": [
             {"resources": {"requests": {"memory": "3Gi"}}}]}}));
         full.1.add(&half.requests);
         full.1.add(&Resources::new());
-        let mut nodes: BTreeMap<String, Offer> = [
+        let mut nodes: BTreeMap<String, NodeInfo> = [
             node("cordoned", |node| node["spec"]["unschedulable"] = json!(true)),
             node("tainted", |node| node["spec"]["taints"] = taints),
             full,
         ]
         .into();
         let pod = json!({"containers": [{"resources": {"requests": {"memory": "2Gi"}}}]});
-        let words = "0/3 nodes are available: 1 Insufficient memory, 1 Too many pods, 1 node(s) \
+        let message = "0/3 nodes are available: 1 Insufficient memory, 1 Too many pods, 1 node(s) \
                      had untolerated taint {k: v}, 1 node(s) were unschedulable.";
-        assert_eq!(chosen(&nodes, pod.clone()), Err(words.to_owned()));
+        assert_eq!(chosen(&nodes, pod.clone()), Err(message.to_owned()));
         let tolerating = |toleration: Value| {
             let mut pod = pod.clone();
             pod["tolerations"] = json!([toleration]);
@@ -549,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_need_is_its_busiest_moment() {
+    fn effective_requests_include_init_containers_and_sidecars() {
         let with = |cpu: &str, policy: &str| json!({"restartPolicy": policy, "resources": {"requests": {"cpu": cpu}}});
         for (init, main, want) in [
             (json!([]), json!([with("1", ""), with("500m", "")]), "1500m"),

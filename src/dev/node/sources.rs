@@ -1,5 +1,5 @@
-//! Owns what a pod's environment and volumes are filled from: configmaps, secrets, the pod's own
-//! fields and resources, with the kubelet's words for what is missing.
+//! The values that fill a pod's environment and volumes: configmaps, secrets, fields and resources
+//! of the pod. Errors are worded as the kubelet words them.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::dev::storage::object::{array_at, text_at};
 use crate::dev::storage::store::Store;
 use crate::wire::quantity::Quantity;
 
-/// A configmap's or a secret's contents.
+/// The contents of a configmap or a secret.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
 
-/// The contents of a configmap or a secret of the pod's namespace; none where it is optional and
-/// absent.
+/// The contents of a configmap or a secret in the pod's namespace. `None` if it is optional and
+/// does not exist.
 pub(super) fn data(
     store: &Store,
     kind: Kind,
@@ -35,7 +35,7 @@ pub(super) fn data(
         members.into_iter().map(|(key, text)| (key, text.as_str().unwrap_or_default().to_owned()))
     };
     let decoded = |list: &str| -> Data {
-        // The server took nothing that cannot be decoded.
+        // The API server has validated the base64.
         members(list).map(|(key, text)| (key, STANDARD.decode(text).unwrap_or_default())).collect()
     };
     if kind == Kind::Secret {
@@ -50,7 +50,7 @@ pub(super) fn is_optional(reference: &Value) -> bool {
     reference["optional"] == true
 }
 
-/// A field of the pod as `fieldRef` names it.
+/// The value of a pod field for a `fieldRef`.
 pub(super) fn field(pod: &Value, path: &str) -> String {
     if let Some((map, key)) = subscript(path) {
         let map = map.replace('.', "/");
@@ -66,7 +66,7 @@ pub(super) fn field(pod: &Value, path: &str) -> String {
     }
 }
 
-/// A map, one quoted member a line.
+/// A map as one `key="value"` per line.
 fn lines(map: Option<&Value>) -> String {
     let members = map.and_then(Value::as_object).into_iter().flatten();
     let line = |(key, value): (&String, &Value)| {
@@ -78,8 +78,8 @@ fn lines(map: Option<&Value>) -> String {
     members.map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A resource of a container as `resourceFieldRef` names it, in units of its divisor. `own` is the
-/// container that asks.
+/// The value of a container resource for a `resourceFieldRef`, in units of its divisor. `own` is
+/// the container whose spec has the reference.
 pub(super) fn resource(
     pod: &Value,
     own: Option<&Value>,
@@ -99,11 +99,11 @@ pub(super) fn resource(
         return Err(format!("unsupported container resource : {wanted}"));
     };
     let of = |list: &str| {
-        let given = container.pointer("/resources").and_then(|all| all.get(list)?.get(resource));
-        given.and_then(quantity)
+        let value = container.pointer("/resources").and_then(|all| all.get(list)?.get(resource));
+        value.and_then(quantity)
     };
     let amount = match list {
-        // What has no limit may take all that the node has.
+        // Without a limit, the limit is the node's capacity.
         "limits" => of("limits").or_else(|| capacity(resource)),
         _ => of("requests"),
     };
@@ -121,7 +121,7 @@ fn quantity(value: &Value) -> Option<Quantity> {
     }
 }
 
-/// What the machine has.
+/// The capacity of this machine.
 fn capacity(resource: &str) -> Option<Quantity> {
     match resource {
         "cpu" => {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_are_told_in_units_of_their_divisor() {
+    fn resources_are_given_in_units_of_their_divisor() {
         let container = json!({"name": "c", "resources": {
             "limits": {"cpu": "1500m", "memory": "64Mi"}, "requests": {"cpu": 1},
         }});
@@ -161,8 +161,8 @@ mod tests {
             let reference = json!({
                 "containerName": "c", "resource": resource, "divisor": divisor,
             });
-            let told = super::resource(&pod, None, &reference);
-            assert_eq!(told.as_deref(), Ok(want), "{resource} / {divisor}");
+            let value = super::resource(&pod, None, &reference);
+            assert_eq!(value.as_deref(), Ok(want), "{resource} / {divisor}");
         }
         let machine = super::resource(&pod, Some(&json!({})), &json!({"resource": "limits.cpu"}));
         assert_ne!(machine.as_deref(), Ok("0"));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_lines_of_quoted_members() {
+    fn maps_become_lines_of_quoted_values() {
         let pod = json!({"metadata": {"labels": {"b": "2", "a": "x\"\n"}}});
         assert_eq!(field(&pod, "metadata.labels"), "a=\"x\\\"\\n\"\nb=\"2\"");
         assert_eq!(field(&pod, "metadata.annotations"), "");

@@ -1,5 +1,4 @@
-//! Owns how a container becomes a command of this machine: its words, environment and folders put
-//! together, and its start.
+//! Turns a container spec into a process of this machine: command line, environment, folders.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use super::environment::{Blocked, CommandLine, command_line, expand};
-use super::sandbox::{Mount, Sandbox, Trouble};
-use super::start_error::{NotStarted, chdir_error, exec_error, not_started};
+use super::sandbox::{Mount, Sandbox, SandboxError};
+use super::start_error::{StartError, chdir_error, exec_error, runtime_error};
 use super::volumes;
 use crate::dev::apiserver::api::Api;
 use crate::dev::kubeconfig::{self, Access};
@@ -21,64 +20,67 @@ use crate::dev::schema::kind::Key;
 use crate::dev::storage::events::{self, Note};
 use crate::dev::storage::object::text_at;
 
-/// What every container is told of the API server, whose clients find it by this file.
+/// The variable that tells every container how to reach the API server.
 const KUBECONFIG: &str = "KUBECONFIG";
-/// By these a client in a pod finds the API server, where it finds its token and certificate too.
+/// In-cluster clients find the API server by these variables. They are set only if the pod mounts
+/// its service account's token and certificate.
 const API_VARIABLES: [&str; 3] =
     ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS"];
-const ACCOUNT_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where a container's last words go unless it says otherwise.
+const SERVICE_ACCOUNT_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The default of `terminationMessagePath`.
 const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 
-/// A container that is about to run, or in which something is about to run.
+/// The container in which a command will run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct ContainerContext<'a> {
     pub(super) api: &'a Api,
     pub(super) key: &'a Key,
     pub(super) pod: &'a Value,
     pub(super) spec: &'a Value,
-    /// What every container's environment begins with.
+    /// The variables that every container gets.
     pub(super) base: &'a BTreeMap<String, String>,
-    /// The file that the container sees at its `terminationMessagePath`.
+    /// The file that is mounted at the container's `terminationMessagePath`.
     pub(super) termination: &'a PathBuf,
 }
 
-/// What is to be started, and what it sees.
+/// A command that is ready to start.
 #[derive(Debug)]
 pub(super) struct Prepared {
     line: CommandLine,
     sandbox: Option<Sandbox>,
-    /// It has no volumes: it can do without a namespace.
-    dispensable: bool,
+    /// It has no volumes, so it can start without a mount namespace.
+    sandbox_optional: bool,
 }
 
 impl Prepared {
-    /// Starts it in a process group: 0 is one of its own. Returns when the program runs, or does
-    /// not.
-    pub(super) fn spawn(self, output: &File, group: i32) -> Result<Child, NotStarted> {
-        let Some(sandbox) = &self.sandbox else { return self.spawn_plainly(output, group) };
-        let failed = |error: io::Error| NotStarted::Failed(not_started(&error.to_string()));
-        let (mut command, hand_over) = sandbox.command(&self.line).map_err(failed)?;
+    /// Starts the command in a process group; group 0 makes a new one. Returns when the program
+    /// runs or has failed to start.
+    pub(super) fn spawn(self, output: &File, group: i32) -> Result<Child, StartError> {
+        let Some(sandbox) = &self.sandbox else { return self.spawn_without_sandbox(output, group) };
+        let failed = |error: io::Error| StartError::Failed(runtime_error(&error.to_string()));
+        let (mut command, handover) = sandbox.command(&self.line).map_err(failed)?;
         command.env_clear().envs(&self.line.env).process_group(group);
         command.stdout(output.try_clone().map_err(failed)?);
         command.stderr(output.try_clone().map_err(failed)?);
         let mut child = command.spawn().map_err(failed)?;
         drop(command);
-        let Err(trouble) = hand_over.finish() else { return Ok(child) };
-        // An error means that it has ended already.
+        let Err(error) = handover.finish() else { return Ok(child) };
+        // An error means that the process has ended already.
         let _ = child.kill();
         let _ = child.wait();
-        match trouble {
-            Trouble::Failed(message) => Err(NotStarted::Failed(not_started(&message))),
-            Trouble::NoNamespace(_) if self.dispensable => self.spawn_plainly(output, group),
-            Trouble::NoNamespace(message) => {
-                Err(NotStarted::Blocked(Blocked { reason: "CreateContainerError", message }))
+        match error {
+            SandboxError::Failed(message) => Err(StartError::Failed(runtime_error(&message))),
+            SandboxError::NoNamespace(_) if self.sandbox_optional => {
+                self.spawn_without_sandbox(output, group)
+            }
+            SandboxError::NoNamespace(message) => {
+                Err(StartError::Blocked(Blocked { reason: "CreateContainerError", message }))
             }
         }
     }
 
-    fn spawn_plainly(&self, output: &File, group: i32) -> Result<Child, NotStarted> {
-        let failed = |what: &str| NotStarted::Failed(not_started(what));
+    fn spawn_without_sandbox(&self, output: &File, group: i32) -> Result<Child, StartError> {
+        let failed = |what: &str| StartError::Failed(runtime_error(what));
         let line = &self.line;
         let mut command = Command::new(&line.program);
         command
@@ -103,35 +105,38 @@ impl Prepared {
 
 /// What runs in a container.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Words<'a> {
-    /// Its own command.
+pub(super) enum CommandSource<'a> {
+    /// The container's own command.
     Container,
-    /// A hook's, as they are.
+    /// A hook's command, used as it is.
     Hook(&'a [String]),
-    /// A probe's: references to the container's variables are filled in.
+    /// A probe's command, in which `$(VAR)` is expanded.
     Probe(&'a [String]),
 }
 
-/// The command that runs the container, or a hook or probe in it. Everything that a container sees
-/// of the machine is decided here.
-pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, NotStarted> {
-    let Place { api, pod, spec, .. } = *place;
-    let folder = place.termination.parent().unwrap_or_else(|| Path::new("/"));
+/// Prepares the container's command, or that of a hook or probe. Everything that a container sees
+/// of the machine is set up here: volumes, environment, kubeconfig.
+pub(super) fn prepare(
+    container: &ContainerContext<'_>,
+    source: CommandSource<'_>,
+) -> Result<Prepared, StartError> {
+    let ContainerContext { api, pod, spec, .. } = *container;
+    let folder = container.termination.parent().unwrap_or_else(|| Path::new("/"));
     volumes::set_up(api, pod, folder)
-        .map_err(|message| NotStarted::Blocked(Blocked { reason: "ContainerCreating", message }))?;
-    let mut base = place.base.clone();
-    base.insert("HOSTNAME".to_owned(), host_name(place));
-    let kubeconfig = kubeconfig(place, folder)
-        .map_err(|error| NotStarted::Blocked(Blocked::config(error.to_string())))?;
+        .map_err(|message| StartError::Blocked(Blocked { reason: "ContainerCreating", message }))?;
+    let mut base = container.base.clone();
+    base.insert("HOSTNAME".to_owned(), host_name(container));
+    let kubeconfig = kubeconfig(container, folder)
+        .map_err(|error| StartError::Blocked(Blocked::config(error.to_string())))?;
     base.insert(KUBECONFIG.to_owned(), kubeconfig.to_string_lossy().into_owned());
     let (mut line, mounts) = {
         let state = api.lock();
-        let line = command_line(&state.store, pod, spec, &base).map_err(NotStarted::Blocked)?;
+        let line = command_line(&state.store, pod, spec, &base).map_err(StartError::Blocked)?;
         let mounts = volumes::mounts(&state.store, pod, spec, folder, &line.env);
-        (line, mounts.map_err(NotStarted::Blocked)?)
+        (line, mounts.map_err(StartError::Blocked)?)
     };
-    let account = |mount: &Mount| mount.target == ACCOUNT_FOLDER;
-    if let Some((_, address)) = api.url.split_once("://").filter(|_| mounts.iter().any(account))
+    let is_account = |mount: &Mount| mount.target == SERVICE_ACCOUNT_FOLDER;
+    if let Some((_, address)) = api.url.split_once("://").filter(|_| mounts.iter().any(is_account))
         && let Some((host, port)) = address.rsplit_once(':')
     {
         let host = host.trim_matches(['[', ']']);
@@ -139,32 +144,32 @@ pub(super) fn prepare(place: &Place<'_>, words: Words<'_>) -> Result<Prepared, N
             line.env.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }
     }
-    let given = match words {
-        Words::Container => {
-            note_skipped(place, &line);
+    let replacement = match source {
+        CommandSource::Container => {
+            report_skipped_keys(container, &line);
             None
         }
-        Words::Hook(words) => Some(words.to_vec()),
-        Words::Probe(words) => {
-            Some(words.iter().map(|word| expand(word, |name| line.env.get(name))).collect())
+        CommandSource::Hook(command) => Some(command.to_vec()),
+        CommandSource::Probe(command) => {
+            Some(command.iter().map(|word| expand(word, |name| line.env.get(name))).collect())
         }
     };
-    if let Some(mut words) = given {
-        if words.is_empty() {
-            return Err(NotStarted::Failed(not_started("no command specified")));
+    if let Some(mut command) = replacement {
+        if command.is_empty() {
+            return Err(StartError::Failed(runtime_error("no command specified")));
         }
-        line.program = words.remove(0);
-        line.args = words;
+        line.program = command.remove(0);
+        line.args = command;
     }
-    let dispensable = mounts.is_empty();
-    let sandbox = sandbox(place, folder, mounts, &kubeconfig, &mut line)
-        .map_err(|error| NotStarted::Failed(not_started(&error.to_string())))?;
-    Ok(Prepared { line, sandbox, dispensable })
+    let sandbox_optional = mounts.is_empty();
+    let sandbox = sandbox(container, folder, mounts, &kubeconfig, &mut line)
+        .map_err(|error| StartError::Failed(runtime_error(&error.to_string())))?;
+    Ok(Prepared { line, sandbox, sandbox_optional })
 }
 
-/// The file by which the container finds the API server: everybody's, or with roles the pod's own.
-fn kubeconfig(place: &Place<'_>, folder: &Path) -> io::Result<PathBuf> {
-    let Place { api, key, pod, .. } = *place;
+/// The container's kubeconfig: the cluster's, or with `--rbac` one with the pod's own token.
+fn kubeconfig(container: &ContainerContext<'_>, folder: &Path) -> io::Result<PathBuf> {
+    let ContainerContext { api, key, pod, .. } = *container;
     if api.admin_token.is_none() {
         return Ok(api.kubeconfig.clone());
     }
@@ -183,26 +188,27 @@ fn kubeconfig(place: &Place<'_>, folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The container's view of the files, where it has one of its own: with volumes, or where it speaks
-/// of the file for its termination message.
+/// The container's own view of the file system. It has one if it mounts volumes or if it mentions
+/// its termination message file.
 fn sandbox(
-    place: &Place<'_>,
+    container: &ContainerContext<'_>,
     folder: &Path,
     mut mounts: Vec<Mount>,
     kubeconfig: &Path,
     line: &mut CommandLine,
 ) -> io::Result<Option<Sandbox>> {
-    let message = text_at(place.spec, "/terminationMessagePath");
-    let names = |word: &String| word.contains(message);
-    let named = names(&line.program) || line.args.iter().chain(line.env.values()).any(names);
-    let speaks = !message.is_empty() && (message != TERMINATION_MESSAGE_PATH || named);
-    if mounts.is_empty() && !speaks {
+    let message = text_at(container.spec, "/terminationMessagePath");
+    let mentions = |text: &String| text.contains(message);
+    let mentioned =
+        mentions(&line.program) || line.args.iter().chain(line.env.values()).any(mentions);
+    let uses_message = !message.is_empty() && (message != TERMINATION_MESSAGE_PATH || mentioned);
+    if mounts.is_empty() && !uses_message {
         return Ok(None);
     }
     if !message.is_empty() {
-        make_writable(place.termination)?;
+        make_writable(container.termination)?;
         mounts.push(Mount {
-            source: place.termination.clone(),
+            source: container.termination.clone(),
             target: message.to_owned(),
             read_only: false,
         });
@@ -212,11 +218,11 @@ fn sandbox(
         line.env.insert(KUBECONFIG.to_owned(), target.clone());
         mounts.push(Mount { source: kubeconfig.to_owned(), target, read_only: true });
     }
-    let runner = place.api.runner.clone();
+    let runner = container.api.runner.clone();
     Ok(Some(Sandbox { runner, folder: folder.join("_view"), mounts }))
 }
 
-/// Whoever the container runs as.
+/// Creates a file that any user can write to, whatever user the container runs as.
 fn make_writable(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -225,12 +231,12 @@ fn make_writable(path: &Path) -> io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(0o666))
 }
 
-fn note_skipped(place: &Place<'_>, line: &CommandLine) {
+fn report_skipped_keys(container: &ContainerContext<'_>, line: &CommandLine) {
     if line.skipped.is_empty() {
         return;
     }
-    let mut state = place.api.lock();
-    let Some(about) = state.store.get(place.key).cloned() else { return };
+    let mut state = container.api.lock();
+    let Some(about) = state.store.get(container.key).cloned() else { return };
     for message in &line.skipped {
         let note = Note {
             warning: true,
@@ -244,10 +250,10 @@ fn note_skipped(place: &Place<'_>, line: &CommandLine) {
     }
 }
 
-/// The name that the pod's containers know their host by.
-fn host_name(place: &Place<'_>) -> String {
-    match text_at(place.pod, "/spec/hostname") {
-        "" => place.key.name.clone(),
+/// The pod's `HOSTNAME`.
+fn host_name(container: &ContainerContext<'_>) -> String {
+    match text_at(container.pod, "/spec/hostname") {
+        "" => container.key.name.clone(),
         host => host.to_owned(),
     }
 }

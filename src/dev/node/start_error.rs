@@ -1,30 +1,31 @@
-//! Why a container did not start, in the words of the container runtime.
+//! Errors of a container's start, worded as containerd and runc word them.
 
 use std::io;
 
 use super::environment::Blocked;
 
-/// Why a container did not start.
+/// Why a container or a command in it did not start.
 #[derive(Debug)]
-pub(super) enum NotStarted {
-    /// Not now: it is tried again. The reason `ContainerCreating` means that its volumes are not
-    /// there yet; the message is then an event's, not the status's.
+pub(super) enum StartError {
+    /// The start is tried again later. If the reason is `ContainerCreating`, the volumes are not
+    /// ready and the message belongs into an event, not into the status.
     Blocked(Blocked),
-    Failed(StartFailed),
+    Failed(RuntimeError),
 }
 
-/// A start that failed, in the container runtime's words.
+/// A failed start, in the container runtime's words.
 #[derive(Debug)]
-pub(super) struct StartFailed(pub(super) String);
+pub(super) struct RuntimeError(pub(super) String);
 
-pub(super) fn not_started(what: &str) -> StartFailed {
-    StartFailed(format!(
+/// The message of runc for a container that could not start.
+pub(super) fn runtime_error(what: &str) -> RuntimeError {
+    RuntimeError(format!(
         "failed to create containerd task: failed to create shim task: OCI runtime create failed: \
          runc create failed: unable to start container process: {what}: unknown"
     ))
 }
 
-/// Why a working directory will not do, in the runtime's words.
+/// The message of runc for a working directory that cannot be entered.
 pub(super) fn chdir_error(working_dir: &str, error: &io::Error) -> String {
     let why = match error.kind() == io::ErrorKind::NotFound {
         true => "no such file or directory".to_owned(),
@@ -36,17 +37,17 @@ pub(super) fn chdir_error(working_dir: &str, error: &io::Error) -> String {
     )
 }
 
-/// Why a program could not be started, in the runtime's words.
+/// The message of runc for a program that could not be executed.
 pub(super) fn exec_error(program: &str, error: &io::Error) -> String {
-    let named = format!("exec: {program:?}");
-    let found = error.kind() != io::ErrorKind::NotFound;
-    if !found && program.contains('/') {
-        format!("{named}: stat {program}: no such file or directory")
-    } else if !found {
-        format!("{named}: executable file not found in $PATH")
+    let prefix = format!("exec: {program:?}");
+    let exists = error.kind() != io::ErrorKind::NotFound;
+    if !exists && program.contains('/') {
+        format!("{prefix}: stat {program}: no such file or directory")
+    } else if !exists {
+        format!("{prefix}: executable file not found in $PATH")
     } else if error.kind() == io::ErrorKind::PermissionDenied {
-        format!("{named}: permission denied")
+        format!("{prefix}: permission denied")
     } else {
-        format!("{named}: {error}")
+        format!("{prefix}: {error}")
     }
 }

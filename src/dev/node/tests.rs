@@ -1,4 +1,4 @@
-//! Tries the node with real processes: side-cars, probes, hooks, ends, logs, and where pods go.
+//! Tests of the node with real processes: sidecars, probes, hooks, pod ends, logs and scheduling.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ fn start(change: impl FnOnce(&mut Options)) -> Fixture {
     Fixture { address, _cluster: cluster }
 }
 
-/// In scripts `$$` stands for `$`, as in every command of a pod.
+/// `$$` in a script stands for `$`, as in every command of a pod.
 fn container(name: &str, script: &str) -> Value {
     json!({ "name": name, "image": "none", "command": ["sh", "-c", script] })
 }
@@ -128,7 +128,7 @@ fn status(pod: &Value) -> &Value {
 }
 
 #[test]
-fn sidecars_run_beside_the_others_and_end_after_them() {
+fn sidecars_run_beside_the_other_containers_and_end_after_them() {
     let fixture = start(|_| {});
     let sidecar = |name: &str| {
         let script = "trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.05; done";
@@ -151,7 +151,7 @@ fn sidecars_run_beside_the_others_and_end_after_them() {
     }
     assert!(status[3]["restartCount"].as_u64() >= Some(1), "{}", status[3]);
     for name in ["one", "two"] {
-        // In between the shell may tell that its `sleep` was ended too.
+        // The shell may also print that its `sleep` was terminated.
         let log = fixture.log("a", &format!("container={name}"));
         assert!(log.starts_with("here\n") && log.ends_with("bye\n"), "{log}");
     }
@@ -159,7 +159,7 @@ fn sidecars_run_beside_the_others_and_end_after_them() {
 }
 
 #[test]
-fn readiness_follows_its_probe_and_startup_holds_it_back() {
+fn readiness_follows_its_probe_once_the_startup_probe_has_succeeded() {
     let fixture = start(|_| {});
     let folder = std::env::temp_dir().join(format!("posse-dev-ready-{}", fixture.address.port()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -191,7 +191,7 @@ fn readiness_follows_its_probe_and_startup_holds_it_back() {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// Answers every request with the code that is set; the port.
+/// Starts a server that answers requests with the current value of `code`. Returns its port.
 fn server(code: &Arc<AtomicU16>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -203,7 +203,7 @@ fn server(code: &Arc<AtomicU16>) -> u16 {
             let request = String::from_utf8_lossy(&bytes[..n]).into_owned();
             let found = request.starts_with("GET /health HTTP/1.1") && request.contains("X-A: b");
             let code = if found { code.load(Ordering::SeqCst) } else { 404 };
-            // The other end may have had enough.
+            // The client may have closed the connection.
             let _ = stream.write_all(format!("HTTP/1.1 {code} X\r\n\r\n").as_bytes());
         }
     });
@@ -211,7 +211,7 @@ fn server(code: &Arc<AtomicU16>) -> u16 {
 }
 
 #[test]
-fn a_container_that_fails_its_liveness_is_started_again() {
+fn a_container_that_fails_its_liveness_probe_is_restarted() {
     let fixture = start(|_| {});
     let code = Arc::new(AtomicU16::new(200));
     let port = server(&code);
@@ -240,17 +240,17 @@ fn a_container_that_fails_its_liveness_is_started_again() {
     assert!(log.starts_with("up\n") && log.ends_with("bye\n"), "{log}");
     fixture.wait_for_log("a", "", "up");
     assert_eq!(fixture.get(&format!("{PODS}/a/log?previous=true&tailLines=0")).status, 200);
-    // The port of nobody: the pod's own address.
+    // A port of the pod's own address on which nothing listens.
     let mut spec = pod("b", "sleep 100");
     spec["spec"]["containers"][0]["readinessProbe"] = json!({ "tcpSocket": { "port": 9 } });
     fixture.create(&spec);
     let ip = fixture.in_phase("b", "Running")["status"]["podIP"].as_str().unwrap().to_owned();
-    let words = format!("Readiness probe failed: dial tcp {ip}:9: connect: connection refused");
-    fixture.wait_for_event("b", "Unhealthy", &words);
+    let message = format!("Readiness probe failed: dial tcp {ip}:9: connect: connection refused");
+    fixture.wait_for_event("b", "Unhealthy", &message);
 }
 
 #[test]
-fn hooks_come_after_the_start_and_before_the_end() {
+fn hooks_run_after_the_start_and_before_the_termination() {
     let fixture = start(|_| {});
     let folder = std::env::temp_dir().join(format!("posse-dev-hooks-{}", fixture.address.port()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -279,7 +279,7 @@ fn hooks_come_after_the_start_and_before_the_end() {
 }
 
 #[test]
-fn ends_are_told_with_their_reasons() {
+fn the_status_tells_why_a_container_ended() {
     let fixture = start(|_| {});
     let mut late = pod("late", "echo up; sleep 100");
     late["spec"]["activeDeadlineSeconds"] = json!(1);
@@ -295,9 +295,9 @@ fn ends_are_told_with_their_reasons() {
         fixture.create(spec);
     }
     let late = fixture.in_phase("late", "Failed");
-    let words = "Pod was active on the node longer than the specified deadline";
-    let told = (&late["status"]["reason"], &late["status"]["message"]);
-    assert_eq!(told, (&json!("DeadlineExceeded"), &json!(words)));
+    let message = "Pod was active on the node longer than the specified deadline";
+    let reported = (&late["status"]["reason"], &late["status"]["message"]);
+    assert_eq!(reported, (&json!("DeadlineExceeded"), &json!(message)));
     assert_eq!(status(&late)["state"]["terminated"]["exitCode"], 143);
     let greedy = fixture.in_phase("greedy", "Failed");
     let end = &status(&greedy)["state"]["terminated"];
@@ -311,7 +311,7 @@ fn ends_are_told_with_their_reasons() {
 }
 
 #[test]
-fn limits_of_memory_can_be_switched_off() {
+fn memory_limits_can_be_switched_off() {
     let fixture = start(|options| options.memory_limits = false);
     let mut greedy = pod("greedy", "head -c 50000000 /dev/zero | tail -n 1 | wc -c");
     greedy["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "10Mi" } });
@@ -320,7 +320,7 @@ fn limits_of_memory_can_be_switched_off() {
 }
 
 #[test]
-fn logs_are_read_as_asked_for() {
+fn log_options_select_lines_and_are_validated() {
     let fixture = start(|_| {});
     fixture.create(&pod("a", "echo one; echo two >&2; printf three; sleep 100"));
     fixture.wait_for_log("a", "", "one\ntwo\n");
@@ -336,10 +336,10 @@ fn logs_are_read_as_asked_for() {
         assert_eq!(fixture.log("a", query), want, "{query}");
     }
     let stamped = fixture.log("a", "timestamps=true&tailLines=1");
-    let (moment, text) = stamped.split_once(' ').expect("a moment");
-    assert!(moment.len() == 30 && moment.ends_with('Z') && text == "two\n", "{stamped}");
+    let (timestamp, text) = stamped.split_once(' ').expect("a timestamp");
+    assert!(timestamp.len() == 30 && timestamp.ends_with('Z') && text == "two\n", "{stamped}");
     let c = "container \"c\" in pod \"a\"";
-    for (query, code, words) in [
+    for (query, code, message) in [
         ("previous=true", 400, &*format!("previous terminated {c} not found")),
         ("container=x", 400, "container x is not valid for pod a"),
         (
@@ -359,10 +359,10 @@ fn logs_are_read_as_asked_for() {
         ),
     ] {
         let reply = fixture.get(&format!("{PODS}/a/log?{query}"));
-        let told = (reply.status, reply.json()["message"].as_str().unwrap_or_default().to_owned());
-        assert_eq!(told, (code, words.to_owned()), "{query}");
+        let answer =
+            (reply.status, reply.json()["message"].as_str().unwrap_or_default().to_owned());
+        assert_eq!(answer, (code, message.to_owned()), "{query}");
     }
-    // What comes to its end without a line's end is told then.
     fixture.delete(&format!("{PODS}/a?gracePeriodSeconds=1"));
     let mut blocked = pod("b", "");
     blocked["spec"]["containers"][0]["command"] = Value::Null;
@@ -370,9 +370,9 @@ fn logs_are_read_as_asked_for() {
     fixture.pod("b", "pull backoff", |pod| {
         status(pod)["state"]["waiting"]["reason"] == "ImagePullBackOff"
     });
-    let told = fixture.get(&format!("{PODS}/b/log")).json();
+    let answer = fixture.get(&format!("{PODS}/b/log")).json();
     assert_eq!(
-        told["message"],
+        answer["message"],
         "container \"c\" in pod \"b\" is waiting to start: trying and failing to pull image"
     );
 }
@@ -409,7 +409,7 @@ fn logs_are_followed_to_the_containers_end() {
 }
 
 #[test]
-fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
+fn pods_wait_for_a_fitting_node_and_end_with_their_node() {
     let fixture = start(|options| options.nodes = 2);
     let node = |number: u32| format!("/api/v1/nodes/dev-node-{number}");
     let cordon = |number: u32, cordoned: bool| {
@@ -418,11 +418,11 @@ fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
     cordon(0, true);
     cordon(1, true);
     fixture.create(&pod("a", "echo up; sleep 100"));
-    let words = "0/2 nodes are available: 2 node(s) were unschedulable.";
-    let waiting =
-        fixture.pod("a", "unschedulable", |pod| condition(pod, "PodScheduled")["message"] == words);
+    let message = "0/2 nodes are available: 2 node(s) were unschedulable.";
+    let waiting = fixture
+        .pod("a", "unschedulable", |pod| condition(pod, "PodScheduled")["message"] == message);
     assert_eq!(condition(&waiting, "PodScheduled")["reason"], "Unschedulable");
-    fixture.wait_for_event("a", "FailedScheduling", words);
+    fixture.wait_for_event("a", "FailedScheduling", message);
     let taints = fixture.get(&node(1)).json()["spec"]["taints"].clone();
     assert_eq!(taints[0]["key"], "node.kubernetes.io/unschedulable", "{taints}");
     cordon(1, false);
@@ -432,13 +432,13 @@ fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
     for reason in ["Pulled", "Created", "Started"] {
         fixture.wait_for_event("a", reason, "");
     }
-    // More than the machine has: until something goes, or for ever.
+    // The request is larger than the machine.
     let mut big = pod("big", "sleep 100");
     big["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "4k" } });
     fixture.create(&big);
-    let words = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.";
-    fixture.wait_for_event("big", "FailedScheduling", words);
-    // Past the scheduler.
+    let message = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.";
+    fixture.wait_for_event("big", "FailedScheduling", message);
+    // A pod that names its node is not scheduled.
     let mut bound = pod("bound", "echo $$$$; exec sleep 100");
     bound["spec"]["nodeName"] = json!("dev-node-0");
     fixture.create(&bound);
@@ -453,7 +453,7 @@ fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
         let leases = fixture.get(leases).json();
         (leases["items"].as_array().map(Vec::len) == Some(1)).then_some(())
     });
-    // A node of that name is ours again.
+    // A new node of that name runs pods again.
     let body = json!({ "metadata": { "name": "dev-node-0" } }).to_string();
     send(fixture.address, "POST", "/api/v1/nodes", Some(("application/json", &body)));
     cordon(1, true);
@@ -462,9 +462,9 @@ fn pods_wait_for_nodes_that_take_them_and_end_with_theirs() {
 }
 
 #[test]
-fn who_left_the_containers_group_ends_with_it() {
+fn a_process_that_left_the_containers_group_ends_with_the_container() {
     let fixture = start(|_| {});
-    // As `posse run` has its driver: a group of its own.
+    // As `posse run` does with its driver: in a new process group.
     fixture.create(&pod("a", "setsid sh -c 'echo $$$$; exec sleep 100' & wait"));
     fixture.in_phase("a", "Running");
     let pid = fixture.wait_for_log("a", "", "\n").trim().to_owned();
@@ -476,7 +476,7 @@ fn who_left_the_containers_group_ends_with_it() {
 }
 
 #[test]
-fn the_last_run_is_the_previous_one_while_the_next_is_awaited() {
+fn during_the_restart_backoff_the_last_run_is_the_previous_one() {
     let fixture = start(|_| {});
     let mut spec = pod("a", "echo run; exit 1");
     spec["spec"]["restartPolicy"] = json!("OnFailure");
@@ -484,8 +484,8 @@ fn the_last_run_is_the_previous_one_while_the_next_is_awaited() {
     let waiting = fixture
         .pod("a", "backoff", |pod| status(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff");
     let uid = waiting["metadata"]["uid"].as_str().expect("a uid");
-    let words = format!("back-off 10s restarting failed container=c pod=a_default({uid})");
-    assert_eq!(status(&waiting)["state"]["waiting"]["message"], words);
+    let message = format!("back-off 10s restarting failed container=c pod=a_default({uid})");
+    assert_eq!(status(&waiting)["state"]["waiting"]["message"], message);
     assert_eq!(status(&waiting)["restartCount"], 1);
     for id in ["/containerID", "/lastState/terminated/containerID"] {
         let id = status(&waiting).pointer(id).and_then(Value::as_str).expect("an id");
@@ -502,7 +502,7 @@ fn the_last_run_is_the_previous_one_while_the_next_is_awaited() {
 }
 
 #[test]
-fn readiness_gates_are_conditions_of_others() {
+fn a_pod_is_ready_when_its_readiness_gates_are_true() {
     let fixture = start(|_| {});
     let mut spec = pod("a", "sleep 100");
     spec["spec"]["readinessGates"] = json!([{ "conditionType": "x.y/z" }]);
@@ -517,7 +517,7 @@ fn readiness_gates_are_conditions_of_others() {
 }
 
 #[test]
-fn gated_pods_wait_for_their_gates() {
+fn a_pod_with_scheduling_gates_waits_until_they_are_removed() {
     let fixture = start(|_| {});
     let mut spec = pod("a", "sleep 100");
     spec["spec"]["schedulingGates"] = json!([{ "name": "g" }]);

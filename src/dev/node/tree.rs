@@ -1,30 +1,32 @@
-//! Owns who is whose child among the processes of this machine. Signals nobody.
+//! Reads the process tree of this machine from `/proc`.
 
 use std::fs;
 
-/// The fields of a process's `stat` from the third on; the name before them may hold anything.
+/// The fields of a process's `stat` from the third on. The second field, the process name, may
+/// contain spaces and brackets.
 pub(super) fn fields(stat: &str) -> Option<Vec<&str>> {
     stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect())
 }
 
-/// The processes there are, and each one's `stat`. Those that go meanwhile are left out.
+/// All processes, each with its `stat`. Processes that end during the call are left out.
 pub(super) fn processes() -> impl Iterator<Item = (u32, String)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| Some((pid, fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)))
 }
 
-/// The children of a process, theirs, and so on, as long as those between them live.
+/// All descendants of a process. A process whose parent has ended has another parent in `/proc`, so
+/// it is not found.
 pub(super) fn descendants(ancestor: u32) -> Vec<u32> {
     let parent = |stat: &str| fields(stat)?.get(1)?.parse().ok();
     let pairs: Vec<(u32, u32)> =
         processes().filter_map(|(pid, stat)| Some((pid, parent(&stat)?))).collect();
     let mut found = vec![ancestor];
-    let mut n_looked_at = 0;
-    while let Some(&one) = found.get(n_looked_at) {
-        n_looked_at += 1;
+    let mut n_visited = 0;
+    while let Some(&current) = found.get(n_visited) {
+        n_visited += 1;
         for (child, parent) in &pairs {
-            if *parent == one && !found.contains(child) {
+            if *parent == current && !found.contains(child) {
                 found.push(*child);
             }
         }
@@ -40,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_process_may_hold_anything() {
+    fn a_process_name_may_contain_brackets_and_spaces() {
         assert_eq!(fields("12 (a) b) S 1 77").unwrap(), ["S", "1", "77"]);
         assert_eq!(fields("no"), None);
     }
 
     #[test]
-    fn grandchildren_are_found_and_others_are_not() {
+    fn grandchildren_are_found_and_other_processes_are_not() {
         let mut shell = Command::new("sh")
             .args(["-c", "sh -c 'read line; true' & read line; wait"])
             .stdin(Stdio::piped())

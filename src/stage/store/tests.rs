@@ -1,4 +1,4 @@
-//! The store on a real folder: what comes in whole stays, everything else leaves nothing.
+//! Tests of the store on a real folder.
 
 use std::io::Cursor;
 
@@ -11,11 +11,11 @@ fn open(folder: &Folder) -> Store {
     Store::open(folder.path(), QUOTAS).unwrap()
 }
 
-fn fill(store: &Store, label: Label, bytes: &[u8]) -> Result<String, Refused> {
-    store.reserve(label)?.fill(&mut Cursor::new(bytes))
+fn store_bundle(store: &Store, label: Label, bytes: &[u8]) -> Result<String, StoreError> {
+    store.reserve(label)?.store(&mut Cursor::new(bytes))
 }
 
-/// The names in the folder, but for the lock.
+/// The file names in the folder, without the lock.
 fn names(folder: &Folder) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap();
     let mut names: Vec<String> =
@@ -32,11 +32,11 @@ fn read_all(store: &Store, bundle: &Bundle, from: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_came_whole_is_found_by_its_secret_and_after_a_restart() {
+fn a_complete_bundle_is_found_by_its_secret_also_after_a_restart() {
     let folder = Folder::new();
     let store = open(&folder);
-    let id = fill(&store, label("ns", b"hello", "s3cret"), b"hello").unwrap();
-    let empty = fill(&store, label("ns", b"", "none"), b"").unwrap();
+    let id = store_bundle(&store, label("ns", b"hello", "s3cret"), b"hello").unwrap();
+    let empty = store_bundle(&store, label("ns", b"", "none"), b"").unwrap();
     let check = |store: &Store| {
         let bundle = store.find(&id, "s3cret").expect("the secret opens it");
         assert_eq!(read_all(store, &bundle, 0), b"hello");
@@ -49,7 +49,7 @@ fn what_came_whole_is_found_by_its_secret_and_after_a_restart() {
             (&empty, "s3cret"),
             ("", "s3cret"),
             (&"0".repeat(32), "s3cret"),
-            // What the disk holds opens nothing.
+            // The hash on the disk is not the secret.
             (&id, &bundle.label.secret_sha256),
         ] {
             assert!(store.find(id, secret).is_none(), "{id} {secret}");
@@ -57,7 +57,7 @@ fn what_came_whole_is_found_by_its_secret_and_after_a_restart() {
     };
     check(&store);
     let old = SystemTime::now() - Duration::from_secs(3600);
-    let path = store.path(&id, WHOLE);
+    let path = store.path(&id, COMPLETE);
     File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
     drop(store);
     let store = open(&folder);
@@ -73,55 +73,55 @@ fn what_came_whole_is_found_by_its_secret_and_after_a_restart() {
 }
 
 #[test]
-fn what_does_not_come_whole_leaves_nothing() {
+fn an_incomplete_bundle_leaves_nothing() {
     let folder = Folder::new();
     let store = open(&folder);
-    let cut = fill(&store, label("ns", b"hello", "s"), b"hell").unwrap_err();
-    assert!(matches!(cut, Refused::Cut(_)), "{cut:?}");
-    let other = fill(&store, label("ns", b"hello", "s"), b"hellO").unwrap_err();
-    assert!(matches!(other, Refused::Mismatch), "{other:?}");
+    let cut = store_bundle(&store, label("ns", b"hello", "s"), b"hell").unwrap_err();
+    assert!(matches!(cut, StoreError::Cut(_)), "{cut:?}");
+    let other = store_bundle(&store, label("ns", b"hello", "s"), b"hellO").unwrap_err();
+    assert!(matches!(other, StoreError::Mismatch), "{other:?}");
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(ErrorKind::ConnectionReset.into())
         }
     }
-    let broken = store.reserve(label("ns", b"hello", "s")).unwrap().fill(&mut Broken).unwrap_err();
-    assert!(matches!(broken, Refused::Cut(_)), "{broken:?}");
+    let broken = store.reserve(label("ns", b"hello", "s")).unwrap().store(&mut Broken).unwrap_err();
+    assert!(matches!(broken, StoreError::Cut(_)), "{broken:?}");
     assert_eq!(names(&folder), [""; 0]);
     assert!(store.bundles().is_empty());
-    // What is sent beyond the announced end is nobody's.
-    let id = fill(&store, label("ns", b"hello", "s"), b"hello, world").unwrap();
+    // Bytes after the announced length are ignored.
+    let id = store_bundle(&store, label("ns", b"hello", "s"), b"hello, world").unwrap();
     assert_eq!(read_all(&store, &store.find(&id, "s").unwrap(), 0), b"hello");
 }
 
 #[test]
-fn a_namespace_has_so_much_room_and_gets_it_back() {
+fn a_namespace_has_a_limit_and_gets_freed_space_back() {
     let folder = Folder::new();
     let store = open(&folder);
     let large = vec![b'x'; 1_000];
     let too_large = store.reserve(label("ns", &vec![b'x'; 1_001], "s")).unwrap_err();
-    assert!(matches!(too_large, Refused::TooLarge { max: 1_000 }), "{too_large:?}");
-    let ids = [(); 2].map(|()| fill(&store, label("ns", &large, "s"), &large).unwrap());
-    let coming = store.reserve(label("ns", &large[..500], "s")).unwrap();
-    let full = |n: usize| store.reserve(label("ns", &large[..n], "s"));
-    assert!(matches!(full(1), Err(Refused::Quota { used: 2_500, max: 2_500 })));
-    assert!(store.reserve(label("other", &large, "s")).is_ok(), "another has its own");
-    drop(coming);
-    assert!(full(500).is_ok(), "what did not come needs no room");
-    // A restart counts the same.
+    assert!(matches!(too_large, StoreError::TooLarge { max: 1_000 }), "{too_large:?}");
+    let ids = [(); 2].map(|()| store_bundle(&store, label("ns", &large, "s"), &large).unwrap());
+    let upload = store.reserve(label("ns", &large[..500], "s")).unwrap();
+    let reserve = |n: usize| store.reserve(label("ns", &large[..n], "s"));
+    assert!(matches!(reserve(1), Err(StoreError::Quota { used: 2_500, max: 2_500 })));
+    assert!(store.reserve(label("other", &large, "s")).is_ok(), "each namespace has its own limit");
+    drop(upload);
+    assert!(reserve(500).is_ok(), "a cancelled upload must free its space");
+    // The count is the same after a restart.
     drop(store);
     let store = open(&folder);
-    assert!(matches!(store.reserve(label("ns", &large, "s")), Err(Refused::Quota { .. })));
+    assert!(matches!(store.reserve(label("ns", &large, "s")), Err(StoreError::Quota { .. })));
     store.remove(&store.find(&ids[0], "s").unwrap()).unwrap();
     assert!(store.reserve(label("ns", &large, "s")).is_ok());
 }
 
 #[test]
-fn a_start_removes_what_is_half_and_nothing_that_it_does_not_understand() {
+fn a_start_removes_incomplete_bundles_and_keeps_unknown_files() {
     let folder = Folder::new();
     let store = open(&folder);
-    let id = fill(&store, label("ns", b"hello", "s"), b"hello").unwrap();
+    let id = store_bundle(&store, label("ns", b"hello", "s"), b"hello").unwrap();
     drop(store);
     let half = format!("{}.new", "a".repeat(32));
     let damaged = format!("{}.bundle", "b".repeat(32));
@@ -145,7 +145,7 @@ fn a_start_removes_what_is_half_and_nothing_that_it_does_not_understand() {
 }
 
 #[test]
-fn a_folder_that_will_not_do_is_named() {
+fn an_error_names_the_folder_that_cannot_be_used() {
     let folder = Folder::new();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();

@@ -1,4 +1,5 @@
-//! Owns the Jobs: reads a job and its pods, does the step that `plan` decides, writes the status.
+//! The job controller: reads a Job and its pods, does the step that `plan` decides, and writes the
+//! status.
 
 mod plan;
 mod policy;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use self::plan::{Outcome, Past, Phase, Pod, Spec, Step, Verdict};
+use self::plan::{FailureAction, JobCounts, JobStep, Outcome, Phase, Pod, Spec};
 use crate::core::model::time::Millis;
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
@@ -23,30 +24,30 @@ use crate::dev::time;
 use crate::serve::Request;
 
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// The real controller's base and cap where creating pods fails.
+/// The real controller's base and maximum delay after a refused create.
 const REFUSED_MS: u64 = 10_000;
-/// How long the changes get to tell how a pod ended that is no more.
-const UNTOLD_MS: u64 = 1_000;
 const REFUSED_MS_MAX: u64 = 360_000;
+/// How long to wait for the change that says how a vanished pod ended.
+const MISSING_MS: u64 = 1_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    tracks: BTreeMap<Box<str>, Track>,
+    jobs: BTreeMap<Box<str>, TrackedJob>,
     dirty: BTreeSet<Box<str>>,
     due: BTreeSet<(Millis, Box<str>)>,
 }
 
-/// What is remembered of one job.
+/// The controller's memory of one job.
 #[derive(Debug)]
-struct Track {
+struct TrackedJob {
     key: Key,
-    past: Past,
-    /// The pods as they were seen last.
+    counts: JobCounts,
+    /// The uids of the pods at the last sync.
     known: BTreeSet<Box<str>>,
-    /// Pods that went since, as they were last.
+    /// Pods deleted since the last sync, in their last state.
     gone: Vec<Arc<Object>>,
-    /// Pods that are no more, and nobody has told yet how they ended.
-    untold: BTreeSet<Box<str>>,
+    /// Pods that no longer exist and whose last state is unknown.
+    missing: BTreeSet<Box<str>>,
     refusals: u32,
     not_before: Millis,
 }
@@ -56,14 +57,14 @@ impl Jobs {
         let object = &change.now;
         if object.key.kind == Kind::Job {
             if change.gone {
-                self.tracks.remove(&object.uid);
+                self.jobs.remove(&object.uid);
             } else {
-                self.tracks.entry(object.uid.clone()).or_insert_with(|| Track {
+                self.jobs.entry(object.uid.clone()).or_insert_with(|| TrackedJob {
                     key: object.key.clone(),
-                    past: Past::default(),
+                    counts: JobCounts::default(),
                     known: BTreeSet::new(),
                     gone: Vec::new(),
-                    untold: BTreeSet::new(),
+                    missing: BTreeSet::new(),
                     refusals: 0,
                     not_before: Millis(0),
                 });
@@ -71,16 +72,16 @@ impl Jobs {
             }
         } else if object.key.kind == Kind::Pod {
             for owner in &object.owners {
-                let Some(track) = self.tracks.get_mut(owner) else { continue };
+                let Some(job) = self.jobs.get_mut(owner) else { continue };
                 if change.gone {
-                    track.gone.push(Arc::clone(object));
+                    job.gone.push(Arc::clone(object));
                 }
                 self.dirty.insert(owner.clone());
             }
         }
     }
 
-    /// Brings the jobs on that something happened to; when to come again.
+    /// Syncs the jobs that changed or are due. Returns when to run again.
     pub(super) fn run(&mut self, api: &Api) -> Option<Millis> {
         let now = api.clock.now();
         while let Some((_, uid)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
@@ -88,8 +89,8 @@ impl Jobs {
             self.dirty.insert(uid);
         }
         for uid in std::mem::take(&mut self.dirty) {
-            let Some(track) = self.tracks.get_mut(&uid) else { continue };
-            let due = track.sync(api, &uid);
+            let Some(job) = self.jobs.get_mut(&uid) else { continue };
+            let due = job.sync(api, &uid);
             self.due.retain(|(_, due)| *due != uid);
             self.due.extend(due.map(|at| (at, uid)));
         }
@@ -97,7 +98,7 @@ impl Jobs {
     }
 }
 
-impl Track {
+impl TrackedJob {
     fn sync(&mut self, api: &Api, uid: &str) -> Option<Millis> {
         let (job, pods, now_text) = {
             let state = api.lock();
@@ -116,46 +117,45 @@ impl Track {
             return None;
         }
         let now = api.clock.now();
-        if self.has_newly_untold(&pods) {
-            return Some(now.after(UNTOLD_MS));
+        if self.has_newly_missing(&pods) {
+            return Some(now.after(MISSING_MS));
         }
         let spec = read_spec(&value);
-        let facts = self.facts(&value, &pods);
+        let all_pods = self.collect_pods(&value, &pods);
         let started = text_at(&value, "/status/startTime");
         let age = time::seconds(&now_text) - time::seconds(started);
         let age = if started.is_empty() { 0 } else { age };
-        let mut step = plan::step(&spec, &mut self.past, &facts, now, Some(age));
+        let mut step = plan::next_step(&spec, &mut self.counts, &all_pods, now, Some(age));
         self.known = pods.iter().map(|pod| pod.uid.clone()).collect();
-        self.past.keep(&self.known);
-        for pod in pods.iter().filter(|pod| step.end.contains(&pod.uid)) {
-            end_pod(api, &job, pod);
+        self.counts.retain(&self.known);
+        for pod in pods.iter().filter(|pod| step.delete.contains(&pod.uid)) {
+            delete_pod(api, &job, pod);
         }
         self.create_pods(api, &job, &value, &mut step, now);
-        write_status(api, &job, &spec, &step, &self.past);
-        // A deadline that has just begun to run is looked at again with the status that says so.
+        write_status(api, &job, &spec, &step, &self.counts);
         step.due
     }
 
-    /// True where a pod went between the look at the changes and this one: the next changes tell how
-    /// it ended. Where they do not, the history was too short, and it counts as lost.
-    fn has_newly_untold(&mut self, pods: &[Arc<Object>]) -> bool {
-        let mut untold = self.known.clone();
+    /// True if a pod has vanished since the changes were read. The next changes say how it ended;
+    /// if they do not, because the history was too short, the pod counts as failed.
+    fn has_newly_missing(&mut self, pods: &[Arc<Object>]) -> bool {
+        let mut missing = self.known.clone();
         for pod in pods.iter().chain(&self.gone) {
-            untold.remove(&pod.uid);
+            missing.remove(&pod.uid);
         }
-        let newly = !untold.is_subset(&self.untold);
-        self.untold = untold;
-        newly
+        let has_new = !missing.is_subset(&self.missing);
+        self.missing = missing;
+        has_new
     }
 
-    /// The pods that are there, and those that went since the last look.
-    fn facts(&mut self, job: &Value, pods: &[Arc<Object>]) -> Vec<Pod> {
+    /// The existing pods and those deleted since the last sync.
+    fn collect_pods(&mut self, job: &Value, pods: &[Arc<Object>]) -> Vec<Pod> {
         let gone = std::mem::take(&mut self.gone);
-        let mut facts: Vec<Pod> =
+        let mut all: Vec<Pod> =
             gone.iter().map(|pod| Pod { gone: true, ..read_pod(job, pod) }).collect();
-        let told = pods.iter().chain(&gone).map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>();
-        // Where the history was too short to tell how they ended.
-        let lost = self.known.difference(&told).map(|uid| Pod {
+        let seen = pods.iter().chain(&gone).map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>();
+        // Pods that vanished without a known last state count as failed.
+        let lost = self.known.difference(&seen).map(|uid| Pod {
             uid: uid.clone(),
             phase: Phase::Failed,
             ready: false,
@@ -163,11 +163,11 @@ impl Track {
             gone: true,
             restarts: 0,
             index: None,
-            verdict: Verdict::Count,
+            failure_action: FailureAction::Count,
         });
-        facts.extend(lost);
-        facts.extend(pods.iter().map(|pod| read_pod(job, pod)));
-        facts
+        all.extend(lost);
+        all.extend(pods.iter().map(|pod| read_pod(job, pod)));
+        all
     }
 
     fn create_pods(
@@ -175,7 +175,7 @@ impl Track {
         api: &Api,
         job: &Object,
         value: &Value,
-        step: &mut Step,
+        step: &mut JobStep,
         now: Millis,
     ) {
         let wanted = std::mem::take(&mut step.create);
@@ -186,17 +186,17 @@ impl Track {
         }
         for (done, index) in wanted.iter().enumerate() {
             let created = create_pod(api, job, value, *index);
-            let told = match &created {
+            let message = match &created {
                 Ok(name) => format!("Created pod: {name}"),
                 Err(refused) => format!("Error creating: {}", refused.message),
             };
             let reason = if created.is_ok() { "SuccessfulCreate" } else { "FailedCreate" };
-            note(api, job, created.is_err(), reason, &told);
+            note(api, job, created.is_err(), reason, &message);
             if created.is_ok() {
                 self.refusals = 0;
                 continue;
             }
-            // The others would be refused as well.
+            // The remaining creates would be refused for the same reason.
             step.active -= wanted.len() - done;
             let delay = (REFUSED_MS << self.refusals.min(10)).min(REFUSED_MS_MAX);
             self.refusals += 1;
@@ -206,7 +206,7 @@ impl Track {
         }
     }
 
-    /// Deletes a job that has been over for long enough; when that will be.
+    /// Deletes a finished job after its `ttlSecondsAfterFinished`. Returns when that time is.
     fn expire(
         &self,
         api: &Api,
@@ -216,10 +216,10 @@ impl Track {
         now: &str,
     ) -> Option<Millis> {
         let ttl = value.pointer("/spec/ttlSecondsAfterFinished").and_then(Value::as_i64)?;
-        let left = finished.saturating_add(ttl).saturating_sub(time::seconds(now));
-        if left > 0 && !job.deleting {
-            let left = u64::try_from(left).unwrap_or_default();
-            return Some(api.clock.now().after(left.saturating_mul(1000)));
+        let remaining = finished.saturating_add(ttl).saturating_sub(time::seconds(now));
+        if remaining > 0 && !job.deleting {
+            let remaining = u64::try_from(remaining).unwrap_or_default();
+            return Some(api.clock.now().after(remaining.saturating_mul(1000)));
         }
         if !job.deleting {
             let options = DeleteOptions {
@@ -228,7 +228,7 @@ impl Track {
                 ..DeleteOptions::default()
             };
             if let Err(refused) = api.lock().delete(&job.key, &options) {
-                log::debug!("{}: {}", job.key, refused.message);
+                log::debug!("cannot delete the finished job {}: {}", job.key, refused.message);
             }
         }
         None
@@ -241,13 +241,13 @@ fn note(api: &Api, job: &Object, warning: bool, reason: &str, message: &str) {
     events::record(&mut api.lock(), job, &note);
 }
 
-/// When the job completed or failed; none while it goes on.
+/// When the job completed or failed. `None` if it has not finished.
 fn finished_at(job: &Value) -> Option<&str> {
-    let over = array_at(job, "/status/conditions").iter().find(|condition| {
+    let finished = array_at(job, "/status/conditions").iter().find(|condition| {
         matches!(text_at(condition, "/type"), "Complete" | "Failed")
             && text_at(condition, "/status") == "True"
     });
-    over.map(|condition| text_at(condition, "/lastTransitionTime"))
+    finished.map(|condition| text_at(condition, "/lastTransitionTime"))
 }
 
 fn read_spec(job: &Value) -> Spec {
@@ -294,20 +294,20 @@ fn read_pod(job: &Value, object: &Object) -> Pod {
         gone: false,
         restarts: restarts.sum(),
         index: index.and_then(Value::as_str).and_then(|index| index.parse().ok()),
-        verdict: policy::verdict(job, &pod),
+        failure_action: policy::failure_action(job, &pod),
     }
 }
 
-fn end_pod(api: &Api, job: &Object, pod: &Object) {
+fn delete_pod(api: &Api, job: &Object, pod: &Object) {
     let options = DeleteOptions { uid: Some(pod.uid.to_string()), ..DeleteOptions::default() };
-    let ended = api.lock().delete(&pod.key, &options);
-    if ended.is_ok() {
+    let deleted = api.lock().delete(&pod.key, &options);
+    if deleted.is_ok() {
         let message = format!("Deleted pod: {}", pod.key.name);
         note(api, job, false, "SuccessfulDelete", &message);
     }
 }
 
-/// Creates one pod from the template, as a client would; its name.
+/// Creates one pod from the template, through admission as a client would. Returns its name.
 fn create_pod(
     api: &Api,
     job: &Object,
@@ -339,7 +339,7 @@ fn create_pod(
     }
     if let Some(index) = index {
         labels.insert(INDEX.to_owned(), index.to_string().into());
-        give_index(&mut pod, name, index);
+        set_index(&mut pod, name, index);
     }
     let mut request = Request::default();
     request.body = pod.to_string().into_bytes();
@@ -348,12 +348,14 @@ fn create_pod(
             let pod: Value = serde_json::from_slice(&body).unwrap_or_default();
             Ok(text_at(&pod, "/metadata/name").to_owned())
         }
-        Answer::Log(_) | Answer::Watch(_) => Err(StatusError::internal("a create is no stream")),
+        Answer::Log(_) | Answer::Watch(_) => {
+            Err(StatusError::internal("a create was answered with a stream"))
+        }
     }
 }
 
-/// Tells a pod of an indexed job which one it is.
-fn give_index(pod: &mut Value, job: &str, index: usize) {
+/// Sets the completion index of an indexed job's pod: annotation, variable and host name.
+fn set_index(pod: &mut Value, job: &str, index: usize) {
     let annotations = object_mut(&mut pod["metadata"], "annotations");
     annotations.insert(INDEX.to_owned(), index.to_string().into());
     let path = format!("metadata.annotations['{INDEX}']");
@@ -376,22 +378,22 @@ fn give_index(pod: &mut Value, job: &str, index: usize) {
     }
 }
 
-/// Writes what was decided, and tells what is new about the job.
-fn write_status(api: &Api, job: &Object, spec: &Spec, step: &Step, past: &Past) {
+/// Writes the job's status and records Events for what is new.
+fn write_status(api: &Api, job: &Object, spec: &Spec, step: &JobStep, counts: &JobCounts) {
     let now = api.lock().now.clone();
-    let mut told: Vec<(bool, &str, String)> = Vec::new();
+    let mut events: Vec<(bool, &str, String)> = Vec::new();
     api.edit(&job.key, &job.uid, |value| {
         let status = object_mut(value, "status");
         if spec.suspend {
             status.remove("startTime");
-        } else if step.active > 0 || past.has_counted() || step.outcome != Outcome::Open {
-            // One that has never done anything has not started, as the real controller sees it.
+        } else if step.active > 0 || counts.has_counted() || step.outcome != Outcome::Open {
+            // As in the real controller, a job that has never done anything has no start time.
             status.entry("startTime").or_insert_with(|| now.as_str().into());
         }
         for (field, number) in [
             ("active", step.active),
-            ("succeeded", past.succeeded),
-            ("failed", usize::try_from(past.failed).unwrap_or(usize::MAX)),
+            ("succeeded", counts.succeeded),
+            ("failed", usize::try_from(counts.failed).unwrap_or(usize::MAX)),
             ("ready", step.ready),
             ("terminating", step.terminating),
         ] {
@@ -400,8 +402,8 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &Step, past: &Past) 
                 number => status.insert(field.to_owned(), number.into()),
             };
         }
-        if spec.indexed && !past.indexes.is_empty() {
-            let done = plan::ranges(&past.indexes);
+        if spec.indexed && !counts.indexes.is_empty() {
+            let done = plan::ranges(&counts.indexes);
             status.insert("completedIndexes".to_owned(), done.into());
         }
         match &step.outcome {
@@ -409,7 +411,7 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &Step, past: &Past) 
                 status.insert("completionTime".to_owned(), now.as_str().into());
                 let condition = condition("Complete", true, "", "", &now);
                 add_condition(value, condition);
-                told.push((false, "Completed", "Job completed".to_owned()));
+                events.push((false, "Completed", "Job completed".to_owned()));
             }
             Outcome::Failed { reason, message } => {
                 if *reason == "PodFailurePolicy" {
@@ -417,16 +419,16 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &Step, past: &Past) 
                     add_condition(value, target);
                 }
                 add_condition(value, condition("Failed", true, reason, message, &now));
-                told.push((true, reason, message.clone()));
+                events.push((true, reason, message.clone()));
             }
             Outcome::Open => {
                 if let Some(event) = suspend_or_resume(value, spec.suspend, &now) {
-                    told.push(event);
+                    events.push(event);
                 }
             }
         }
     });
-    for (warning, reason, message) in told {
+    for (warning, reason, message) in events {
         note(api, job, warning, reason, &message);
     }
 }
@@ -444,7 +446,7 @@ fn condition(name: &str, holds: bool, reason: &str, message: &str, now: &str) ->
     condition
 }
 
-/// Adds a condition, or puts it in the place of the one of its type.
+/// Adds a condition, or replaces the condition of the same type.
 fn add_condition(job: &mut Value, condition: Value) {
     let list = object_mut(job, "status").entry("conditions").or_insert_with(|| json!([]));
     let Some(list) = list.as_array_mut() else { return };
@@ -454,7 +456,7 @@ fn add_condition(job: &mut Value, condition: Value) {
     }
 }
 
-/// The condition of a job that was suspended or goes on again, and what to tell.
+/// Sets the condition of a job that was just suspended or resumed. Returns the Event to record.
 fn suspend_or_resume(
     job: &mut Value,
     suspend: bool,
@@ -480,19 +482,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_is_no_more_is_lost_only_where_nobody_tells_how_it_ended() {
-        let mut track = Track {
+    fn a_vanished_pod_counts_as_failed_only_if_no_change_says_how_it_ended() {
+        let mut job = TrackedJob {
             key: Key::new(Kind::Job, "n", "j"),
-            past: Past::default(),
+            counts: JobCounts::default(),
             known: ["a".into()].into(),
             gone: Vec::new(),
-            untold: BTreeSet::new(),
+            missing: BTreeSet::new(),
             refusals: 0,
             not_before: Millis(0),
         };
-        assert!(track.has_newly_untold(&[]), "its end may be in the next changes");
-        assert!(!track.has_newly_untold(&[]), "it was not");
-        let facts = track.facts(&Value::Null, &[]);
-        assert!(facts.len() == 1 && facts[0].gone && facts[0].verdict == Verdict::Count);
+        assert!(job.has_newly_missing(&[]), "the next changes may say how it ended");
+        assert!(!job.has_newly_missing(&[]), "they did not");
+        let pods = job.collect_pods(&Value::Null, &[]);
+        assert!(pods.len() == 1 && pods[0].gone && pods[0].failure_action == FailureAction::Count);
     }
 }

@@ -1,21 +1,21 @@
-//! Owns what a Job does next: which of its pods count as succeeded or failed, how many more there
-//! have to be, whether it is over. Pure: no clock, store or JSON in here.
+//! Decides the next step of a Job: which pods count as succeeded or failed, how many pods to create
+//! or delete, and whether the job has finished. Pure: no clock, store or JSON.
 
 use std::collections::BTreeSet;
 
 use crate::core::model::time::Millis;
 
-/// What the job asks for.
+/// The parts of a Job's spec that matter here.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) parallelism: usize,
-    /// None: one success is enough.
+    /// `None`: one successful pod is enough.
     pub(super) completions: Option<usize>,
     pub(super) backoff_limit: u64,
     pub(super) deadline_seconds: Option<i64>,
     pub(super) indexed: bool,
     pub(super) suspend: bool,
-    /// Pods that are on their way out hold their place until they have ended.
+    /// `podReplacementPolicy: Failed`: a terminating pod is replaced only after its end.
     pub(super) replace_failed_only: bool,
     pub(super) restarts_on_failure: bool,
 }
@@ -28,11 +28,11 @@ pub(super) enum Phase {
     Succeeded,
 }
 
-/// What the job's failure policy says to the failure of a pod.
+/// The action of the job's `podFailurePolicy` for a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum FailureAction {
     Count,
-    /// The message that the job fails with.
+    /// Fail the job with this message.
     FailJob(String),
     Ignore,
 }
@@ -43,27 +43,27 @@ pub(super) struct Pod {
     pub(super) phase: Phase,
     pub(super) ready: bool,
     pub(super) deleting: bool,
-    /// Its object is no more; this is what it was last.
+    /// The object was deleted; the other fields are its last state.
     pub(super) gone: bool,
     pub(super) restarts: u64,
     pub(super) index: Option<usize>,
-    pub(super) verdict: Verdict,
+    pub(super) failure_action: FailureAction,
 }
 
-/// What has been counted of the job's pods. Each counts once, whether or not it stays.
+/// The counts of the job's pods so far. Each pod counts once, also after its deletion.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Past {
+pub(super) struct JobCounts {
     pub(super) succeeded: usize,
     pub(super) failed: u64,
     pub(super) indexes: BTreeSet<usize>,
-    /// Pods that are done with: counted, or ended by the job itself.
-    settled: BTreeSet<Box<str>>,
-    /// How often in a row pods were found failed and none succeeded.
+    /// Existing pods that have been counted or that the job itself deleted.
+    processed: BTreeSet<Box<str>>,
+    /// The number of steps in a row that found failed pods and no successful one.
     failures_in_a_row: u32,
     last_failure: Millis,
 }
 
-/// How the job stands.
+/// Whether the job has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Complete,
@@ -73,63 +73,65 @@ pub(super) enum Outcome {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct JobStep {
     pub(super) outcome: Outcome,
-    /// Pods to end, by uid.
-    pub(super) end: Vec<Box<str>>,
-    /// Pods to create, each with its index where the job has them.
+    /// The uids of pods to delete.
+    pub(super) delete: Vec<Box<str>>,
+    /// Pods to create, each with its completion index if the job is indexed.
     pub(super) create: Vec<Option<usize>>,
-    /// How many run, or are about to, when this has been done.
+    /// The number of active pods after this step.
     pub(super) active: usize,
     pub(super) ready: usize,
     pub(super) terminating: usize,
-    /// When to look again although nothing changed.
+    /// When to run the next step even if nothing changes.
     pub(super) due: Option<Millis>,
 }
 
-/// The real controller's base and cap. The first failure is replaced at once.
+/// The real controller's base and maximum. After the first failure there is no delay.
 const BACKOFF_MS: u64 = 10_000;
 const BACKOFF_MS_MAX: u64 = 360_000;
-/// Pods created or ended in one step.
+/// The most pods to create or delete in one step.
 const PODS_MAX: usize = 500;
 
-/// Counts what ended and decides. `age_seconds` is how long the job has been active.
-pub(super) fn step(
+/// Counts the pods that ended and decides what to do next. `age_seconds` is how long the job has
+/// been active.
+pub(super) fn next_step(
     spec: &Spec,
-    past: &mut Past,
+    counts: &mut JobCounts,
     pods: &[Pod],
     now: Millis,
     age_seconds: Option<i64>,
-) -> Step {
-    let fail_job = past.count(spec, pods, now);
+) -> JobStep {
+    let fail_job = counts.count(spec, pods, now);
     let open: Vec<&Pod> = pods
         .iter()
-        .filter(|pod| !pod.gone && !past.settled.contains(&pod.uid) && !is_over(pod.phase))
+        .filter(|pod| !pod.gone && !counts.processed.contains(&pod.uid) && !is_over(pod.phase))
         .collect();
     let terminating = pods.iter().filter(|pod| !pod.gone && pod.deleting && !is_over(pod.phase));
-    let mut step = Step {
+    let mut step = JobStep {
         outcome: Outcome::Open,
-        end: Vec::new(),
+        delete: Vec::new(),
         create: Vec::new(),
         active: open.iter().filter(|pod| !pod.deleting).count(),
         ready: open.iter().filter(|pod| pod.ready).count(),
         terminating: terminating.count(),
         due: None,
     };
-    if let Some((reason, message)) = failure(spec, past, &open, fail_job, age_seconds) {
-        past.failed += u64::try_from(step.active).unwrap_or(u64::MAX);
+    if let Some((reason, message)) = failure(spec, counts, &open, fail_job, age_seconds) {
+        counts.failed += u64::try_from(step.active).unwrap_or(u64::MAX);
         step.outcome = Outcome::Failed { reason, message };
-        end(&mut step, past, open.iter().filter(|pod| !pod.deleting));
+        delete(&mut step, counts, open.iter().filter(|pod| !pod.deleting));
     } else if spec.suspend {
-        end(&mut step, past, open.iter().filter(|pod| !pod.deleting));
-    } else if is_complete(spec, past, step.active) {
+        delete(&mut step, counts, open.iter().filter(|pod| !pod.deleting));
+    } else if is_complete(spec, counts, step.active) {
         step.outcome = Outcome::Complete;
-        end(&mut step, past, open.iter().filter(|pod| !pod.deleting));
+        delete(&mut step, counts, open.iter().filter(|pod| !pod.deleting));
     } else {
-        scale(spec, past, &open, &mut step, now);
-        let left = spec.deadline_seconds.zip(age_seconds).map(|(most, age)| most - age);
-        let left = left.and_then(|seconds| u64::try_from(seconds).ok());
-        let deadline = left.map(|seconds| now.after(seconds.saturating_mul(1000)));
+        scale(spec, counts, &open, &mut step, now);
+        let remaining =
+            spec.deadline_seconds.zip(age_seconds).map(|(deadline, age)| deadline - age);
+        let remaining = remaining.and_then(|seconds| u64::try_from(seconds).ok());
+        let deadline = remaining.map(|seconds| now.after(seconds.saturating_mul(1000)));
         step.due = [step.due, deadline].into_iter().flatten().min();
     }
     step
@@ -139,35 +141,35 @@ fn is_over(phase: Phase) -> bool {
     matches!(phase, Phase::Failed | Phase::Succeeded)
 }
 
-impl Past {
-    /// Counts each pod that has ended and was not counted; the message to fail with where the
-    /// policy says so.
+impl JobCounts {
+    /// Counts each pod that has ended and was not counted yet. Returns a message if the failure
+    /// policy fails the job.
     fn count(&mut self, spec: &Spec, pods: &[Pod], now: Millis) -> Option<String> {
         let mut fail_job = None;
         let (mut failed, mut succeeded) = (false, false);
         for pod in pods {
             let lost = pod.gone || (pod.deleting && !spec.replace_failed_only);
-            if self.settled.contains(&pod.uid) || !(is_over(pod.phase) || lost) {
+            if self.processed.contains(&pod.uid) || !(is_over(pod.phase) || lost) {
                 continue;
             }
-            self.settled.insert(pod.uid.clone());
+            self.processed.insert(pod.uid.clone());
             if pod.phase == Phase::Succeeded {
-                let fresh = pod.index.is_none_or(|index| self.indexes.insert(index));
-                self.succeeded += usize::from(fresh);
+                let is_new = pod.index.is_none_or(|index| self.indexes.insert(index));
+                self.succeeded += usize::from(is_new);
                 succeeded = true;
                 continue;
             }
-            match &pod.verdict {
-                Verdict::Count => {
+            match &pod.failure_action {
+                FailureAction::Count => {
                     self.failed += 1;
-                    // One that somebody deleted says nothing about the next.
+                    // A deleted pod is no sign that the next one will fail, so it adds no backoff.
                     failed |= pod.phase == Phase::Failed;
                 }
-                Verdict::FailJob(message) => {
+                FailureAction::FailJob(message) => {
                     self.failed += 1;
                     fail_job.get_or_insert_with(|| message.clone());
                 }
-                Verdict::Ignore => {}
+                FailureAction::Ignore => {}
             }
         }
         if succeeded {
@@ -183,9 +185,9 @@ impl Past {
         self.succeeded > 0 || self.failed > 0
     }
 
-    /// Forgets pods that are no more: they are told of once.
-    pub(super) fn keep(&mut self, present: &BTreeSet<Box<str>>) {
-        self.settled.retain(|uid| present.contains(uid));
+    /// Forgets all pods but these: a deleted pod is reported once.
+    pub(super) fn retain(&mut self, present: &BTreeSet<Box<str>>) {
+        self.processed.retain(|uid| present.contains(uid));
     }
 
     /// When the next pod may be created.
@@ -200,10 +202,10 @@ impl Past {
     }
 }
 
-/// Why the job fails, where it does.
+/// Reason and message if the job has failed.
 fn failure(
     spec: &Spec,
-    past: &Past,
+    counts: &JobCounts,
     open: &[&Pod],
     fail_job: Option<String>,
     age_seconds: Option<i64>,
@@ -213,69 +215,70 @@ fn failure(
     }
     let restarts: u64 = open.iter().map(|pod| pod.restarts).sum();
     let restarted = spec.restarts_on_failure && restarts > 0 && restarts >= spec.backoff_limit;
-    if past.failed > spec.backoff_limit || restarted {
+    if counts.failed > spec.backoff_limit || restarted {
         let message = "Job has reached the specified backoff limit";
         return Some(("BackoffLimitExceeded", message.to_owned()));
     }
-    let late = spec.deadline_seconds.zip(age_seconds).is_some_and(|(most, age)| age >= most);
+    let late =
+        spec.deadline_seconds.zip(age_seconds).is_some_and(|(deadline, age)| age >= deadline);
     (late && !spec.suspend).then(|| {
         let message = "Job was active longer than specified deadline";
         ("DeadlineExceeded", message.to_owned())
     })
 }
 
-fn is_complete(spec: &Spec, past: &Past, active: usize) -> bool {
+fn is_complete(spec: &Spec, counts: &JobCounts, active: usize) -> bool {
     match spec.completions {
-        Some(completions) => past.succeeded >= completions,
-        None => past.succeeded > 0 && active == 0,
+        Some(completions) => counts.succeeded >= completions,
+        None => counts.succeeded > 0 && active == 0,
     }
 }
 
-/// Ends pods that the job has too many of; these do not count as failed.
-fn end<'p>(step: &mut Step, past: &mut Past, pods: impl Iterator<Item = &'p &'p Pod>) {
+/// Deletes surplus pods. They do not count as failed.
+fn delete<'p>(step: &mut JobStep, counts: &mut JobCounts, pods: impl Iterator<Item = &'p &'p Pod>) {
     for pod in pods.take(PODS_MAX) {
-        past.settled.insert(pod.uid.clone());
-        step.end.push(pod.uid.clone());
+        counts.processed.insert(pod.uid.clone());
+        step.delete.push(pod.uid.clone());
         step.active = step.active.saturating_sub(1);
         step.ready = step.ready.saturating_sub(usize::from(pod.ready));
     }
 }
 
-fn scale(spec: &Spec, past: &mut Past, open: &[&Pod], step: &mut Step, now: Millis) {
+fn scale(spec: &Spec, counts: &mut JobCounts, open: &[&Pod], step: &mut JobStep, now: Millis) {
     let wanted = match spec.completions {
-        Some(completions) => completions.saturating_sub(past.succeeded).min(spec.parallelism),
-        None if past.succeeded > 0 => step.active.min(spec.parallelism),
+        Some(completions) => completions.saturating_sub(counts.succeeded).min(spec.parallelism),
+        None if counts.succeeded > 0 => step.active.min(spec.parallelism),
         None => spec.parallelism,
     };
     if step.active > wanted {
         let excess = step.active - wanted;
-        // What has come least far goes first, and of those the youngest.
+        // Delete the pods that have progressed least first, and of these the youngest.
         let stages = [(false, false), (false, true), (true, false), (true, true)];
-        let running = stages.into_iter().flat_map(|stage| {
+        let candidates = stages.into_iter().flat_map(|stage| {
             let fits = move |pod: &&&Pod| {
                 !pod.deleting && (pod.phase == Phase::Running, pod.ready) == stage
             };
             open.iter().rev().filter(fits)
         });
-        end(step, past, running.take(excess));
+        delete(step, counts, candidates.take(excess));
         return;
     }
-    let held = if spec.replace_failed_only { step.terminating } else { 0 };
-    let missing = wanted.saturating_sub(step.active + held).min(PODS_MAX);
+    let reserved = if spec.replace_failed_only { step.terminating } else { 0 };
+    let missing = wanted.saturating_sub(step.active + reserved).min(PODS_MAX);
     if missing == 0 {
         return;
     }
-    let at = past.may_create_at();
-    if now < at {
-        step.due = Some(at);
+    let earliest = counts.may_create_at();
+    if now < earliest {
+        step.due = Some(earliest);
         return;
     }
     step.create = match spec.indexed {
         false => vec![None; missing],
         true => {
-            let mut taken: BTreeSet<usize> = BTreeSet::new();
-            taken.extend(open.iter().filter_map(|pod| pod.index));
-            let free = |index: &usize| !past.indexes.contains(index) && !taken.contains(index);
+            let mut in_use: BTreeSet<usize> = BTreeSet::new();
+            in_use.extend(open.iter().filter_map(|pod| pod.index));
+            let free = |index: &usize| !counts.indexes.contains(index) && !in_use.contains(index);
             let all = 0..spec.completions.unwrap_or_default();
             all.filter(free).take(missing).map(Some).collect()
         }
@@ -283,7 +286,7 @@ fn scale(spec: &Spec, past: &mut Past, open: &[&Pod], step: &mut Step, now: Mill
     step.active += step.create.len();
 }
 
-/// `0-2,5`: as `status.completedIndexes` tells them.
+/// Indexes in the format of `status.completedIndexes`, for example `0-2,5`.
 pub(super) fn ranges(indexes: &BTreeSet<usize>) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for index in indexes {
@@ -315,8 +318,9 @@ mod tests {
         restarts_on_failure: false,
     };
 
-    /// `p` pending, `r` running, `R` ready, `s` succeeded, `f` failed, `i` failed and ignored, `j`
-    /// failed for the whole job; after it `d` being deleted, `g` gone.
+    /// One word per pod: `p` pending, `r` running, `R` ready, `s` succeeded, `f` failed, `i` failed
+    /// and ignored, `j` failed with the action FailJob; followed by `d` if it is being deleted, `g`
+    /// if it is gone, and one `+` per restart.
     fn pods(words: &str) -> Vec<Pod> {
         let pod = |(n, word): (usize, &str)| Pod {
             uid: n.to_string().into(),
@@ -331,28 +335,31 @@ mod tests {
             gone: word[1..].contains('g'),
             restarts: word[1..].bytes().filter(|c| *c == b'+').count() as u64,
             index: None,
-            verdict: match &word[..1] {
-                "i" => Verdict::Ignore,
-                "j" => Verdict::FailJob("because".to_owned()),
-                _ => Verdict::Count,
+            failure_action: match &word[..1] {
+                "i" => FailureAction::Ignore,
+                "j" => FailureAction::FailJob("because".to_owned()),
+                _ => FailureAction::Count,
             },
         };
         words.split_whitespace().enumerate().map(pod).collect()
     }
 
-    /// What is done, in short: `+2` creates two, `-1` ends one.
-    fn told(step: &Step, past: &Past) -> String {
-        let verdict = match &step.outcome {
+    /// A short form of the step: `+2` creates two pods, `-1` deletes one.
+    fn summary(step: &JobStep, counts: &JobCounts) -> String {
+        let outcome = match &step.outcome {
             Outcome::Complete => "complete ",
             Outcome::Failed { reason, .. } => &format!("{reason} "),
             Outcome::Open => "",
         };
-        let (create, end) = (step.create.len(), step.end.len());
-        format!("{verdict}+{create} -{end} a{} s{} f{}", step.active, past.succeeded, past.failed)
+        let (create, delete) = (step.create.len(), step.delete.len());
+        format!(
+            "{outcome}+{create} -{delete} a{} s{} f{}",
+            step.active, counts.succeeded, counts.failed
+        )
     }
 
     #[test]
-    fn a_job_goes_on_from_its_pods() {
+    fn the_next_step_follows_from_the_pods() {
         let spec = |change: fn(&mut Spec)| {
             let mut spec = SPEC;
             change(&mut spec);
@@ -400,15 +407,15 @@ mod tests {
             (&restarting, "r+", "+0 -0 a1 s0 f0"),
             (&restarting, "r++", "BackoffLimitExceeded +0 -1 a0 s0 f1"),
         ] {
-            let mut past = Past::default();
-            let step = step(spec, &mut past, &pods(words), Millis(5), Some(0));
-            assert_eq!(told(&step, &past), want, "{words} of {spec:?}");
+            let mut counts = JobCounts::default();
+            let step = next_step(spec, &mut counts, &pods(words), Millis(5), Some(0));
+            assert_eq!(summary(&step, &counts), want, "{words} of {spec:?}");
         }
     }
 
     #[test]
     fn failures_in_a_row_delay_the_next_pod() {
-        let mut past = Past::default();
+        let mut counts = JobCounts::default();
         let mut all = String::new();
         for (at, words, due) in [
             (0, "f", None),
@@ -422,42 +429,42 @@ mod tests {
             all.push_str(words);
             all.push(' ');
             let spec = Spec { completions: Some(9), ..SPEC };
-            let step = step(&spec, &mut past, &pods(&all), Millis(at), None);
+            let step = next_step(&spec, &mut counts, &pods(&all), Millis(at), None);
             assert_eq!(step.due, due.map(Millis), "{all} at {at}");
             assert_eq!(step.create.len(), usize::from(due.is_none()), "{all} at {at}");
         }
     }
 
     #[test]
-    fn what_the_job_ended_itself_is_no_failure() {
-        let mut past = Past::default();
+    fn pods_that_the_job_deleted_do_not_count_as_failed() {
+        let mut counts = JobCounts::default();
         let paused = Spec { suspend: true, ..SPEC };
-        assert_eq!(step(&paused, &mut past, &pods("R"), Millis(0), None).end.len(), 1);
-        let after = step(&SPEC, &mut past, &pods("fd"), Millis(1), None);
-        assert_eq!((after.create.len(), past.failed), (1, 0));
+        assert_eq!(next_step(&paused, &mut counts, &pods("R"), Millis(0), None).delete.len(), 1);
+        let after = next_step(&SPEC, &mut counts, &pods("fd"), Millis(1), None);
+        assert_eq!((after.create.len(), counts.failed), (1, 0));
     }
 
     #[test]
-    fn deadlines_end_jobs_and_wake_them() {
+    fn a_job_fails_at_its_deadline() {
         let spec = Spec { deadline_seconds: Some(30), ..SPEC };
-        let mut past = Past::default();
-        let before = step(&spec, &mut past, &pods("R"), Millis(5_000), Some(5));
+        let mut counts = JobCounts::default();
+        let before = next_step(&spec, &mut counts, &pods("R"), Millis(5_000), Some(5));
         assert_eq!(before.due, Some(Millis(30_000)));
-        let late = step(&spec, &mut past, &pods("R"), Millis(30_000), Some(30));
-        assert_eq!(told(&late, &past), "DeadlineExceeded +0 -1 a0 s0 f1");
+        let late = next_step(&spec, &mut counts, &pods("R"), Millis(30_000), Some(30));
+        assert_eq!(summary(&late, &counts), "DeadlineExceeded +0 -1 a0 s0 f1");
     }
 
     #[test]
-    fn indexes_are_each_done_once() {
+    fn each_index_is_completed_once() {
         let spec = Spec { indexed: true, parallelism: 2, completions: Some(4), ..SPEC };
-        let mut past = Past::default();
+        let mut counts = JobCounts::default();
         let mut done = pods("s f R");
         for (pod, index) in done.iter_mut().zip([0, 1, 2]) {
             pod.index = Some(index);
         }
-        let next = step(&spec, &mut past, &done, Millis(0), None);
+        let next = next_step(&spec, &mut counts, &done, Millis(0), None);
         assert_eq!(next.create, [Some(1)]);
-        assert_eq!(ranges(&past.indexes), "0");
+        assert_eq!(ranges(&counts.indexes), "0");
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8].into()), "0-2,5,7,8");
     }
 }

@@ -1,24 +1,26 @@
-//! Owns a Job's `podFailurePolicy`: what the failure of a pod means, rule by rule. Pure.
+//! A Job's `podFailurePolicy`: the action for a failed pod. Pure.
 
 use serde_json::Value;
 
-use super::plan::Verdict;
+use super::plan::FailureAction;
 use crate::dev::storage::object::{array_at, text_at};
 
-/// What the first rule that matches says; without one a failure counts.
-pub(super) fn verdict(job: &Value, pod: &Value) -> Verdict {
+/// The action of the first rule that matches. Without one, the failure counts.
+pub(super) fn failure_action(job: &Value, pod: &Value) -> FailureAction {
     for (at, rule) in array_at(job, "/spec/podFailurePolicy/rules").iter().enumerate() {
         let Some(cause) = exit_code(rule, pod).or_else(|| condition(rule, pod)) else { continue };
         return match text_at(rule, "/action") {
-            "Ignore" => Verdict::Ignore,
-            "FailJob" => Verdict::FailJob(format!("{cause} matching FailJob rule at index {at}")),
-            _ => Verdict::Count,
+            "Ignore" => FailureAction::Ignore,
+            "FailJob" => {
+                FailureAction::FailJob(format!("{cause} matching FailJob rule at index {at}"))
+            }
+            _ => FailureAction::Count,
         };
     }
-    Verdict::Count
+    FailureAction::Count
 }
 
-fn place(pod: &Value) -> String {
+fn full_name(pod: &Value) -> String {
     format!("{}/{}", text_at(pod, "/metadata/namespace"), text_at(pod, "/metadata/name"))
 }
 
@@ -28,9 +30,10 @@ fn exit_code(rule: &Value, pod: &Value) -> Option<String> {
     let values = array_at(wanted, "/values");
     for list in ["/status/containerStatuses", "/status/initContainerStatuses"] {
         for container in array_at(pod, list) {
-            let of = text_at(container, "/name");
+            let container_name = text_at(container, "/name");
             let code = container.pointer("/state/terminated/exitCode").and_then(Value::as_i64);
-            let Some(code) = code.filter(|code| *code != 0 && (name.is_empty() || name == of))
+            let Some(code) =
+                code.filter(|code| *code != 0 && (name.is_empty() || name == container_name))
             else {
                 continue;
             };
@@ -41,8 +44,10 @@ fn exit_code(rule: &Value, pod: &Value) -> Option<String> {
                 _ => false,
             };
             if matches {
-                let pod = place(pod);
-                return Some(format!("Container {of} for pod {pod} failed with exit code {code}"));
+                let pod = full_name(pod);
+                return Some(format!(
+                    "Container {container_name} for pod {pod} failed with exit code {code}"
+                ));
             }
         }
     }
@@ -60,7 +65,7 @@ fn condition(rule: &Value, pod: &Value) -> Option<String> {
             text_at(condition, "/type") == wanted && text_at(condition, "/status") == status
         });
         if has {
-            return Some(format!("Pod {} has condition {wanted}", place(pod)));
+            return Some(format!("Pod {} has condition {wanted}", full_name(pod)));
         }
     }
     None
@@ -73,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_rule_that_matches_decides() {
+    fn the_first_matching_rule_applies() {
         let job = json!({ "spec": { "podFailurePolicy": { "rules": [
             { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] },
             { "action": "FailJob",
@@ -92,9 +97,9 @@ mod tests {
                 },
             })
         };
-        let fail = |text: &str| Verdict::FailJob(text.to_owned());
+        let fail = |text: &str| FailureAction::FailJob(text.to_owned());
         for (pod, want) in [
-            (pod("c", 42, "DisruptionTarget"), Verdict::Ignore),
+            (pod("c", 42, "DisruptionTarget"), FailureAction::Ignore),
             (
                 pod("c", 42, "Ready"),
                 fail(
@@ -102,7 +107,7 @@ mod tests {
                      index 1",
                 ),
             ),
-            (pod("d", 42, "Ready"), Verdict::Count),
+            (pod("d", 42, "Ready"), FailureAction::Count),
             (
                 pod("d", 2, "Ready"),
                 fail(
@@ -110,9 +115,9 @@ mod tests {
                      index 3",
                 ),
             ),
-            (pod("d", 1, "Ready"), Verdict::Count),
+            (pod("d", 1, "Ready"), FailureAction::Count),
         ] {
-            assert_eq!(verdict(&job, &pod), want, "{pod}");
+            assert_eq!(failure_action(&job, &pod), want, "{pod}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Owns the containers' processes: their start, hooks, probes, memory and end. What runs when is
-//! the pod's course to say.
+//! The containers' processes: start, hooks, probes, memory limits and end.
+//! `run` decides when each of these happens.
 
 use std::fs;
 use std::io;
@@ -9,46 +9,47 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Due, Kubelet};
+use super::{Kubelet, TimerKind};
 use crate::core::model::time::Millis;
 use crate::dev::node::environment::Blocked;
 use crate::dev::node::memory;
-use crate::dev::node::probes::probe::{self, Action, Probe, Which};
-use crate::dev::node::probes::{Exec, Purpose, Question, Reply};
+use crate::dev::node::probes::probe::{self, Handler, Probe, ProbeKind};
+use crate::dev::node::probes::{Exec, HandlerCall, HandlerOutcome, HandlerPurpose};
 use crate::dev::node::process::Process;
-use crate::dev::node::run::{Ended, Role, State};
-use crate::dev::node::start::{Place, Words, prepare};
-use crate::dev::node::start_error::{NotStarted, StartFailed, not_started};
+use crate::dev::node::run::{ContainerState, Role, Terminated};
+use crate::dev::node::start::{CommandSource, ContainerContext, prepare};
+use crate::dev::node::start_error::{RuntimeError, StartError, runtime_error};
 use crate::dev::schema::kind::Key;
 use crate::dev::storage::log_files;
 use crate::dev::storage::object::{Object, array_at, text_at};
 use crate::wire::quantity::Quantity;
 
-/// How long a failed pull is an error before it is a backoff.
+/// How long a failed pull is reported as `ErrImagePull` before it becomes `ImagePullBackOff`.
 const PULL_BACKOFF_MS: u64 = 2_000;
-/// A container that cannot be started yet is tried again after this.
+/// Delay between attempts to start a container that cannot start yet.
 const RETRY_MS: u64 = 1_000;
-/// What a process gets whose hook took all of the grace, and a side-car at least.
+/// Time between SIGTERM and SIGKILL if the preStop hook used the whole grace period; also the least
+/// that a sidecar gets. The kubelet has the same minimum of 2 s.
 const LAST_GRACE_MS: u64 = 2_000;
-/// How often the memory of limited containers is looked at, near their limit and far from it.
+/// How often the memory of containers with a limit is checked: above half of the limit, and below.
 const MEMORY_MS: u64 = 250;
 const MEMORY_FAR_MS: u64 = 1_000;
 const TERMINATION_BYTES_MAX: usize = 4096;
 
-/// A process and whose it is. The pod may be gone; then it is only reaped.
+/// A container's process. If its pod is gone, the process is only reaped.
 #[derive(Debug)]
-pub(super) struct Owned {
-    process: Process,
+pub(super) struct ContainerProcess {
+    child: Process,
     pub(super) key: Key,
     pub(super) uid: Box<str>,
     container: usize,
     since: Millis,
     probes: Vec<Probe>,
-    /// A probe's answer is awaited; by its place.
-    asked: Vec<bool>,
-    pre_stop: bool,
-    /// Its `preStop` hook still runs, and the signal waits for it.
-    in_hook: bool,
+    /// For each probe: whether it is running.
+    probe_running: Vec<bool>,
+    has_pre_stop: bool,
+    /// Its `preStop` hook is running; SIGTERM follows when the hook has ended.
+    in_pre_stop: bool,
     memory_limit: Option<u64>,
     out_of_memory: bool,
     log: PathBuf,
@@ -56,110 +57,115 @@ pub(super) struct Owned {
     falls_back_to_logs: bool,
 }
 
-impl Owned {
+impl ContainerProcess {
     pub(super) fn terminate(&self) {
-        self.process.terminate();
+        self.child.terminate();
     }
 
     pub(super) fn kill(&self) {
-        self.process.kill();
+        self.child.kill();
     }
 }
 
-/// The container at this place of the pod: the initial ones first.
-fn container_spec(pod: &Value, at: usize) -> Option<&Value> {
+/// The spec of the container with this index; init containers come first.
+fn container_spec(pod: &Value, index: usize) -> Option<&Value> {
     let init = array_at(pod, "/spec/initContainers").iter();
-    init.chain(array_at(pod, "/spec/containers")).nth(at)
+    init.chain(array_at(pod, "/spec/containers")).nth(index)
 }
 
 impl Kubelet {
-    /// Starts one container, for the first time or again.
-    pub(super) fn start(&mut self, key: &Key, at: usize) {
+    /// Starts or restarts a container.
+    pub(super) fn start(&mut self, key: &Key, index: usize) {
         let object = self.api.lock().store.get(key).cloned();
         let Some(run) = self.runs.get_mut(key) else { return };
         let Some(object) = object.filter(|object| object.uid == run.uid) else {
-            // Deleted meanwhile: the next look forgets it, and until then nothing starts.
-            run.ending = Some(0);
+            // The pod was deleted: start nothing until the next sync forgets it.
+            run.terminating = Some(0);
             return;
         };
         let since = self.now_text();
         let started = match self.settings.simulate {
             true => Ok(()),
-            false => self.start_process(key, at, &object),
+            false => self.start_process(key, index, &object),
         };
         let simulate = self.settings.simulate;
-        let Some(container) = self.container_mut(key, at) else { return };
+        let Some(container) = self.container_mut(key, index) else { return };
         let (was_tried, name) = (container.tried, container.name.clone());
         container.tried = true;
         container.stopping = false;
         match started {
             Ok(()) => {
-                container.state = State::Running { since };
+                container.state = ContainerState::Running { since };
                 (container.started, container.ready) = (simulate, simulate);
                 if !simulate {
                     self.event(
                         key,
-                        Some(at),
+                        Some(index),
                         false,
                         "Started",
                         &format!("Started container {name}"),
                     );
-                    self.begin(key, at, &object.value());
+                    self.begin_hook_and_probes(key, index, &object.value());
                 }
             }
-            Err(NotStarted::Blocked(blocked)) => self.block(key, at, blocked, was_tried),
-            Err(NotStarted::Failed(StartFailed(message))) => {
-                container.state = State::Ended(Ended {
+            Err(StartError::Blocked(blocked)) => self.block(key, index, blocked, was_tried),
+            Err(StartError::Failed(RuntimeError(message))) => {
+                container.state = ContainerState::Terminated(Terminated {
                     exit_code: 128,
                     reason: "StartError",
                     message: message.clone(),
                     started_at: "1970-01-01T00:00:00Z".to_owned(),
                     finished_at: since,
                 });
-                self.event(key, Some(at), true, "Failed", &format!("Error: {message}"));
+                self.event(key, Some(index), true, "Failed", &format!("Error: {message}"));
             }
         }
     }
 
-    fn block(&mut self, key: &Key, at: usize, blocked: Blocked, was_tried: bool) {
+    fn block(&mut self, key: &Key, index: usize, blocked: Blocked, was_tried: bool) {
         let Blocked { reason, message } = blocked;
-        let Some(container) = self.container_mut(key, at) else { return };
+        let Some(container) = self.container_mut(key, index) else { return };
         let image = container.image.clone();
-        let same = container.state == State::Waiting { reason, message: message.clone() };
+        let same = container.state == ContainerState::Waiting { reason, message: message.clone() };
         if reason == "ContainerCreating" {
-            // The volumes are not there yet; the state stays what it is at a pod's begin.
+            // The volumes are not ready: the state stays `ContainerCreating`.
             self.event(key, None, true, "FailedMount", &message);
-            self.set_timer(RETRY_MS, key, Due::Retry(at));
+            self.set_timer(RETRY_MS, key, TimerKind::Retry(index));
             return;
         }
-        container.state = State::Waiting { reason, message: message.clone() };
+        container.state = ContainerState::Waiting { reason, message: message.clone() };
         if reason == "ErrImagePull" {
             let failed = format!("Failed to pull image \"{image}\": {message}");
-            self.event(key, Some(at), true, "Failed", &failed);
-            self.event(key, Some(at), true, "Failed", "Error: ErrImagePull");
-            self.set_timer(PULL_BACKOFF_MS, key, Due::BackOff(at));
+            self.event(key, Some(index), true, "Failed", &failed);
+            self.event(key, Some(index), true, "Failed", "Error: ErrImagePull");
+            self.set_timer(PULL_BACKOFF_MS, key, TimerKind::BackOff(index));
             return;
         }
         if !(same && was_tried) {
-            self.event(key, Some(at), true, "Failed", &format!("Error: {message}"));
+            self.event(key, Some(index), true, "Failed", &format!("Error: {message}"));
         }
-        self.set_timer(RETRY_MS, key, Due::Retry(at));
+        self.set_timer(RETRY_MS, key, TimerKind::Retry(index));
     }
 
-    fn start_process(&mut self, key: &Key, at: usize, object: &Object) -> Result<(), NotStarted> {
-        let failed = |what: String| NotStarted::Failed(not_started(&what));
+    fn start_process(
+        &mut self,
+        key: &Key,
+        index: usize,
+        object: &Object,
+    ) -> Result<(), StartError> {
+        let failed = |what: String| StartError::Failed(runtime_error(&what));
         let pod = object.value();
-        let (Some(spec), Some(run)) = (container_spec(&pod, at), self.runs.get(key)) else {
+        let (Some(spec), Some(run)) = (container_spec(&pod, index), self.runs.get(key)) else {
             return Err(failed("the container is gone".to_owned()));
         };
-        let restarts = run.containers.get(at).map_or(0, |container| container.restarts);
+        let restarts = run.containers.get(index).map_or(0, |container| container.restarts);
         let ip = run.ip.to_string();
         let folder = log_files::pod_folder(&self.api.logs, key, &object.uid);
         let log = log_files::file(&folder, text_at(spec, "/name"), restarts);
         let termination = log.with_extension("termination");
         make_files(&folder, &termination, text_at(spec, "/name"), restarts)
             .map_err(|error| failed(format!("{}: {error}", folder.display())))?;
-        let place = Place {
+        let container = ContainerContext {
             api: &self.api,
             key,
             pod: &pod,
@@ -167,35 +173,32 @@ impl Kubelet {
             base: &self.base_env,
             termination: &termination,
         };
-        let prepared = prepare(&place, Words::Container)?;
-        let (name, image) = (text_at(spec, "/name"), text_at(spec, "/image"));
-        let message = format!("Container image \"{image}\" already present on machine");
-        self.event(key, Some(at), false, "Pulled", &message);
-        self.event(key, Some(at), false, "Created", &format!("Created container {name}"));
+        let prepared = prepare(&container, CommandSource::Container)?;
+        self.record_created(key, index, spec);
         self.processes_started += 1;
         let number = self.processes_started;
         let output = self
             .outputs
             .open(number, &log)
             .map_err(|error| failed(format!("{}: {error}", log.display())))?;
-        let process = match Process::start(number, prepared, output, &self.inbox) {
-            Ok(process) => process,
-            Err(not_started) => {
+        let child = match Process::start(number, prepared, output, &self.inbox) {
+            Ok(child) => child,
+            Err(error) => {
                 self.outputs.close(number);
-                return Err(not_started);
+                return Err(error);
             }
         };
         let probes = Probe::all(spec, &ip);
-        let owned = Owned {
-            process,
+        let process = ContainerProcess {
+            child,
             key: key.clone(),
             uid: object.uid.clone(),
-            container: at,
+            container: index,
             since: self.api.clock.now(),
-            asked: vec![false; probes.len()],
+            probe_running: vec![false; probes.len()],
             probes,
-            pre_stop: spec.pointer("/lifecycle/preStop").is_some(),
-            in_hook: false,
+            has_pre_stop: spec.pointer("/lifecycle/preStop").is_some(),
+            in_pre_stop: false,
             memory_limit: self.memory_limit(spec),
             out_of_memory: false,
             log,
@@ -203,15 +206,23 @@ impl Kubelet {
             falls_back_to_logs: text_at(spec, "/terminationMessagePolicy")
                 == "FallbackToLogsOnError",
         };
-        let limited = |owned: &Owned| owned.memory_limit.is_some();
-        if limited(&owned) && !self.processes.values().any(limited) {
-            self.set_own_timer(MEMORY_MS, Due::Memory);
+        let limited = |process: &ContainerProcess| process.memory_limit.is_some();
+        if limited(&process) && !self.processes.values().any(limited) {
+            self.set_node_timer(MEMORY_MS, TimerKind::Memory);
         }
-        self.processes.insert(number, owned);
-        if let Some(container) = self.container_mut(key, at) {
+        self.processes.insert(number, process);
+        if let Some(container) = self.container_mut(key, index) {
             container.process = Some(number);
         }
         Ok(())
+    }
+
+    /// Records the Events that precede a start. The node pulls no image, so it reports it as present.
+    fn record_created(&self, key: &Key, index: usize, spec: &Value) {
+        let (name, image) = (text_at(spec, "/name"), text_at(spec, "/image"));
+        let message = format!("Container image \"{image}\" already present on machine");
+        self.event(key, Some(index), false, "Pulled", &message);
+        self.event(key, Some(index), false, "Created", &format!("Created container {name}"));
     }
 
     fn memory_limit(&self, spec: &Value) -> Option<u64> {
@@ -221,322 +232,342 @@ impl Kubelet {
             .and_then(|limit| u64::try_from(limit.divided(Quantity::parse("1")?)).ok())
     }
 
-    /// What follows a container's start: its hook, then its probes.
-    fn begin(&mut self, key: &Key, at: usize, pod: &Value) {
-        let Some(number) = self.container_mut(key, at).and_then(|container| container.process)
+    /// Runs the postStart hook of a started container, then its probes.
+    fn begin_hook_and_probes(&mut self, key: &Key, index: usize, pod: &Value) {
+        let Some(number) = self.container_mut(key, index).and_then(|container| container.process)
         else {
             return;
         };
-        match container_spec(pod, at).and_then(|spec| spec.pointer("/lifecycle/postStart")) {
-            Some(hook) => self.ask_hook(number, pod, hook, Purpose::PostStart, u64::MAX),
+        match container_spec(pod, index).and_then(|spec| spec.pointer("/lifecycle/postStart")) {
+            Some(hook) => self.run_hook(number, pod, hook, HandlerPurpose::PostStart, u64::MAX),
             None => self.begin_probes(number),
         }
     }
 
     fn begin_probes(&mut self, number: u64) {
-        let Some(owned) = self.processes.get(&number) else { return };
-        let has = |which: Which| owned.probes.iter().any(|probe| probe.which == which);
-        let (startup, readiness) = (has(Which::Startup), has(Which::Readiness));
-        let (key, at) = (owned.key.clone(), owned.container);
-        if let Some(container) = self.container_mut(&key, at) {
+        let Some(process) = self.processes.get(&number) else { return };
+        let has = |kind: ProbeKind| process.probes.iter().any(|probe| probe.kind == kind);
+        let (startup, readiness) = (has(ProbeKind::Startup), has(ProbeKind::Readiness));
+        let (key, index) = (process.key.clone(), process.container);
+        if let Some(container) = self.container_mut(&key, index) {
             container.started = !startup;
             container.ready = !startup && !readiness;
         }
-        self.set_probes(number, |which| (which == Which::Startup) == startup);
+        self.set_probes(number, |kind| (kind == ProbeKind::Startup) == startup);
     }
 
-    /// Sets the first timers of these probes: their delay counts from the container's start.
-    fn set_probes(&mut self, number: u64, wanted: impl Fn(Which) -> bool) {
-        let Some(owned) = self.processes.get(&number) else { return };
-        let ran = self.api.clock.now().0.saturating_sub(owned.since.0);
-        let key = owned.key.clone();
-        let probes = owned.probes.iter().enumerate().filter(|(_, probe)| wanted(probe.which));
+    /// Sets the first timers of the probes of these kinds. The delay counts from the container's
+    /// start.
+    fn set_probes(&mut self, number: u64, wanted: impl Fn(ProbeKind) -> bool) {
+        let Some(process) = self.processes.get(&number) else { return };
+        let age_ms = self.api.clock.now().0.saturating_sub(process.since.0);
+        let key = process.key.clone();
+        let probes = process.probes.iter().enumerate().filter(|(_, probe)| wanted(probe.kind));
         let delays: Vec<_> =
-            probes.map(|(at, probe)| (at, probe.delay_ms.saturating_sub(ran))).collect();
-        for (at, delay) in delays {
-            self.set_timer(delay, &key, Due::Probe(number, at));
+            probes.map(|(index, probe)| (index, probe.delay_ms.saturating_sub(age_ms))).collect();
+        for (index, delay) in delays {
+            self.set_timer(delay, &key, TimerKind::Probe(number, index));
         }
     }
 
-    /// Asks a probe, and sets the time of its next question.
-    pub(super) fn probe(&mut self, number: u64, at: usize) {
-        let Some(owned) = self.processes.get_mut(&number) else { return };
-        let (Some(probe), Some(asked)) = (owned.probes.get(at), owned.asked.get_mut(at)) else {
+    /// Runs a probe and sets the timer for its next run.
+    pub(super) fn probe(&mut self, number: u64, index: usize) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let (Some(probe), Some(running)) =
+            (process.probes.get(index), process.probe_running.get_mut(index))
+        else {
             return;
         };
-        let key = owned.key.clone();
+        let key = process.key.clone();
         let stopping = self
             .runs
             .get(&key)
-            .and_then(|run| run.containers.get(owned.container))
+            .and_then(|run| run.containers.get(process.container))
             .is_none_or(|container| container.stopping);
         if probe.is_done() || stopping {
             return;
         }
         let (period, timeout) = (probe.period_ms, Duration::from_millis(probe.timeout_ms));
-        // The last question is still open: this one is left out.
-        if !std::mem::replace(asked, true) {
-            let action = probe.action.clone();
-            let output = owned.log.with_extension(format!("probe{at}"));
-            let exec = match &action {
-                Action::Exec(words) => self.exec(number, Words::Probe(words), output),
-                Action::Faulty(_) | Action::Http { .. } | Action::Tcp { .. } => None,
+        // If the last run has not finished, this one is skipped.
+        if !std::mem::replace(running, true) {
+            let handler = probe.handler.clone();
+            let output = process.log.with_extension(format!("probe{index}"));
+            let exec = match &handler {
+                Handler::Exec(command) => self.exec(number, CommandSource::Probe(command), output),
+                Handler::Invalid(_) | Handler::Http { .. } | Handler::Tcp { .. } => None,
             };
-            let purpose = Purpose::Probe(at);
-            let question = Question { number, purpose, action, timeout, exec };
-            let room = self.askers.ask(question);
-            if let Some(owned) = self.processes.get_mut(&number)
-                && let Some(asked) = owned.asked.get_mut(at)
+            let purpose = HandlerPurpose::Probe(index);
+            let call = HandlerCall { number, purpose, handler, timeout, exec };
+            let queued = self.handler_threads.run_probe(call);
+            if let Some(process) = self.processes.get_mut(&number)
+                && let Some(running) = process.probe_running.get_mut(index)
             {
-                *asked = room;
+                *running = queued;
             }
         }
-        self.set_timer(period, &key, Due::Probe(number, at));
+        self.set_timer(period, &key, TimerKind::Probe(number, index));
     }
 
-    /// A command in the container of this process.
-    fn exec(&self, number: u64, words: Words<'_>, output: PathBuf) -> Option<Exec> {
-        let owned = self.processes.get(&number)?;
-        let object = self.api.lock().store.get(&owned.key).cloned()?;
+    /// Prepares a command that runs in the container of this process.
+    fn exec(&self, number: u64, source: CommandSource<'_>, output: PathBuf) -> Option<Exec> {
+        let process = self.processes.get(&number)?;
+        let object = self.api.lock().store.get(&process.key).cloned()?;
         let pod = object.value();
-        let place = Place {
+        let container = ContainerContext {
             api: &self.api,
-            key: &owned.key,
+            key: &process.key,
             pod: &pod,
-            spec: container_spec(&pod, owned.container)?,
+            spec: container_spec(&pod, process.container)?,
             base: &self.base_env,
-            termination: &owned.termination,
+            termination: &process.termination,
         };
-        let prepared = prepare(&place, words).ok()?;
-        Some(Exec { prepared, group: owned.process.id(), output })
+        let prepared = prepare(&container, source).ok()?;
+        Some(Exec { prepared, group: process.child.id(), output })
     }
 
-    fn ask_hook(&self, number: u64, pod: &Value, hook: &Value, purpose: Purpose, time_ms: u64) {
-        /// A hook without a grace may take as long as the container runs.
+    fn run_hook(
+        &self,
+        number: u64,
+        pod: &Value,
+        hook: &Value,
+        purpose: HandlerPurpose,
+        timeout_ms: u64,
+    ) {
+        /// The most for a postStart hook, which Kubernetes does not limit.
         const HOOK_MS_MAX: u64 = 3_600_000;
-        let timeout = Duration::from_millis(time_ms.min(HOOK_MS_MAX));
-        let Some(owned) = self.processes.get(&number) else { return };
-        let Some(spec) = container_spec(pod, owned.container) else { return };
-        let ip = self.runs.get(&owned.key).map_or_else(String::new, |run| run.ip.to_string());
-        let none = || Action::Faulty("no handler specified".to_owned());
-        let action = probe::action(hook, spec, &ip).unwrap_or_else(none);
-        let output = owned.log.with_extension(format!("hook{}", u8::from(owned.in_hook)));
-        let exec = match &action {
-            Action::Exec(words) => self.exec(number, Words::Hook(words), output),
-            Action::Faulty(_) | Action::Http { .. } | Action::Tcp { .. } => None,
+        let timeout = Duration::from_millis(timeout_ms.min(HOOK_MS_MAX));
+        let Some(process) = self.processes.get(&number) else { return };
+        let Some(spec) = container_spec(pod, process.container) else { return };
+        let ip = self.runs.get(&process.key).map_or_else(String::new, |run| run.ip.to_string());
+        let none = || Handler::Invalid("no handler specified".to_owned());
+        let handler = probe::handler(hook, spec, &ip).unwrap_or_else(none);
+        let output = process.log.with_extension(format!("hook{}", u8::from(process.in_pre_stop)));
+        let exec = match &handler {
+            Handler::Exec(command) => self.exec(number, CommandSource::Hook(command), output),
+            Handler::Invalid(_) | Handler::Http { .. } | Handler::Tcp { .. } => None,
         };
-        if !self.askers.ask_apart(Question { number, purpose, action, timeout, exec }) {
-            let reply =
-                Reply { good: false, errored: true, words: "there is no thread for it".to_owned() };
-            // The inbox may be full, but it is this thread that empties it.
-            let _ = self.inbox.try_send(crate::dev::node::Input::Asked(number, purpose, reply));
+        if !self.handler_threads.run_hook(HandlerCall { number, purpose, handler, timeout, exec }) {
+            let outcome = HandlerOutcome::error("cannot start a thread for the hook");
+            // This thread empties the inbox, so a blocking send could wait for ever.
+            let _ =
+                self.inbox.try_send(crate::dev::node::Input::HandlerDone(number, purpose, outcome));
         }
     }
 
-    /// A probe or a hook has its answer.
-    pub(crate) fn on_reply(&mut self, number: u64, purpose: Purpose, reply: &Reply) {
-        let Some(owned) = self.processes.get_mut(&number) else { return };
-        let (key, at) = (owned.key.clone(), owned.container);
-        if self.runs.get(&key).is_none_or(|run| run.uid != owned.uid) {
+    /// A probe or a hook has finished.
+    pub(crate) fn on_handler_done(
+        &mut self,
+        number: u64,
+        purpose: HandlerPurpose,
+        outcome: &HandlerOutcome,
+    ) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let (key, index) = (process.key.clone(), process.container);
+        if self.runs.get(&key).is_none_or(|run| run.uid != process.uid) {
             return;
         }
         match purpose {
-            Purpose::PostStart if reply.good => self.begin_probes(number),
-            Purpose::PostStart => {
-                self.hook_failed(&key, at, "PostStartHook", reply);
-                self.end_process(number, None, "FailedPostStartHook");
+            HandlerPurpose::PostStart if outcome.succeeded => self.begin_probes(number),
+            HandlerPurpose::PostStart => {
+                self.hook_failed(&key, index, "PostStartHook", outcome);
+                self.terminate_container(number, None, "FailedPostStartHook");
             }
-            Purpose::PreStop => {
-                owned.in_hook = false;
-                owned.terminate();
-                if !reply.good {
-                    self.hook_failed(&key, at, "PreStopHook", reply);
+            HandlerPurpose::PreStop => {
+                process.in_pre_stop = false;
+                process.terminate();
+                if !outcome.succeeded {
+                    self.hook_failed(&key, index, "PreStopHook", outcome);
                 }
                 return;
             }
-            Purpose::Probe(probe) => self.on_probed(number, probe, reply),
+            HandlerPurpose::Probe(probe) => self.on_probed(number, probe, outcome),
         }
         self.advance(&key);
     }
 
-    fn hook_failed(&self, key: &Key, at: usize, hook: &str, reply: &Reply) {
-        let message = format!("{hook} failed: {}", reply.words);
-        self.event(key, Some(at), true, &format!("Failed{hook}"), &message);
+    fn hook_failed(&self, key: &Key, index: usize, hook: &str, outcome: &HandlerOutcome) {
+        let message = format!("{hook} failed: {}", outcome.message);
+        self.event(key, Some(index), true, &format!("Failed{hook}"), &message);
     }
 
-    fn on_probed(&mut self, number: u64, probe: usize, reply: &Reply) {
-        let Some(owned) = self.processes.get_mut(&number) else { return };
-        let (key, at) = (owned.key.clone(), owned.container);
-        if let Some(asked) = owned.asked.get_mut(probe) {
-            *asked = false;
+    fn on_probed(&mut self, number: u64, probe: usize, outcome: &HandlerOutcome) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let (key, index) = (process.key.clone(), process.container);
+        if let Some(running) = process.probe_running.get_mut(probe) {
+            *running = false;
         }
-        let Some(probe) = owned.probes.get_mut(probe) else { return };
-        let (which, grace) = (probe.which, probe.grace_seconds);
-        let verdict = probe.count(reply.good);
-        let has_readiness = owned.probes.iter().any(|probe| probe.which == Which::Readiness);
-        let Some(container) = self.container_mut(&key, at).filter(|c| !c.stopping) else { return };
+        let Some(probe) = process.probes.get_mut(probe) else { return };
+        let (kind, grace) = (probe.kind, probe.grace_seconds);
+        let change = probe.record(outcome.succeeded);
+        let has_readiness = process.probes.iter().any(|probe| probe.kind == ProbeKind::Readiness);
+        let Some(container) = self.container_mut(&key, index).filter(|c| !c.stopping) else {
+            return;
+        };
         let name = container.name.clone();
-        match (which, verdict) {
-            (Which::Startup, Some(true)) => {
+        match (kind, change) {
+            (ProbeKind::Startup, Some(true)) => {
                 container.started = true;
                 container.ready = !has_readiness;
-                self.set_probes(number, |which| which != Which::Startup);
+                self.set_probes(number, |kind| kind != ProbeKind::Startup);
             }
-            (Which::Readiness, Some(good)) => container.ready = good,
-            (Which::Liveness | Which::Readiness | Which::Startup, _) => {}
+            (ProbeKind::Readiness, Some(is_ready)) => container.ready = is_ready,
+            (ProbeKind::Liveness | ProbeKind::Readiness | ProbeKind::Startup, _) => {}
         }
-        if reply.good {
+        if outcome.succeeded {
             return;
         }
-        let how = if reply.errored { "errored" } else { "failed" };
-        let message = format!("{} probe {how}: {}", which.word(), reply.words);
-        self.event(&key, Some(at), true, "Unhealthy", &message);
-        if verdict == Some(false) && which != Which::Readiness {
-            let word = which.word().to_lowercase();
-            let message = format!("Container {name} failed {word} probe, will be restarted");
-            self.end_process(number, grace, &message);
+        let how = if outcome.errored { "errored" } else { "failed" };
+        let message = format!("{} probe {how}: {}", kind.name(), outcome.message);
+        self.event(&key, Some(index), true, "Unhealthy", &message);
+        if change == Some(false) && kind != ProbeKind::Readiness {
+            let kind = kind.name().to_lowercase();
+            let message = format!("Container {name} failed {kind} probe, will be restarted");
+            self.terminate_container(number, grace, &message);
         }
     }
 
-    /// Ends these containers of a pod whose end has come.
+    /// Terminates these containers, within the pod's grace period.
     pub(super) fn stop(&mut self, key: &Key, containers: &[usize]) {
         let now = self.api.clock.now();
         let Some(run) = self.runs.get_mut(key) else { return };
-        let grace_ms = millis(run.ending.unwrap_or(run.grace));
-        let by = *run.end_by_ms.get_or_insert_with(|| now.0.saturating_add(grace_ms));
+        let grace_ms = millis(run.terminating.unwrap_or(run.grace));
+        let deadline = *run.end_by_ms.get_or_insert_with(|| now.0.saturating_add(grace_ms));
         let mut numbers = Vec::new();
-        for at in containers {
-            let Some(container) = run.containers.get_mut(*at) else { continue };
+        for index in containers {
+            let Some(container) = run.containers.get_mut(*index) else { continue };
             container.stopping = true;
             let least = if container.role == Role::Sidecar { LAST_GRACE_MS } else { 0 };
-            let left = by.saturating_sub(now.0).max(least.min(grace_ms));
+            let left = deadline.saturating_sub(now.0).max(least.min(grace_ms));
             numbers.extend(container.process.map(|number| (number, left, container.name.clone())));
         }
         if self.settings.simulate {
             self.end_simulated(key);
         }
         for (number, left, name) in numbers {
-            self.end_in(number, left, &format!("Stopping container {name}"));
+            self.terminate(number, left, &format!("Stopping container {name}"));
         }
     }
 
-    /// Ends one container of a pod that goes on, with the pod's grace or one of its own.
-    fn end_process(&mut self, number: u64, grace: Option<i64>, why: &str) {
-        let Some(owned) = self.processes.get(&number) else { return };
-        let (key, at) = (owned.key.clone(), owned.container);
+    /// Terminates one container of a pod that goes on. `grace` replaces the pod's grace period.
+    fn terminate_container(&mut self, number: u64, grace: Option<i64>, why: &str) {
+        let Some(process) = self.processes.get(&number) else { return };
+        let (key, index) = (process.key.clone(), process.container);
         let Some(run) = self.runs.get_mut(&key) else { return };
         let grace = grace.unwrap_or(run.grace);
-        let Some(container) = run.containers.get_mut(at).filter(|c| !c.stopping) else { return };
+        let Some(container) = run.containers.get_mut(index).filter(|c| !c.stopping) else { return };
         (container.stopping, container.ready) = (true, false);
-        self.end_in(number, millis(grace), why);
+        self.terminate(number, millis(grace), why);
     }
 
-    fn end_in(&mut self, number: u64, grace_ms: u64, why: &str) {
-        let Some(owned) = self.processes.get_mut(&number) else { return };
-        let (key, at) = (owned.key.clone(), owned.container);
-        owned.in_hook = owned.pre_stop && grace_ms > 0;
-        let in_hook = owned.in_hook;
-        if !in_hook {
-            owned.terminate();
+    fn terminate(&mut self, number: u64, grace_ms: u64, why: &str) {
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let (key, index) = (process.key.clone(), process.container);
+        process.in_pre_stop = process.has_pre_stop && grace_ms > 0;
+        let in_pre_stop = process.in_pre_stop;
+        if !in_pre_stop {
+            process.terminate();
         }
-        self.event(&key, Some(at), false, "Killing", why);
-        self.set_timer(grace_ms, &key, Due::Kill(number));
-        let object = self.api.lock().store.get(&key).cloned().filter(|_| in_hook);
+        self.event(&key, Some(index), false, "Killing", why);
+        self.set_timer(grace_ms, &key, TimerKind::Kill(number));
+        let object = self.api.lock().store.get(&key).cloned().filter(|_| in_pre_stop);
         let Some(pod) = object.map(|object| object.value()) else { return };
-        if let Some(hook) = container_spec(&pod, at).and_then(|s| s.pointer("/lifecycle/preStop")) {
-            self.ask_hook(number, &pod, hook, Purpose::PreStop, grace_ms);
+        if let Some(hook) =
+            container_spec(&pod, index).and_then(|s| s.pointer("/lifecycle/preStop"))
+        {
+            self.run_hook(number, &pod, hook, HandlerPurpose::PreStop, grace_ms);
         }
     }
 
-    /// The grace of a process is over.
+    /// The grace period of a process is over.
     pub(super) fn kill(&mut self, number: u64) {
-        let Some(owned) = self.processes.get_mut(&number) else { return };
-        if !std::mem::take(&mut owned.in_hook) {
-            owned.kill();
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        if !std::mem::take(&mut process.in_pre_stop) {
+            process.kill();
             return;
         }
-        // Its hook took all the time: it has not been told yet.
-        owned.terminate();
-        let key = owned.key.clone();
-        self.set_timer(LAST_GRACE_MS, &key, Due::Kill(number));
+        // The preStop hook used the whole grace period, so SIGTERM was not sent yet.
+        process.terminate();
+        let key = process.key.clone();
+        self.set_timer(LAST_GRACE_MS, &key, TimerKind::Kill(number));
     }
 
     /// A process has ended.
     pub(crate) fn on_end(&mut self, number: u64) {
-        let Some(owned) = self.processes.remove(&number) else { return };
-        let exit_code = owned.process.reap();
+        let Some(process) = self.processes.remove(&number) else { return };
+        let exit_code = process.child.reap();
         self.outputs.close(number);
         let finished_at = self.now_text();
-        let Some(run) = self.runs.get_mut(&owned.key).filter(|run| run.uid == owned.uid) else {
+        let Some(run) = self.runs.get_mut(&process.key).filter(|run| run.uid == process.uid) else {
             return;
         };
-        let Some(container) = run.containers.get_mut(owned.container) else { return };
-        let reason = match (exit_code, owned.out_of_memory) {
+        let Some(container) = run.containers.get_mut(process.container) else { return };
+        let reason = match (exit_code, process.out_of_memory) {
             (_, true) => "OOMKilled",
             (0, false) => "Completed",
             (_, false) => "Error",
         };
         let started_at = match &container.state {
-            State::Running { since } => since.clone(),
-            State::Ended(_) | State::Waiting { .. } => finished_at.clone(),
+            ContainerState::Running { since } => since.clone(),
+            ContainerState::Terminated(_) | ContainerState::Waiting { .. } => finished_at.clone(),
         };
-        let message = last_message(
-            &owned.termination,
-            (owned.falls_back_to_logs && exit_code != 0).then_some(&owned.log),
+        let message = termination_message(
+            &process.termination,
+            (process.falls_back_to_logs && exit_code != 0).then_some(&process.log),
         );
-        container.state =
-            State::Ended(Ended { exit_code, reason, message, started_at, finished_at });
+        container.state = ContainerState::Terminated(Terminated {
+            exit_code,
+            reason,
+            message,
+            started_at,
+            finished_at,
+        });
         (container.started, container.ready, container.process) = (false, false, None);
-        // Who goes on is started again as one who was not asked to end.
+        // Otherwise a restarted container would count as stopping.
         container.stopping = false;
-        let over = run.ending.is_some() && !run.has_running();
-        self.advance(&owned.key);
-        if over {
-            self.confirm_end(&owned.key, &owned.uid);
+        let is_done = run.terminating.is_some() && !run.has_running();
+        self.advance(&process.key);
+        if is_done {
+            self.confirm_termination(&process.key, &process.uid);
         }
     }
 
-    /// Kills what holds more memory than its limit, as the kernel does to a container's group.
-    pub(super) fn look_at_memory(&mut self) {
-        let groups = memory::groups();
+    /// Kills containers above their memory limit, as the kernel does with a container's cgroup.
+    pub(super) fn check_memory(&mut self) {
+        let groups = memory::group_usage();
         let mut next = None;
-        for owned in self.processes.values_mut() {
-            let Some(limit) = owned.memory_limit else { continue };
-            let Some((bytes, pids)) = groups.get(&owned.process.id()) else {
+        for process in self.processes.values_mut() {
+            let Some(limit) = process.memory_limit else { continue };
+            let Some((bytes, pids)) = groups.get(&process.child.id()) else {
                 next.get_or_insert(MEMORY_FAR_MS);
                 continue;
             };
-            let near = *bytes > limit / 2;
-            next = next.min(Some(if near { MEMORY_MS } else { MEMORY_FAR_MS })).or(Some(if near {
-                MEMORY_MS
-            } else {
-                MEMORY_FAR_MS
-            }));
-            if *bytes > limit && memory::exact(pids).unwrap_or(*bytes) > limit {
-                owned.out_of_memory = true;
-                owned.process.kill();
+            let interval = if *bytes > limit / 2 { MEMORY_MS } else { MEMORY_FAR_MS };
+            next = Some(next.map_or(interval, |next: u64| next.min(interval)));
+            if *bytes > limit && memory::exact_usage(pids).unwrap_or(*bytes) > limit {
+                process.out_of_memory = true;
+                process.child.kill();
             }
         }
         if let Some(next) = next {
-            self.set_own_timer(next, Due::Memory);
+            self.set_node_timer(next, TimerKind::Memory);
         }
     }
 
-    /// Reaps a process without looking at its pod: the cluster ends.
+    /// Reaps a process and ignores its pod: the cluster is stopping.
     pub(crate) fn reap(&mut self, number: u64) {
-        if let Some(owned) = self.processes.remove(&number) {
-            let code = owned.process.reap();
+        if let Some(process) = self.processes.remove(&number) {
+            let code = process.child.reap();
             self.outputs.close(number);
-            log::debug!("{}: ended with {code}", owned.key);
+            log::debug!("container of pod {} ended with exit code {code}", process.key);
         }
     }
 
     pub(crate) fn terminate_all(&self) {
-        self.processes.values().for_each(Owned::terminate);
+        self.processes.values().for_each(ContainerProcess::terminate);
     }
 
     pub(crate) fn kill_all(&self) {
-        self.processes.values().for_each(Owned::kill);
+        self.processes.values().for_each(ContainerProcess::kill);
     }
 }
 
@@ -544,8 +575,8 @@ fn millis(seconds: i64) -> u64 {
     u64::try_from(seconds).unwrap_or_default().saturating_mul(1000)
 }
 
-/// Makes the pod's folder and the file for the container's message; of the container's former
-/// output only the last is kept.
+/// Creates the pod's folder and the container's termination message file. Of earlier runs, only the
+/// log of the last one is kept.
 fn make_files(
     folder: &PathBuf,
     termination: &PathBuf,
@@ -554,22 +585,22 @@ fn make_files(
 ) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     fs::write(termination, "")?;
-    if let Some(former) = restarts.checked_sub(2) {
-        let log = log_files::file(folder, name, former);
+    if let Some(outdated) = restarts.checked_sub(2) {
+        let log = log_files::file(folder, name, outdated);
         for old in [log.with_extension("termination"), log.with_extension("log.1"), log] {
-            // It need not be there.
+            // A missing file is fine.
             let _ = fs::remove_file(old);
         }
     }
     Ok(())
 }
 
-/// What the container said at its end; where that is nothing, the end of its output.
-fn last_message(termination: &PathBuf, log: Option<&PathBuf>) -> String {
-    let mut said = fs::read(termination).unwrap_or_default();
-    said.truncate(TERMINATION_BYTES_MAX);
-    match (said.is_empty(), log) {
+/// The container's termination message. If it is empty and `log` is given, the end of the log.
+fn termination_message(termination: &PathBuf, log: Option<&PathBuf>) -> String {
+    let mut message = fs::read(termination).unwrap_or_default();
+    message.truncate(TERMINATION_BYTES_MAX);
+    match (message.is_empty(), log) {
         (true, Some(log)) => log_files::tail_message(log),
-        _ => String::from_utf8_lossy(&said).into_owned(),
+        _ => String::from_utf8_lossy(&message).into_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! Owns the pods of the nodes: sees them in the store, takes each through its course, reports.
+//! The kubelet: it watches the store for pods on its nodes, runs each pod and reports its status.
 
 mod containers;
 mod ending;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use serde_json::Value;
 
-use self::containers::Owned;
+use self::containers::ContainerProcess;
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::dev::apiserver::api::Api;
@@ -20,9 +20,9 @@ use crate::dev::faults::Fault;
 use crate::dev::node::addresses::Addresses;
 use crate::dev::node::nodes::Nodes;
 use crate::dev::node::output::Outputs;
-use crate::dev::node::probes::Askers;
-use crate::dev::node::run::{Container, Next, Restart, Run, State};
-use crate::dev::node::scheduler::{Scheduler, Wants};
+use crate::dev::node::probes::HandlerThreads;
+use crate::dev::node::run::{Container, ContainerState, NextAction, PodRun, RestartPolicy};
+use crate::dev::node::scheduler::{Requirements, Scheduler};
 use crate::dev::node::{Input, Settings, report};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::storage::events::{self, Note};
@@ -30,7 +30,7 @@ use crate::dev::storage::object::{Object, array_at, text_at};
 use crate::dev::storage::store::Seen;
 use crate::dev::time;
 
-/// Where programs are looked for when this process has no PATH itself.
+/// The containers' PATH if this process has none itself.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Debug)]
@@ -43,53 +43,55 @@ pub(super) struct Kubelet {
     addresses: Addresses,
     rng: Rng,
     base_env: BTreeMap<String, String>,
-    runs: BTreeMap<Key, Run>,
-    /// By numbers that never come again, as ids of processes do.
-    processes: BTreeMap<u64, Owned>,
+    runs: BTreeMap<Key, PodRun>,
+    /// Keyed by numbers that are never reused, unlike process ids.
+    processes: BTreeMap<u64, ContainerProcess>,
     processes_started: u64,
     outputs: Outputs,
-    askers: Askers,
+    handler_threads: HandlerThreads,
     timers: BTreeMap<(Millis, u64), Timer>,
     timers_set: u64,
-    /// What the fault `node-loss` said when it was looked at.
+    /// The value of the fault `node-loss` at the last sync.
     loss: Option<String>,
-    /// The store's version that has been looked at.
+    /// The store changes that have been handled.
     seen: Seen,
 }
 
-/// What is due, and of which pod; none: of the node.
+/// A timer of one pod, or of the node if `pod` is `None`.
 #[derive(Debug)]
 struct Timer {
-    of: Option<(Key, Box<str>)>,
-    what: Due,
+    /// The pod's key and uid.
+    pod: Option<(Key, Box<str>)>,
+    kind: TimerKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Due {
-    /// The pull failed again: from now on it is called a backoff.
+pub(super) enum TimerKind {
+    /// Report `ImagePullBackOff` in place of `ErrImagePull`.
     BackOff(usize),
-    /// The pod has run as long as it may.
+    /// The pod's `activeDeadlineSeconds` are over.
     Deadline,
-    /// The nodes are to be heard of.
+    /// Renew the nodes' leases.
     Heartbeat,
-    /// The grace of this process is over.
+    /// The grace period of this process is over.
     Kill(u64),
-    /// The containers' memory is to be looked at.
+    /// Compare the containers' memory with their limits.
     Memory,
-    /// A process's probe is to be asked.
+    /// Run a probe of this process.
     Probe(u64, usize),
-    /// The backoff of a container is over.
+    /// The restart backoff of a container is over.
     Restart(usize),
-    /// What kept a container from its start may be gone.
+    /// Try again to start a container that could not start.
     Retry(usize),
-    /// A simulated end.
+    /// End the simulated containers that are stopping.
     SimulatedEnd,
     /// The start delay is over.
     Start,
 }
 
-/// Images of drivers have posse on their PATH; here it is ours, where no other comes first.
-fn with_ourselves(path: String) -> String {
+/// Appends the folder of this program to `path`: drivers expect `posse` on their PATH, as in a
+/// driver image.
+fn with_own_folder(path: String) -> String {
     let folder =
         std::env::current_exe().ok().and_then(|exe| exe.parent()?.to_str().map(str::to_owned));
     match folder {
@@ -110,12 +112,12 @@ impl Kubelet {
             scheduler: Scheduler::default(),
             addresses: Addresses::new(settings.port),
             rng: Rng::new(settings.seed),
-            base_env: [(name, with_ourselves(path)), variable("HOME", "/")].into(),
+            base_env: [(name, with_own_folder(path)), variable("HOME", "/")].into(),
             runs: BTreeMap::new(),
             processes: BTreeMap::new(),
             processes_started: 0,
             outputs: Outputs::new(Arc::clone(&api))?,
-            askers: Askers::new(inbox.clone()),
+            handler_threads: HandlerThreads::new(inbox.clone()),
             timers: BTreeMap::new(),
             timers_set: 0,
             loss: None,
@@ -129,11 +131,11 @@ impl Kubelet {
         Ok(kubelet)
     }
 
-    /// Takes up what has changed in the store.
-    pub(super) fn look(&mut self) {
+    /// Handles all changes in the store since the last call.
+    pub(super) fn sync_changes(&mut self) {
         let loss = self.api.faults.text(Fault::NodeLoss);
         if loss != self.loss {
-            // A node that is back catches up: with what it was told, and with what it has to tell.
+            // A node that is connected again has to see all objects and report all its pods.
             self.loss = loss;
             self.seen = Seen::default();
             let keys: Vec<Key> = self.runs.keys().cloned().collect();
@@ -141,7 +143,7 @@ impl Kubelet {
         }
         let (pods, nodes_changed) = self.changed();
         if nodes_changed {
-            self.look_at_nodes();
+            self.sync_nodes();
         }
         for key in pods {
             self.sync(&key);
@@ -149,7 +151,7 @@ impl Kubelet {
         let bound = self.scheduler.run(&self.api);
         for (key, node) in bound {
             let message = format!("Successfully assigned {}/{} to {node}", key.namespace, key.name);
-            self.say(
+            self.record(
                 &key,
                 &Note {
                     reason: "Scheduled",
@@ -161,7 +163,7 @@ impl Kubelet {
         }
     }
 
-    /// The pods that have changed, and whether a node has.
+    /// The pods that have changed, and whether any node has.
     fn changed(&mut self) -> (BTreeSet<Key>, bool) {
         let state = self.api.lock();
         match state.store.unseen(&mut self.seen) {
@@ -176,101 +178,101 @@ impl Kubelet {
                 }
                 (pods, nodes)
             }
-            // Too far behind: look at everything.
+            // The change history no longer reaches back far enough: sync everything.
             Err(_) => {
-                let there = state.store.objects(Kind::Pod, "").map(|object| object.key.clone());
+                let stored = state.store.objects(Kind::Pod, "").map(|object| object.key.clone());
                 (
-                    there.chain(self.runs.keys().cloned()).chain(self.scheduler.known()).collect(),
+                    stored.chain(self.runs.keys().cloned()).chain(self.scheduler.known()).collect(),
                     true,
                 )
             }
         }
     }
 
-    /// What runs on a node that is no more ends with it.
-    fn look_at_nodes(&mut self) {
+    /// Reads the nodes again and kills the pods of nodes that were deleted.
+    fn sync_nodes(&mut self) {
         let nodes: Vec<Arc<Object>> =
             self.api.lock().store.objects(Kind::Node, "").cloned().collect();
-        self.nodes.look(&mut self.api.lock(), &nodes);
-        self.scheduler.look_at_nodes(&nodes);
-        let homeless: Vec<Key> = self
+        self.nodes.sync(&mut self.api.lock(), &nodes);
+        self.scheduler.set_nodes(&nodes);
+        let without_node: Vec<Key> = self
             .runs
             .iter()
             .filter(|(_, run)| !self.nodes.serves(&run.node))
             .map(|(key, _)| key.clone())
             .collect();
-        homeless.iter().for_each(|key| self.forget(key));
+        without_node.iter().for_each(|key| self.forget(key));
     }
 
-    /// Reports what a pod did while its node was out of reach.
+    /// Reports what happened to a pod while its node was disconnected.
     fn catch_up(&mut self, key: &Key) {
-        if self.is_cut_off(key) {
+        if self.is_disconnected(key) {
             return;
         }
         self.advance(key);
-        let Some(run) = self.runs.get(key).filter(|run| run.ending.is_some()) else { return };
+        let Some(run) = self.runs.get(key).filter(|run| run.terminating.is_some()) else { return };
         if !run.has_running() {
             let uid = run.uid.clone();
-            self.confirm_end(key, &uid);
+            self.confirm_termination(key, &uid);
         }
     }
 
-    /// True while the fault keeps the pod's node from hearing and being heard.
-    pub(super) fn is_cut_off(&self, key: &Key) -> bool {
+    /// True while the fault `node-loss` disconnects the pod's node from the API server.
+    pub(super) fn is_disconnected(&self, key: &Key) -> bool {
         self.loss.is_some()
             && self.runs.get(key).is_some_and(|run| self.api.faults.is_lost(&run.node))
     }
 
     fn sync(&mut self, key: &Key) {
         let object = self.api.lock().store.get(key).cloned();
-        self.account(key, object.as_deref());
+        self.update_scheduler(key, object.as_deref());
         let node = object.as_ref().map_or("", |object| object.node());
-        if self.is_cut_off(key) || self.loss.is_some() && self.api.faults.is_lost(node) {
+        if self.is_disconnected(key) || self.loss.is_some() && self.api.faults.is_lost(node) {
             return;
         }
-        let same = |run: &Run| object.as_ref().is_some_and(|object| *object.uid == *run.uid);
+        let same = |run: &PodRun| object.as_ref().is_some_and(|object| *object.uid == *run.uid);
         if self.runs.get(key).is_some_and(|run| !same(run)) {
             self.forget(key);
         }
         let Some(object) = object.filter(|object| self.nodes.serves(object.node())) else { return };
         let known = self.runs.contains_key(key);
         if object.deleting {
-            self.begin_end(key, &object);
+            self.begin_termination(key, &object);
         } else if !known && !object.is_terminal() {
             self.admit(key, &object);
         } else if known {
-            // Few pods have these, and looking into each of many takes long.
-            let names = |field: &str| object.item_json().contains(field);
-            if names("\"activeDeadlineSeconds\"") {
+            // Parse only pods that have one of these fields: parsing thousands of pods is slow.
+            let has_field = |field: &str| object.item_json().contains(field);
+            if has_field("\"activeDeadlineSeconds\"") {
                 self.set_deadline(key, &object.value());
             }
-            if names("\"readinessGates\"") {
+            if has_field("\"readinessGates\"") {
                 self.report(key);
             }
         }
     }
 
-    /// Tells the scheduler what the pod takes, or wants.
-    fn account(&mut self, key: &Key, object: Option<&Object>) {
+    /// Tells the scheduler about a pod: its node, its requirements, or its end.
+    fn update_scheduler(&mut self, key: &Key, object: Option<&Object>) {
         match object.filter(|object| !object.is_terminal()) {
             None => self.scheduler.release(key),
             Some(object) if object.node().is_empty() => {
                 if object.deleting {
                     self.scheduler.release(key);
-                } else if !self.scheduler.waits(key, object.version) {
+                } else if !self.scheduler.is_pending(key, object.version) {
                     self.scheduler.add(key, object);
                 }
             }
             Some(object) => {
-                if !self.scheduler.has(key, &object.uid) {
-                    let wants = Wants::of(&object.value());
-                    self.scheduler.take(key, &object.uid, object.node(), &wants);
+                if !self.scheduler.is_assigned(key, &object.uid) {
+                    let requirements = Requirements::from_pod(&object.value());
+                    self.scheduler.assign(key, &object.uid, object.node(), &requirements);
                 }
             }
         }
     }
 
-    /// Takes in a pod that was bound to a node of ours.
+    /// Starts to run a pod that was bound to one of our nodes.
     fn admit(&mut self, key: &Key, object: &Object) {
         let pod = object.value();
         let containers = |list: &str| -> Vec<Container> {
@@ -282,23 +284,23 @@ impl Kubelet {
         if !init.is_empty() {
             for container in &mut main {
                 let message = String::new();
-                container.state = State::Waiting { reason: "PodInitializing", message };
+                container.state = ContainerState::Waiting { reason: "PodInitializing", message };
             }
         }
         let is_host = pod.pointer("/spec/hostNetwork") == Some(&Value::Bool(true));
-        let run = Run {
+        let run = PodRun {
             uid: object.uid.clone(),
             node: object.node().into(),
             ip: if is_host { Ipv4Addr::LOCALHOST } else { self.addresses.take() },
             since: self.now_text(),
-            restart: Restart::parse(text_at(&pod, "/spec/restartPolicy")),
+            restart: RestartPolicy::parse(text_at(&pod, "/spec/restartPolicy")),
             grace: pod
                 .pointer("/spec/terminationGracePeriodSeconds")
                 .and_then(Value::as_i64)
                 .unwrap_or(30),
             n_init: init.len(),
             containers: init.into_iter().chain(main).collect(),
-            ending: None,
+            terminating: None,
             failed: None,
             end_by_ms: None,
         };
@@ -309,74 +311,75 @@ impl Kubelet {
         let jitter = if self.settings.simulate { self.rng.below(delay / 2 + 1) } else { 0 };
         match delay.saturating_add(jitter) {
             0 => self.advance(key),
-            delay => self.set_timer(delay, key, Due::Start),
+            delay => self.set_timer(delay, key, TimerKind::Start),
         }
     }
 
-    /// Does what the pod's containers ask for next, then reports. Each round starts what was not
-    /// started, restarts what ended or ends what runs, so the number of containers bounds them.
+    /// Starts, restarts and stops containers until the pod has to wait, then reports its status.
+    /// Each round changes at least one container, so the number of containers bounds the loop.
     pub(super) fn advance(&mut self, key: &Key) {
-        if self.is_cut_off(key) {
+        if self.is_disconnected(key) {
             return;
         }
         loop {
             let Some(run) = self.runs.get(key) else { return };
-            match run.next() {
-                Next::Wait => break,
-                Next::Start(containers) => {
-                    for at in containers {
-                        self.start(key, at);
+            match run.next_action() {
+                NextAction::Wait => break,
+                NextAction::Start(containers) => {
+                    for index in containers {
+                        self.start(key, index);
                     }
                 }
-                Next::Stop(containers) => self.stop(key, &containers),
-                Next::Restart(at) => self.set_restart(key, at),
+                NextAction::Stop(containers) => self.stop(key, &containers),
+                NextAction::Restart(index) => self.set_restart(key, index),
             }
         }
         self.report(key);
     }
 
-    fn set_restart(&mut self, key: &Key, at: usize) {
+    fn set_restart(&mut self, key: &Key, index: usize) {
         let now = self.api.clock.now();
         let Some(run) = self.runs.get_mut(key) else { return };
         let uid = run.uid.clone();
-        let Some(container) = run.containers.get_mut(at) else { return };
+        let Some(container) = run.containers.get_mut(index) else { return };
         container.restarting = true;
         let delay = container.backoff.next(now.0);
-        self.set_timer(delay, key, Due::Restart(at));
+        self.set_timer(delay, key, TimerKind::Restart(index));
         if delay == 0 {
             return;
         }
-        let Some(container) = self.container_mut(key, at) else { return };
+        let Some(container) = self.container_mut(key, index) else { return };
         let name = container.name.clone();
         let subject = format!("container={name} pod={}_{}({uid})", key.name, key.namespace);
         let time = go_seconds(delay / 1000);
         let message = format!("back-off {time} restarting failed {subject}");
-        let waiting = State::Waiting { reason: "CrashLoopBackOff", message };
-        if let State::Ended(ended) = std::mem::replace(&mut container.state, waiting) {
+        let waiting = ContainerState::Waiting { reason: "CrashLoopBackOff", message };
+        if let ContainerState::Terminated(ended) = std::mem::replace(&mut container.state, waiting)
+        {
             container.last = Some(ended);
         }
         let message = format!(
             "Back-off restarting failed container {name} in pod {}_{}({uid})",
             key.name, key.namespace
         );
-        self.event(key, Some(at), true, "BackOff", &message);
+        self.event(key, Some(index), true, "BackOff", &message);
     }
 
-    pub(super) fn container_mut(&mut self, key: &Key, at: usize) -> Option<&mut Container> {
-        self.runs.get_mut(key)?.containers.get_mut(at)
+    pub(super) fn container_mut(&mut self, key: &Key, index: usize) -> Option<&mut Container> {
+        self.runs.get_mut(key)?.containers.get_mut(index)
     }
 
     pub(super) fn report(&self, key: &Key) {
-        let Some(run) = self.runs.get(key).filter(|_| !self.is_cut_off(key)) else { return };
+        let Some(run) = self.runs.get(key).filter(|_| !self.is_disconnected(key)) else { return };
         let now = self.now_text();
         self.api.edit(key, &run.uid, |pod| report::write(run, pod, &now));
     }
 
-    /// Records an Event about a pod, or one of its containers.
+    /// Records a kubelet Event about a pod, or about its container `index`.
     pub(super) fn event(
         &self,
         key: &Key,
-        at: Option<usize>,
+        index: Option<usize>,
         warning: bool,
         reason: &str,
         message: &str,
@@ -384,17 +387,17 @@ impl Kubelet {
         if self.settings.simulate {
             return;
         }
-        let Some(run) = self.runs.get(key).filter(|_| !self.is_cut_off(key)) else { return };
-        let field = at.and_then(|at| {
-            let list = if at < run.n_init { "initContainers" } else { "containers" };
-            run.containers.get(at).map(|container| format!("spec.{list}{{{}}}", container.name))
+        let Some(run) = self.runs.get(key).filter(|_| !self.is_disconnected(key)) else { return };
+        let field = index.and_then(|index| {
+            let list = if index < run.n_init { "initContainers" } else { "containers" };
+            run.containers.get(index).map(|container| format!("spec.{list}{{{}}}", container.name))
         });
         let (field, host) = (field.unwrap_or_default(), run.node.clone());
         let component = "kubelet";
-        self.say(key, &Note { warning, reason, message, component, host: &host, field: &field });
+        self.record(key, &Note { warning, reason, message, component, host: &host, field: &field });
     }
 
-    fn say(&self, key: &Key, note: &Note<'_>) {
+    fn record(&self, key: &Key, note: &Note<'_>) {
         let mut state = self.api.lock();
         if let Some(about) = state.store.get(key).cloned() {
             events::record(&mut state, &about, note);
@@ -405,102 +408,106 @@ impl Kubelet {
         time::text(self.api.wall())
     }
 
-    pub(super) fn set_timer(&mut self, delay_ms: u64, key: &Key, what: Due) {
+    pub(super) fn set_timer(&mut self, delay_ms: u64, key: &Key, kind: TimerKind) {
         let Some(run) = self.runs.get(key) else { return };
-        let of = Some((key.clone(), run.uid.clone()));
-        self.set(delay_ms, Timer { of, what });
+        let pod = Some((key.clone(), run.uid.clone()));
+        self.set(delay_ms, Timer { pod, kind });
     }
 
-    /// For what is of no pod.
-    pub(super) fn set_own_timer(&mut self, delay_ms: u64, what: Due) {
-        self.set(delay_ms, Timer { of: None, what });
+    /// Sets a timer that belongs to no pod.
+    pub(super) fn set_node_timer(&mut self, delay_ms: u64, kind: TimerKind) {
+        self.set(delay_ms, Timer { pod: None, kind });
     }
 
     fn set(&mut self, delay_ms: u64, timer: Timer) {
         self.timers_set += 1;
-        let at = (self.api.clock.now().after(delay_ms), self.timers_set);
-        self.timers.insert(at, timer);
+        let due = (self.api.clock.now().after(delay_ms), self.timers_set);
+        self.timers.insert(due, timer);
     }
 
     /// When the next timer is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        let ((at, _), _) = self.timers.first_key_value()?;
-        self.api.clock.instant(*at)
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        let ((due, _), _) = self.timers.first_key_value()?;
+        self.api.clock.instant(*due)
     }
 
-    /// Does what is due.
+    /// Runs all timers that are due.
     pub(super) fn on_timers(&mut self) {
         let now = self.api.clock.now();
         while let Some(entry) = self.timers.first_entry().filter(|entry| entry.key().0 <= now) {
-            let Timer { of, what } = entry.remove();
-            match of {
-                None => self.on_own_timer(what),
+            let Timer { pod, kind } = entry.remove();
+            match pod {
+                None => self.on_node_timer(kind),
                 Some((key, uid)) => {
                     if self.runs.get(&key).is_some_and(|run| run.uid == uid) {
-                        self.on_timer(&key, what);
+                        self.on_timer(&key, kind);
                     }
                 }
             }
         }
     }
 
-    fn on_own_timer(&mut self, what: Due) {
-        if matches!(what, Due::Heartbeat) {
+    fn on_node_timer(&mut self, kind: TimerKind) {
+        if matches!(kind, TimerKind::Heartbeat) {
             self.heartbeat();
-        } else if matches!(what, Due::Memory) {
-            self.look_at_memory();
+        } else if matches!(kind, TimerKind::Memory) {
+            self.check_memory();
         }
     }
 
     fn heartbeat(&mut self) {
         let faults = &self.api.faults;
         let every = self.nodes.heartbeat(&mut self.api.lock(), |node| faults.is_lost(node));
-        self.set_own_timer(every, Due::Heartbeat);
+        self.set_node_timer(every, TimerKind::Heartbeat);
     }
 
-    fn on_timer(&mut self, key: &Key, what: Due) {
-        let over = self.runs.get(key).is_some_and(Run::is_over);
-        match what {
-            Due::Heartbeat | Due::Memory => {}
-            Due::Kill(number) => self.kill(number),
-            Due::Deadline => self.on_deadline(key),
-            Due::SimulatedEnd => self.simulate_end(key),
-            Due::Probe(number, at) => self.probe(number, at),
-            Due::BackOff(_) | Due::Restart(_) | Due::Retry(_) | Due::Start if over => {}
-            Due::Start => self.advance(key),
-            Due::Restart(at) => self.restart(key, at),
-            Due::Retry(at) => {
-                self.start(key, at);
+    fn on_timer(&mut self, key: &Key, kind: TimerKind) {
+        let is_over = self.runs.get(key).is_some_and(PodRun::is_over);
+        match kind {
+            TimerKind::Heartbeat | TimerKind::Memory => {}
+            TimerKind::Kill(number) => self.kill(number),
+            TimerKind::Deadline => self.on_deadline(key),
+            TimerKind::SimulatedEnd => self.simulate_end(key),
+            TimerKind::Probe(number, index) => self.probe(number, index),
+            TimerKind::BackOff(_)
+            | TimerKind::Restart(_)
+            | TimerKind::Retry(_)
+            | TimerKind::Start
+                if is_over => {}
+            TimerKind::Start => self.advance(key),
+            TimerKind::Restart(index) => self.restart(key, index),
+            TimerKind::Retry(index) => {
+                self.start(key, index);
                 self.advance(key);
             }
-            Due::BackOff(at) => self.back_off_pulling(key, at),
+            TimerKind::BackOff(index) => self.back_off_pulling(key, index),
         }
     }
 
-    fn restart(&mut self, key: &Key, at: usize) {
-        if self.is_cut_off(key) {
-            // Nothing starts there; when it is back, the time has come again.
-            self.set_timer(1000, key, Due::Restart(at));
+    fn restart(&mut self, key: &Key, index: usize) {
+        if self.is_disconnected(key) {
+            // A disconnected node starts nothing: try again later.
+            self.set_timer(1000, key, TimerKind::Restart(index));
             return;
         }
-        let Some(container) = self.container_mut(key, at) else { return };
+        let Some(container) = self.container_mut(key, index) else { return };
         container.restarts += 1;
         container.restarting = false;
-        if let State::Ended(ended) = &container.state {
+        if let ContainerState::Terminated(ended) = &container.state {
             container.last = Some(ended.clone());
         }
-        self.start(key, at);
+        self.start(key, index);
         self.advance(key);
     }
 
-    fn back_off_pulling(&mut self, key: &Key, at: usize) {
-        let Some(container) = self.container_mut(key, at) else { return };
+    fn back_off_pulling(&mut self, key: &Key, index: usize) {
+        let Some(container) = self.container_mut(key, index) else { return };
         let message = format!("Back-off pulling image \"{}\"", container.image);
-        if let State::Waiting { reason, .. } = &mut container.state {
+        if let ContainerState::Waiting { reason, .. } = &mut container.state {
             *reason = "ImagePullBackOff";
         }
-        self.event(key, Some(at), false, "BackOff", &message);
-        self.event(key, Some(at), true, "Failed", "Error: ImagePullBackOff");
+        self.event(key, Some(index), false, "BackOff", &message);
+        self.event(key, Some(index), true, "Failed", "Error: ImagePullBackOff");
         self.report(key);
     }
 
@@ -509,7 +516,7 @@ impl Kubelet {
     }
 }
 
-/// A time as Go writes it.
+/// Formats a duration as Go does.
 fn go_seconds(seconds: u64) -> String {
     match (seconds / 60, seconds % 60) {
         (0, seconds) => format!("{seconds}s"),
@@ -522,7 +529,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_go_writes_them() {
+    fn durations_are_formatted_like_in_go() {
         for (seconds, text) in [(10, "10s"), (80, "1m20s"), (300, "5m0s")] {
             assert_eq!(go_seconds(seconds), text);
         }

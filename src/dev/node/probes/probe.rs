@@ -1,37 +1,37 @@
-//! Owns what a probe or a hook asks of a container, when, and what its answers add up to. Pure: it
-//! asks nothing itself.
+//! Probes and hook handlers of a container as its spec gives them, and how a probe's successes and
+//! failures add up to a result. Pure: `ask` runs the handlers.
 
 use serde_json::Value;
 
 use crate::dev::storage::object::{array_at, text_at};
 
-/// What a probe decides about.
+/// The kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum ProbeKind {
     Liveness,
     Readiness,
     Startup,
 }
 
-impl Which {
-    /// The member of a container and the word in an event.
+impl ProbeKind {
+    /// The field of a container and the name in an event.
     const ALL: [(Self, &'static str, &'static str); 3] = [
         (Self::Liveness, "/livenessProbe", "Liveness"),
         (Self::Readiness, "/readinessProbe", "Readiness"),
         (Self::Startup, "/startupProbe", "Startup"),
     ];
 
-    pub(crate) fn word(self) -> &'static str {
-        Self::ALL.iter().find(|(which, ..)| *which == self).map_or("", |(_, _, word)| word)
+    pub(crate) fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, _, name)| name)
     }
 }
 
-/// What is asked.
+/// The handler of a probe or a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum Handler {
     Exec(Vec<String>),
-    /// It cannot be asked; this is why.
-    Faulty(String),
+    /// The handler cannot run, with the reason.
+    Invalid(String),
     Http {
         host: String,
         port: u16,
@@ -45,78 +45,80 @@ pub(crate) enum Action {
     },
 }
 
-/// One probe of a container and what is known through it.
+/// One probe of a container and its results so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
-    pub(crate) which: Which,
-    pub(crate) action: Action,
+    pub(crate) kind: ProbeKind,
+    pub(crate) handler: Handler,
     pub(crate) delay_ms: u64,
     pub(crate) period_ms: u64,
     pub(crate) timeout_ms: u64,
-    /// The grace of the end that it causes, where it has one of its own.
+    /// The grace period of a termination that this probe causes, if the probe sets its own.
     pub(crate) grace_seconds: Option<i64>,
     successes: u32,
     failures: u32,
-    /// The last answer, and how often it came in a row.
-    row: (bool, u32),
-    verdict: Option<bool>,
+    /// The last outcome, and how often it was repeated in a row.
+    streak: (bool, u32),
+    result: Option<bool>,
 }
 
 impl Probe {
     /// The probes of a container whose pod has the address `ip`.
     pub(crate) fn all(container: &Value, ip: &str) -> Vec<Self> {
-        let probe = |which: Which, pointer: &str| {
+        let probe = |kind: ProbeKind, pointer: &str| {
             let spec = container.pointer(pointer)?;
             let number = |name: &str, default: u64| {
                 spec.get(name).and_then(Value::as_u64).filter(|n| *n > 0).unwrap_or(default)
             };
             let count = |name: &str, default| u32::try_from(number(name, default)).unwrap_or(1);
             Some(Self {
-                which,
-                action: action(spec, container, ip)?,
+                kind,
+                handler: handler(spec, container, ip)?,
                 delay_ms: number("initialDelaySeconds", 0).saturating_mul(1000),
                 period_ms: number("periodSeconds", 10).saturating_mul(1000),
                 timeout_ms: number("timeoutSeconds", 1).saturating_mul(1000),
                 grace_seconds: spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64),
                 successes: count("successThreshold", 1),
                 failures: count("failureThreshold", 3),
-                row: (false, 0),
-                verdict: None,
+                streak: (false, 0),
+                result: None,
             })
         };
-        Which::ALL.iter().filter_map(|(which, pointer, _)| probe(*which, pointer)).collect()
+        ProbeKind::ALL.iter().filter_map(|(kind, pointer, _)| probe(*kind, pointer)).collect()
     }
 
-    /// Takes an answer in. The verdict where this one changes it; a failed liveness or startup is
-    /// told each time that its failures are full, for the container ends with it.
-    pub(crate) fn count(&mut self, good: bool) -> Option<bool> {
-        self.row = match self.row {
-            (last, n) if last == good => (good, n.saturating_add(1)),
-            _ => (good, 1),
+    /// Records an outcome. Returns the probe's result if this outcome changes it. A failed liveness
+    /// or startup probe is returned each time its threshold is reached, because the container is
+    /// then terminated.
+    pub(crate) fn record(&mut self, succeeded: bool) -> Option<bool> {
+        self.streak = match self.streak {
+            (last, n) if last == succeeded => (succeeded, n.saturating_add(1)),
+            _ => (succeeded, 1),
         };
-        let threshold = if good { self.successes } else { self.failures };
-        if self.row.1 < threshold {
+        let threshold = if succeeded { self.successes } else { self.failures };
+        if self.streak.1 < threshold {
             return None;
         }
-        let repeated = self.verdict == Some(good) && (good || self.which == Which::Readiness);
-        self.verdict = Some(good);
-        if !good {
-            self.row.1 = 0;
+        let unchanged =
+            self.result == Some(succeeded) && (succeeded || self.kind == ProbeKind::Readiness);
+        self.result = Some(succeeded);
+        if !succeeded {
+            self.streak.1 = 0;
         }
-        (!repeated).then_some(good)
+        (!unchanged).then_some(succeeded)
     }
 
-    /// A startup probe that succeeded has nothing more to say.
+    /// A startup probe does not run again after its success.
     pub(crate) fn is_done(&self) -> bool {
-        self.which == Which::Startup && self.verdict == Some(true)
+        self.kind == ProbeKind::Startup && self.result == Some(true)
     }
 }
 
-/// What a probe or a hook asks; none where it names nothing that is known here.
-pub(crate) fn action(spec: &Value, container: &Value, ip: &str) -> Option<Action> {
+/// The handler in the spec of a probe or a hook. `None` if it has no handler of a supported type.
+pub(crate) fn handler(spec: &Value, container: &Value, ip: &str) -> Option<Handler> {
     if let Some(exec) = spec.get("exec") {
-        let words = array_at(exec, "/command").iter();
-        return Some(Action::Exec(words.filter_map(Value::as_str).map(str::to_owned).collect()));
+        let command = array_at(exec, "/command").iter();
+        return Some(Handler::Exec(command.filter_map(Value::as_str).map(str::to_owned).collect()));
     }
     let (to, is_http) = match (spec.get("httpGet"), spec.get("tcpSocket")) {
         (Some(http), _) => (http, true),
@@ -125,14 +127,14 @@ pub(crate) fn action(spec: &Value, container: &Value, ip: &str) -> Option<Action
     };
     let port = match port(to.get("port"), container) {
         Ok(port) => port,
-        Err(why) => return Some(Action::Faulty(why)),
+        Err(why) => return Some(Handler::Invalid(why)),
     };
     let host = match text_at(to, "/host") {
         "" => ip.to_owned(),
         host => host.to_owned(),
     };
     if !is_http {
-        return Some(Action::Tcp { host, port });
+        return Some(Handler::Tcp { host, port });
     }
     let headers = array_at(to, "/httpHeaders").iter();
     let headers = headers
@@ -142,7 +144,7 @@ pub(crate) fn action(spec: &Value, container: &Value, ip: &str) -> Option<Action
         path => format!("/{path}"),
     };
     let tls = text_at(to, "/scheme") == "HTTPS";
-    Some(Action::Http { host, port, path, headers: headers.collect(), tls })
+    Some(Handler::Http { host, port, path, headers: headers.collect(), tls })
 }
 
 fn port(given: Option<&Value>, container: &Value) -> Result<u16, String> {
@@ -171,14 +173,14 @@ mod tests {
 
     use super::*;
 
-    fn probe(member: &str, spec: Value) -> Probe {
-        let container = json!({ member: spec, "ports": [{"name": "web", "containerPort": 81}] });
+    fn probe(field: &str, spec: Value) -> Probe {
+        let container = json!({ field: spec, "ports": [{"name": "web", "containerPort": 81}] });
         Probe::all(&container, "127.1.2.3").pop().expect("a probe")
     }
 
     #[test]
-    fn a_probe_asks_what_its_spec_says() {
-        let http = |host: &str, port, path: &str, tls| Action::Http {
+    fn a_probes_handler_comes_from_its_spec() {
+        let http = |host: &str, port, path: &str, tls| Handler::Http {
             host: host.to_owned(),
             port,
             path: path.to_owned(),
@@ -186,7 +188,7 @@ mod tests {
             tls,
         };
         for (spec, want) in [
-            (json!({"exec": {"command": ["a", "b"]}}), Action::Exec(vec!["a".into(), "b".into()])),
+            (json!({"exec": {"command": ["a", "b"]}}), Handler::Exec(vec!["a".into(), "b".into()])),
             (json!({"httpGet": {"port": 80}}), http("127.1.2.3", 80, "/", false)),
             (
                 json!({"httpGet": {"port": "web", "path": "x?y", "host": "h", "scheme": "HTTPS"}}),
@@ -194,18 +196,18 @@ mod tests {
             ),
             (
                 json!({"tcpSocket": {"port": "90"}}),
-                Action::Tcp { host: "127.1.2.3".to_owned(), port: 90 },
+                Handler::Tcp { host: "127.1.2.3".to_owned(), port: 90 },
             ),
             (
                 json!({"tcpSocket": {"port": 70000}}),
-                Action::Faulty("invalid port number: 70000".to_owned()),
+                Handler::Invalid("invalid port number: 70000".to_owned()),
             ),
             (
                 json!({"tcpSocket": {"port": "no"}}),
-                Action::Faulty("strconv.Atoi: parsing \"no\": invalid syntax".to_owned()),
+                Handler::Invalid("strconv.Atoi: parsing \"no\": invalid syntax".to_owned()),
             ),
         ] {
-            assert_eq!(probe("livenessProbe", spec.clone()).action, want, "{spec}");
+            assert_eq!(probe("livenessProbe", spec.clone()).handler, want, "{spec}");
         }
         let container = json!({"livenessProbe": {"grpc": {"port": 1}}});
         assert_eq!(Probe::all(&container, "i"), []);
@@ -214,9 +216,9 @@ mod tests {
     }
 
     #[test]
-    fn answers_add_up_to_verdicts() {
-        // `+` good, `-` bad; below each answer the verdict it gives, `.` for none.
-        for (member, success, failure, answers, verdicts) in [
+    fn a_probe_changes_its_result_at_its_thresholds() {
+        // `+` success, `-` failure; below each outcome the new result, `.` if it does not change.
+        for (field, success, failure, outcomes, results) in [
             ("readinessProbe", 1, 3, "+--+---+", "+.....-+"),
             ("readinessProbe", 2, 1, "++-+-++", ".+-...+"),
             ("readinessProbe", 1, 1, "--++", "-.+."),
@@ -226,19 +228,19 @@ mod tests {
             ("startupProbe", 1, 2, "--", ".-"),
         ] {
             let mut probe = probe(
-                member,
+                field,
                 json!({"tcpSocket": {"port": 1},
                     "successThreshold": success, "failureThreshold": failure}),
             );
-            let told: String = answers
+            let recorded: String = outcomes
                 .chars()
-                .map(|answer| match probe.count(answer == '+') {
+                .map(|outcome| match probe.record(outcome == '+') {
                     None => '.',
                     Some(true) => '+',
                     Some(false) => '-',
                 })
                 .collect();
-            assert_eq!(told, verdicts, "{member} {success} {failure} {answers}");
+            assert_eq!(recorded, results, "{field} {success} {failure} {outcomes}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Owns the container's side of its start: the namespace, the mounts, the program. Runs in a process
-//! of its own, which has one thread and does nothing else.
+//! The container's side of a start: enters a mount namespace, mounts the volumes and executes the
+//! program. Runs in its own process with a single thread.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,17 +15,17 @@ use rustix::thread::UnshareFlags;
 use serde_json::Value;
 
 use super::tree::Tree;
-use super::{Mount, READY, ROOT, SPARE, Trouble};
+use super::{Mount, READY, ROOT, SCRATCH, SandboxError};
 use crate::dev::node::start_error::{chdir_error, exec_error};
 use crate::dev::storage::object::{array_at, text_at};
 
-/// Program, arguments and mounts; Linux takes 2 MiB of arguments.
+/// Limit of the plan: program, arguments (Linux allows 2 MiB) and mounts.
 const PLAN_BYTES_MAX: u64 = 16 << 20;
 
-/// Becomes a container's program; comes back only where that fails and the node was told why.
+/// Executes a container's program. Returns only if that failed and the node has got the error.
 ///
 /// # Errors
-/// Standard input is not the embedded node.
+/// Standard input is not a connection to the embedded node.
 pub fn enter() -> Result<(), String> {
     let node = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let mut node = UnixStream::from(node);
@@ -33,22 +33,22 @@ pub fn enter() -> Result<(), String> {
     let read = Read::by_ref(&mut node).take(PLAN_BYTES_MAX).read_to_end(&mut plan);
     let plan: Option<Value> = read.ok().and_then(|_| serde_json::from_slice(&plan).ok());
     let Some(plan) = plan else {
-        return Err("this command is for the embedded node, which starts containers by it".into());
+        return Err("only the embedded node uses this command, to start containers".into());
     };
-    let trouble = match prepare(&plan) {
-        Err(trouble) => trouble,
+    let error = match prepare(&plan) {
+        Err(error) => error,
         Ok(mut command) => {
             node.write_all(READY).map_err(|error| error.to_string())?;
             let error = command.exec();
-            Trouble::Failed(exec_error(text_at(&plan, "/program"), &error))
+            SandboxError::Failed(exec_error(text_at(&plan, "/program"), &error))
         }
     };
-    let report = trouble.report().to_string();
+    let report = error.report().to_string();
     node.write_all(report.as_bytes()).map_err(|error| error.to_string())
 }
 
-fn prepare(plan: &Value) -> Result<Command, Trouble> {
-    own_namespace()?;
+fn prepare(plan: &Value) -> Result<Command, SandboxError> {
+    enter_namespace()?;
     let folder = Path::new(text_at(plan, "/folder"));
     let mut mounts: Vec<Mount> = array_at(plan, "/mounts")
         .iter()
@@ -58,19 +58,20 @@ fn prepare(plan: &Value) -> Result<Command, Trouble> {
             read_only: mount["readOnly"] == true,
         })
         .collect();
-    // What lies in another mount comes after it.
+    // A mount inside another one has to come after it.
     mounts.sort_by_cached_key(|mount| Path::new(&mount.target).components().count());
-    let mut tree = Tree::new(&folder.join(ROOT), &folder.join(SPARE)).map_err(Trouble::Failed)?;
+    let mut tree =
+        Tree::new(&folder.join(ROOT), &folder.join(SCRATCH)).map_err(SandboxError::Failed)?;
     for mount in &mounts {
-        tree.add(mount).map_err(Trouble::Failed)?;
+        tree.add(mount).map_err(SandboxError::Failed)?;
     }
     change_root(&folder.join(ROOT))
-        .map_err(|error| Trouble::Failed(format!("error changing the root: {error}")))?;
+        .map_err(|error| SandboxError::Failed(format!("error changing the root: {error}")))?;
     match text_at(plan, "/workingDir") {
-        // A volume may lie over the folder that posse was started in; then it is the root.
+        // If this fails, because a volume hides the folder, the working directory stays the root.
         "" => drop(rustix::process::chdir(text_at(plan, "/startedIn"))),
         folder => rustix::process::chdir(folder)
-            .map_err(|error| Trouble::Failed(chdir_error(folder, &error.into())))?,
+            .map_err(|error| SandboxError::Failed(chdir_error(folder, &error.into())))?,
     }
     let mut command = Command::new(text_at(plan, "/program"));
     command.args(array_at(plan, "/args").iter().filter_map(Value::as_str));
@@ -78,10 +79,10 @@ fn prepare(plan: &Value) -> Result<Command, Trouble> {
     Ok(command)
 }
 
-/// Moves this process into a mount namespace of its own; users other than root get one in a user
-/// namespace in which they stay who they are.
-fn own_namespace() -> Result<(), Trouble> {
-    // Asked before: in the new namespace nobody is anybody.
+/// Moves this process into a new mount namespace. Users other than root also need a user namespace,
+/// in which their ids are mapped to themselves.
+fn enter_namespace() -> Result<(), SandboxError> {
+    // Read before `unshare`: without a mapping, all ids in the new namespace are the overflow id.
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let enter = || -> io::Result<()> {
         match unshare(UnshareFlags::NEWNS) {
@@ -94,21 +95,21 @@ fn own_namespace() -> Result<(), Trouble> {
             }
             Err(error) => return Err(error.into()),
         }
-        // Nothing of what follows may be seen outside.
+        // Mounts made from here on must not propagate to other namespaces.
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         Ok(rustix::mount::mount_change("/", private)?)
     };
     enter().map_err(|error| {
-        Trouble::NoNamespace(format!(
-            "the machine gives this user no mount namespace ({error}), and without one the \
-             embedded node cannot mount volumes: run posse as root, or allow user namespaces \
+        SandboxError::NoNamespace(format!(
+            "this user cannot create a mount namespace ({error}), which the embedded node \
+             needs for volumes: run posse as root, or allow user namespaces \
              (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, \
              kernel.apparmor_restrict_unprivileged_userns=0)"
         ))
     })
 }
 
-#[expect(deprecated, reason = "its danger lies in FILES, which nobody asks for here")]
+#[expect(deprecated, reason = "only UnshareFlags::FILES is unsafe, and it is not used here")]
 fn unshare(what: UnshareFlags) -> rustix::io::Result<()> {
     rustix::thread::unshare(what)
 }
@@ -116,9 +117,9 @@ fn unshare(what: UnshareFlags) -> rustix::io::Result<()> {
 fn change_root(root: &Path) -> rustix::io::Result<()> {
     rustix::process::chdir(root)?;
     match rustix::process::pivot_root(".", ".") {
-        // The old root is now below the new one.
+        // The old root is now mounted on top of the new one.
         Ok(()) => rustix::mount::unmount(".", UnmountFlags::DETACH)?,
-        // The first root of all, a RAM disk's, cannot be exchanged.
+        // pivot_root does not work on an initramfs (rootfs), see pivot_root(2).
         Err(Errno::INVAL) => rustix::process::chroot(".")?,
         Err(error) => return Err(error),
     }

@@ -1,7 +1,8 @@
-//! Owns how a container's process comes to see its volumes: the process is this program itself,
-//! started again, which moves into a mount namespace of its own, mounts there what it is told and
-//! then becomes the container's program. Same process id, same group. Decides nothing about what is
-//! mounted where.
+//! Starts containers in their own mount namespace, in which they see their volumes.
+//!
+//! The container's process is first this program itself (`COMMAND`). It enters a new mount
+//! namespace, mounts the volumes and then executes the container's program, so process id and group
+//! stay the same.
 
 mod inside;
 mod tree;
@@ -23,17 +24,17 @@ use crate::dev::storage::object::text_at;
 
 pub use inside::enter;
 
-/// How long a container may take from its start to its program: mounts of folders that hang.
-const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// What the container's side says at most: one line of words.
+/// How long a container may take until it executes its program. A mount can hang.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of the error report that the container's process sends.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
-/// Said by the container's side when all that is left is to become the program.
+/// Sent by the container's process just before it executes the program.
 const READY: &[u8] = b"ready\n";
 
-/// The hidden command that a container starts as.
+/// The hidden command of this program that starts a container.
 pub const COMMAND: &str = "dev-container";
 
-/// A folder or a file of this machine, and where a container sees it.
+/// A bind mount: a folder or file of this machine, and its path in the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) source: PathBuf,
@@ -41,47 +42,47 @@ pub(super) struct Mount {
     pub(super) read_only: bool,
 }
 
-/// What a container sees otherwise than the machine's other processes do.
+/// The mounts of a container, and what is needed to make them.
 #[derive(Clone, Debug)]
 pub(super) struct Sandbox {
     /// This program.
     pub(super) runner: PathBuf,
-    /// A folder for this container alone: mounts are put together in it, unseen by others.
+    /// A folder of this container, in which its root file system is mounted.
     pub(super) folder: PathBuf,
     pub(super) mounts: Vec<Mount>,
 }
 
-/// Why a container's process did not become its program.
+/// Why a container's process did not execute its program.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// In the words that a container runtime has for it.
+pub(super) enum SandboxError {
+    /// The message of a container runtime.
     Failed(String),
-    /// The machine gives no namespaces.
+    /// This user cannot create a mount namespace.
     NoNamespace(String),
 }
 
-/// The connection to a process that was started and is not yet its program.
+/// The connection to a started process that has not executed its program yet.
 #[derive(Debug)]
-pub(super) struct HandOver {
+pub(super) struct Handover {
     stream: UnixStream,
     plan: Vec<u8>,
 }
 
 impl Sandbox {
-    /// The command that becomes the container's program. Drop it after the start: as long as it
-    /// is there the hand-over does not end.
-    pub(super) fn command(&self, line: &CommandLine) -> io::Result<(Command, HandOver)> {
-        for part in [ROOT, SPARE] {
+    /// The command that starts the container. Drop it after the start: it holds the other end of
+    /// the connection, whose close ends `Handover::finish`.
+    pub(super) fn command(&self, line: &CommandLine) -> io::Result<(Command, Handover)> {
+        for part in [ROOT, SCRATCH] {
             let folder = self.folder.join(part);
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
         let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(Some(HAND_OVER_TIMEOUT))?;
-        ours.set_write_timeout(Some(HAND_OVER_TIMEOUT))?;
+        ours.set_read_timeout(Some(HANDOVER_TIMEOUT))?;
+        ours.set_write_timeout(Some(HANDOVER_TIMEOUT))?;
         let mut command = Command::new(&self.runner);
         command.arg0("posse").arg(COMMAND).stdin(Stdio::from(OwnedFd::from(theirs)));
         let plan = self.plan(line)?.to_string().into_bytes();
-        Ok((command, HandOver { stream: ours, plan }))
+        Ok((command, Handover { stream: ours, plan }))
     }
 
     fn plan(&self, line: &CommandLine) -> io::Result<Value> {
@@ -108,45 +109,48 @@ impl Sandbox {
     }
 }
 
-impl HandOver {
-    /// Tells the process what to do, and waits until it has become the program.
-    pub(super) fn finish(mut self) -> Result<(), Trouble> {
+impl Handover {
+    /// Sends the plan to the process and waits until it executes the program or fails.
+    pub(super) fn finish(mut self) -> Result<(), SandboxError> {
         let failed = |error: io::Error| {
-            Trouble::Failed(format!("the container's process does not answer: {error}"))
+            SandboxError::Failed(format!("no answer from the container's process: {error}"))
         };
-        let told = self.stream.write_all(&self.plan);
-        told.and_then(|()| self.stream.shutdown(Shutdown::Write)).map_err(failed)?;
+        let sent = self.stream.write_all(&self.plan);
+        sent.and_then(|()| self.stream.shutdown(Shutdown::Write)).map_err(failed)?;
         let mut report = Vec::new();
-        // The end comes when the process becomes the program, or ends.
+        // The connection is closed when the process executes the program (close-on-exec) or ends.
         self.stream.take(REPORT_BYTES_MAX).read_to_end(&mut report).map_err(failed)?;
         match report.strip_prefix(READY) {
             Some([]) => Ok(()),
-            Some(trouble) => Err(trouble_of(trouble)),
-            None => Err(trouble_of(&report)),
+            Some(error) => Err(parse_error(error)),
+            None => Err(parse_error(&report)),
         }
     }
 }
 
-/// Where the container's root is put together, and where one folder of it is.
+/// Subfolders of `Sandbox::folder`: the container's root, and the mount point for building a
+/// folder.
 const ROOT: &str = "root";
-const SPARE: &str = "spare";
+const SCRATCH: &str = "scratch";
 
-fn trouble_of(report: &[u8]) -> Trouble {
+fn parse_error(report: &[u8]) -> SandboxError {
     let Ok(report) = serde_json::from_slice::<Value>(report) else {
-        return Trouble::Failed("the container's process ended before its program".to_owned());
+        return SandboxError::Failed(
+            "the container's process ended before it executed its program".to_owned(),
+        );
     };
     let message = text_at(&report, "/message").to_owned();
-    match text_at(&report, "/trouble") {
-        "namespace" => Trouble::NoNamespace(message),
-        _ => Trouble::Failed(message),
+    match text_at(&report, "/error") {
+        "namespace" => SandboxError::NoNamespace(message),
+        _ => SandboxError::Failed(message),
     }
 }
 
-impl Trouble {
+impl SandboxError {
     fn report(&self) -> Value {
         match self {
-            Self::Failed(message) => json!({ "trouble": "failed", "message": message }),
-            Self::NoNamespace(message) => json!({ "trouble": "namespace", "message": message }),
+            Self::Failed(message) => json!({ "error": "failed", "message": message }),
+            Self::NoNamespace(message) => json!({ "error": "namespace", "message": message }),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Owns the container's view of the files: where a mount belongs, and how its place is made without
-//! touching a file of the machine.
+//! The container's root file system: a bind mount of this machine's root with the volumes mounted
+//! in it. Missing mount points are created without changing any file of the machine.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -13,51 +13,52 @@ use rustix::mount::{MountFlags, mount, mount_bind_recursive, mount_move, mount_r
 
 use super::Mount;
 
-/// As the kernel has it.
+/// The kernel's limit of symlinks in a path (MAXSYMLINKS).
 const LINKS_MAX: usize = 40;
-/// Each entry of a folder that is shown by its entries is a mount.
+/// The most entries of a folder that `mirror` copies. Each entry is a mount.
 const ENTRIES_MAX: usize = 10_000;
 
-/// The files as the container sees them, put together under `root`.
+/// The container's root file system, mounted at `root`.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: PathBuf,
-    /// An empty folder in which one other is put together.
-    spare: PathBuf,
-    /// Folders that exist here only: making something in them touches nothing of the machine.
-    own: BTreeSet<PathBuf>,
-    /// Volumes that can be written to.
+    /// An empty folder in which a mirrored folder is built.
+    scratch: PathBuf,
+    /// Folders that exist only in this tree, so files can be created in them.
+    private: BTreeSet<PathBuf>,
+    /// Mount points of writable volumes.
     volumes: Vec<PathBuf>,
 }
 
 impl Tree {
-    pub(super) fn new(root: &Path, spare: &Path) -> Result<Self, String> {
-        // Recursive: what a user namespace got as a whole cannot be taken apart in it.
+    pub(super) fn new(root: &Path, scratch: &Path) -> Result<Self, String> {
+        // Recursive, because a user namespace may not split mounts that it inherited as a unit.
         mount_bind_recursive("/", root).map_err(|error| failed("/", root, &error.into()))?;
-        let (root, spare) = (root.to_owned(), spare.to_owned());
-        Ok(Self { root, spare, own: BTreeSet::new(), volumes: Vec::new() })
+        let (root, scratch) = (root.to_owned(), scratch.to_owned());
+        Ok(Self { root, scratch, private: BTreeSet::new(), volumes: Vec::new() })
     }
 
     /// Mounts one folder or file at its target.
     pub(super) fn add(&mut self, wanted: &Mount) -> Result<(), String> {
         let source = wanted.source.display().to_string();
-        let told = |error: io::Error| failed(&source, Path::new(&wanted.target), &error);
-        let is_folder = fs::metadata(&wanted.source).map_err(told)?.is_dir();
-        let place = self.place(&wanted.target, is_folder).map_err(told)?;
-        mount_bind_recursive(&wanted.source, &place).map_err(|error| told(error.into()))?;
+        let describe = |error: io::Error| failed(&source, Path::new(&wanted.target), &error);
+        let is_folder = fs::metadata(&wanted.source).map_err(describe)?.is_dir();
+        let mount_point = self.mount_point(&wanted.target, is_folder).map_err(describe)?;
+        mount_bind_recursive(&wanted.source, &mount_point)
+            .map_err(|error| describe(error.into()))?;
         if wanted.read_only {
-            make_read_only(&place).map_err(|error| told(error.into()))?;
+            make_read_only(&mount_point).map_err(|error| describe(error.into()))?;
         } else {
-            self.volumes.push(place);
+            self.volumes.push(mount_point);
         }
         Ok(())
     }
 
-    /// Where `target` is, made where it is missing.
-    fn place(&mut self, target: &str, is_folder: bool) -> io::Result<PathBuf> {
+    /// Resolves `target` and creates it if it is missing.
+    fn mount_point(&mut self, target: &str, is_folder: bool) -> io::Result<PathBuf> {
         let (mut at, missing) = resolve(&self.root, target)?;
         if at == self.root && missing.is_empty() {
-            return Err(io::Error::other("the root is no place for a volume"));
+            return Err(io::Error::other("a volume cannot be mounted at the root"));
         }
         let Some(last) = missing.len().checked_sub(1) else {
             return match fs::metadata(&at)?.is_dir() == is_folder {
@@ -70,7 +71,7 @@ impl Tree {
             };
         };
         let in_volume = self.volumes.iter().any(|volume| at.starts_with(volume));
-        if !in_volume && !self.own.contains(&at) {
+        if !in_volume && !self.private.contains(&at) {
             self.mirror(&at)?;
         }
         for (i, name) in missing.into_iter().enumerate() {
@@ -80,25 +81,26 @@ impl Tree {
             } else {
                 fs::create_dir(&at)?;
                 if !in_volume {
-                    self.own.insert(at.clone());
+                    self.private.insert(at.clone());
                 }
             }
         }
         Ok(at)
     }
 
-    /// Lays over a folder one that looks the same but exists here only.
+    /// Mounts a tmpfs with the same entries over a folder, so that new entries can be created in
+    /// it.
     fn mirror(&mut self, folder: &Path) -> io::Result<()> {
         let permissions = fs::metadata(folder)?.permissions();
-        mount("tmpfs", &self.spare, "tmpfs", MountFlags::empty(), None)?;
+        mount("tmpfs", &self.scratch, "tmpfs", MountFlags::empty(), None)?;
         let entries = fs::read_dir(folder)?.take(ENTRIES_MAX + 1);
         let entries: Vec<fs::DirEntry> = entries.collect::<io::Result<_>>()?;
         if entries.len() > ENTRIES_MAX {
-            let message = "the mount point is missing, in a folder of too many entries";
+            let message = "the mount point does not exist, and its folder has too many entries";
             return Err(io::Error::other(message));
         }
         for entry in entries {
-            let copy = self.spare.join(entry.file_name());
+            let copy = self.scratch.join(entry.file_name());
             let kind = entry.file_type()?;
             if kind.is_symlink() {
                 std::os::unix::fs::symlink(fs::read_link(entry.path())?, &copy)?;
@@ -109,25 +111,25 @@ impl Tree {
                 fs::File::create_new(&copy)?;
             }
             match mount_bind_recursive(entry.path(), &copy) {
-                // It went meanwhile.
+                // The entry was deleted meanwhile.
                 Ok(()) | Err(rustix::io::Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        fs::set_permissions(&self.spare, fs::Permissions::from_mode(permissions.mode()))?;
-        mount_move(&self.spare, folder)?;
-        self.own.insert(folder.to_owned());
+        fs::set_permissions(&self.scratch, fs::Permissions::from_mode(permissions.mode()))?;
+        mount_move(&self.scratch, folder)?;
+        self.private.insert(folder.to_owned());
         Ok(())
     }
 }
 
-/// Finds a path below `root`, links followed as a process with that root sees them: the part that
-/// exists, and the names that are missing after it.
+/// Resolves a path as a process with the root `root` would, symlinks included. Returns the part
+/// that exists and the names that are missing after it.
 fn resolve(root: &Path, target: &str) -> io::Result<(PathBuf, Vec<OsString>)> {
     let mut at = root.to_owned();
     let mut missing: Vec<OsString> = Vec::new();
-    // The next name is the last one.
-    let mut names: Vec<OsString> = names_backwards(Path::new(target));
+    // A stack: the next name is at the end.
+    let mut names: Vec<OsString> = names_reversed(Path::new(target));
     let mut n_links = 0;
     while let Some(name) = names.pop() {
         if name == ".." {
@@ -158,7 +160,7 @@ fn resolve(root: &Path, target: &str) -> io::Result<(PathBuf, Vec<OsString>)> {
             if to.is_absolute() {
                 root.clone_into(&mut at);
             }
-            names.extend(names_backwards(&to));
+            names.extend(names_reversed(&to));
         } else if kind.is_dir() || names.is_empty() {
             at = next;
         } else {
@@ -168,7 +170,7 @@ fn resolve(root: &Path, target: &str) -> io::Result<(PathBuf, Vec<OsString>)> {
     Ok((at, missing))
 }
 
-fn names_backwards(path: &Path) -> Vec<OsString> {
+fn names_reversed(path: &Path) -> Vec<OsString> {
     let mut names: Vec<OsString> = Vec::new();
     for component in path.components() {
         match component {
@@ -182,11 +184,11 @@ fn names_backwards(path: &Path) -> Vec<OsString> {
     names
 }
 
-/// What the mount was made with has to stay: a user namespace may not take it away.
-fn make_read_only(place: &Path) -> rustix::io::Result<()> {
-    let present = rustix::fs::statvfs(place)?.f_flag;
+/// Remounts read-only. The other flags must stay, because a user namespace may not clear them.
+fn make_read_only(mount_point: &Path) -> rustix::io::Result<()> {
+    let present = rustix::fs::statvfs(mount_point)?.f_flag;
     let mut flags = MountFlags::BIND | MountFlags::RDONLY;
-    for (had, keep) in [
+    for (present_flag, mount_flag) in [
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
         (StatVfsMountFlags::NODEV, MountFlags::NODEV),
         (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
@@ -194,14 +196,14 @@ fn make_read_only(place: &Path) -> rustix::io::Result<()> {
         (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
         (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
     ] {
-        if present.contains(had) {
-            flags |= keep;
+        if present.contains(present_flag) {
+            flags |= mount_flag;
         }
     }
-    mount_remount(place, flags, "")
+    mount_remount(mount_point, flags, "")
 }
 
-/// In a container runtime's words.
+/// The message of runc for a failed mount.
 fn failed(source: &str, target: &Path, error: &io::Error) -> String {
     format!("error mounting {source:?} to rootfs at {:?}: {error}", target.display().to_string())
 }
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_followed_below_the_root() {
+    fn paths_are_resolved_below_the_root() {
         let root = std::env::temp_dir().join(format!("posse-tree-{}", std::process::id()));
         fs::create_dir_all(root.join("run/here")).unwrap();
         fs::create_dir_all(root.join("var")).unwrap();

@@ -1,5 +1,5 @@
-//! Owns how a volume's files change all at once, as the kubelet's do: they lie in a folder of their
-//! own, `..data` is a link to it, and what users see are links through `..data`.
+//! Atomic updates of a volume's files, as the kubelet's AtomicWriter does them: each version is a
+//! folder, `..data` links to the current one, and the visible names link through `..data`.
 
 use std::fs;
 use std::io;
@@ -12,37 +12,37 @@ use super::content::Files;
 const DATA: &str = "..data";
 const DATA_NEXT: &str = "..data_tmp";
 
-/// One writer at a time: a container that starts, or the refresher.
-static WRITES: Mutex<()> = Mutex::new(());
+/// Serializes writes, because a starting container and the refresher can write at the same time.
+static WRITE_LOCK: Mutex<()> = Mutex::new(());
 
-/// Makes a volume hold these files and no others. `stamp` names the folder of this version.
+/// Makes a volume hold exactly these files. `stamp` becomes part of the version folder's name.
 pub(super) fn write(volume: &Path, files: &Files, stamp: &str) -> io::Result<()> {
-    let _turn = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = WRITE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = files.keys().find(|path| !is_inside(path)) {
         let message = format!("invalid path {path:?}: it does not stay in the volume");
         return Err(io::Error::other(message));
     }
     let data = volume.join(DATA);
     let before = fs::read_link(&data).ok();
-    if before.is_some() && holds(&data, files) {
+    if before.is_some() && has_same_files(&data, files) {
         return Ok(());
     }
     let name = free_name(volume, stamp);
-    let next = volume.join(&name);
-    // Not the folders above: a volume that is gone is gone.
-    fs::DirBuilder::new().mode(0o755).create(&next)?;
-    fs::set_permissions(&next, fs::Permissions::from_mode(0o755))?;
+    let version = volume.join(&name);
+    // Not recursive: a deleted volume must not come back.
+    fs::DirBuilder::new().mode(0o755).create(&version)?;
+    fs::set_permissions(&version, fs::Permissions::from_mode(0o755))?;
     for (path, file) in files {
-        let path = next.join(path);
+        let path = version.join(path);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
         fs::write(&path, &file.bytes)?;
-        // Whatever the umask left of it.
+        // Independent of the umask.
         fs::set_permissions(&path, fs::Permissions::from_mode(file.mode))?;
     }
     let data_next = volume.join(DATA_NEXT);
-    // Left behind where a write was cut short.
+    // A write that failed may have left the link behind.
     let _ = fs::remove_file(&data_next);
     symlink(&name, &data_next)?;
     fs::rename(&data_next, &data)?;
@@ -56,9 +56,9 @@ pub(super) fn write(volume: &Path, files: &Files, stamp: &str) -> io::Result<()>
     for entry in fs::read_dir(volume)? {
         let entry = entry?;
         let name = entry.file_name();
-        let ours = name.to_string_lossy().starts_with("..");
+        let is_internal = name.to_string_lossy().starts_with("..");
         let is_link = entry.file_type()?.is_symlink();
-        if !ours && is_link && !wanted.iter().any(|wanted| **wanted == *name) {
+        if !is_internal && is_link && !wanted.iter().any(|wanted| **wanted == *name) {
             fs::remove_file(entry.path())?;
         }
     }
@@ -73,7 +73,7 @@ fn is_inside(path: &str) -> bool {
     !path.is_empty() && !path.starts_with("..") && Path::new(path).components().all(normal)
 }
 
-/// The first name of each path, once.
+/// The first name of each path, without duplicates.
 fn top_names(files: &Files) -> Vec<&str> {
     let mut names: Vec<&str> =
         files.keys().filter_map(|path| path.split('/').find(|name| !name.is_empty())).collect();
@@ -87,24 +87,24 @@ fn free_name(volume: &Path, stamp: &str) -> PathBuf {
     free.next().unwrap_or_default()
 }
 
-/// True where the folder holds exactly these files.
-fn holds(folder: &Path, files: &Files) -> bool {
+/// True if the folder holds exactly these files.
+fn has_same_files(folder: &Path, files: &Files) -> bool {
     let same = |path: &String, file: &super::content::File| {
         let path = folder.join(path);
-        fs::metadata(&path).is_ok_and(|there| there.permissions().mode() & 0o777 == file.mode)
+        fs::metadata(&path).is_ok_and(|metadata| metadata.permissions().mode() & 0o777 == file.mode)
             && fs::read(&path).is_ok_and(|bytes| bytes == file.bytes)
     };
-    files.iter().all(|(path, file)| same(path, file)) && count(folder, 0) == Some(files.len())
+    files.iter().all(|(path, file)| same(path, file)) && count_files(folder, 0) == Some(files.len())
 }
 
-/// How many files lie in a folder.
-fn count(folder: &Path, depth: usize) -> Option<usize> {
+/// The number of files in a folder and its subfolders. `None` if they cannot be read.
+fn count_files(folder: &Path, depth: usize) -> Option<usize> {
     const DEPTH_MAX: usize = 64;
     let mut n_files = 0;
     for entry in fs::read_dir(folder).ok().filter(|_| depth < DEPTH_MAX)? {
         let entry = entry.ok()?;
         n_files += match entry.file_type().ok()?.is_dir() {
-            true => count(&entry.path(), depth + 1)?,
+            true => count_files(&entry.path(), depth + 1)?,
             false => 1,
         };
     }
@@ -121,7 +121,7 @@ mod tests {
         list.iter().map(|(path, text)| ((*path).to_owned(), file(text))).collect()
     }
 
-    fn shown(volume: &Path) -> Vec<String> {
+    fn names(volume: &Path) -> Vec<String> {
         let entries = fs::read_dir(volume).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -130,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_changes_at_once_and_only_when_its_files_do() {
+    fn a_volume_changes_atomically_and_only_if_its_files_differ() {
         let volume = std::env::temp_dir().join(format!("posse-atomic-{}", std::process::id()));
         fs::create_dir_all(&volume).unwrap();
         write(&volume, &files(&[("a", "1"), ("d/x", "2"), ("d/y", "3")]), "then").unwrap();
-        assert_eq!(shown(&volume), ["..data", "..then.000000000", "a", "d"]);
+        assert_eq!(names(&volume), ["..data", "..then.000000000", "a", "d"]);
         assert_eq!(fs::read_link(volume.join("a")).unwrap(), Path::new("..data/a"));
         assert_eq!(fs::read_to_string(volume.join("d/y")).unwrap(), "3");
         let mode = fs::metadata(volume.join("d/x")).unwrap().permissions().mode();
@@ -142,9 +142,9 @@ mod tests {
         write(&volume, &files(&[("a", "1"), ("d/x", "2"), ("d/y", "3")]), "same").unwrap();
         assert_eq!(fs::read_link(volume.join("..data")).unwrap(), Path::new("..then.000000000"));
         write(&volume, &files(&[("a", "1"), ("e", "2")]), "then").unwrap();
-        assert_eq!(shown(&volume), ["..data", "..then.000000001", "a", "e"]);
+        assert_eq!(names(&volume), ["..data", "..then.000000001", "a", "e"]);
         write(&volume, &files(&[("a", "1")]), "later").unwrap();
-        assert_eq!(shown(&volume), ["..data", "..later.000000000", "a"]);
+        assert_eq!(names(&volume), ["..data", "..later.000000000", "a"]);
         for path in ["", "../x", "/x", "a/../../x", "..x"] {
             assert!(write(&volume, &files(&[(path, "1")]), "bad").is_err(), "{path:?}");
         }

@@ -1,5 +1,5 @@
-//! Owns what the files of configMap, secret, downwardAPI and projected volumes hold, in the
-//! kubelet's words where something is missing. Writes nothing.
+//! The files of configMap, secret, downwardAPI and projected volumes. Errors are worded as the
+//! kubelet words them.
 
 use std::collections::BTreeMap;
 
@@ -18,18 +18,19 @@ pub(super) struct File {
     pub(super) mode: u32,
 }
 
-/// A volume's files by their paths in it.
+/// A volume's files by their paths in the volume.
 pub(super) type Files = BTreeMap<String, File>;
 
 const MODE_DEFAULT: u32 = 0o644;
-/// What the real server fills in.
+/// The API server's default of `expirationSeconds`.
 const EXPIRATION_SECONDS_DEFAULT: u64 = 3600;
 
-/// The sources that are also parts of a projected volume: the member of a volume, and its kind.
+/// Volume fields that refer to an object: field, kind, and the field that names the object. All of
+/// them can also be sources of a projected volume.
 const OBJECTS: [(&str, Kind, &str); 2] =
     [("configMap", Kind::ConfigMap, "name"), ("secret", Kind::Secret, "secretName")];
 
-/// The files of a volume; none where it is of a type that holds no files of the cluster's.
+/// The files of a volume. `None` if its type holds no data of the cluster.
 pub(super) fn files(
     api: &Api,
     state: &State,
@@ -41,8 +42,8 @@ pub(super) fn files(
         if let Some(source) = volume.get(field) {
             let name = text_at(source, &format!("/{name}"));
             let mode = mode(source, "defaultMode", MODE_DEFAULT);
-            let done = object(state, pod, source, kind, name, mode, &mut files);
-            return Some(done.map(|()| files));
+            let added = object(state, pod, source, kind, name, mode, &mut files);
+            return Some(added.map(|()| files));
         }
     }
     if let Some(source) = volume.get("downwardAPI") {
@@ -100,7 +101,7 @@ fn mode(source: &Value, field: &str, default: u32) -> u32 {
     given.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(default) & 0o777
 }
 
-/// The files of a configmap or a secret: all of it, or the items that are asked for.
+/// Adds the files of a configmap or a secret: all keys, or the keys of `items`.
 fn object(
     state: &State,
     pod: &Value,
@@ -116,8 +117,8 @@ fn object(
     let data: Data = found.unwrap_or_default();
     let items = array_at(source, "/items");
     if items.is_empty() {
-        let whole = data.into_iter();
-        files.extend(whole.map(|(key, bytes)| (key, File { bytes, mode: mode_default })));
+        let all = data.into_iter();
+        files.extend(all.map(|(key, bytes)| (key, File { bytes, mode: mode_default })));
         return Ok(());
     }
     for item in items {
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
     use crate::dev::testing;
 
-    fn told(volume: &Value) -> Option<Result<String, String>> {
+    fn shown(volume: &Value) -> Option<Result<String, String>> {
         let api = testing::api();
         let mut state = api.lock();
         let named = |name: &str| json!({"name": name, "namespace": "n"});
@@ -177,15 +178,15 @@ mod tests {
         });
         let files = files(&api, &state, &pod, volume)?;
         Some(files.map(|files| {
-            let shown = files.iter().map(|(path, file)| {
+            let lines = files.iter().map(|(path, file)| {
                 format!("{path}({:o})={}", file.mode, String::from_utf8_lossy(&file.bytes))
             });
-            shown.collect::<Vec<_>>().join(" ")
+            lines.collect::<Vec<_>>().join(" ")
         }))
     }
 
     #[test]
-    fn files_are_what_the_objects_hold() {
+    fn files_come_from_objects_and_pod_fields() {
         let items = json!([{"key": "a", "path": "d/x", "mode": 0o400}]);
         let cpu = json!({"containerName": "c", "resource": "limits.cpu", "divisor": "1m"});
         let downward = json!([
@@ -227,8 +228,8 @@ mod tests {
             ),
         ] {
             let want = want.map(str::to_owned).map_err(str::to_owned);
-            assert_eq!(told(&volume), Some(want), "{volume}");
+            assert_eq!(shown(&volume), Some(want), "{volume}");
         }
-        assert_eq!(told(&json!({"emptyDir": {}})), None);
+        assert_eq!(shown(&json!({"emptyDir": {}})), None);
     }
 }

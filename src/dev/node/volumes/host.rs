@@ -1,30 +1,30 @@
-//! Owns the checks of hostPath volumes, in the kubelet's words.
+//! Checks the type of hostPath volumes. Errors are worded as the kubelet words them.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// Checks that a path of this machine is what the volume says, and makes what it asks to make.
+/// Checks that a path on this machine is of the volume's type, and creates it if the type says so.
 pub(super) fn check(path: &Path, kind: &str) -> Result<(), String> {
-    let there = fs::metadata(path);
-    let missing = there.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let metadata = fs::metadata(path);
+    let missing = metadata.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let shown = path.display();
-    let told = |error: io::Error| format!("hostPath type check failed: {shown}: {error}");
+    let describe = |error: io::Error| format!("hostPath type check failed: {shown}: {error}");
     if missing {
         match kind {
-            // Without a type it is the runtime that makes the folder.
-            "" | "DirectoryOrCreate" => return fs::create_dir_all(path).map_err(told),
+            // Without a type, the container runtime creates the folder.
+            "" | "DirectoryOrCreate" => return fs::create_dir_all(path).map_err(describe),
             "FileOrCreate" => {
                 let mode = fs::Permissions::from_mode(0o644);
-                let made = fs::File::create(path).and_then(|file| file.set_permissions(mode));
-                return made.map_err(told);
+                let created = fs::File::create(path).and_then(|file| file.set_permissions(mode));
+                return created.map_err(describe);
             }
             _ => {}
         }
     }
     let is = |test: fn(&fs::FileType) -> bool| {
-        there.as_ref().is_ok_and(|metadata| test(&metadata.file_type()))
+        metadata.as_ref().is_ok_and(|metadata| test(&metadata.file_type()))
     };
     let (fits, word) = match kind {
         "" => (true, ""),
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_have_to_be_what_the_volume_says() {
+    fn a_path_must_have_the_type_of_its_volume() {
         let folder = std::env::temp_dir().join(format!("posse-host-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("file"), "").unwrap();

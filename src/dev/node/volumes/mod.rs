@@ -1,5 +1,5 @@
-//! Owns the pods' volumes: the folder or file of this machine behind each, filled before a container
-//! starts and kept up to date after. Mounts nothing: `sandbox` does.
+//! The pods' volumes: the folder or file on this machine behind each volume, and its content.
+//! `sandbox` mounts them.
 
 mod atomic;
 mod content;
@@ -24,19 +24,21 @@ use crate::dev::storage::store::Store;
 
 pub(super) use refresh::Refresher;
 
-/// Not a container's name: a pod's folder holds theirs as well.
+/// The folder of a pod's volumes. The pod's folder also holds files named after containers, whose
+/// names cannot start with `_`.
 const VOLUMES: &str = "_volumes";
 
-/// Makes and fills the volumes that the pod's containers mount. The error is an Event's message.
+/// Creates and fills the volumes that the pod's containers mount. An error is the message of an
+/// Event.
 pub(super) fn set_up(api: &Api, pod: &Value, pod_folder: &Path) -> Result<(), String> {
-    let used = used(pod);
+    let mounted = mounted_volumes(pod);
     for volume in array_at(pod, "/spec/volumes") {
         let name = text_at(volume, "/name");
-        if !used.contains(name) {
+        if !mounted.contains(name) {
             continue;
         }
-        let claimed = claim(pod, volume).is_some();
-        set_up_one(api, pod, volume, pod_folder).map_err(|error| match claimed {
+        let has_claim = claim(pod, volume).is_some();
+        set_up_one(api, pod, volume, pod_folder).map_err(|error| match has_claim {
             true => format!(
                 "Unable to attach or mount volumes: unmounted volumes=[{name}], unattached \
                  volumes=[], failed to process volumes=[{name}]: {error}"
@@ -47,7 +49,7 @@ pub(super) fn set_up(api: &Api, pod: &Value, pod_folder: &Path) -> Result<(), St
     Ok(())
 }
 
-fn used(pod: &Value) -> BTreeSet<&str> {
+fn mounted_volumes(pod: &Value) -> BTreeSet<&str> {
     let lists = ["/spec/initContainers", "/spec/containers"];
     let containers = lists.iter().flat_map(|list| array_at(pod, list));
     let mounts = containers.flat_map(|container| array_at(container, "/volumeMounts"));
@@ -56,12 +58,12 @@ fn used(pod: &Value) -> BTreeSet<&str> {
 
 fn set_up_one(api: &Api, pod: &Value, volume: &Value, pod_folder: &Path) -> Result<(), String> {
     let path = source(&api.lock().store, pod, volume, pod_folder)?;
-    let told = |error: io::Error| format!("{}: {error}", path.display());
+    let with_path = |error: io::Error| format!("{}: {error}", path.display());
     if let Some(host) = volume.get("hostPath") {
         return host::check(&path, text_at(host, "/type"));
     }
     if claim(pod, volume).is_some() {
-        return fs::create_dir_all(&path).map_err(told);
+        return fs::create_dir_all(&path).map_err(with_path);
     }
     let files = {
         let state = api.lock();
@@ -72,20 +74,20 @@ fn set_up_one(api: &Api, pod: &Value, volume: &Value, pod_folder: &Path) -> Resu
         let kind = types.into_iter().find(|key| *key != "name").unwrap_or("emptyDir");
         return Err(format!("the embedded node has no volumes of type {kind:?}"));
     }
-    // Whoever a container runs as, it may write here, whatever the umask says.
-    let open = || fs::set_permissions(&path, fs::Permissions::from_mode(0o777));
+    // Any user may write to the volume, because containers can run as any user.
+    let make_writable = || fs::set_permissions(&path, fs::Permissions::from_mode(0o777));
     if !path.is_dir() {
-        fs::create_dir_all(&path).and_then(|()| open()).map_err(told)?;
+        fs::create_dir_all(&path).and_then(|()| make_writable()).map_err(with_path)?;
     }
-    files.map_or(Ok(()), |(files, stamp)| atomic::write(&path, &files, &stamp).map_err(told))
+    files.map_or(Ok(()), |(files, stamp)| atomic::write(&path, &files, &stamp).map_err(with_path))
 }
 
-/// The moment, as the names of the folders of versions have it.
+/// The current time in the form that version folders have in their names.
 fn stamp(state: &State) -> String {
     state.now.trim_end_matches('Z').replace(['-', ':'], "_").replace('T', "_")
 }
 
-/// The claim behind a volume, and whether the pod has to own it.
+/// The name of the claim behind a volume, and whether the pod must own the claim.
 fn claim(pod: &Value, volume: &Value) -> Option<(String, bool)> {
     if let Some(claim) = volume.get("persistentVolumeClaim") {
         return Some((text_at(claim, "/claimName").to_owned(), false));
@@ -94,7 +96,7 @@ fn claim(pod: &Value, volume: &Value) -> Option<(String, bool)> {
     Some((format!("{}-{}", text_at(pod, "/metadata/name"), text_at(volume, "/name")), true))
 }
 
-/// Where a volume's files are on this machine.
+/// The folder or file on this machine behind a volume.
 fn source(
     store: &Store,
     pod: &Value,
@@ -126,8 +128,8 @@ fn claimed(
     };
     let value = claim.value();
     let uid = text_at(pod, "/metadata/uid");
-    let owner = |owner: &Value| owner["controller"] == true && text_at(owner, "/uid") == uid;
-    if owned && !array_at(&value, "/metadata/ownerReferences").iter().any(owner) {
+    let is_pod = |owner: &Value| owner["controller"] == true && text_at(owner, "/uid") == uid;
+    if owned && !array_at(&value, "/metadata/ownerReferences").iter().any(is_pod) {
         return Err(format!(
             "PVC {namespace}/{name} was not created for pod {namespace}/{} (pod is not owner)",
             text_at(pod, "/metadata/name")
@@ -143,14 +145,14 @@ fn claimed(
         ));
     };
     let value = volume.value();
-    let path = ["/spec/hostPath/path", "/spec/local/path"].map(|place| text_at(&value, place));
+    let path = ["/spec/hostPath/path", "/spec/local/path"].map(|pointer| text_at(&value, pointer));
     match path.into_iter().find(|path| path.starts_with('/')) {
         Some(path) => Ok(path.into()),
         None => Err(format!("the embedded node knows no folder of PV {}", volume.key.name)),
     }
 }
 
-/// What one container mounts. Called after `set_up`.
+/// The mounts of one container. Call `set_up` first.
 pub(super) fn mounts(
     store: &Store,
     pod: &Value,
@@ -165,16 +167,16 @@ pub(super) fn mounts(
         let Some(volume) = volumes.iter().find(|volume| text_at(volume, "/name") == name) else {
             return Err(Blocked::config(format!("volume {name} is not in the pod's spec")));
         };
-        let whole = source(store, pod, volume, pod_folder).map_err(Blocked::config)?;
-        // What the cluster fills is not for containers to write.
-        let filled = ["configMap", "downwardAPI", "projected", "secret"];
+        let volume_path = source(store, pod, volume, pod_folder).map_err(Blocked::config)?;
+        // Volumes with data of the cluster are read-only.
+        let always_read_only = ["configMap", "downwardAPI", "projected", "secret"];
         let read_only = mount["readOnly"] == true
-            || filled.iter().any(|kind| volume.get(kind).is_some())
+            || always_read_only.iter().any(|kind| volume.get(kind).is_some())
             || volume.pointer("/persistentVolumeClaim/readOnly") == Some(&Value::Bool(true));
         let source = match sub_path(mount, env).map_err(Blocked::config)? {
-            None => whole,
-            Some(sub) => below(&whole, &sub).map_err(|error| {
-                log::debug!("subPath {sub:?} of volume {name}: {error}");
+            None => volume_path,
+            Some(sub) => resolve_in_volume(&volume_path, &sub).map_err(|error| {
+                log::debug!("cannot use subPath {sub:?} of volume {name}: {error}");
                 let container = text_at(container, "/name");
                 Blocked::config(format!(
                     "failed to prepare subPath for volumeMount \"{name}\" of container \
@@ -189,7 +191,7 @@ pub(super) fn mounts(
     Ok(mounts)
 }
 
-/// The part of the volume that is meant; none for the whole.
+/// The mount's `subPath` or expanded `subPathExpr`. `None` for the whole volume.
 fn sub_path(mount: &Value, env: &Env) -> Result<Option<String>, String> {
     let expression = text_at(mount, "/subPathExpr");
     let sub = match expression {
@@ -205,7 +207,7 @@ fn sub_path(mount: &Value, env: &Env) -> Result<Option<String>, String> {
     Ok(Some(sub).filter(|sub| !sub.is_empty()))
 }
 
-/// As `expand`, but nothing may be missing.
+/// Like `expand`, but an unknown variable is an error.
 fn expand_strictly(expression: &str, env: &Env) -> Result<String, String> {
     let missing = std::cell::RefCell::new(None);
     let text = expand(expression, |name| {
@@ -221,11 +223,12 @@ fn expand_strictly(expression: &str, env: &Env) -> Result<String, String> {
     }
 }
 
-/// A path in a volume, made a folder where there is nothing, and not out of the volume by links.
-fn below(volume: &Path, sub: &str) -> io::Result<PathBuf> {
+/// Resolves a path in a volume, and creates missing folders. An error if a symlink leads out of the
+/// volume.
+fn resolve_in_volume(volume: &Path, sub: &str) -> io::Result<PathBuf> {
     let volume = volume.canonicalize()?;
     let path = volume.join(sub);
-    // Made step by step: no folder is made behind a link that leads out.
+    // One component at a time, so that no folder is created behind a link out of the volume.
     let mut at = volume.clone();
     for part in Path::new(sub).components() {
         at.push(part);
@@ -233,7 +236,7 @@ fn below(volume: &Path, sub: &str) -> io::Result<PathBuf> {
             fs::create_dir(&at)?;
             fs::set_permissions(&at, fs::metadata(&volume)?.permissions())?;
         } else if !at.canonicalize()?.starts_with(&volume) {
-            return Err(io::Error::other("it leads out of the volume"));
+            return Err(io::Error::other("the path leads out of the volume"));
         }
     }
     path.canonicalize()
@@ -246,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_volumes_stay_in_them() {
+    fn a_sub_path_stays_in_its_volume() {
         let env = Env::from([("POD".to_owned(), "p-1".to_owned())]);
         for (mount, want) in [
             (json!({}), Ok("")),
@@ -261,23 +264,23 @@ mod tests {
                 Err("unable to provision SubPath `a/../..`: must not contain '..'"),
             ),
         ] {
-            let told = sub_path(&mount, &env).map(Option::unwrap_or_default);
-            assert_eq!(told, want.map(str::to_owned).map_err(str::to_owned), "{mount}");
+            let result = sub_path(&mount, &env).map(Option::unwrap_or_default);
+            assert_eq!(result, want.map(str::to_owned).map_err(str::to_owned), "{mount}");
         }
         let volume = std::env::temp_dir().join(format!("posse-below-{}", std::process::id()));
         fs::create_dir_all(volume.join("in")).unwrap();
         std::os::unix::fs::symlink("/etc", volume.join("out")).unwrap();
         std::os::unix::fs::symlink("in", volume.join("link")).unwrap();
         let inside = volume.canonicalize().unwrap().join("in");
-        assert_eq!(below(&volume, "link").unwrap(), inside);
-        assert_eq!(below(&volume, "link/new/er").unwrap(), inside.join("new/er"));
-        assert!(below(&volume, "out").is_err());
-        assert!(below(&volume, "out/passwd").is_err());
+        assert_eq!(resolve_in_volume(&volume, "link").unwrap(), inside);
+        assert_eq!(resolve_in_volume(&volume, "link/new/er").unwrap(), inside.join("new/er"));
+        assert!(resolve_in_volume(&volume, "out").is_err());
+        assert!(resolve_in_volume(&volume, "out/passwd").is_err());
         fs::remove_dir_all(&volume).unwrap();
     }
 
     #[test]
-    fn claims_lead_to_the_folder_of_their_volume() {
+    fn a_claim_leads_to_the_folder_of_its_volume() {
         let mut store = Store::new(9);
         let claim = |name: &str, phase: &str, owner: &str| {
             json!({
@@ -314,9 +317,9 @@ mod tests {
                 Err("n/p-not: PVC n/p-not was not created for pod n/p (pod is not owner)"),
             ),
         ] {
-            let told = source(&store, &pod, &volume, Path::new("/pods"));
+            let result = source(&store, &pod, &volume, Path::new("/pods"));
             let want = want.map(PathBuf::from).map_err(|e| format!("error processing PVC {e}"));
-            assert_eq!(told, want, "{volume}");
+            assert_eq!(result, want, "{volume}");
         }
     }
 }

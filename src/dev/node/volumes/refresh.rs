@@ -1,5 +1,5 @@
-//! Owns the thread that carries changes of configmaps, secrets and pods into the volumes of pods
-//! that run. Makes no volume: one that is not there yet is filled when its pod starts.
+//! The thread that updates volumes of running pods when configmaps, secrets or pods change. It does
+//! not create volumes: that happens when a pod starts.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,8 +16,8 @@ use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::storage::log_files;
 use crate::dev::storage::object::{array_at, text_at};
 
-/// Tokens come to their end without a change of an object.
-const LOOK_AT_ALL: Duration = Duration::from_secs(60);
+/// How often all volumes are refreshed: tokens expire without a change of any object.
+const FULL_REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The running thread.
 #[derive(Debug)]
@@ -32,11 +32,11 @@ impl Refresher {
         let kinds = [Kind::ConfigMap, Kind::Secret, Kind::Pod];
         let [maps, secrets, pods] = kinds.map(|kind| api.subscribe(kind));
         let seen = api.lock().store.version();
-        let mut look = Look { api, seen };
+        let mut state = RefreshState { api, seen };
         let builder = thread::Builder::new().name("dev-volumes".to_owned());
         let thread = builder.spawn(move || {
-            while wait([&maps, &secrets, &pods], &stopped, &mut look) {
-                look.at_changes();
+            while wait([&maps, &secrets, &pods], &stopped, &mut state) {
+                state.handle_changes();
             }
         })?;
         Ok(Self { thread, stop })
@@ -45,33 +45,33 @@ impl Refresher {
     pub(crate) fn stop(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
-            log::error!("the embedded node's thread for volumes panicked");
+            log::error!("the embedded node's volume thread panicked");
         }
     }
 }
 
-/// False when it is time to end.
-fn wait(tokens: [&Receiver<()>; 3], stopped: &Receiver<()>, look: &mut Look) -> bool {
-    let [maps, secrets, pods] = tokens;
+/// Waits for changes. False if the thread has to end.
+fn wait(changes: [&Receiver<()>; 3], stopped: &Receiver<()>, state: &mut RefreshState) -> bool {
+    let [maps, secrets, pods] = changes;
     select! {
         recv(maps) -> _ => {}
         recv(secrets) -> _ => {}
         recv(pods) -> _ => {}
         recv(stopped) -> _ => return false,
-        default(LOOK_AT_ALL) => look.seen = 0,
+        default(FULL_REFRESH_INTERVAL) => state.seen = 0,
     }
     true
 }
 
 #[derive(Debug)]
-struct Look {
+struct RefreshState {
     api: Arc<Api>,
-    /// The store's version that has been looked at; 0 looks at everything.
+    /// The store's version up to which changes are handled. 0 refreshes everything.
     seen: u64,
 }
 
-impl Look {
-    fn at_changes(&mut self) {
+impl RefreshState {
+    fn handle_changes(&mut self) {
         let pods: Vec<(Key, Value)> = {
             let state = self.api.lock();
             let after = std::mem::replace(&mut self.seen, state.store.version());
@@ -81,12 +81,13 @@ impl Look {
                 }
                 Ok(_) | Err(_) => None,
             };
-            let meant = |key: &Key, pod: &Value| {
+            let is_affected = |key: &Key, pod: &Value| {
                 changed.as_ref().is_none_or(|changed| uses(pod, key, changed))
             };
-            let relevant = |key: &Key| matches!(key.kind, Kind::ConfigMap | Kind::Secret);
-            let all = changed.as_ref().is_none_or(|changed| changed.iter().any(relevant));
-            let candidates: Vec<_> = match (&changed, all) {
+            let is_source = |key: &Key| matches!(key.kind, Kind::ConfigMap | Kind::Secret);
+            let check_all_pods =
+                changed.as_ref().is_none_or(|changed| changed.iter().any(is_source));
+            let candidates: Vec<_> = match (&changed, check_all_pods) {
                 (Some(changed), false) => {
                     changed.iter().filter_map(|key| state.store.get(key).cloned()).collect()
                 }
@@ -96,7 +97,7 @@ impl Look {
                 .into_iter()
                 .filter(|object| object.key.kind == Kind::Pod && !object.is_terminal())
                 .map(|object| (object.key.clone(), object.value()))
-                .filter(|(key, pod)| meant(key, pod))
+                .filter(|(key, pod)| is_affected(key, pod))
                 .collect()
         };
         for (key, pod) in pods {
@@ -115,28 +116,28 @@ impl Look {
             let files = content::files(&self.api, &state, pod, volume);
             let stamp = stamp(&state);
             drop(state);
-            // What went missing stays as it was, as on any node.
+            // If a source was deleted, the volume stays as it was, as with a real kubelet.
             let Some(Ok(files)) = files else { continue };
             if let Err(error) = atomic::write(&path, &files, &stamp) {
-                log::debug!("{}: {error}", path.display());
+                log::debug!("cannot update the volume {}: {error}", path.display());
             }
         }
     }
 }
 
-/// True where one of these objects is in one of the pod's volumes.
+/// True if one of the pod's volumes holds one of these objects.
 fn uses(pod: &Value, own: &Key, changed: &BTreeSet<Key>) -> bool {
-    let named = |source: &Value| {
+    let is_changed = |source: &Value| {
         let references = [
             (Kind::ConfigMap, text_at(source, "/configMap/name")),
             (Kind::Secret, text_at(source, "/secret/secretName")),
             (Kind::Secret, text_at(source, "/secret/name")),
         ];
-        let told = |(kind, name)| changed.contains(&Key::new(kind, &own.namespace, name));
-        references.into_iter().any(told)
+        let was_changed = |(kind, name)| changed.contains(&Key::new(kind, &own.namespace, name));
+        references.into_iter().any(was_changed)
             || source.get("downwardAPI").is_some() && changed.contains(own)
     };
-    array_at(pod, "/spec/volumes")
-        .iter()
-        .any(|volume| named(volume) || array_at(volume, "/projected/sources").iter().any(named))
+    array_at(pod, "/spec/volumes").iter().any(|volume| {
+        is_changed(volume) || array_at(volume, "/projected/sources").iter().any(is_changed)
+    })
 }
