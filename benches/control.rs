@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use figures::quantile;
 use posse::core::model::action::Action;
 use posse::core::model::ids::ExecutorId;
-use posse::core::model::input::{Input, PodEvent, Seen};
+use posse::core::model::input::{Input, PodAnswer, PodEvent};
 use posse::core::model::pod::{ContainerState, Phase, Pod};
 use posse::core::model::time::Millis;
 use posse::core::reconciler::Reconciler;
@@ -174,7 +174,7 @@ fn losses() {
             pod.version = Some(posse::core::model::ids::Version(version));
             PodEvent::Applied(pod)
         });
-        let epoch = core.mark().epoch;
+        let epoch = core.watermark().epoch;
         core.handle(Input::Watch { epoch, events: events.collect() }, Millis(now));
         n_lost += ids.len() as u64;
         settle(&mut core, &mut pods, &mut version, now);
@@ -200,12 +200,12 @@ fn settle(
         if actions.is_empty() {
             return;
         }
-        let epoch = core.mark().epoch;
+        let epoch = core.watermark().epoch;
         for action in actions {
             *version += 1;
             let at = Some(posse::core::model::ids::Version(*version));
             let event = match action {
-                Action::Create { id, asked, .. } => {
+                Action::Create { id, watermark, .. } => {
                     let model = pods.values().next().unwrap();
                     let pod = Pod {
                         uid: posse::core::model::ids::Uid::new(&format!("u{id}")),
@@ -215,8 +215,8 @@ fn settle(
                         ..model.clone()
                     };
                     pods.insert(id, pod.clone());
-                    let answer = Ok(Seen::Ours(pod.clone()));
-                    core.handle(Input::Created { id, asked, answer }, Millis(now));
+                    let answer = Ok(PodAnswer::Ours(pod.clone()));
+                    core.handle(Input::Created { id, watermark, answer }, Millis(now));
                     continue;
                 }
                 Action::Delete { uid, .. } => {

@@ -16,7 +16,7 @@ use crate::cli::run::ground::doubt_about;
 use crate::cli::server::Connection;
 use crate::cli::settings::{self, GroupSettings, RunSettings};
 use crate::cli::{World, print};
-use crate::core::model::pod_text::Shape;
+use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::Pods;
 use crate::kube::http::TransportError;
@@ -274,7 +274,7 @@ impl Checks {
         for warning in compiled.warnings() {
             self.report.add(&name, Status::Note, warning.clone());
         }
-        let body = compiled.render(1, 0, &Shape::default());
+        let body = compiled.render(1, 0, &PodOverrides::default());
         let selection = Selection { app: settings.app.clone(), instance: run.instance };
         let pods = Pods::new(self.connection.http.clone(), self.namespace.as_str(), selection);
         let answer = pods.create_raw(&body, true);

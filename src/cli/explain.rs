@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 
 use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::model::status::State;
-use crate::core::model::text::harmless;
+use crate::core::model::text::sanitize;
 use crate::core::model::waiting::Waiting;
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
@@ -77,7 +77,7 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
     }
     text.push_str(&reason(group, now));
     if let Some(message) = &group.message {
-        text.push_str(&format!("; the server says: {}", harmless(message, MESSAGE_BYTES_MAX)));
+        text.push_str(&format!("; the server says: {}", sanitize(message, MESSAGE_BYTES_MAX)));
     }
     text.push('\n');
     text

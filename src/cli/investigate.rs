@@ -14,7 +14,7 @@ use crate::cli::story::Story;
 use crate::cli::{World, explain, print};
 use crate::control::client::{Client, ClientError};
 use crate::core::loss::classify;
-use crate::core::model::input::Seen;
+use crate::core::model::input::PodAnswer;
 use crate::core::model::refusal::Refusal;
 use crate::kube::api::{CALL_TIMEOUT, Pods};
 use crate::kube::story::Witness;
@@ -219,11 +219,11 @@ impl Sight {
     fn read_log(&self, pod: &Value, n_lines: u32) -> Result<Vec<String>, Refusal> {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let container = match pod::parse(pod.to_string().as_bytes(), self.pods.selection()) {
-            Ok(Seen::Ours(pod)) => match pod.end.and_then(|end| end.init) {
+            Ok(PodAnswer::Ours(pod)) => match pod.end.and_then(|end| end.init) {
                 Some(init) => Some(init.name),
-                None => pod.decider,
+                None => pod.main_container,
             },
-            Ok(Seen::Foreign(_)) | Err(_) => None,
+            Ok(PodAnswer::Foreign(_)) | Err(_) => None,
         };
         self.pods.log(name, container.as_deref(), n_lines, CALL_TIMEOUT)
     }
@@ -233,7 +233,7 @@ impl Sight {
         let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
         let (name, phase) = (text(&pod["metadata"]["name"]), text(&pod["status"]["phase"]));
         let why = match pod::parse(pod.to_string().as_bytes(), self.pods.selection()) {
-            Ok(Seen::Ours(pod)) if pod.end.is_some() => {
+            Ok(PodAnswer::Ours(pod)) if pod.end.is_some() => {
                 let loss = classify(&pod, false);
                 format!(": {}: {}", loss.reason.as_str(), loss.message)
             }

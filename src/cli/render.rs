@@ -9,7 +9,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
 use crate::cli::{World, manifest, submit};
-use crate::core::model::pod_text::Shape;
+use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::Pods;
 use crate::wire::labels::Selection;
@@ -65,7 +65,7 @@ pub fn render(
     for (id, group) in (args.id..).zip(&groups) {
         let compiled = group.template.compile(&settings.identity(Some(group), &run))?;
         compiled.warnings().iter().for_each(|warning| log::warn!("{warning}"));
-        bodies.push(compiled.render(id, 0, &Shape::default()));
+        bodies.push(compiled.render(id, 0, &PodOverrides::default()));
     }
     if let Some(check) = check {
         for (body, group) in bodies.iter().zip(&groups) {

@@ -274,7 +274,7 @@ impl Run<'_> {
             state: crate::runtime::engine::LoopState::default(),
         };
         let outcome = engine.run();
-        let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.evidence.is_empty();
+        let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.retained.is_empty();
         let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
         let is_over = is_clear && !leaves && self.ground.owner.is_none();
         let left = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });
@@ -297,7 +297,7 @@ impl Run<'_> {
             pod_prefix: selection.pod_prefix(),
             owner: self.ground.owner.as_ref().map(|owner| Uid::new(&owner.uid)),
             id_high_water,
-            is_id_high_water_kept: !matches!(ids, IdKeeper::Nobody),
+            is_id_high_water_stored: !matches!(ids, IdKeeper::Nobody),
             start_unix_ms: time::unix_ms(self.clock.wall(Millis::ZERO)),
             is_lease_held: true,
             is_driver_ready: false,
@@ -411,14 +411,14 @@ fn told_to_end(code: Code, outcome: &ShutdownOutcome, as_job: bool) -> Code {
 
 /// Says how the run ended, and gives the code for it.
 fn tell(outcome: &ShutdownOutcome) -> Code {
-    if !outcome.stop.evidence.is_empty() {
-        info!("failed pods are left for you to look at: {}", outcome.stop.evidence.join(" "));
+    if !outcome.stop.retained.is_empty() {
+        info!("failed pods are left for you to look at: {}", outcome.stop.retained.join(" "));
     }
     if !outcome.stop.remaining.is_empty() {
         error!("executors may remain: {}", outcome.stop.remaining.join(" "));
     }
     let own = match &outcome.verdict {
-        Some(RunVerdict::BudgetSpent(_)) => Code::BudgetSpent,
+        Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetSpent,
         Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
         Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
         Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,
@@ -426,7 +426,7 @@ fn tell(outcome: &ShutdownOutcome) -> Code {
         Some(RunVerdict::TakenOver { .. }) => Code::TakenOver,
         None if outcome.is_taken_over => Code::TakenOver,
         // The driver was killed for the hurry's sake: its code tells nothing of its own.
-        None if outcome.is_hurried => return Code::Remain,
+        None if outcome.is_forced => return Code::Remain,
         None if !outcome.stop.remaining.is_empty() => Code::Remain,
         None => Code::Clean,
     };

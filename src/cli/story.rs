@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::explain;
-use crate::core::model::text::harmless;
+use crate::core::model::text::sanitize;
 use crate::wire::labels::COUNTED;
 use crate::wire::status_json::ExecutorJson;
 
@@ -230,11 +230,11 @@ fn text(value: &Value) -> &str {
 
 /// Words of others on a line of ours.
 fn fact(value: &Value) -> String {
-    harmless(value.as_str().unwrap_or("?"), FACT_BYTES_MAX)
+    sanitize(value.as_str().unwrap_or("?"), FACT_BYTES_MAX)
 }
 
 fn moment(value: &Value, now: Timestamp) -> String {
-    value.as_str().map_or_else(|| "?".to_owned(), |at| harmless(&explain::clock(at, now), 64))
+    value.as_str().map_or_else(|| "?".to_owned(), |at| sanitize(&explain::clock(at, now), 64))
 }
 
 #[cfg(test)]

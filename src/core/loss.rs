@@ -1,28 +1,29 @@
-//! Owns the reading of an executor's end: why it was lost, from structure and never from text.
+//! Finds out why an executor was lost, from the structure of its pod's status and never from
+//! message texts.
 
 use crate::core::model::event::LossReason;
 use crate::core::model::pod::{ContainerState, End, Phase, Pod};
-use crate::core::model::text::{harmless, harmless_end};
+use crate::core::model::text::{sanitize, sanitize_end};
 
-/// A loss's message, in bytes.
+/// The maximum length of a loss message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4_096;
-/// Of it, what the server or a kubelet says, from its beginning.
-const SERVER_WORDS_BYTES_MAX: usize = 1_024;
-/// Of it, a container's termination message, from its end: often that is the end of its log.
-const LAST_WORDS_BYTES_MAX: usize = 2_048;
+/// The part for a message of the server or a kubelet; its beginning is kept.
+const SERVER_MESSAGE_BYTES_MAX: usize = 1_024;
+/// The part for a container's termination message; its end is kept, because it is often the end of
+/// the log.
+const TERMINATION_MESSAGE_BYTES_MAX: usize = 2_048;
 
-/// Why an executor was lost, as far as its pod tells.
+/// Why an executor was lost, as far as its pod's status tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     pub reason: LossReason,
-    /// The deciding container's exit code.
+    /// The main container's exit code.
     pub exit_code: Option<i32>,
-    /// The server's and the program's own words, for a person: one line.
+    /// The messages of the server and the program for a person, in one line.
     pub message: String,
 }
 
-/// Reads the loss off the last that is known of the pod. `is_absent`: it vanished.
-#[must_use]
+/// Classifies the loss from the last known state of the pod. `is_absent`: the pod is gone.
 pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
     let default = End::default();
     let end = pod.end.as_deref().unwrap_or(&default);
@@ -35,14 +36,14 @@ pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     match of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason)) {
-        Some(LossReason::DeadlineExceeded) if end.is_aged => return LossReason::MaxAge,
+        Some(LossReason::DeadlineExceeded) if end.has_max_age => return LossReason::MaxAge,
         Some(reason) => return reason,
         None => {}
     }
     if end.sidecar.is_none() && &*end.container_reason == "OOMKilled" {
         return LossReason::OomKilled;
     }
-    // Told to go: however its container ended, it ended for that.
+    // The pod was deleted: that is the reason, whatever the container's exit code.
     if pod.deleting {
         return LossReason::Deleted;
     }
@@ -58,9 +59,9 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     match (pod.container, end.exit_code, pod.phase) {
         (ContainerState::Ended, Some(0), _) => LossReason::Completed,
         (ContainerState::Ended, Some(_), _) => match &*end.container_reason {
-            // The runtime could not start it: a program that is not there, or may not be run.
+            // The container runtime could not start it: the command is missing or not executable.
             "StartError" | "ContainerCannotRun" => LossReason::ConfigError,
-            // The kubelet lost sight of it, and made the code up.
+            // The kubelet lost track of the container and set exit code 137 itself.
             "ContainerStatusUnknown" => LossReason::Unknown,
             _ => LossReason::AppError,
         },
@@ -75,14 +76,15 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     }
 }
 
-/// The reason of the condition by which servers since 1.25 say that an end is not the pod's doing.
+/// The reason of condition `DisruptionTarget` (KEP-3329, since Kubernetes 1.25), which says that
+/// the pod did not end by itself.
 fn of_disruption(end: &End) -> Option<LossReason> {
     match &*end.disruption {
         "" => None,
         "PreemptionByScheduler" => Some(LossReason::Preempted),
         "DeletionByPodGC" | "DeletionByTaintManager" => Some(LossReason::NodeLost),
-        // One word for all that a kubelet does; the pod's own reason tells them apart. Words that
-        // are not known yet are still no fault of the application.
+        // "TerminationByKubelet" covers several causes, which the pod's own reason distinguishes.
+        // Unknown reasons are not the application's fault either.
         _ => of_pod_reason(&end.pod_reason).or(Some(LossReason::Evicted)),
     }
 }
@@ -100,17 +102,18 @@ fn of_pod_reason(reason: &str) -> Option<LossReason> {
         | "InvalidNodeInfo"
         | "PodLevelResourcesNotSupported"
         | "SupplementalGroupsPolicyNotSupported" => Some(LossReason::ConfigError),
-        // OutOfcpu, OutOfmemory, OutOfpods, and one for each resource that somebody may define.
+        // OutOfcpu, OutOfmemory, OutOfpods, and one for each extended resource.
         reason if reason.starts_with("OutOf") => Some(LossReason::AdmissionRejected),
         _ => None,
     }
 }
 
-/// What tells why, for a person: how the container ended, and the words of those who said something.
+/// The loss message: how the containers ended, and the messages of the server, the kubelet and the
+/// program.
 fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
     let mut parts: Vec<String> = Vec::new();
     if pod.deleting && end.disruption.is_empty() && end.pod_reason.is_empty() {
-        parts.push("it was told to end, not by this run".to_owned());
+        parts.push("the pod was deleted, but not by this run".to_owned());
     }
     for (name, text) in [
         ("pod", join(&end.pod_reason, &end.pod_message)),
@@ -124,34 +127,35 @@ fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
         let name = end
             .sidecar
             .as_deref()
-            .or(pod.decider.as_deref())
+            .or(pod.main_container.as_deref())
             .map_or_else(String::new, |name| format!(" {name}"));
-        let how = exit(code, end.signal);
-        let words = words(&end.container_reason, &end.container_message);
-        parts.push(format!("container{name}: {how}{words}"));
+        let how = describe_exit(code, end.signal);
+        let said = describe(&end.container_reason, &end.container_message);
+        parts.push(format!("container{name}: {how}{said}"));
     }
     if let Some(init) = &end.init {
-        let (how, words) = (exit(init.exit_code, None), words(&init.reason, &init.message));
-        parts.push(format!("init container {}: {how}{words}", init.name));
+        let (how, said) =
+            (describe_exit(init.exit_code, None), describe(&init.reason, &init.message));
+        parts.push(format!("init container {}: {how}{said}", init.name));
     }
     if parts.is_empty() {
-        let what = if is_absent { "is gone" } else { "ended" };
-        parts.push(format!("it {what}, and nothing tells why"));
+        let what = if is_absent { "is gone" } else { "has ended" };
+        parts.push(format!("the pod {what}, and its status does not say why"));
     }
-    harmless(&parts.join("; "), MESSAGE_BYTES_MAX)
+    sanitize(&parts.join("; "), MESSAGE_BYTES_MAX)
 }
 
 /// An exit code, with the name of the signal that it stands for.
-fn exit(code: i32, signal: Option<i32>) -> String {
+fn describe_exit(code: i32, signal: Option<i32>) -> String {
     let signal = signal.or_else(|| code.checked_sub(128));
     let name =
         signal.and_then(|n| SIGNALS.split(' ').nth(usize::try_from(n).ok()?.checked_sub(1)?));
     name.map_or_else(|| format!("exit code {code}"), |name| format!("exit code {code} (SIG{name})"))
 }
 
-/// What the kubelet calls the end, and the program's last words.
-fn words(reason: &str, message: &str) -> String {
-    let (reason, message) = (reason.trim(), harmless_end(message, LAST_WORDS_BYTES_MAX));
+/// The kubelet's reason for the end, and the termination message.
+fn describe(reason: &str, message: &str) -> String {
+    let (reason, message) = (reason.trim(), sanitize_end(message, TERMINATION_MESSAGE_BYTES_MAX));
     [reason, &message]
         .iter()
         .filter(|text| !text.is_empty())
@@ -159,7 +163,7 @@ fn words(reason: &str, message: &str) -> String {
 }
 
 fn join(reason: &str, message: &str) -> String {
-    let message = harmless(message, SERVER_WORDS_BYTES_MAX);
+    let message = sanitize(message, SERVER_MESSAGE_BYTES_MAX);
     match (reason.is_empty(), message.is_empty()) {
         (true, _) => message,
         (false, true) => reason.to_owned(),
@@ -167,7 +171,8 @@ fn join(reason: &str, message: &str) -> String {
     }
 }
 
-/// Linux's signals from 1 on, as a shell and a container runtime count them from 128.
+/// Linux's signals from 1. Shells and container runtimes report a signal as exit code 128 plus its
+/// number.
 const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT \
                        CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
@@ -205,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_read_from_structure() {
+    fn reasons_are_read_from_the_status_structure() {
         use ContainerState::{Ended, Running, Waiting};
         use LossReason::{AppError, Completed, Deleted, Evicted, OomKilled, Unknown};
         use Phase::{Failed, Pending, Running as PhaseRunning, Succeeded};
@@ -214,18 +219,18 @@ mod tests {
             ((false, false, Failed, Ended, Some(137), "Error", "", ""), AppError),
             ((false, false, Failed, Ended, Some(137), "OOMKilled", "", ""), OomKilled),
             ((false, false, Succeeded, Ended, Some(0), "Completed", "", ""), Completed),
-            // A side-car still runs: the deciding container decides.
+            // A sidecar still runs: the main container decides.
             ((false, false, PhaseRunning, Ended, Some(0), "Completed", "", ""), Completed),
             ((false, false, PhaseRunning, Ended, Some(3), "Error", "", ""), AppError),
-            // Told to go, with and without side-cars, seen before or after its container ended.
+            // Deleted, with and without sidecars, seen before or after the container ended.
             ((true, false, PhaseRunning, Running, None, "", "", ""), Deleted),
             ((true, false, PhaseRunning, Ended, Some(143), "Error", "", ""), Deleted),
             ((true, true, Failed, Ended, Some(143), "Error", "", ""), Deleted),
             ((true, true, Succeeded, Ended, Some(0), "Completed", "", ""), Deleted),
-            // Gone without a trace.
+            // The pod is gone, and its status says nothing.
             ((false, true, PhaseRunning, Running, None, "", "", ""), Deleted),
             ((false, true, Pending, Waiting, None, "", "", ""), Deleted),
-            // The cluster made room.
+            // Evicted.
             ((false, false, Failed, Running, None, "", "Evicted", ""), Evicted),
             ((true, false, PhaseRunning, Running, None, "", "", "EvictionByEvictionAPI"), Evicted),
             ((true, false, Failed, Ended, Some(137), "Error", "", "TerminationByKubelet"), Evicted),
@@ -237,15 +242,17 @@ mod tests {
 
     #[track_caller]
     #[test]
-    fn a_deadline_of_our_own_is_nobodys_fault() {
-        for (is_aged, want) in [(true, LossReason::MaxAge), (false, LossReason::DeadlineExceeded)] {
+    fn max_age_charges_no_budget() {
+        for (has_max_age, want) in
+            [(true, LossReason::MaxAge), (false, LossReason::DeadlineExceeded)]
+        {
             let mut pod = pod(1, 1);
             let pod_reason = "DeadlineExceeded".into();
-            pod.end = Some(Box::new(End { pod_reason, is_aged, ..End::default() }));
+            pod.end = Some(Box::new(End { pod_reason, has_max_age, ..End::default() }));
             assert_eq!(classify(&pod, false).reason, want);
             assert_eq!(want.as_str(), "deadline_exceeded");
-            assert_eq!(want.budget().is_none(), is_aged);
-            // What came before the deadline is told for what it is.
+            assert_eq!(want.budget().is_none(), has_max_age);
+            // A reason that came before the deadline is reported as it is.
             let end = pod.end.as_mut().expect("it was set");
             end.pod_reason = "Evicted".into();
             assert_eq!(classify(&pod, false).reason, LossReason::Evicted);
@@ -260,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_says_how_and_in_whose_words() {
+    fn a_message_says_how_the_executor_ended_and_who_says_so() {
         for (code, signal, want) in [
             (0, None, "container: exit code 0"),
             (7, None, "container: exit code 7"),
@@ -282,7 +289,7 @@ mod tests {
         let oom = |pod: &mut Pod, end: &mut End| {
             (end.exit_code, end.container_reason) = (Some(137), "OOMKilled".into());
             end.container_message = "Traceback:\n  File\u{1b}[0m\nMemoryError\n".into();
-            pod.decider = Some("worker".into());
+            pod.main_container = Some("worker".into());
         };
         check_message(
             oom,
@@ -306,13 +313,17 @@ mod tests {
             false,
             "pod: Evicted, The node was low on resource: memory.; container: exit code 137 (SIGKILL)",
         );
-        check_message(|_, _| {}, true, "it is gone, and nothing tells why");
-        check_message(|pod, _| pod.deleting = true, false, "it was told to end, not by this run");
-        check_message(|_, _| {}, false, "it ended, and nothing tells why");
+        check_message(|_, _| {}, true, "the pod is gone, and its status does not say why");
+        check_message(
+            |pod, _| pod.deleting = true,
+            false,
+            "the pod was deleted, but not by this run",
+        );
+        check_message(|_, _| {}, false, "the pod has ended, and its status does not say why");
     }
 
     #[test]
-    fn a_message_is_bounded_and_keeps_the_last_words() {
+    fn a_message_is_bounded_and_keeps_the_end_of_the_termination_message() {
         let mut pod = pod(1, 1);
         pod.end = Some(Box::new(End {
             exit_code: Some(1),

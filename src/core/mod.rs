@@ -1,5 +1,5 @@
-//! Every decision, pure: no clock, thread, lock, socket, log or serde. Time and randomness are
-//! arguments, iteration order is fixed, a plan is a value and doing nothing has a reason.
+//! All decisions. Pure code: no clock, thread, lock, socket, log or serde. Time and randomness are
+//! arguments; iteration order is fixed.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod loss;

@@ -1,4 +1,4 @@
-//! Owns the plain values that tests in `core/` begin with; compiled for tests alone.
+//! Values that the unit tests in `core/` start from.
 
 use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::model::pod::{ContainerState, Phase, Pod};
@@ -16,8 +16,8 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         phase: Phase::Running,
         deleting: false,
         container: ContainerState::Running,
-        decider: None,
-        stuck: None,
+        main_container: None,
+        start_problem: None,
         ready: true,
         draining: None,
         counted: None,

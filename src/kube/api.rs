@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::core::machines::lease::Record;
 use crate::core::model::ids::{Uid, Version};
-use crate::core::model::input::Seen;
+use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::http::{Http, Method, Request, Response, Stream, StreamHandle, TransportError};
@@ -138,7 +138,7 @@ impl Pods {
     ///
     /// # Errors
     /// The server's refusal, or `Unknown` where the answer is lost or cannot be read.
-    pub fn create(&self, body: &[u8], dry_run: bool) -> Result<Seen, Refusal> {
+    pub fn create(&self, body: &[u8], dry_run: bool) -> Result<PodAnswer, Refusal> {
         let (status, answer) = self.post(body, dry_run)?;
         self.seen(status, &answer)
     }
@@ -155,7 +155,7 @@ impl Pods {
     ///
     /// # Errors
     /// The server's refusal.
-    pub fn get(&self, name: &str) -> Result<Seen, Refusal> {
+    pub fn get(&self, name: &str) -> Result<PodAnswer, Refusal> {
         let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
         let (status, answer) = call(&self.http, &request, Verb::Get)?;
         self.seen(status, &answer)
@@ -245,9 +245,9 @@ impl Pods {
             write(Method::Delete, written(&self.path(Some(name))), &body, OBJECT_BYTES_MAX);
         let (_, answer) = call(&self.http, &request, Verb::Delete)?;
         Ok(match pod::parse(&answer, &self.selection) {
-            Ok(Seen::Ours(pod)) => Some(pod),
+            Ok(PodAnswer::Ours(pod)) => Some(pod),
             // A Status says that it is done; so does a 200 with whatever else.
-            Ok(Seen::Foreign(_)) | Err(_) => None,
+            Ok(PodAnswer::Foreign(_)) | Err(_) => None,
         })
     }
 
@@ -271,7 +271,7 @@ impl Pods {
     ///
     /// # Errors
     /// The server's refusal.
-    pub fn patch(&self, name: &str, merge_patch: &[u8]) -> Result<Seen, Refusal> {
+    pub fn patch(&self, name: &str, merge_patch: &[u8]) -> Result<PodAnswer, Refusal> {
         let path = written(&self.path(Some(name)));
         let mut request = write(Method::Patch, path, merge_patch, OBJECT_BYTES_MAX);
         request.content_type = MERGE_PATCH;
@@ -325,7 +325,7 @@ impl Pods {
         Ok(page)
     }
 
-    fn seen(&self, status: u16, answer: &[u8]) -> Result<Seen, Refusal> {
+    fn seen(&self, status: u16, answer: &[u8]) -> Result<PodAnswer, Refusal> {
         pod::parse(answer, &self.selection)
             .map_err(|problem| unreadable(status, &problem.to_string()))
     }

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::control::{Drafts, NoDraft};
 use crate::core::model::ids::{ExecutorId, GroupName};
-use crate::core::model::input::Seen;
-use crate::core::model::pod_text::{PodText, Shape};
+use crate::core::model::input::PodAnswer;
+use crate::core::model::pod_text::{PodOverrides, PodText};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::Pods;
 use crate::wire::build::Identity;
@@ -44,9 +44,9 @@ impl Drafts for Drafter {
         let compiled = Template::from_json(SOURCE, template)
             .and_then(|template| template.compile(&identity))
             .map_err(bad)?;
-        match self.pods.create(&compiled.pod.render(ID_SHOWN, 0, &Shape::default()), true) {
-            Ok(Seen::Ours(_)) => {}
-            Ok(Seen::Foreign(_)) => {
+        match self.pods.create(&compiled.pod.render(ID_SHOWN, 0, &PodOverrides::default()), true) {
+            Ok(PodAnswer::Ours(_)) => {}
+            Ok(PodAnswer::Foreign(_)) => {
                 let message = "the server takes the pod but not our labels (a mutating webhook \
                                changes them): posse would not find it again";
                 return Err(NoDraft::Bad(BadCall::new(SOURCE, message)));

@@ -291,8 +291,8 @@ impl<U: Upstream> Engine<'_, U> {
             }
             // Said at start only, and answered there.
             LeaseUpdate::HeldBy { .. }
-            | LeaseUpdate::NoRights { .. }
-            | LeaseUpdate::Trouble { .. }
+            | LeaseUpdate::Forbidden { .. }
+            | LeaseUpdate::Retrying { .. }
             | LeaseUpdate::Waiting { .. } => debug!("the lease: {update:?}"),
         }
     }
@@ -301,7 +301,7 @@ impl<U: Upstream> Engine<'_, U> {
         let now = self.clock.now();
         self.check_start(now);
         self.core.turn(now);
-        self.mark.publish(self.core.mark());
+        self.mark.publish(self.core.watermark());
         // First told, then marked as told or deleted: whoever kills us in between hears it again.
         self.tell_events(now);
         while let Some(action) = self.core.poll_action() {
@@ -476,21 +476,21 @@ impl<U: Upstream> Engine<'_, U> {
         for order in orders {
             debug!("order: {order:?}");
             match order {
-                ShutdownStep::HoldCreates => self.core.hold_creates(),
+                ShutdownStep::StopCreates => self.core.stop_creates(),
                 ShutdownStep::KillDriver => {
                     if let Some(driver) = &self.state.driver {
                         warn!("killing the driver: it has not ended in its time");
                         driver.kill_group_now();
                     }
                 }
-                ShutdownStep::LastDelete => {
+                ShutdownStep::FinalDelete => {
                     warn!("asked again: not waiting for the executors");
                     self.state.hurry_until = Some(now.after(HURRY_MS));
-                    let keep = self.finish.keeps();
+                    let keep = self.finish.keeps_executors();
                     // What goes from here on goes by our own will.
                     self.core.begin_stop(StopOrder { keep, keep_failed: false }, now);
                     if self.state.held.all() && !keep {
-                        self.writers.send(Action::DeleteAll { grace_s: 0, spare_counted: false });
+                        self.writers.send(Action::DeleteAll { grace_s: 0, keep_counted: false });
                     }
                 }
                 ShutdownStep::Stop(order) => {

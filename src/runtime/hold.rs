@@ -206,10 +206,10 @@ pub fn await_lease(
                 return Acquired::Held { id_high_water: id_high_water.map_or(0, |id| id.0) };
             }
             LeaseUpdate::HeldBy { holder } => return Acquired::HeldBy { holder },
-            LeaseUpdate::NoRights { message } => {
+            LeaseUpdate::Forbidden { message } => {
                 return Acquired::NoRights { message };
             }
-            LeaseUpdate::Trouble { refusal } => {
+            LeaseUpdate::Retrying { refusal } => {
                 n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
                 if let Some(remedy) = remedy(&refusal, n_not_found) {
                     return Acquired::Refused { message: format!("{refusal}; {remedy}") };

@@ -81,7 +81,7 @@ pub fn keep<M: From<(LeaseScope, LeaseUpdate)>>(keeper: &LeaseKeeper<M>) {
 impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseKeeper<M> {
     fn machine(&self) -> LeaseMachine {
         let machine = LeaseMachine::new(&self.identity, self.rng.clone());
-        let machine = if self.is_patient { machine.patient() } else { machine };
+        let machine = if self.is_patient { machine.waiting_for_holder() } else { machine };
         match self.scope {
             LeaseScope::Application => machine.yielding(),
             LeaseScope::Instance => machine,
@@ -153,7 +153,7 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseKeeper<M> {
         while let Some(update) = machine.update() {
             match self.inbox.try_send(M::from((self.scope, update.clone()))) {
                 // Nobody listens: it is as good as told.
-                Ok(()) | Err(TrySendError::Disconnected(_)) => machine.told(),
+                Ok(()) | Err(TrySendError::Disconnected(_)) => machine.pop_update(),
                 Err(TrySendError::Full(_)) => return false,
             }
         }

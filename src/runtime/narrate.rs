@@ -8,7 +8,7 @@ use crate::core::model::action::RunVerdict;
 use crate::core::model::event::Event;
 use crate::core::model::ids::GroupName;
 use crate::core::model::status::GroupStatus;
-use crate::core::model::text::harmless;
+use crate::core::model::text::sanitize;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 
@@ -138,7 +138,7 @@ fn words(event: &Event) -> String {
         }
         Event::ExecutorLost { subject, node, reason, exit_code: _, message } => {
             let node = node.as_deref().unwrap_or("no node");
-            let message = harmless(message, LOSS_BYTES_MAX);
+            let message = sanitize(message, LOSS_BYTES_MAX);
             let (id, pod, reason) = (subject.id, &subject.pod, reason.as_str());
             format!("executor {id} lost: {reason}: {pod} on {node}: {message}")
         }
@@ -176,7 +176,7 @@ fn words(event: &Event) -> String {
 #[must_use]
 pub fn verdict(verdict: &RunVerdict) -> String {
     match verdict {
-        RunVerdict::BudgetSpent(budget) => {
+        RunVerdict::BudgetExhausted(budget) => {
             format!("the failure budget `{}` is spent: ending the application", budget.as_str())
         }
         RunVerdict::DriverSilent { silence_ms } => {

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use log::{info, warn};
 
 use crate::clock::Clock;
-use crate::core::machines::orphan_cleanup::{CleanupInput, CleanupStep, OrphanCleanup};
+use crate::core::machines::orphan_cleanup::{CleanupReport, CleanupStep, OrphanCleanup};
 use crate::core::model::rng::Rng;
 use crate::kube::leftovers::Leftovers;
 
@@ -33,7 +33,7 @@ pub fn sweep(sweeper: &Sweeper) {
     let mut machine = OrphanCleanup::new(&sweeper.ours, sweeper.is_exclusive, sweeper.rng.clone());
     while sweeper.go.try_recv() != Err(TryRecvError::Disconnected) {
         let step = machine.next(sweeper.clock.now());
-        while let Some(news) = machine.news() {
+        while let Some(news) = machine.next_report() {
             tell(&news);
         }
         match step {
@@ -55,20 +55,20 @@ pub fn sweep(sweeper: &Sweeper) {
     log::debug!("the sweeper ends");
 }
 
-fn tell(news: &CleanupInput) {
+fn tell(news: &CleanupReport) {
     match news {
-        CleanupInput::Kept { instance, n, why } => {
+        CleanupReport::Kept { instance, n, why } => {
             info!("instance {instance} of this application has {n} executors: {why}");
         }
-        CleanupInput::Refused { refusal, is_final: true } => warn!(
+        CleanupReport::Refused { refusal, is_final: true } => warn!(
             "what earlier instances left is not removed, for we have no right to: {refusal}; \
              `posse cleanup` does it, and shutdown.orphans: keep does without"
         ),
-        CleanupInput::Refused { refusal, is_final: false } => {
+        CleanupReport::Refused { refusal, is_final: false } => {
             warn!("what earlier instances left is looked at again later: {refusal}");
         }
-        CleanupInput::Removed { n: 0, .. } => {}
-        CleanupInput::Removed { instance, n, why } => {
+        CleanupReport::Removed { n: 0, .. } => {}
+        CleanupReport::Removed { instance, n, why } => {
             info!("removed {n} executors that instance {instance} left: {why}");
         }
     }

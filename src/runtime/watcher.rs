@@ -166,7 +166,7 @@ impl<M, F> std::fmt::Debug for Lister<M, F> {
 impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
     /// Lists and delivers: the list's version as text, or none where a stop came between.
     pub(super) fn list(&self, source: ListSource) -> Option<Result<(String, Watermark), Refusal>> {
-        let asked = (self.mark)();
+        let watermark = (self.mark)();
         let (pods, streams) = self.pods.with_own_streams();
         if !self.control.arm(streams) {
             return None;
@@ -185,8 +185,8 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
             }
         };
         log::debug!("listed {} pods at version {version_text:?} ({source:?})", pods.len());
-        let list = List { source, pods, version, asked };
-        self.deliver(M::from(Input::List(list))).then_some(Ok((version_text, asked)))
+        let list = List { source, pods, version, watermark };
+        self.deliver(M::from(Input::List(list))).then_some(Ok((version_text, watermark)))
     }
 
     /// Waits for room in the inbox; false where a stop came first.
@@ -237,8 +237,8 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
     fn list(&mut self) {
         let problem = match self.lister.list(ListSource::Watch) {
             None => return self.gone = true,
-            Some(Ok((version_text, asked))) => {
-                self.epoch = asked.epoch;
+            Some(Ok((version_text, watermark))) => {
+                self.epoch = watermark.epoch;
                 match self.machine.on_listed(&version_text, self.now()) {
                     Ok(()) => return,
                     Err(problem) => problem,

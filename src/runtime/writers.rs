@@ -121,38 +121,38 @@ fn write(pods: &Pods, queue: &Receiver<Action>, inbox: &Sender<Message>) {
 /// Carries out one action. None: it is not a request to the server.
 pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
     let input = match action {
-        Action::Create { id, group: _, slot, shape, asked, pod } => {
-            let answer = pods.create(&pod.render(id, slot, &shape), false);
+        Action::Create { id, group: _, slot, overrides, watermark, pod } => {
+            let answer = pods.create(&pod.render(id, slot, &overrides), false);
             log_answer("create", &id, answer.as_ref().err());
-            Input::Created { id, asked, answer }
+            Input::Created { id, watermark, answer }
         }
         Action::Delete { uid, name, grace_s } => {
             let answer = pods.delete(&name, Some(&uid), grace_s);
             log_answer("delete", &name, answer.as_ref().err());
             Input::Deleted { uid, answer }
         }
-        Action::DeleteAll { grace_s, spare_counted } => {
-            let extra = spare_counted.then(|| format!("!{}", labels::COUNTED));
+        Action::DeleteAll { grace_s, keep_counted } => {
+            let extra = keep_counted.then(|| format!("!{}", labels::COUNTED));
             let answer = pods.delete_collection(Some(grace_s), extra.as_deref());
             log_answer("delete all", &pods.selection().selector(), answer.as_ref().err());
             Input::DeletedAll { answer }
         }
-        Action::Get { id, asked } => {
+        Action::Get { id, watermark } => {
             let answer = pods.get(&pods.selection().pod_name(id.0));
             log_answer("get", &id, answer.as_ref().err());
-            Input::Got { id, asked, answer }
+            Input::Got { id, watermark, answer }
         }
         Action::GetNode { name } => {
             let answer = pods.get_node(&name);
             log_answer("get node", &name, answer.as_ref().err());
             Input::GotNode { name, answer }
         }
-        Action::List { asked } => match pods.list() {
+        Action::List { watermark } => match pods.list() {
             Ok(listed) => Input::List(List {
                 source: ListSource::Stop,
                 pods: listed.pods,
                 version: listed.version,
-                asked,
+                watermark,
             }),
             Err(refusal) => {
                 log_answer("list", &"for the stop", Some(&refusal));

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::core::model::ids::ExecutorId;
-use crate::core::model::pod_text::{Part, PodText, Shape};
+use crate::core::model::pod_text::{Part, PodOverrides, PodText};
 use crate::wire::keep_away;
 use crate::wire::labels::{self, Selection};
 use crate::wire::memory::{Growth, Steps};
@@ -75,8 +75,8 @@ pub struct Compiled {
 impl Compiled {
     /// The body of the POST that creates executor `id` in `slot`.
     #[must_use]
-    pub fn render(&self, id: u64, slot: u32, shape: &Shape) -> Vec<u8> {
-        self.pod.render(ExecutorId(id), slot, shape)
+    pub fn render(&self, id: u64, slot: u32, overrides: &PodOverrides) -> Vec<u8> {
+        self.pod.render(ExecutorId(id), slot, overrides)
     }
 
     /// What of the template was replaced or left out, one sentence each.
@@ -107,7 +107,7 @@ impl Template {
         let memory = build.memory.amounts;
         let pod = PodText::new(parts, identity.pod_name_prefix());
         Ok(Compiled {
-            pod: Arc::new(pod.avoiding(avoiding).growing(memory)),
+            pod: Arc::new(pod.with_node_affinity(avoiding).with_memory_steps(memory)),
             warnings: build.warnings,
         })
     }
@@ -446,7 +446,7 @@ impl Emitter<'_> {
                 for (i, item) in items.iter().enumerate() {
                     self.text(if i > 0 { "," } else { "" });
                     if self.is_avoiding && keep_away::is_gap(field, item) {
-                        self.parts.push(Part::Avoid);
+                        self.parts.push(Part::AvoidedNodes);
                     } else {
                         self.value(item, &format!("{field}[{i}]"))?;
                     }
@@ -484,7 +484,7 @@ impl Emitter<'_> {
                 Piece::Text(text) => self.escaped(text),
                 Piece::Word(word) => match self.build.identity.word(word) {
                     Part::Text(text) => self.escaped(&text),
-                    gap @ (Part::Avoid
+                    gap @ (Part::AvoidedNodes
                     | Part::ExecutorId
                     | Part::MemoryLimit
                     | Part::MemoryRequest

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::core::model::ids::Version;
-use crate::core::model::input::Seen;
+use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
 use crate::wire::json::{Bad, Json};
 use crate::wire::labels::Selection;
@@ -33,8 +33,8 @@ pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError
     let mut page = Page::default();
     let ends = read_pods(bytes, &mut |pod| {
         match pod.seen(selection)? {
-            Seen::Foreign(_) => page.n_foreign += 1,
-            Seen::Ours(pod) => page.pods.push(pod),
+            PodAnswer::Foreign(_) => page.n_foreign += 1,
+            PodAnswer::Ours(pod) => page.pods.push(pod),
         }
         Ok(())
     })?;

@@ -1,6 +1,6 @@
 //! Owns the reading of a container's log: bytes to lines that anybody may look at. Asks nobody.
 
-use crate::core::model::text::harmless;
+use crate::core::model::text::sanitize;
 
 /// The most lines that are told of one log.
 pub const LOG_LINES_MAX: u32 = 200;
@@ -18,7 +18,7 @@ pub fn last_lines(bytes: &[u8], n_max: u32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut n_bytes = 0;
     for line in text.lines().rev().take(n_max as usize) {
-        let line = harmless(line, LINE_BYTES_MAX);
+        let line = sanitize(line, LINE_BYTES_MAX);
         n_bytes += line.len();
         if n_bytes > LINES_BYTES_MAX {
             break;

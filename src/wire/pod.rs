@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
-use crate::core::model::input::{Foreign, Seen};
+use crate::core::model::input::{ForeignPod, PodAnswer};
 use crate::core::model::pod::OwnerPod;
 use crate::core::model::pod::{
     ContainerState, End, InitEnd, Phase, Pod, StartProblem, StartProblemKind,
@@ -69,7 +69,7 @@ impl From<serde_json::Error> for WireError {
 ///
 /// # Errors
 /// When the bytes are not a pod with a name and a uid.
-pub fn parse(bytes: &[u8], selection: &Selection) -> Result<Seen, WireError> {
+pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError> {
     let mut json = Json::new(bytes)?;
     let pod: RawPod<'_> = object(&mut json)?.ok_or(WireError::Missing("metadata.uid"))?;
     json.end()?;
@@ -131,7 +131,7 @@ impl RawPod<'_> {
     }
 
     /// What it is to us.
-    pub(super) fn seen(self, selection: &Selection) -> Result<Seen, WireError> {
+    pub(super) fn seen(self, selection: &Selection) -> Result<PodAnswer, WireError> {
         let meta = self.metadata.unwrap_or_default();
         let uid = match meta.uid.as_ref().map(|uid| &*uid.0) {
             Some(uid) if !uid.is_empty() => Uid::new(uid),
@@ -143,7 +143,7 @@ impl RawPod<'_> {
         };
         let labels = meta.labels.unwrap_or_default();
         let Some((id, group)) = labels.identity(selection) else {
-            return Ok(Seen::Foreign(Foreign { name: name.into(), uid }));
+            return Ok(PodAnswer::Foreign(ForeignPod { name: name.into(), uid }));
         };
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
@@ -162,7 +162,7 @@ impl RawPod<'_> {
         let deleting = meta.is_deleting;
         let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
         let gate = spec.scheduling_gates.name.as_ref();
-        Ok(Seen::Ours(Pod {
+        Ok(PodAnswer::Ours(Pod {
             uid,
             name,
             version: meta.resource_version.as_ref().and_then(|text| Version::parse(&text.0)),
@@ -173,8 +173,12 @@ impl RawPod<'_> {
             phase,
             deleting,
             container,
-            decider: deciding.as_ref().filter(|_| containers.has_others).map(Text::boxed),
-            stuck: if is_starting { status.stuck(deciding.as_ref(), state, gate) } else { None },
+            main_container: deciding.as_ref().filter(|_| containers.has_others).map(Text::boxed),
+            start_problem: if is_starting {
+                status.stuck(deciding.as_ref(), state, gate)
+            } else {
+                None
+            },
             ready: status.condition("Ready", "True").is_some(),
             draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
             counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
@@ -182,8 +186,8 @@ impl RawPod<'_> {
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
             end: end(&status, phase, state, sidecar).map(|end| {
-                let is_aged = annotations.max_age.is_some();
-                Box::new(End { is_aged, ..*end })
+                let has_max_age = annotations.max_age.is_some();
+                Box::new(End { has_max_age, ..*end })
             }),
         }))
     }
@@ -253,7 +257,7 @@ impl<'a> RawStatus<'a> {
     ) -> Option<Box<StartProblem>> {
         let stuck = |kind, words: String| {
             let words = clipped(&words, WORDS_BYTES_MAX).into();
-            Some(Box::new(StartProblem { kind, words }))
+            Some(Box::new(StartProblem { kind, message: words }))
         };
         if let Some(unplaced) = self.condition("PodScheduled", "False") {
             let words = text_of(unplaced.message.as_ref());
@@ -360,7 +364,7 @@ fn end(
         // A side-car's code decides nothing: only where nothing else has ended is one to blame.
         init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
         sidecar,
-        is_aged: false,
+        has_max_age: false,
     }))
 }
 

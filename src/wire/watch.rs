@@ -1,7 +1,7 @@
 //! Owns reading one line of a watch. What a line means for the next request is `core::watch`'s.
 
 use crate::core::model::ids::Version;
-use crate::core::model::input::Seen;
+use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
 use crate::wire::json::Json;
@@ -61,8 +61,8 @@ pub fn parse_line(line: &[u8], selection: &Selection) -> Result<WatchLine, WireE
 
 fn ours(pod: RawPod<'_>, selection: &Selection) -> Result<Option<Pod>, WireError> {
     Ok(match pod.seen(selection)? {
-        Seen::Ours(pod) => Some(pod),
-        Seen::Foreign(_) => None,
+        PodAnswer::Ours(pod) => Some(pod),
+        PodAnswer::Foreign(_) => None,
     })
 }
 

@@ -9,7 +9,7 @@ use posse::core::model::command::{Command, GroupChange, Reply};
 use posse::core::model::event::{DeleteCause, Event};
 use posse::core::model::ids::{ExecutorId, GroupName};
 use posse::core::model::input::{Input, List, ListSource};
-use posse::core::model::pod_text::{Part, PodText, Shape};
+use posse::core::model::pod_text::{Part, PodOverrides, PodText};
 use posse::core::model::refusal::RefusalClass;
 use posse::core::model::status::State;
 use posse::core::model::time::Millis;
@@ -58,7 +58,7 @@ fn has(run: &Run, group: &str) -> bool {
 fn made(run: &mut Run) -> Vec<(u64, String)> {
     let made = run.take().into_iter().map(|action| match action {
         Action::Create { id, slot, pod, .. } => {
-            (id.0, String::from_utf8(pod.render(id, slot, &Shape::default())).unwrap())
+            (id.0, String::from_utf8(pod.render(id, slot, &PodOverrides::default())).unwrap())
         }
         other => panic!("a create was due, not {other:?}"),
     });
@@ -292,9 +292,9 @@ fn a_group_deleted_before_the_first_list_takes_what_it_shows_along() {
     assert!(has(&run, "g"));
     let pod = run.pod("g", 1);
     run.pods.push(pod);
-    let (pods, asked) = (run.pods.clone(), run.core.mark());
+    let (pods, watermark) = (run.pods.clone(), run.core.watermark());
     let version = pods[0].version;
-    run.tell(Input::List(List { source: ListSource::Watch, pods, version, asked }));
+    run.tell(Input::List(List { source: ListSource::Watch, pods, version, watermark }));
     assert_eq!(run.ends(), ["u1"]);
     run.gone(&[1]);
     assert!(!has(&run, "g"));

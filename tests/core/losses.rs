@@ -64,12 +64,12 @@ fn a_loss_is_told_once_whatever_tells_of_it() {
     };
     let restored: Telling = |run| {
         // History goes back over it: the pod is there again, running.
-        let asked = run.core.mark();
+        let watermark = run.core.watermark();
         run.tell(Input::List(List {
             source: ListSource::Poll,
             pods: vec![],
             version: Some(Version(1)),
-            asked,
+            watermark,
         }));
         run.watch(&[1], |pod| (pod.phase, pod.container) = (Phase::Running, Running));
         run.list();
@@ -111,7 +111,10 @@ fn an_executor_never_seen_in_a_list_is_lost_and_replaced() {
         Event::ExecutorLost { reason, message, .. } => Some((*reason, message.as_str())),
         _ => None,
     });
-    assert_eq!(lost, Some((LossReason::Deleted, "it is gone, and nothing tells why")));
+    assert_eq!(
+        lost,
+        Some((LossReason::Deleted, "the pod is gone, and its status does not say why"))
+    );
     let slot = |id| run.core.executors().get(ExecutorId(id)).and_then(|executor| executor.slot);
     assert_eq!((slot(1), slot(2)), (None, Some(0)), "its slot is free again");
 }
@@ -146,7 +149,7 @@ fn logs_of(n: u32) -> Run {
 #[test]
 fn a_log_is_read_before_its_pod_is_deleted_and_nothing_else_waits() {
     let mut run = logs_of(1);
-    run.pods[0].decider = Some("worker".into());
+    run.pods[0].main_container = Some("worker".into());
     run.failed(&[1]);
     assert_eq!(n_lost(&run, 1), 1, "the loss is told at once");
     let (uid, name) = (Uid::new("u1"), format!("{PREFIX}1"));
@@ -173,7 +176,7 @@ fn logs_are_read_few_at_a_time_and_few_a_minute() {
     let skipped = logged(&mut run);
     assert_eq!(skipped.len(), 4, "{skipped:?}");
     assert!(skipped.iter().all(|(id, _, why)| *id > 20
-        && why.as_deref() == Some("skipped: too many logs were read just now")));
+        && why.as_deref() == Some("skipped: too many logs were read within the last minute")));
     let mut n_told = 0;
     while let Some(uid) = under_way.pop() {
         let answer = Err(refusal(RefusalClass::Transient, 503));

@@ -5,7 +5,7 @@ use crate::core_run::{PREFIX, Run, policy, refusal, spec};
 use posse::core::model::action::{Action, Patch, RunVerdict};
 use posse::core::model::event::{DeleteCause, Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid, Version};
-use posse::core::model::input::{Foreign, Input, List, ListSource, PodEvent, Seen};
+use posse::core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer, PodEvent};
 use posse::core::model::pod::{Draining, StartProblem, StartProblemKind};
 use posse::core::model::refusal::{Refusal, RefusalClass};
 use posse::core::model::rng::Rng;
@@ -27,13 +27,13 @@ fn retry_after(ms: u64) -> Refusal {
 fn the_window_doubles_each_clean_round_trip_up_to_its_end() {
     let mut window = Window::new(32);
     for want in [4, 8, 16, 32, 32] {
-        let room = window.room(Millis(0));
+        let room = window.available(Millis(0));
         assert_eq!(room, want);
         (0..room).for_each(|_| window.on_sent());
-        assert_eq!(window.room(Millis(0)), 0);
+        assert_eq!(window.available(Millis(0)), 0);
         (0..room).for_each(|_| window.on_answered());
     }
-    assert_eq!(Window::new(1).room(Millis(0)), 1);
+    assert_eq!(Window::new(1).available(Millis(0)), 1);
 }
 
 #[test]
@@ -49,11 +49,11 @@ fn the_window_halves_once_a_round_trip_and_obeys_retry_after() {
     }
     let open = window.closed_until(Millis(42)).expect("it is closed for a while");
     assert!(open.0 <= 10 + 200, "one delay of 100 to 200 ms, not 32: {open}");
-    assert_eq!(window.room(open), 16);
+    assert_eq!(window.available(open), 16);
     window.on_sent();
     window.on_overload(open, &retry_after(7_000), open, &mut rng);
     assert_eq!(window.closed_until(open), Some(open.after(7_000)));
-    assert_eq!((window.room(open.after(6_999)), window.room(open.after(7_000))), (0, 8));
+    assert_eq!((window.available(open.after(6_999)), window.available(open.after(7_000))), (0, 8));
 }
 
 // Rules 2 to 4: the snapshot.
@@ -63,12 +63,12 @@ fn the_window_halves_once_a_round_trip_and_obeys_retry_after() {
 #[track_caller]
 fn check_list(shows: &[u64], is_older: bool, want_running: u32, want_lost: &[u64]) {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    let (asked, version) = (run.core.mark(), run.core.mark().position);
+    let (watermark, version) = (run.core.watermark(), run.core.watermark().position);
     let pods: Vec<_> = run.pods.iter().filter(|p| shows.contains(&p.id.0)).cloned().collect();
     if is_older {
         run.watch(&[1, 2], |pod| pod.deletion_cost = 7);
     }
-    run.tell(Input::List(List { source: ListSource::Poll, pods, version, asked }));
+    run.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
     let lost: Vec<u64> = run
         .events
         .iter()
@@ -94,10 +94,11 @@ fn a_list_is_applied_whole_and_moves_nothing_back() {
 #[test]
 fn an_old_list_does_not_bring_back_what_went() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-    let (pods, asked, version) = (run.pods.clone(), run.core.mark(), run.core.mark().position);
+    let (pods, watermark, version) =
+        (run.pods.clone(), run.core.watermark(), run.core.watermark().position);
     run.gone(&[1]);
     assert_eq!(run.creates(), [2]);
-    run.tell(Input::List(List { source: ListSource::Poll, pods, version, asked }));
+    run.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
     assert!(run.core.snapshot().is_empty());
     assert!(run.take().is_empty());
 }
@@ -105,18 +106,23 @@ fn an_old_list_does_not_bring_back_what_went() {
 #[test]
 fn a_list_below_what_was_known_when_it_was_asked_for_means_that_history_went_back() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    let (asked, pods) = (run.core.mark(), run.pods[..1].to_vec());
+    let (watermark, pods) = (run.core.watermark(), run.pods[..1].to_vec());
     let version = Some(Version(2));
-    run.tell(Input::List(List { source: ListSource::Poll, pods: pods.clone(), version, asked }));
+    run.tell(Input::List(List {
+        source: ListSource::Poll,
+        pods: pods.clone(),
+        version,
+        watermark,
+    }));
     assert_eq!(run.take(), [Action::Relist]);
-    assert_eq!(run.core.mark().epoch, 1);
+    assert_eq!(run.core.watermark().epoch, 1);
     run.target("g", 3);
     assert_eq!(run.waits_for("g"), Some(Waiting::StaleSnapshot));
     // What the old watch still tells is of another time.
     run.tell(Input::Watch { epoch: 0, events: vec![PodEvent::Bookmark(Version(9_999))] });
-    let asked = run.core.mark();
-    assert_eq!(asked.position, None);
-    run.tell(Input::List(List { source: ListSource::Watch, pods, version, asked }));
+    let watermark = run.core.watermark();
+    assert_eq!(watermark.position, None);
+    run.tell(Input::List(List { source: ListSource::Watch, pods, version, watermark }));
     assert_eq!(run.creates(), [3, 4], "the vanished one and the new one; ids never go back");
 }
 
@@ -134,7 +140,7 @@ fn a_create_that_is_not_newer_than_what_was_known_means_that_history_went_back()
 fn versions_that_are_no_numbers_are_accepted_and_never_compared() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.pods[0].version = None;
-    let epoch = run.core.mark().epoch;
+    let epoch = run.core.watermark().epoch;
     let mut pod = run.pods[0].clone();
     pod.deletion_cost = 3;
     run.tell(Input::Watch { epoch, events: vec![PodEvent::Applied(pod.clone())] });
@@ -151,11 +157,12 @@ fn an_answer_that_the_position_has_overtaken_is_a_pod_that_came_and_went() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
     let pod = run.pod("g", 1);
-    let asked = run.core.executors().get(ExecutorId(1)).unwrap().create.as_ref().unwrap().asked;
-    let epoch = asked.epoch;
+    let watermark =
+        run.core.executors().get(ExecutorId(1)).unwrap().create.as_ref().unwrap().watermark;
+    let epoch = watermark.epoch;
     let bookmark = PodEvent::Bookmark(Version(run.version + 5));
     run.tell(Input::Watch { epoch, events: vec![bookmark] });
-    run.tell(Input::Created { id: ExecutorId(1), asked, answer: Ok(Seen::Ours(pod)) });
+    run.tell(Input::Created { id: ExecutorId(1), watermark, answer: Ok(PodAnswer::Ours(pod)) });
     assert!(run.events.iter().any(|e| matches!(e, Event::ExecutorLost { subject, .. }
         if subject.id.0 == 1)));
     assert_eq!(run.creates(), [2]);
@@ -167,8 +174,8 @@ fn a_pod_that_comes_back_without_our_labels_is_deleted_and_the_template_counts_a
     let mut run = Run::new(policy(), vec![file]);
     assert_eq!(run.creates(), [1]);
     let (name, uid) = (format!("{PREFIX}1"), Uid::new("stripped"));
-    let answer = Ok(Seen::Foreign(Foreign { name: name.clone(), uid: uid.clone() }));
-    run.tell(Input::Created { id: ExecutorId(1), asked: run.core.mark(), answer });
+    let answer = Ok(PodAnswer::Foreign(ForeignPod { name: name.clone(), uid: uid.clone() }));
+    run.tell(Input::Created { id: ExecutorId(1), watermark: run.core.watermark(), answer });
     assert_eq!(run.take(), [Action::Delete { uid: uid.clone(), name, grace_s: None }]);
     assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
     assert!(matches!(run.core.poll_verdict(), Some(RunVerdict::TemplateRefused { .. })));
@@ -195,26 +202,26 @@ fn check_exists(found: Found, want_creates: &[u64], want_lost: usize) {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
     run.refused(1, refusal(RefusalClass::Exists, 409));
-    let asked = match run.take().as_slice() {
-        [Action::Get { id: ExecutorId(1), asked }] => *asked,
+    let watermark = match run.take().as_slice() {
+        [Action::Get { id: ExecutorId(1), watermark }] => *watermark,
         other => panic!("a GET was due, not {other:?}"),
     };
     let mut pod = run.pod("g", 1);
-    let foreign = Foreign { name: pod.name.to_string(), uid: pod.uid.clone() };
+    let foreign = ForeignPod { name: pod.name.to_string(), uid: pod.uid.clone() };
     let answer = match found {
-        Found::Alive => Ok(Seen::Ours(pod)),
+        Found::Alive => Ok(PodAnswer::Ours(pod)),
         Found::Ending => {
             pod.deleting = true;
-            Ok(Seen::Ours(pod))
+            Ok(PodAnswer::Ours(pod))
         }
-        Found::Foreign => Ok(Seen::Foreign(foreign)),
+        Found::Foreign => Ok(PodAnswer::Foreign(foreign)),
         Found::Nothing => Err(refusal(RefusalClass::NotFound, 404)),
         Found::OtherOwner => {
             pod.id = ExecutorId(7);
-            Ok(Seen::Ours(pod))
+            Ok(PodAnswer::Ours(pod))
         }
     };
-    run.tell(Input::Got { id: ExecutorId(1), asked, answer });
+    run.tell(Input::Got { id: ExecutorId(1), watermark, answer });
     assert_eq!(run.creates(), want_creates);
     let lost = run.events.iter().filter(|event| matches!(event, Event::ExecutorLost { .. }));
     assert_eq!(lost.count(), want_lost);
@@ -234,7 +241,7 @@ fn a_second_uid_under_one_id_is_deleted_and_the_id_spent() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     let mut second = run.pod("g", 1);
     second.uid = Uid::new("second");
-    let (epoch, name) = (run.core.mark().epoch, second.name.to_string());
+    let (epoch, name) = (run.core.watermark().epoch, second.name.to_string());
     run.tell(Input::Watch { epoch, events: vec![PodEvent::Applied(second)] });
     let uid = Uid::new("second");
     assert_eq!(run.take(), [Action::Delete { uid, name, grace_s: None }]);
@@ -247,7 +254,7 @@ fn ids_are_given_from_reserved_blocks_only() {
         pod_prefix: PREFIX.to_owned(),
         owner: None,
         id_high_water: 1_000,
-        is_id_high_water_kept: true,
+        is_id_high_water_stored: true,
         start_unix_ms: 0,
         is_lease_held: true,
         is_driver_ready: true,
@@ -350,15 +357,15 @@ fn unschedulable_executors_hold_their_group_back_after_two_minutes() {
     run.creates();
     run.created(&[1]);
     let words = "0/3 nodes are available";
-    let stuck = StartProblem { kind: StartProblemKind::Unschedulable, words: words.into() };
-    run.watch(&[1], |pod| pod.stuck = Some(Box::new(stuck.clone())));
+    let stuck = StartProblem { kind: StartProblemKind::Unschedulable, message: words.into() };
+    run.watch(&[1], |pod| pod.start_problem = Some(Box::new(stuck.clone())));
     run.target("g", 2);
     assert_eq!(run.creates(), [2], "not yet");
     run.created(&[2]);
     run.wait(120_000);
     run.target("g", 3);
     assert_eq!((run.creates(), run.waits_for("g")), (vec![], Some(Waiting::Unschedulable)));
-    run.watch(&[1], |pod| pod.stuck = None);
+    run.watch(&[1], |pod| pod.start_problem = None);
     assert_eq!(run.creates(), [3]);
 }
 
@@ -462,20 +469,20 @@ fn a_stop_deletes_lists_until_empty_and_ends() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.core.begin_stop(STOP, Millis(run.now));
     run.turn();
-    assert_eq!(run.take(), [Action::DeleteAll { grace_s: 10, spare_counted: false }]);
+    assert_eq!(run.take(), [Action::DeleteAll { grace_s: 10, keep_counted: false }]);
     run.tell(Input::DeletedAll { answer: Ok(()) });
     run.wait(100);
-    let asked = match run.take().as_slice() {
-        [Action::List { asked }] => *asked,
+    let watermark = match run.take().as_slice() {
+        [Action::List { watermark }] => *watermark,
         other => panic!("a LIST was due, not {other:?}"),
     };
     run.watch(&[1, 2], |pod| pod.deleting = true);
     let (pods, version) = (run.pods.clone(), Some(Version(run.version)));
-    run.tell(Input::List(List { source: ListSource::Stop, pods, version, asked }));
+    run.tell(Input::List(List { source: ListSource::Stop, pods, version, watermark }));
     assert_eq!(run.core.stop_result(), None);
     run.gone(&[1, 2]);
     let result = run.core.stop_result().expect("nothing is left");
-    assert_eq!((result.remaining.len(), result.evidence.len()), (0, 0));
+    assert_eq!((result.remaining.len(), result.retained.len()), (0, 0));
 }
 
 #[test]
@@ -504,9 +511,9 @@ fn a_create_of_unknown_outcome_is_open_for_a_minute_after_it_was_sent() {
         for action in run.take() {
             match action {
                 Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
-                Action::List { asked } => {
+                Action::List { watermark } => {
                     let version = Some(Version(run.version));
-                    let list = List { source: ListSource::Stop, pods: vec![], version, asked };
+                    let list = List { source: ListSource::Stop, pods: vec![], version, watermark };
                     run.tell(Input::List(list));
                 }
                 other => panic!("nothing new is sent: {other:?}"),
@@ -557,7 +564,7 @@ fn evidence_is_labelled_before_everything_else_is_deleted() {
     run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
     run.wait(100);
     assert!(run.take().iter().any(is_delete));
-    assert_eq!(run.core.remaining().evidence, [format!("{PREFIX}1")]);
+    assert_eq!(run.core.remaining().retained, [format!("{PREFIX}1")]);
 }
 
 #[test]

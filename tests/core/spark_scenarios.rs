@@ -215,14 +215,14 @@ fn spark_c3_1_items_returned_by_the_api_should_be_pushed() {
 #[test]
 fn spark_c3_3_support_pod_listing_with_resource_version() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    let (old, asked) = (vec![], run.core.mark());
+    let (old, watermark) = (vec![], run.core.watermark());
     run.running(&[1, 2]);
     run.target("g", 3);
     assert_eq!(run.creates(), [3]);
     run.created(&[3]);
-    let version = asked.position;
+    let version = watermark.position;
     let source = posse::core::model::input::ListSource::Poll;
-    let list = posse::core::model::input::List { source, pods: old, version, asked };
+    let list = posse::core::model::input::List { source, pods: old, version, watermark };
     run.tell(posse::core::model::input::Input::List(list));
     assert_eq!((run.take(), run.group("g").running, run.group("g").pending), (vec![], 2, 1));
 }
@@ -236,9 +236,9 @@ fn spark_a10_stuck_pending_image_pull() {
     run.created(&ids);
     run.running(&[2]);
     let words = "container worker: ImagePullBackOff";
-    let stuck = StartProblem { kind: StartProblemKind::Image, words: words.into() };
+    let stuck = StartProblem { kind: StartProblemKind::Image, message: words.into() };
     run.watch(&[1], |pod| {
-        (pod.node, pod.stuck) = (Some("n".into()), Some(Box::new(stuck.clone())));
+        (pod.node, pod.start_problem) = (Some("n".into()), Some(Box::new(stuck.clone())));
     });
     run.wait(300_000);
     assert!(run.take().is_empty(), "not without a word from the server");
@@ -314,7 +314,7 @@ fn spark_c4_1_watch_events_should_be_pushed_as_snapshot_updates() {
     let mut run = Run::new(policy(), vec![spec("g", 0)]);
     let pod = run.pod("g", 1);
     run.pods.push(pod.clone());
-    let epoch = run.core.mark().epoch;
+    let epoch = run.core.watermark().epoch;
     run.tell(posse::core::model::input::Input::Watch {
         epoch,
         events: vec![PodEvent::Applied(pod)],

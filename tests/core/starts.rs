@@ -7,7 +7,7 @@ use posse::core::model::action::Action;
 use posse::core::model::event::{Event, LossReason};
 use posse::core::model::input::{Input, PodEvent};
 use posse::core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
-use posse::core::model::pod_text::Shape;
+use posse::core::model::pod_text::PodOverrides;
 use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
 use posse::core::policy::settings::{BadNodes, GroupSpec, Policy};
@@ -16,14 +16,14 @@ const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60_000;
 
 fn stuck(kind: StartProblemKind) -> Option<Box<StartProblem>> {
-    Some(Box::new(StartProblem { kind, words: "the server's words".into() }))
+    Some(Box::new(StartProblem { kind, message: "the server's words".into() }))
 }
 
 /// The pod is bound and this keeps it from starting; none: nothing is told.
 fn bound(run: &mut Run, ids: &[u64], kind: Option<StartProblemKind>) {
     run.watch(ids, |pod| {
         pod.node = Some("n1".into());
-        pod.stuck = kind.and_then(stuck);
+        pod.start_problem = kind.and_then(stuck);
     });
 }
 
@@ -31,7 +31,7 @@ fn bound(run: &mut Run, ids: &[u64], kind: Option<StartProblemKind>) {
 fn bookmark(run: &mut Run) {
     run.version += 1;
     let bookmark = PodEvent::Bookmark(posse::core::model::ids::Version(run.version));
-    let epoch = run.core.mark().epoch;
+    let epoch = run.core.watermark().epoch;
     run.tell(Input::Watch { epoch, events: vec![bookmark] });
 }
 
@@ -67,7 +67,7 @@ fn check(
     if is_bound {
         bound(&mut run, &[1], kind);
     } else {
-        run.watch(&[1], |pod| pod.stuck = kind.and_then(stuck));
+        run.watch(&[1], |pod| pod.start_problem = kind.and_then(stuck));
     }
     let Some((after_ms, reason)) = want else {
         live(&mut run, 60 * MINUTE);
@@ -210,7 +210,7 @@ fn a_group_says_what_its_starts_wait_for() {
         run.events.clear();
         run.watch(&[1], |pod| {
             pod.node = is_bound.then(|| "n1".into());
-            pod.stuck = stuck(kind);
+            pod.start_problem = stuck(kind);
         });
         let status = run.group("g");
         let until = |until: Option<u64>| until.map(Millis);
@@ -304,9 +304,9 @@ fn lose_node(run: &mut Run, id: u64, node: &str) {
     });
 }
 
-fn shapes(run: &mut Run) -> Vec<Shape> {
+fn shapes(run: &mut Run) -> Vec<PodOverrides> {
     let asked = run.take().into_iter().filter_map(|action| match action {
-        Action::Create { shape, .. } => Some(shape),
+        Action::Create { overrides, .. } => Some(overrides),
         _ => None,
     });
     asked.collect()
@@ -319,7 +319,7 @@ fn a_node_that_loses_executors_is_kept_away_from_for_a_time() {
     lose_node(&mut run, 1, "n1");
     run.created(&[5]);
     run.running(&[5]);
-    assert!(shapes(&mut run).iter().all(|shape| shape.avoid.is_empty()));
+    assert!(shapes(&mut run).iter().all(|overrides| overrides.avoid.is_empty()));
     lose_node(&mut run, 2, "n1");
     assert_eq!(shapes(&mut run)[0].avoid.to_vec(), ["n1"], "the successor already");
     let said = run.events.iter().find(|event| matches!(event, Event::NodeAvoided { .. }));

@@ -69,7 +69,7 @@ pub fn restored_from_a_backup(server: &dyn Server) {
         scene.admin.merge_patch(&path, &note).ok();
     }
     own.restore();
-    posse.wait_event("watch_restarted", |event| event["cause"] == "history went back");
+    posse.wait_event("watch_restarted", |event| event["cause"] == "resourceVersion rollback");
     let after = scene.wait_running(4);
     let lost = |pod: &Value| {
         let uid = uid_of(pod);

@@ -70,7 +70,7 @@ const EVERYWHERE: &[Row] = &[
         Some(137),
         "container: exit code 137 (SIGKILL), OOMKilled",
     ),
-    Row("deleted", By::Delete, "deleted", None, None, "it was told to end, not by this run"),
+    Row("deleted", By::Delete, "deleted", None, None, "the pod was deleted, but not by this run"),
     Row("killed", By::Kill, "killed", None, None, "two\\u{7} lines"),
 ];
 
@@ -199,7 +199,7 @@ const REAL: &[Row] = &[
         "unknown",
         None,
         None,
-        "it ended, and nothing tells why",
+        "the pod has ended, and its status does not say why",
     ),
 ];
 

@@ -9,7 +9,7 @@ use posse::core::model::action::Action;
 use posse::core::model::command::{Command, Reply};
 use posse::core::model::event::{Event, LossReason};
 use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
-use posse::core::model::input::{Input, List, ListSource, PodEvent, Seen};
+use posse::core::model::input::{Input, List, ListSource, PodAnswer, PodEvent};
 use posse::core::model::pod::{ContainerState, End, Phase, Pod};
 use posse::core::model::refusal::{Refusal, RefusalClass};
 use posse::core::model::status::GroupStatus;
@@ -57,7 +57,7 @@ impl Run {
             pod_prefix: PREFIX.to_owned(),
             owner: None,
             id_high_water: 0,
-            is_id_high_water_kept: false,
+            is_id_high_water_stored: false,
             start_unix_ms: 1_000_000,
             is_lease_held: true,
             is_driver_ready: true,
@@ -155,8 +155,8 @@ impl Run {
             phase: Phase::Pending,
             deleting: false,
             container: ContainerState::Waiting,
-            decider: None,
-            stuck: None,
+            main_container: None,
+            start_problem: None,
             ready: false,
             draining: None,
             counted: None,
@@ -180,17 +180,18 @@ impl Run {
             let pod = self.pod(&group, id);
             self.pods.push(pod.clone());
             let executor = self.core.executors().get(ExecutorId(id)).unwrap();
-            let asked = executor.create.as_ref().map(|create| create.asked).unwrap_or_default();
-            let answer = Ok(Seen::Ours(pod));
+            let watermark =
+                executor.create.as_ref().map(|create| create.watermark).unwrap_or_default();
+            let answer = Ok(PodAnswer::Ours(pod));
             self.core
-                .handle(Input::Created { id: ExecutorId(id), asked, answer }, Millis(self.now));
+                .handle(Input::Created { id: ExecutorId(id), watermark, answer }, Millis(self.now));
         }
         self.turn();
     }
 
     pub fn refused(&mut self, id: u64, refusal: Refusal) {
-        let asked = self.core.mark();
-        self.tell(Input::Created { id: ExecutorId(id), asked, answer: Err(refusal) });
+        let watermark = self.core.watermark();
+        self.tell(Input::Created { id: ExecutorId(id), watermark, answer: Err(refusal) });
     }
 
     /// The watch tells of a change to the pods of these executors.
@@ -203,7 +204,7 @@ impl Run {
             pod.version = version;
             events.push(PodEvent::Applied(pod.clone()));
         }
-        let epoch = self.core.mark().epoch;
+        let epoch = self.core.watermark().epoch;
         self.tell(Input::Watch { epoch, events });
     }
 
@@ -231,22 +232,22 @@ impl Run {
             pod.version = version;
             events.push(PodEvent::Deleted(pod));
         }
-        let epoch = self.core.mark().epoch;
+        let epoch = self.core.watermark().epoch;
         self.tell(Input::Watch { epoch, events });
     }
 
     /// A LIST tells that the server's history went back.
     pub fn refused_by_history(&mut self) {
-        let (asked, version) = (self.core.mark(), Some(Version(1)));
-        let list = List { source: ListSource::Poll, pods: vec![], version, asked };
+        let (watermark, version) = (self.core.watermark(), Some(Version(1)));
+        let list = List { source: ListSource::Poll, pods: vec![], version, watermark };
         self.tell(Input::List(list));
     }
 
     /// A LIST of what is there.
     pub fn list(&mut self) {
         let version = self.next_version();
-        let (pods, asked) = (self.pods.clone(), self.core.mark());
-        self.tell(Input::List(List { source: ListSource::Poll, pods, version, asked }));
+        let (pods, watermark) = (self.pods.clone(), self.core.watermark());
+        self.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
     }
 
     /// A call of the driver, and its answer.

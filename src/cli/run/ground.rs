@@ -8,7 +8,7 @@ use crate::cli::World;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{RunSettings, Server};
-use crate::core::policy::address_check::{Doubt, doubt};
+use crate::core::policy::address_check::{AddressProblem, find_problem};
 use crate::kube::http::Http;
 use crate::kube::owner::{self, Hints};
 use crate::wire::build::Owner;
@@ -51,9 +51,9 @@ impl Ground {
 
 /// What speaks against `host` as what executors dial. Where the server is on this machine, so may
 /// the executors be.
-pub(in crate::cli) fn doubt_about(host: &str, server: &Connection) -> Option<Doubt> {
+pub(in crate::cli) fn doubt_about(host: &str, server: &Connection) -> Option<AddressProblem> {
     let is_local = server.http.local_address().is_ok_and(|ours| ours.is_loopback());
-    doubt(host, server.is_in_cluster).filter(|_| !is_local)
+    find_problem(host, server.is_in_cluster).filter(|_| !is_local)
 }
 
 fn our_address(http: &Http) -> Result<IpAddr, Failure> {

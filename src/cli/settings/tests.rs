@@ -7,7 +7,7 @@ use clap::Parser as _;
 use super::*;
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::testing::Folder;
-use crate::core::model::pod_text::Shape;
+use crate::core::model::pod_text::PodOverrides;
 use crate::core::policy::settings::FailureLimit;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
@@ -43,7 +43,7 @@ fn identity() -> RunIdentity {
 fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
     let group = &settings.groups[group];
     let compiled = group.template.compile(&settings.identity(Some(group), &identity())).unwrap();
-    serde_json::from_slice(&compiled.render(1, 0, &Shape::default())).unwrap()
+    serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! State machines for threads that only do I/O: each says what to do next, and when.
+//! State machines for threads that only do I/O. Each machine says what to do next and when.
 
 pub mod lease;
 pub mod orphan_cleanup;

@@ -1,13 +1,13 @@
-//! Owns the removal of what earlier instances of the application left: whom to look up, whom to
-//! remove, and when to look again. Pure: sends nothing; the thread around it does as told, and the
-//! reconciler never waits for it.
-//!
-//! Only executors go whose driver pod is gone or has ended (`leftover::judge`), by uid, and only
-//! those that have not ended themselves: a pod that has holds nothing any more, may be the evidence
-//! of a failure, and goes with its driver pod. Those whose driver pod lives are somebody's. It may
-//! be ending just now, so they are looked at again for a while; where the application is this
-//! driver's alone, for as long as they are there: whoever lost it to us leaves them behind. And what
-//! a driver that is gone had sent may still arrive (`LATE_MS`): there is a look after that, too.
+//! The state machine that deletes executors of earlier instances of the application: which owners
+//! to look up, which pods to delete, and when to repeat. Sends nothing; the reconciler does not
+//! wait for it.
+//! | Only executors whose driver pod is gone or has ended (`orphans::judge`) are deleted, by uid,
+//! and only if they have not ended themselves: an ended pod holds no resources, may be retained
+//! after a failure, and is deleted with its driver pod. Executors whose driver pod lives are kept.
+//! That driver may be ending, so the check is repeated for a while; if this driver holds the
+//! application's Lease, as long as such executors exist, because the previous driver leaves them
+//! behind. A create that a dead driver had sent may still take effect within `LATE_CREATE_MS`:
+//! there is a round after that, too.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -22,84 +22,84 @@ use crate::core::policy::orphans::{
     LeaseAge, OrphanCandidate, OrphanFacts, OrphanVerdict, OwnerState, judge,
 };
 
-/// How long after a look at executors that somebody may still own the next one comes.
-pub const LOOK_AGAIN_MS: u64 = 30_000;
-/// So long after the first look a create that was under way then may still have come; a server
-/// gives a request no longer.
-pub const LATE_MS: u64 = 60_000;
-/// Looks at such executors, where others may rightfully run beside us.
-pub const LOOKS_MAX: u32 = 10;
+/// The time between two rounds while there are executors whose owner lives.
+pub const ROUND_INTERVAL_MS: u64 = 30_000;
+/// After this time a create that was in flight during the first LIST has taken effect or failed:
+/// the API server's request timeout.
+pub const LATE_CREATE_MS: u64 = 60_000;
+/// The number of rounds if other drivers of the application may run.
+pub const ROUNDS_MAX: u32 = 10;
 const BACKOFF_MS: u64 = 1_000;
 const BACKOFF_MS_MAX: u64 = 30_000;
 
-/// What becomes of executors whose driver is gone.
+/// What happens to executors whose driver is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanPolicy {
-    /// They are removed.
+    /// They are deleted.
     Delete,
-    /// They are not looked at.
+    /// They are kept.
     Keep,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanupStep {
-    /// Delete exactly this pod; answer with `on_deleted`.
+    /// Delete this pod, with its uid as a precondition; then call `on_deleted`.
     Delete(OrphanCandidate),
-    /// Nothing any more.
+    /// The machine has finished.
     Done,
-    /// Read the executors of all other instances; answer with `on_listed`.
+    /// List the executors of all other instances; then call `on_listed`.
     List,
-    /// Find out what became of this pod; answer with `on_owner`.
+    /// Look up this owner pod; then call `on_owner`.
     LookUp(OwnerPod),
-    /// Nothing before `until`; then ask again.
+    /// Wait until then; then call `next` again.
     Wait { until: Millis },
 }
 
-/// What a person is told.
+/// What is reported in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CleanupInput {
-    /// So many of an instance stay, for this reason.
+pub enum CleanupReport {
+    /// `n` executors of the instance are kept, for this reason.
     Kept { instance: String, n: usize, why: String },
-    /// The server refuses; `is_final`: it is not asked again.
+    /// A request was refused. `is_final`: it is not retried.
     Refused { refusal: Refusal, is_final: bool },
-    /// So many of an instance were removed, for this reason.
+    /// `n` executors of the instance were deleted, for this reason.
     Removed { instance: String, n: usize, why: String },
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Debug)]
 pub struct OrphanCleanup {
-    /// The instance that is never touched.
+    /// Our own instance, which is never touched.
     ours: String,
-    /// The application is ours alone.
+    /// We hold the application's Lease.
     is_exclusive: bool,
-    /// Whose owners are still to be looked up: the last one's is next.
+    /// Executors whose owners are still to be looked up; the last one's owner is next.
     found: Vec<OrphanCandidate>,
-    /// Executors of one owner that is over.
+    /// Executors of one owner that is gone.
     to_delete: Vec<OrphanCandidate>,
-    /// What has become of those of that owner, so far.
-    removed: Option<CleanupInput>,
-    /// Deleted by us, and perhaps still on their way out.
-    asked: BTreeSet<Uid>,
-    /// Owners whose executors stay, as was told.
-    kept_told: BTreeSet<Uid>,
+    /// The report about that owner's executors so far.
+    removed: Option<CleanupReport>,
+    /// Pods that were deleted and may still terminate.
+    deleted: BTreeSet<Uid>,
+    /// Owners whose executors are kept, if that was reported.
+    reported_kept: BTreeSet<Uid>,
     must_list: bool,
-    is_undecided: bool,
+    has_live_owner: bool,
     has_failed: bool,
     is_done: bool,
     due_at: Millis,
-    n_looks: u32,
+    n_rounds: u32,
     /// When the first LIST was answered.
-    began: Option<Millis>,
+    first_listed_at: Option<Millis>,
     n_failures: u32,
-    news: VecDeque<CleanupInput>,
+    reports: VecDeque<CleanupReport>,
     rng: Rng,
 }
 
 impl OrphanCleanup {
-    /// One that begins with a look. `is_exclusive`: no other driver of the application is to work.
-    #[must_use]
+    /// A machine that begins with a LIST. `is_exclusive`: no other driver of the application may
+    /// work.
     pub fn new(ours: &str, is_exclusive: bool, rng: Rng) -> Self {
         Self {
             ours: ours.to_owned(),
@@ -107,22 +107,22 @@ impl OrphanCleanup {
             found: Vec::new(),
             to_delete: Vec::new(),
             removed: None,
-            asked: BTreeSet::new(),
-            kept_told: BTreeSet::new(),
+            deleted: BTreeSet::new(),
+            reported_kept: BTreeSet::new(),
             must_list: true,
-            is_undecided: false,
+            has_live_owner: false,
             has_failed: false,
             is_done: false,
             due_at: Millis::ZERO,
-            n_looks: 0,
-            began: None,
+            n_rounds: 0,
+            first_listed_at: None,
             n_failures: 0,
-            news: VecDeque::new(),
+            reports: VecDeque::new(),
             rng,
         }
     }
 
-    /// What to do now.
+    /// The next step.
     pub fn next(&mut self, now: Millis) -> CleanupStep {
         if self.is_done {
             return CleanupStep::Done;
@@ -130,7 +130,7 @@ impl OrphanCleanup {
         if let Some(pod) = self.to_delete.last() {
             return CleanupStep::Delete(pod.clone());
         }
-        self.news.extend(self.removed.take());
+        self.reports.extend(self.removed.take());
         if let Some(owner) = self.found.last().and_then(|pod| pod.owner.clone()) {
             return CleanupStep::LookUp(owner);
         }
@@ -144,12 +144,12 @@ impl OrphanCleanup {
         }
     }
 
-    /// The next thing to tell.
-    pub fn news(&mut self) -> Option<CleanupInput> {
-        self.news.pop_front()
+    /// The next report.
+    pub fn next_report(&mut self) -> Option<CleanupReport> {
+        self.reports.pop_front()
     }
 
-    /// The executors of other instances were read.
+    /// The answer to the LIST.
     pub fn on_listed(&mut self, answer: Result<Vec<OrphanCandidate>, Refusal>, now: Millis) {
         let pods = match answer {
             Ok(pods) => pods,
@@ -159,16 +159,16 @@ impl OrphanCleanup {
             }
         };
         self.must_list = false;
-        self.began.get_or_insert(now);
+        self.first_listed_at.get_or_insert(now);
         self.found = pods;
         self.found.retain(|pod| {
             let is_over = matches!(pod.phase, Phase::Failed | Phase::Succeeded);
             let is_ours = pod.instance.as_ref().is_none_or(|instance| *instance == self.ours);
-            pod.owner.is_some() && !is_ours && !is_over && !self.asked.contains(&pod.uid)
+            pod.owner.is_some() && !is_ours && !is_over && !self.deleted.contains(&pod.uid)
         });
     }
 
-    /// What became of the owner that was asked about: its executors stay or go together.
+    /// The state of the owner that was looked up. Its executors are kept or deleted together.
     pub fn on_owner(&mut self, state: OwnerState) {
         let Some(last) = self.found.last() else { return };
         let (owner, instance) = (last.owner.clone(), last.instance.clone());
@@ -187,32 +187,32 @@ impl OrphanCleanup {
         match judge(&facts) {
             OrphanVerdict::Removable(why) => {
                 self.to_delete = pods;
-                self.removed = Some(CleanupInput::Removed { instance, n: 0, why });
+                self.removed = Some(CleanupReport::Removed { instance, n: 0, why });
             }
             OrphanVerdict::Kept(why) => {
-                self.is_undecided = true;
-                if owner.is_some_and(|owner| self.kept_told.insert(owner.uid)) {
-                    self.news.push_back(CleanupInput::Kept { instance, n: pods.len(), why });
+                self.has_live_owner = true;
+                if owner.is_some_and(|owner| self.reported_kept.insert(owner.uid)) {
+                    self.reports.push_back(CleanupReport::Kept { instance, n: pods.len(), why });
                 }
             }
         }
     }
 
-    /// The pod was deleted, or not.
+    /// The answer to the delete.
     pub fn on_deleted(&mut self, answer: Result<(), Refusal>) {
         let Some(pod) = self.to_delete.pop() else { return };
         match answer {
             Ok(()) => {
-                self.asked.insert(pod.uid);
-                if let Some(CleanupInput::Removed { n, .. }) = &mut self.removed {
+                self.deleted.insert(pod.uid);
+                if let Some(CleanupReport::Removed { n, .. }) = &mut self.removed {
                     *n += 1;
                 }
             }
-            // It went by itself, and another may have its name.
+            // It is gone, or another pod has its name.
             Err(refusal)
                 if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) => {}
             Err(refusal) => {
-                // The others would fare no better now; they are found again.
+                // The other deletes would fail, too. The next round finds these pods again.
                 self.to_delete.clear();
                 self.on_refused(refusal);
             }
@@ -223,13 +223,13 @@ impl OrphanCleanup {
         let is_final = refusal.class == RefusalClass::Forbidden;
         self.is_done |= is_final;
         self.has_failed = true;
-        // The same trouble again is no news.
+        // A repeated failure is reported once.
         if is_final || self.n_failures == 0 {
-            self.news.push_back(CleanupInput::Refused { refusal, is_final });
+            self.reports.push_back(CleanupReport::Refused { refusal, is_final });
         }
     }
 
-    /// All that was found is decided: when to look again, if ever.
+    /// Ends a round, and decides whether and when the next one starts.
     fn end_round(&mut self, now: Millis) {
         self.must_list = true;
         if std::mem::take(&mut self.has_failed) {
@@ -238,13 +238,15 @@ impl OrphanCleanup {
             self.due_at = now.after(delay);
         } else {
             self.n_failures = 0;
-            self.n_looks = self.n_looks.saturating_add(1);
-            let is_worth = self.is_exclusive || self.n_looks < LOOKS_MAX;
-            let is_early = self.began.is_some_and(|began| now.since(began) < LATE_MS);
-            self.is_done |= !(is_early || self.is_undecided && is_worth);
-            self.due_at = now.after(LOOK_AGAIN_MS);
+            self.n_rounds = self.n_rounds.saturating_add(1);
+            let may_repeat = self.is_exclusive || self.n_rounds < ROUNDS_MAX;
+            let is_early = self
+                .first_listed_at
+                .is_some_and(|first_listed_at| now.since(first_listed_at) < LATE_CREATE_MS);
+            self.is_done |= !(is_early || self.has_live_owner && may_repeat);
+            self.due_at = now.after(ROUND_INTERVAL_MS);
         }
-        self.is_undecided = false;
+        self.has_live_owner = false;
     }
 }
 
@@ -272,36 +274,36 @@ mod tests {
         Refusal { class, code: 500, reason: String::new(), message, retry_after_ms: None }
     }
 
-    /// Plays a round in which these are found, with these owners; the pods that were deleted.
+    /// Plays a round with these pods and owners; returns the names of the deleted pods.
     fn round(
-        sweep: &mut OrphanCleanup,
+        cleanup: &mut OrphanCleanup,
         now: Millis,
         pods: &[OrphanCandidate],
         state: impl Fn(&OwnerPod) -> OwnerState,
         answer: impl Fn(&OrphanCandidate) -> Result<(), Refusal>,
     ) -> Vec<String> {
-        assert_eq!(sweep.next(now), CleanupStep::List);
-        sweep.on_listed(Ok(pods.to_vec()), now);
+        assert_eq!(cleanup.next(now), CleanupStep::List);
+        cleanup.on_listed(Ok(pods.to_vec()), now);
         let mut deleted = Vec::new();
         loop {
-            match sweep.next(now) {
-                CleanupStep::LookUp(owner) => sweep.on_owner(state(&owner)),
+            match cleanup.next(now) {
+                CleanupStep::LookUp(owner) => cleanup.on_owner(state(&owner)),
                 CleanupStep::Delete(pod) => {
                     deleted.push(pod.name.clone());
-                    sweep.on_deleted(answer(&pod));
+                    cleanup.on_deleted(answer(&pod));
                 }
                 CleanupStep::Done | CleanupStep::List | CleanupStep::Wait { .. } => return deleted,
             }
         }
     }
 
-    fn all_go(_: &OrphanCandidate) -> Result<(), Refusal> {
+    fn accept(_: &OrphanCandidate) -> Result<(), Refusal> {
         Ok(())
     }
 
     #[test]
-    fn only_what_is_nobodys_and_lives_goes() {
-        let mut sweep = OrphanCleanup::new("new", false, Rng::new(1));
+    fn only_live_orphans_are_deleted() {
+        let mut cleanup = OrphanCleanup::new("new", false, Rng::new(1));
         let pods = [
             pod("old", 1, Some(owner("gone")), Phase::Running),
             pod("old", 2, Some(owner("gone")), Phase::Pending),
@@ -316,16 +318,16 @@ mod tests {
             "failed" => OwnerState::Found(Phase::Failed),
             _ => OwnerState::Found(Phase::Running),
         };
-        let deleted = round(&mut sweep, Millis(5), &pods, state, all_go);
+        let deleted = round(&mut cleanup, Millis(5), &pods, state, accept);
         assert_eq!(deleted, ["a-done-exec-1", "a-old-exec-2", "a-old-exec-1"]);
-        let mut news = Vec::new();
-        while let Some(one) = sweep.news() {
-            news.push(match one {
-                CleanupInput::Kept { instance, n, .. } => format!("{n} of {instance} stay"),
-                CleanupInput::Removed { instance, n, why } => {
+        let mut reports = Vec::new();
+        while let Some(one) = cleanup.next_report() {
+            reports.push(match one {
+                CleanupReport::Kept { instance, n, .. } => format!("{n} of {instance} stay"),
+                CleanupReport::Removed { instance, n, why } => {
                     format!("{n} of {instance} go: {why}")
                 }
-                CleanupInput::Refused { refusal, .. } => refusal.to_string(),
+                CleanupReport::Refused { refusal, .. } => refusal.to_string(),
             });
         }
         let want = [
@@ -333,58 +335,61 @@ mod tests {
             "1 of done go: their owner has ended",
             "2 of old go: their owner is gone",
         ];
-        assert_eq!(news, want);
-        // Those on their way out are not deleted again, nor those that stay told again.
-        assert_eq!(sweep.next(Millis(6)), CleanupStep::Wait { until: Millis(5 + LOOK_AGAIN_MS) });
-        let then = Millis(5 + LOOK_AGAIN_MS);
-        assert_eq!(round(&mut sweep, then, &pods, state, all_go), [""; 0]);
-        assert_eq!(sweep.news(), None);
+        assert_eq!(reports, want);
+        // Terminating pods are not deleted again, and kept ones are not reported again.
+        assert_eq!(
+            cleanup.next(Millis(6)),
+            CleanupStep::Wait { until: Millis(5 + ROUND_INTERVAL_MS) }
+        );
+        let then = Millis(5 + ROUND_INTERVAL_MS);
+        assert_eq!(round(&mut cleanup, then, &pods, state, accept), [""; 0]);
+        assert_eq!(cleanup.next_report(), None);
     }
 
     #[test]
-    fn it_looks_again_while_somebody_may_own_them() {
-        for (is_exclusive, n_rounds) in [(false, LOOKS_MAX), (true, 50)] {
-            let mut sweep = OrphanCleanup::new("new", is_exclusive, Rng::new(1));
+    fn rounds_go_on_while_an_owner_lives() {
+        for (is_exclusive, n_rounds) in [(false, ROUNDS_MAX), (true, 50)] {
+            let mut cleanup = OrphanCleanup::new("new", is_exclusive, Rng::new(1));
             let pods = [pod("old", 1, Some(owner("lives")), Phase::Running)];
             let lives = |_: &OwnerPod| OwnerState::Found(Phase::Running);
             let mut now = Millis::ZERO;
             for n in 1..n_rounds {
-                assert_eq!(round(&mut sweep, now, &pods, lives, all_go), [""; 0], "{n}");
-                now = now.after(LOOK_AGAIN_MS);
+                assert_eq!(round(&mut cleanup, now, &pods, lives, accept), [""; 0], "{n}");
+                now = now.after(ROUND_INTERVAL_MS);
             }
             let over = |_: &OwnerPod| OwnerState::Found(Phase::Failed);
-            assert_eq!(round(&mut sweep, now, &pods, over, all_go), ["a-old-exec-1"]);
-            assert_eq!(sweep.next(now), CleanupStep::Done, "nobody is left");
+            assert_eq!(round(&mut cleanup, now, &pods, over, accept), ["a-old-exec-1"]);
+            assert_eq!(cleanup.next(now), CleanupStep::Done, "no orphan is left");
         }
     }
 
     #[test]
-    fn without_a_right_it_ends_and_other_trouble_is_sat_out() {
+    fn a_forbidden_cleanup_ends_and_other_refusals_are_retried() {
         let pods = [
             pod("old", 1, Some(owner("gone")), Phase::Running),
             pod("old", 2, Some(owner("gone")), Phase::Running),
         ];
         let gone = |_: &OwnerPod| OwnerState::Absent;
-        let mut sweep = OrphanCleanup::new("new", false, Rng::new(1));
-        sweep.on_listed(Err(refusal(RefusalClass::Forbidden)), Millis(1));
-        assert_eq!(sweep.next(Millis(1)), CleanupStep::Done);
+        let mut cleanup = OrphanCleanup::new("new", false, Rng::new(1));
+        cleanup.on_listed(Err(refusal(RefusalClass::Forbidden)), Millis(1));
+        assert_eq!(cleanup.next(Millis(1)), CleanupStep::Done);
         let forbidden = refusal(RefusalClass::Forbidden);
         assert_eq!(
-            sweep.news(),
-            Some(CleanupInput::Refused { refusal: forbidden, is_final: true })
+            cleanup.next_report(),
+            Some(CleanupReport::Refused { refusal: forbidden, is_final: true })
         );
 
-        let mut sweep = OrphanCleanup::new("new", false, Rng::new(1));
+        let mut cleanup = OrphanCleanup::new("new", false, Rng::new(1));
         let late = |_: &OrphanCandidate| Err(refusal(RefusalClass::Transient));
-        assert_eq!(round(&mut sweep, Millis(1), &pods, gone, late).len(), 1);
-        let CleanupStep::Wait { until } = sweep.next(Millis(1)) else { panic!("no backoff") };
-        // One goes by itself meanwhile, and under its name another.
+        assert_eq!(round(&mut cleanup, Millis(1), &pods, gone, late).len(), 1);
+        let CleanupStep::Wait { until } = cleanup.next(Millis(1)) else { panic!("no backoff") };
+        // Meanwhile one pod went, and another has its name.
         let other = |_: &OrphanCandidate| Err(refusal(RefusalClass::Conflict));
-        assert_eq!(round(&mut sweep, until, &pods, gone, other).len(), 2);
-        // What was on its way when its driver ended has come by now.
-        assert!(matches!(sweep.next(until), CleanupStep::Wait { .. }));
-        let then = until.after(LATE_MS);
-        assert_eq!(round(&mut sweep, then, &pods[1..], gone, all_go), ["a-old-exec-2"]);
-        assert_eq!(sweep.next(then), CleanupStep::Done);
+        assert_eq!(round(&mut cleanup, until, &pods, gone, other).len(), 2);
+        // A create that was in flight when the driver ended has taken effect by now.
+        assert!(matches!(cleanup.next(until), CleanupStep::Wait { .. }));
+        let then = until.after(LATE_CREATE_MS);
+        assert_eq!(round(&mut cleanup, then, &pods[1..], gone, accept), ["a-old-exec-2"]);
+        assert_eq!(cleanup.next(then), CleanupStep::Done);
     }
 }

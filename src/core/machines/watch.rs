@@ -1,55 +1,56 @@
-//! Owns what a watcher does next: when to LIST, when to WATCH and from which version, when to wait
-//! and for how long. Pure: sends nothing, reads no clock; the thread around it does as told.
+//! The state machine of list and watch: when to LIST, when to WATCH and from which version, and
+//! when to wait. Sends nothing and reads no clock.
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::core::policy::backoff::delay_ms;
 
-/// The first delay after a failure; doubled with each further one.
+/// The first delay after a failure; doubled with each further failure.
 pub const BACKOFF_MS: u64 = 800;
-/// What the doubling stops at.
+/// The longest delay.
 pub const BACKOFF_MS_MAX: u64 = 30_000;
-/// After so long without a failure the next one counts as the first again.
-pub const QUIET_MS: u64 = 120_000;
-/// The longest wait that a server can ask for: a mistyped header must not blind us for a day.
+/// After this time without a failure the delay starts from the first value again.
+pub const BACKOFF_RESET_MS: u64 = 120_000;
+/// The longest `Retry-After` that is obeyed: a wrong header must not stop the watch for a day.
 pub const RETRY_AFTER_MS_MAX: u64 = 300_000;
-/// A watch that ends sooner than this without an event has failed, however politely it ended.
+/// A watch that ends sooner than this without an event counts as failed, even if it ended in good
+/// order.
 pub const SHORT_WATCH_MS: u64 = 1_000;
-/// How long the server is asked to keep a watch open, in seconds: a random number from here ...
+/// The smallest `timeoutSeconds` of a watch; the value is random, ...
 pub const WATCH_S_MIN: u32 = 300;
-/// ... to here, so that a thousand instances do not come back at the same moment.
+/// ... and this is the largest, so that many instances do not reconnect at the same moment.
 pub const WATCH_S_MAX: u32 = 600;
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchStep {
-    /// Ask for all of it, consistently, and answer with `on_listed` or `on_list_failed`.
+    /// LIST with a consistent read; then call `on_listed` or `on_list_failed`.
     List,
-    /// Nothing before `until`; then ask again.
+    /// Wait until then; then call `next` again.
     Wait { until: Millis },
-    /// Open a watch from `version_text`, which the server ends after `timeout_s` seconds.
+    /// Open a watch from `version_text` with this `timeoutSeconds`.
     Watch { version_text: String, timeout_s: u32 },
 }
 
-/// How a watch ended, or why it did not begin.
+/// How a watch ended, or why it did not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEnd {
-    /// The server ended it in good order.
+    /// The server ended the response in good order.
     Clean,
-    /// The connection was cut; what the transport says.
+    /// The connection was cut; the transport's message.
     Cut(String),
     /// The server sent an ERROR event.
     ErrorEvent(Refusal),
-    /// No byte came for the idle time-out.
+    /// No byte arrived within the idle timeout.
     Idle,
-    /// The inbox had no room: what was read last was not delivered.
+    /// The inbox was full: the last events were not delivered.
     Overrun,
-    /// It did not begin: an HTTP status other than success, or no connection.
+    /// The request failed: an HTTP error status or no connection.
     Refused(Refusal),
-    /// A LIST was asked for from outside: the server's history went back.
+    /// A LIST was requested after a resourceVersion rollback.
     RelistRequested,
-    /// A line that cannot be read, or is longer than a line may be.
+    /// A line is invalid or too long.
     Undecodable(String),
 }
 
@@ -60,11 +61,12 @@ enum Phase {
     Ready,
 }
 
-/// The list/watch machine of one resource.
+/// The list and watch state machine of one resource.
 #[derive(Clone, Debug)]
 pub struct WatchMachine {
     phase: Phase,
-    /// The last version told: a LIST's, an event's or a bookmark's. Text, for it need not compare.
+    /// The last version: of a LIST, an event or a bookmark. A text, because it need not be a
+    /// number.
     version_text: String,
     listed_at: Millis,
     not_before: Millis,
@@ -74,8 +76,7 @@ pub struct WatchMachine {
 }
 
 impl WatchMachine {
-    /// A machine that has seen nothing and begins with a LIST.
-    #[must_use]
+    /// A machine that begins with a LIST.
     pub fn new(rng: Rng) -> Self {
         Self {
             phase: Phase::Listing,
@@ -88,7 +89,7 @@ impl WatchMachine {
         }
     }
 
-    /// What to do now. Asking twice without telling what came of it gives the same kind of step.
+    /// The next step. A second call without an input in between gives the same kind of step.
     pub fn next(&mut self, now: Millis) -> WatchStep {
         if now < self.not_before {
             return WatchStep::Wait { until: self.not_before };
@@ -106,10 +107,9 @@ impl WatchMachine {
         }
     }
 
-    /// A whole LIST came, and was delivered.
-    ///
-    /// # Errors
-    /// When it has no version: a watch could not go on from it, so it is listed again, later.
+    /// A complete LIST was received and delivered.
+    /// | # Errors
+    /// If it has no version: a watch cannot start from it, so the LIST is repeated after a delay.
     pub fn on_listed(&mut self, version_text: &str, now: Millis) -> Result<(), String> {
         if version_text.is_empty() {
             self.fail(now, None);
@@ -121,18 +121,18 @@ impl WatchMachine {
         Ok(())
     }
 
-    /// A LIST failed, or could not be delivered.
+    /// A LIST failed or could not be delivered.
     pub fn on_list_failed(&mut self, refusal: &Refusal, now: Millis) {
         self.phase = Phase::Listing;
         self.fail(now, refusal.retry_after_ms);
     }
 
-    /// The watch is open.
+    /// The watch has started.
     pub fn on_opened(&mut self, now: Millis) {
         self.phase = Phase::Watching { opened_at: now, n_lines: 0 };
     }
 
-    /// A line came and was delivered; `version_text` is its object's, where it has one.
+    /// An event was received and delivered; `version_text` is its object's, if it has one.
     pub fn on_line(&mut self, version_text: Option<&str>) {
         if let Phase::Watching { n_lines, .. } = &mut self.phase {
             *n_lines += 1;
@@ -142,8 +142,8 @@ impl WatchMachine {
         }
     }
 
-    /// The watch is over, or did not begin. Answers why it is begun anew, in words; none where the
-    /// end is the ordinary one and the watch goes on where it was.
+    /// The watch ended or did not start. Returns why it is restarted; none after an ordinary end,
+    /// when the watch continues from the last version.
     pub fn on_ended(&mut self, end: &WatchEnd, now: Millis) -> Option<String> {
         let short = match self.phase {
             Phase::Watching { opened_at, n_lines } => {
@@ -151,47 +151,48 @@ impl WatchMachine {
             }
             Phase::Listing | Phase::Ready => false,
         };
-        self.phase = if relists(end) { Phase::Listing } else { Phase::Ready };
+        self.phase = if needs_list(end) { Phase::Listing } else { Phase::Ready };
         match end {
             Clean if !short => return None,
             Idle if !short => {}
             RelistRequested => self.not_before = now,
-            // A version that was fresh a moment ago and is expired now would go round for ever.
+            // A version that is expired right after its LIST: back off, or LIST and WATCH would
+            // alternate for ever.
             ErrorEvent(refusal) | Refused(refusal)
                 if refusal.class == RefusalClass::Expired
                     && now.since(self.listed_at) >= SHORT_WATCH_MS => {}
             ErrorEvent(refusal) | Refused(refusal) => self.fail(now, refusal.retry_after_ms),
             Clean | Cut(_) | Idle | Overrun | Undecodable(_) => self.fail(now, None),
         }
-        Some(words(end))
+        Some(describe(end))
     }
 
-    /// Asks for a LIST at once, whatever was going on and however long it was to wait.
+    /// Requests a LIST at once, without waiting for a delay.
     pub fn relist(&mut self, now: Millis) {
         self.phase = Phase::Listing;
         self.not_before = now;
     }
 
     fn fail(&mut self, now: Millis, retry_after_ms: Option<u64>) {
-        if self.failed_at.is_some_and(|at| now.since(at) >= QUIET_MS) {
+        if self.failed_at.is_some_and(|at| now.since(at) >= BACKOFF_RESET_MS) {
             self.n_failures = 0;
         }
         self.n_failures = self.n_failures.saturating_add(1);
         self.failed_at = Some(now);
         let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
-        let asked = retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
-        self.not_before = now.after(backoff.max(asked));
+        let retry_after = retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
+        self.not_before = now.after(backoff.max(retry_after));
     }
 }
 
 use WatchEnd::{Clean, Cut, ErrorEvent, Idle, Overrun, Refused, RelistRequested, Undecodable};
 
-/// Whether what we hold can no longer be carried on by a watch from the last version.
-fn relists(end: &WatchEnd) -> bool {
+/// Whether a watch from the last version is not enough after this end.
+fn needs_list(end: &WatchEnd) -> bool {
     match end {
         Clean | Cut(_) | Idle => false,
-        // Only "not now" leaves the version good; whatever else the server says of a running watch
-        // may be about the version.
+        // Only after 429 the version is certainly valid; other errors of a running watch may be
+        // about the version.
         ErrorEvent(refusal) => refusal.class != RefusalClass::Throttled,
         Overrun | RelistRequested | Undecodable(_) => true,
         Refused(refusal) => match refusal.class {
@@ -211,19 +212,19 @@ fn relists(end: &WatchEnd) -> bool {
     }
 }
 
-fn words(end: &WatchEnd) -> String {
+fn describe(end: &WatchEnd) -> String {
     match end {
-        Clean => "the server ended it at once, without an event".to_owned(),
+        Clean => "the server ended the watch at once, without an event".to_owned(),
         Cut(problem) => format!("the connection was cut: {problem}"),
         ErrorEvent(refusal) if refusal.class == RefusalClass::Expired => {
-            format!("its version expired: {refusal}")
+            format!("the version expired: {refusal}")
         }
-        ErrorEvent(refusal) => format!("the server ended it: {refusal}"),
-        Idle => "the server was silent".to_owned(),
-        Overrun => "events came faster than they were taken".to_owned(),
-        RelistRequested => "the server's history went back".to_owned(),
-        Refused(refusal) => format!("the server refused it: {refusal}"),
-        Undecodable(problem) => format!("a line cannot be read: {problem}"),
+        ErrorEvent(refusal) => format!("the server ended the watch: {refusal}"),
+        Idle => "no byte from the server within the idle timeout".to_owned(),
+        Overrun => "the inbox was full".to_owned(),
+        RelistRequested => "resourceVersion rollback".to_owned(),
+        Refused(refusal) => format!("the server refused the watch: {refusal}"),
+        Undecodable(problem) => format!("invalid line: {problem}"),
     }
 }
 
@@ -247,7 +248,7 @@ mod tests {
         machine
     }
 
-    /// What is asked for after an end: `Some(version)` = a watch, none = a LIST; and the delay.
+    /// The step after an end (a version: WATCH; none: LIST), and the delay before it.
     fn after(machine: &mut WatchMachine, now: Millis) -> (Option<String>, u64) {
         let mut at = now;
         loop {
@@ -262,11 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn every_end_has_its_answer() {
+    fn each_end_of_a_watch_leads_to_a_list_or_a_watch() {
         let first = 800..1_600;
         let at_once = 0..1;
         let r = refusal;
-        // The end; how long it was open, in ms; lines; goes on with a watch; delay; told.
+        // The end; how long the watch was open, in ms; lines; continues with a watch; delay;
+        // reported.
         let table = [
             (Clean, 300_000, 5, true, at_once.clone(), false),
             (Clean, 300_000, 0, true, at_once.clone(), false),
@@ -320,14 +322,14 @@ mod tests {
             (Undecodable("x".into()), 5_000, 9, false, first.clone(), true),
             (RelistRequested, 5_000, 9, false, at_once.clone(), true),
         ];
-        for (end, open_ms, n_lines, watches, delay, told) in table {
+        for (end, open_ms, n_lines, watches, delay, is_reported) in table {
             let mut machine = watching();
             machine.on_opened(LISTED);
             for i in 0..n_lines {
                 machine.on_line(Some(&format!("{}", 101 + i)));
             }
             let now = LISTED.after(open_ms);
-            assert_eq!(machine.on_ended(&end, now).is_some(), told, "{end:?}");
+            assert_eq!(machine.on_ended(&end, now).is_some(), is_reported, "{end:?}");
             let (version, waited) = after(&mut machine, now);
             let wanted = watches.then(|| format!("{}", 100 + n_lines));
             assert_eq!(version, wanted, "{end:?}");
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_does_not_begin() {
+    fn a_refused_watch_leads_to_a_list_or_a_watch() {
         let table = [
             (RefusalClass::Expired, 410, Some(0), false, 0..1),
             (RefusalClass::Throttled, 429, None, true, 800..1_600),
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_double_to_the_cap_and_are_forgotten_when_it_is_quiet() {
+    fn the_backoff_doubles_to_its_maximum_and_is_reset_when_quiet() {
         let mut machine = watching();
         let mut now = LISTED;
         for low in [800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
@@ -373,7 +375,7 @@ mod tests {
             assert!((low..2 * low).contains(&waited), "{low}: {waited}");
             now = now.after(waited);
         }
-        now = now.after(QUIET_MS);
+        now = now.after(BACKOFF_RESET_MS);
         machine.on_ended(&Cut("x".into()), now);
         let (_, waited) = after(&mut machine, now);
         assert!((800..1_600).contains(&waited), "{waited}");
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_do_not_compare_are_carried_as_text() {
+    fn versions_that_are_no_numbers_are_kept_as_text() {
         let mut machine = watching();
         machine.on_opened(LISTED);
         machine.on_line(Some("v-abc"));
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_asked_for_is_spread() {
+    fn watch_timeouts_are_random() {
         let mut machine = watching();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..2_000 {

@@ -1,4 +1,4 @@
-//! Owns what the core wants done: values that `runtime/` carries out without a choice of its own.
+//! The actions that the core requests. `runtime/` executes them without decisions of its own.
 
 use std::sync::Arc;
 
@@ -6,18 +6,19 @@ use crate::core::model::event::Budget;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::input::Watermark;
 use crate::core::model::pod::Draining;
-use crate::core::model::pod_text::{PodText, Shape};
+use crate::core::model::pod_text::{PodOverrides, PodText};
 
-/// What is written onto a pod.
+/// A change of a pod's labels and annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
-    /// Its loss is reported and has spent its budget.
+    /// Label `posse.dev/counted`: the loss was reported and charged to its budget.
     Counted,
-    /// It was chosen to go; with the key and the value of a label of the group's own.
+    /// Annotation `posse.dev/draining`, and the key and value of the group's own `decommission`
+    /// label.
     Draining(Draining, Option<(String, String)>),
 }
 
-/// One thing to do. Every action but `Poll` and `Relist` is answered by exactly one input.
+/// One action. Each one except `Poll` and `Relist` is answered by exactly one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// POST the pod of this executor.
@@ -25,48 +26,50 @@ pub enum Action {
         id: ExecutorId,
         group: GroupName,
         slot: u32,
-        shape: Shape,
-        asked: Watermark,
+        overrides: PodOverrides,
+        watermark: Watermark,
         pod: Arc<PodText>,
     },
-    /// DELETE this pod, this uid only; `grace_s` overrides the pod's own grace.
+    /// DELETE this pod, with its uid as a precondition. `grace_s` replaces the pod's own grace
+    /// period.
     Delete { uid: Uid, name: String, grace_s: Option<u32> },
-    /// DELETE every executor pod of the instance; `spare_counted` leaves kept failed pods.
-    DeleteAll { grace_s: u32, spare_counted: bool },
+    /// DELETE all executor pods of the instance. `keep_counted` excludes pods that have the label
+    /// `posse.dev/counted`.
+    DeleteAll { grace_s: u32, keep_counted: bool },
     /// GET the pod of this executor.
-    Get { id: ExecutorId, asked: Watermark },
-    /// GET a node: is it still there?
+    Get { id: ExecutorId, watermark: Watermark },
+    /// GET a node, to learn whether it still exists.
     GetNode { name: Box<str> },
-    /// LIST, for the stop.
-    List { asked: Watermark },
-    /// GET the last `n_lines` lines of this pod's log; none: it has but one container.
+    /// LIST during the stop.
+    List { watermark: Watermark },
+    /// GET the last `n_lines` lines of this pod's log. `container`: none if the pod has only one.
     ReadLog { uid: Uid, name: String, container: Option<Box<str>>, n_lines: u32 },
-    /// PATCH this pod, this uid only.
+    /// PATCH this pod, with its uid as a precondition.
     Patch { uid: Uid, name: String, patch: Patch },
-    /// LIST, beside the watch: whether anything has changed is to be known now.
+    /// LIST in addition to the watch, because a decision needs the current state now.
     Poll,
-    /// The snapshot is wrong: the watch has to LIST again and go on from there.
+    /// The snapshot is invalid: the watcher must LIST and then watch from that version.
     Relist,
-    /// Keep the id high water on the server.
+    /// Store the id high water on the server.
     ReserveIds { up_to: ExecutorId },
 }
 
 /// A decision that ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunVerdict {
-    /// The driver made no call for too long (exit 14).
+    /// The driver made no call for longer than `driver.silence` (exit 14).
     DriverSilent { silence_ms: u64 },
     /// The driver cannot be started (exit 2).
     DriverNotStarted { message: String },
-    /// A failure budget is spent (exit 11).
-    BudgetSpent(Budget),
-    /// Our rights do not suffice, or the namespace is not there, at start (exit 3).
+    /// A failure budget is exhausted (exit 11).
+    BudgetExhausted(Budget),
+    /// Missing permissions or a missing namespace at start (exit 3).
     NotAllowed { message: String },
     /// The API server did not answer at start (exit 3).
     NotReachable { message: String },
-    /// Another driver of the application has its Lease now (exit 13): the executors are theirs to
-    /// judge.
+    /// Another driver of the application holds the application's Lease (exit 13). The executors are
+    /// left to that driver.
     TakenOver { holder: String },
-    /// The server refuses the template of a group before any of its executors existed (exit 4).
+    /// The server refuses a group's template before any executor of the group existed (exit 4).
     TemplateRefused { group: GroupName, message: String },
 }

@@ -1,5 +1,5 @@
-//! Owns what the driver or a person can ask of the core while it runs, and what it answers. Reading
-//! and printing them is `wire/`'s; who asks, and over what, is `control/`'s.
+//! The control API's calls and replies as values. `wire/` parses and prints them; `control/` serves
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,23 +9,24 @@ use crate::core::model::pod_text::PodText;
 use crate::core::model::status::Status;
 use crate::core::policy::settings::{Replace, ScaleDown};
 
-/// What becomes of the target when executors are killed.
+/// What a kill does to the group's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterKill {
-    /// It falls by one for each id that was live and not ending, never below `min`.
+    /// The target falls by one for each id that was live and not ending, but never below `min`.
     Lower,
-    /// It stays: they are replaced.
+    /// The target stays, so the executors are replaced.
     Replace,
-    /// It becomes this, in the same step.
+    /// The target becomes this value in the same step.
     Target(u32),
 }
 
-/// What a group is to be. What is left out stays as it is; of a new group it is the default.
+/// The settings of a new or changed group. An absent field keeps its value; in a new group it gets
+/// its default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupChange {
-    /// What its next pods are.
+    /// The template of the group's next pods.
     pub pod: Arc<PodText>,
-    /// Before it is brought between `min` and `max`.
+    /// The requested target, before it is limited to `min..=max`.
     pub target: Option<u32>,
     pub min: Option<u32>,
     pub max: Option<u32>,
@@ -33,52 +34,53 @@ pub struct GroupChange {
     pub replace: Option<Replace>,
 }
 
-/// One call.
+/// One call of the control API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// The driver has lost this executor: the reason is to be found out.
+    /// The driver lost its connection to this executor. posse looks for the reason.
     Disconnected { executor: ExecutorId },
-    /// The group is over: its executors end.
+    /// Delete the group and end its executors.
     DeleteGroup { group: GroupName },
-    /// The driver takes executors now: releases `driver.ready: control`.
+    /// The driver accepts executors now (`driver.ready: control`).
     DriverReady,
-    /// The driver heard from these.
+    /// The driver received heartbeats from these executors.
     Heartbeat { executors: BTreeSet<ExecutorId> },
-    /// These have nothing to do; whoever else runs is busy. Replaces what was said before.
+    /// These executors are idle; all other running ones are busy. Replaces the previous list.
     Idle { executors: BTreeSet<ExecutorId> },
-    /// End these executors; without `force` those that the driver calls busy are spared.
+    /// End these executors. Without `force`, executors that the driver reports as busy are not
+    /// ended.
     Kill { executors: BTreeSet<ExecutorId>, after: AfterKill, force: bool, reason: Option<String> },
-    /// Makes a group, or changes what there is of it.
+    /// Create or change a group.
     PutGroup { group: GroupName, change: GroupChange },
-    /// A group's new target, before it is brought between `min` and `max`.
+    /// Set a group's target. It is limited to `min..=max`.
     SetTarget { group: GroupName, target: u32 },
-    /// The whole picture.
+    /// Return the status of the run.
     Status,
 }
 
-/// Its answer.
+/// The reply to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// There is nothing more to say.
+    /// Success without data.
     Done,
-    /// To `Kill`: each id is in one of the lists, or was ending already.
+    /// Reply to `Kill`. Each id is in exactly one list, except ids that were ending already.
     Killed {
         killed: Vec<ExecutorId>,
         busy: Vec<ExecutorId>,
         unknown: Vec<ExecutorId>,
-        /// The target now in force; none where the ids belong to no group that is known.
+        /// The target now in force; none if the ids belong to no known group.
         target: Option<u32>,
     },
-    /// To `Heartbeat` and `Idle`: taken, but for the ids that no executor has.
+    /// Reply to `Heartbeat` and `Idle`. `unknown`: ids without an executor.
     Noted { unknown: Vec<ExecutorId> },
-    /// It cannot be done as asked: what is wrong, and with which field of the call.
+    /// The call is invalid: the error message and the field of the call that it is about.
     Refused { what: String, field: &'static str },
-    /// To `Status`.
+    /// Reply to `Status`.
     Status(Status),
-    /// To `PutGroup` and `SetTarget`: the target now in force.
+    /// Reply to `PutGroup` and `SetTarget`: the target now in force.
     Target(u32),
-    /// There is no such executor, and none of that id was.
+    /// No executor has this id, and none had it before.
     UnknownExecutor,
-    /// There is no such group.
+    /// No group has this name.
     UnknownGroup,
 }

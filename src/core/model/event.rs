@@ -1,4 +1,4 @@
-//! Owns what posse tells the world: the events of the contract, as values. Their JSON is `wire/`'s.
+//! The events that posse reports, as values. `wire/` writes them as JSON.
 
 use std::net::IpAddr;
 
@@ -6,64 +6,63 @@ use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 
-/// Why an executor was lost. The names are the contract's, in snake case.
+/// Why an executor was lost. `as_str` has the documented names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossReason {
-    /// The kubelet would not have the pod: no room left on the node, a label that changed, a device
-    /// that is gone.
+    /// The kubelet rejected the pod: the node was full, a node label changed or a device
+    /// disappeared.
     AdmissionRejected,
-    /// The deciding container ended with a code other than 0.
+    /// The main container ended with an exit code other than 0.
     AppError,
-    /// It ended with 0, unasked.
+    /// The main container ended with exit code 0, and posse did not end it.
     Completed,
-    /// It could not be started as it is written: no such command, a failing init container, a
-    /// secret that is not there, a security profile that the node does not have.
+    /// The pod cannot start as it is specified: missing command, failing init container, missing
+    /// secret, or a security profile that the node does not have.
     ConfigError,
     /// The pod ran longer than its `activeDeadlineSeconds`.
     DeadlineExceeded,
-    /// Somebody deleted it, or it vanished.
+    /// The pod was deleted, but not by posse.
     Deleted,
-    /// The driver lost it, and nothing in its pod tells why.
+    /// The driver lost its connection, and the pod's status does not tell why.
     Disconnected,
-    /// The cluster made room: node pressure, a drain, the eviction API.
+    /// Evicted: node pressure, a drain or the eviction API.
     Evicted,
-    /// Its image could not be pulled in time.
+    /// The image could not be pulled within `image_timeout`.
     ImageError,
-    /// The driver has not heard from it for too long.
+    /// The driver received no heartbeat for longer than `heartbeat.timeout`.
     HeartbeatTimeout,
-    /// The driver asked for its end.
+    /// The driver or a person ended it by a kill call.
     Killed,
-    /// It grew as old as its group lets it (`max_age`): the contract's `deadline_exceeded` too, and
-    /// nobody's fault.
+    /// The executor reached the group's `max_age`. Reported as `deadline_exceeded`, but charged to
+    /// no budget.
     MaxAge,
-    /// The node was out of reach for too long, or is gone.
+    /// The node was unreachable for too long, or was deleted.
     NodeLost,
     /// The node was shut down.
     NodeShutdown,
-    /// The memory limit was reached.
+    /// The container exceeded its memory limit.
     OomKilled,
-    /// The cluster made room for a pod of higher priority.
+    /// Preempted by a pod of higher priority.
     Preempted,
-    /// It was not running in time, and nothing tells why.
+    /// The executor was not running within `start_timeout`, and the pod's status does not tell why.
     StartTimeout,
-    /// None of the others can be read from what the server tells.
+    /// The pod's status does not tell the reason.
     Unknown,
 }
 
 /// The budget that a loss is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Budget {
-    /// The application's own doing.
+    /// Failures of the application.
     App,
-    /// The cluster's doing.
+    /// Failures of the cluster.
     Cluster,
-    /// It never started properly.
+    /// Failures before the executor ran.
     Start,
 }
 
 impl LossReason {
-    /// The contract's name of the reason.
-    #[must_use]
+    /// The documented name of the reason.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AdmissionRejected => "admission_rejected",
@@ -86,8 +85,7 @@ impl LossReason {
         }
     }
 
-    /// The budget it is charged to, where it is charged at all.
-    #[must_use]
+    /// The budget that the loss is charged to, if any.
     pub fn budget(self) -> Option<Budget> {
         match self {
             Self::AppError | Self::DeadlineExceeded | Self::HeartbeatTimeout | Self::OomKilled => {
@@ -108,16 +106,14 @@ impl LossReason {
         }
     }
 
-    /// True where the application (or its image, its configuration) is to blame.
-    #[must_use]
+    /// True if the application, its image or its configuration caused the loss.
     pub fn caused_by_app(self) -> bool {
         matches!(self.budget(), Some(Budget::App | Budget::Start))
     }
 }
 
 impl Budget {
-    /// The contract's name of the budget.
-    #[must_use]
+    /// The documented name of the budget.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::App => "app",
@@ -127,37 +123,32 @@ impl Budget {
     }
 }
 
-/// One executor as an event names it.
+/// The executor that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// Its group.
     pub group: GroupName,
-    /// Its id.
     pub id: ExecutorId,
-    /// Its pod's uid; none before the server gave one.
+    /// The pod's uid; none before the server has assigned one.
     pub uid: Option<Uid>,
-    /// Its pod's name.
+    /// The pod's name.
     pub pod: String,
 }
 
 /// Why posse deleted an executor's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeleteCause {
-    /// A second pod under an id, a pod behind our labels' back, or one that came after its cancel.
+    /// A pod that must not exist: a second pod with one id, a pod without posse's labels, or a pod
+    /// whose create was cancelled.
     Condemned,
-    /// The driver or a person asked for it.
+    /// A kill call.
     Killed,
-    /// The target fell.
     ScaledDown,
-    /// The run ended.
     Stopped,
-    /// It found no node while it kept away from a bad one, which may be used again.
+    /// The pod found no node while it avoided nodes, and one of them may be used again.
     Unplaced,
 }
 
 impl DeleteCause {
-    /// The name used in events.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Condemned => "condemned",
@@ -169,21 +160,22 @@ impl DeleteCause {
     }
 }
 
-/// One event of the contract; `run`, `seq` and `time` are added where it is written.
+/// One event. The writer adds `run`, `seq` and `time`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A failure budget is spent; the application ends.
+    /// A failure budget is exhausted; the run ends.
     BudgetExhausted { budget: Budget },
-    /// The server refused an executor, in its own words. Said once per cause, not once per try.
+    /// The server refused to create an executor. Reported once for each cause, not for each try.
+    /// `message` is the server's.
     CreateRefused { group: GroupName, cause: &'static str, message: String },
-    /// An executor that posse was ending is gone.
+    /// The pod of an executor that posse ended is gone.
     ExecutorDeleted { subject: Subject, cause: DeleteCause },
-    /// An executor was chosen to go, and has until then to end by itself.
+    /// An executor is to be deleted at `until`, if it has not ended by itself before.
     ExecutorDraining { subject: Subject, cause: DeleteCause, until: Millis },
-    /// The last lines of an executor that was lost by the application's doing; follows its loss.
-    /// `message`: why there are none.
+    /// The last log lines of an executor whose loss was charged to the budget `app`. Follows
+    /// `ExecutorLost`. `message`: why there are no lines.
     ExecutorLog { subject: Subject, lines: Vec<String>, message: Option<String> },
-    /// An executor stopped being capacity, and posse was not ending it.
+    /// An executor that posse was not ending ended, or stopped being capacity.
     ExecutorLost {
         subject: Subject,
         node: Option<String>,
@@ -191,27 +183,26 @@ pub enum Event {
         exit_code: Option<i32>,
         message: String,
     },
-    /// A create was sent for the first time.
+    /// The first create request of an executor was sent.
     ExecutorRequested { subject: Subject },
-    /// Its deciding container runs.
+    /// The main container runs.
     ExecutorRunning { subject: Subject, node: Option<String>, ip: Option<IpAddr> },
-    /// A create was given more memory than its template says: one before it ran out of it.
+    /// A replacement got more memory than the template says, after an OOM kill.
     MemoryGrown { subject: Subject, memory: String },
-    /// Events were dropped for a slow reader.
+    /// Events were dropped because the reader was too slow.
     Missed { count: u64 },
-    /// New executors keep away from a node, which lost several by its own doing; the last of its
-    /// losses is told.
+    /// New executors avoid a node that lost several executors. `reason`: that of the last loss.
     NodeAvoided { node: String, until: Millis, reason: LossReason },
-    /// The loop is about to begin.
+    /// The run starts.
     Started,
-    /// The run is over.
+    /// The run has ended.
     Stopped,
-    /// The run is ending.
+    /// The run begins to end.
     Stopping,
-    /// A group's target is another now.
+    /// A group's target has changed.
     TargetChanged { group: GroupName, target: u32 },
-    /// A group waits, and for what; said when the reason changes.
+    /// Why a group waits. Reported if the reason changes.
     Waiting { group: GroupName, waiting: Waiting, until: Option<Millis>, message: Option<String> },
-    /// The watch was begun anew.
+    /// The watch was restarted.
     WatchRestarted { cause: String },
 }

@@ -1,10 +1,10 @@
-//! Owns the names of things: executor ids, pod uids, resource versions, groups. No rules about them.
+//! Executor ids, group names, pod uids and resource versions.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// An executor's number, from 1, over all groups; given at most once in the life of an instance.
+/// The number of an executor, from 1, unique over all groups. An instance never uses an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutorId(pub u64);
 
@@ -14,13 +14,12 @@ impl fmt::Display for ExecutorId {
     }
 }
 
-/// A group of executors that share a template (Spark: a resource profile). `[a-z0-9-]`, at most 40.
+/// The name of a group of executors that share a template (Spark: a resource profile): `[a-z0-9-]`,
+/// at most 40 characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupName(pub Arc<str>);
 
 impl GroupName {
-    /// The text of the name.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -38,7 +37,8 @@ impl fmt::Display for GroupName {
     }
 }
 
-/// A `metadata.uid`. Every server writes UUIDs, so these take 16 bytes; anything else is kept as text.
+/// A `metadata.uid`. Servers write UUIDs, which take 16 bytes here; other texts are stored as they
+/// are.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Uid {
     /// Anything that is not a lower-case hyphenated UUID.
@@ -48,8 +48,7 @@ pub enum Uid {
 }
 
 impl Uid {
-    /// Reads a uid; equal texts give equal uids.
-    #[must_use]
+    /// Parses a uid. Equal texts give equal uids.
     pub fn new(text: &str) -> Self {
         uuid_bytes(text).map_or_else(|| Self::Text(text.into()), Self::Uuid)
     }
@@ -103,14 +102,14 @@ fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-/// A `metadata.resourceVersion` that is a decimal number, and so comparable within one resource
-/// type (KEP-5504). Whatever does not parse is "unknown": an absent `Version`, never compared.
+/// A `metadata.resourceVersion` that is a decimal number, and so is comparable within one resource
+/// type (KEP-5504). Other texts are "unknown": they give no `Version` and are never compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u64);
 
 impl Version {
-    /// Reads a version; none where the text is not a decimal without leading zeros, or "0".
-    #[must_use]
+    /// Parses a version. None for "0" and for texts that are not decimal numbers without leading
+    /// zeros.
     pub fn parse(text: &str) -> Option<Self> {
         if text.starts_with('0') || !text.bytes().all(|c| c.is_ascii_digit()) {
             return None;

@@ -1,100 +1,99 @@
-//! Owns what the core is told: one closed enum. Who tells it, and over which channel, is
-//! `runtime/`'s.
+//! The inputs of the core, as one closed enum. `runtime/` produces them.
 
 use crate::core::model::ids::{ExecutorId, Uid, Version};
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
 
-/// What had been applied before a request was sent. An answer to it that lies below `position`
-/// means that the server's history went back; an answer of another epoch is no longer believed.
+/// What had been applied before a request was sent. An answer to that request below `position`
+/// proves a resourceVersion rollback. An answer with another epoch is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermark {
-    /// Counts the times that history went back.
+    /// The number of resourceVersion rollbacks so far.
     pub epoch: u32,
-    /// The highest version applied so far in this epoch.
+    /// The highest version applied in this epoch.
     pub position: Option<Version>,
 }
 
-/// Who asked for a LIST.
+/// Who requested a LIST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListSource {
-    /// The slow independent witness.
+    /// The slow poll, which is independent of the watch.
     Poll,
-    /// The stop, which lists until nothing is left.
+    /// The stop, which repeats the LIST until no pod is left.
     Stop,
-    /// The watch, before it begins (again).
+    /// The watcher, before each (re)start of the watch.
     Watch,
 }
 
-/// A whole LIST, all pages of it.
+/// A complete LIST, with all pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
     pub source: ListSource,
     pub pods: Vec<Pod>,
-    /// The list's own resourceVersion; none where it is not comparable.
+    /// The list's own resourceVersion; none if it is not comparable.
     pub version: Option<Version>,
-    /// What was applied before the first page was asked for.
-    pub asked: Watermark,
+    /// What had been applied before the first page was requested.
+    pub watermark: Watermark,
 }
 
-/// One line of the watch.
+/// One event of the watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodEvent {
-    /// ADDED or MODIFIED: the pod is like this now.
+    /// ADDED or MODIFIED, with the pod's new state.
     Applied(Pod),
-    /// BOOKMARK: everything up to here has been told.
+    /// BOOKMARK: all events up to this version were sent.
     Bookmark(Version),
-    /// DELETED: the pod is gone; its version is that of the deletion.
+    /// DELETED. The pod's version is that of the deletion.
     Deleted(Pod),
 }
 
-/// A pod that stands under a name of ours but is not ours by its labels.
+/// A pod whose labels do not match our selector, although it has the name that we asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ForeignPod {
     pub name: String,
     pub uid: Uid,
 }
 
-/// A pod as a single answer tells it.
+/// The pod in the answer to a create or a GET.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// Its labels do not match our selection.
-    Foreign(Foreign),
-    /// One of ours.
+pub enum PodAnswer {
+    /// Its labels do not match our selector.
+    Foreign(ForeignPod),
+    /// One of our executors.
     Ours(Pod),
 }
 
-/// What the core is told.
+/// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The answer to an `Action::Create`.
-    Created { id: ExecutorId, asked: Watermark, answer: Result<Seen, Refusal> },
-    /// The answer to an `Action::Delete`: the pod as it is on its way out, or none where the
-    /// server only said that it is done.
+    Created { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
+    /// The answer to an `Action::Delete`: the terminating pod, or none if the answer is only a
+    /// status.
     Deleted { uid: Uid, answer: Result<Option<Pod>, Refusal> },
     /// The answer to an `Action::DeleteAll`.
     DeletedAll { answer: Result<(), Refusal> },
     /// The answer to an `Action::Get`.
-    Got { id: ExecutorId, asked: Watermark, answer: Result<Seen, Refusal> },
-    /// The answer to an `Action::GetNode`; `Ok` where the node is there.
+    Got { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
+    /// The answer to an `Action::GetNode`; `Ok` if the node exists.
     GotNode { name: Box<str>, answer: Result<(), Refusal> },
-    /// The driver wants its executors now.
+    /// The driver accepts executors now.
     DriverReady,
-    /// The ids up to here (inclusive) are reserved on the server: none of them is lost to a restart.
+    /// Ids up to here (inclusive) are reserved on the server, so a restart does not reuse them.
     IdsReserved { up_to: ExecutorId },
-    /// The instance is ours (again), or is not (any more). `high_water`: what the server keeps, so
-    /// that ids which another holder may have given meanwhile are not given again.
+    /// The instance's Lease is held, or is not. `high_water`: what the server has stored, because
+    /// another holder may have used ids meanwhile.
     Lease { held: bool, high_water: Option<ExecutorId> },
-    /// A whole LIST.
+    /// A complete LIST.
     List(List),
-    /// The stop's LIST was refused.
+    /// The stop's LIST failed.
     ListRefused { refusal: Refusal },
-    /// The answer to an `Action::ReadLog`: lines that are harmless and bounded.
+    /// The answer to an `Action::ReadLog`: sanitized lines of bounded length.
     LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
     /// The answer to an `Action::Patch`.
     Patched { uid: Uid, answer: Result<(), Refusal> },
-    /// Lines of the watch in their order; the last word on each uid only.
+    /// Events of the watch in order; only the last event of each uid.
     Watch { epoch: u32, events: Vec<PodEvent> },
-    /// The watch is down or up again; `cause` says why it was begun anew.
+    /// The watch was restarted; `cause` says why.
     WatchRestarted { cause: String },
 }

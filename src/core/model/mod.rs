@@ -1,4 +1,4 @@
-//! The vocabulary: what the core is told, what it answers, and the values both are made of.
+//! The values that the core receives, returns and works on.
 
 pub mod action;
 pub mod command;

@@ -1,5 +1,4 @@
-//! Owns the slim pod: the few facts about an executor's pod that decisions need. Parsing it from
-//! JSON is `wire/`'s; what follows from it is `snapshot`'s and `loss`'s.
+//! The fields of an executor's pod that decisions need. `wire/` parses them from JSON.
 
 use std::net::IpAddr;
 
@@ -9,22 +8,21 @@ use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 /// `status.phase`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Accepted, not all containers have started. Absent and unheard-of values count as this.
+    /// Accepted, but not all containers have started. Absent and unknown values count as this.
     #[default]
     Pending,
-    /// Bound, and at least one container runs or starts.
+    /// Bound to a node, and at least one container runs or is starting.
     Running,
-    /// Every container ended with 0. Final.
+    /// All containers ended with exit code 0. Final.
     Succeeded,
-    /// Ended, at least one container not with 0, or ended by the system. Final.
+    /// All containers ended, at least one of them with a failure. Final.
     Failed,
-    /// The node is out of reach. Obsolete, some servers still write it.
+    /// The node does not answer. Deprecated; current servers no longer set it.
     Unknown,
 }
 
 impl Phase {
-    /// True for a phase that no pod leaves again.
-    #[must_use]
+    /// True for a phase that a pod never leaves.
     pub fn is_final(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed => true,
@@ -33,7 +31,7 @@ impl Phase {
     }
 }
 
-/// The state of the container whose end decides about the executor.
+/// The state of the main container. Its end is the executor's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContainerState {
     /// No status yet, or `waiting`.
@@ -41,37 +39,36 @@ pub enum ContainerState {
     Waiting,
     /// `running`.
     Running,
-    /// `terminated`; the particulars are in `Pod::end`.
+    /// `terminated`; the details are in `Pod::end`.
     Ended,
 }
 
-/// What keeps a pod from starting. In the order in which a group tells of it.
+/// Why a pod does not start, in the order in which a group reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StartProblemKind {
-    /// A container cannot be made or started as it is written, or falls over again and again.
+    /// A container cannot be created or started as specified, or crashes again and again.
     Config,
     /// An image cannot be pulled.
     Image,
     /// The scheduler finds no node (condition `PodScheduled` is False).
     Unschedulable,
-    /// It has scheduling gates: somebody holds it back on purpose.
+    /// The pod has scheduling gates (KEP-3521).
     Gated,
-    /// Nothing but the usual way so far.
+    /// No problem: the pod is being created.
     Creating,
 }
 
-/// What keeps a pod from starting, as the server tells it. Pods that run have none.
+/// Why a pod does not start, from its status. Running pods have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartProblem {
     pub kind: StartProblemKind,
-    /// The scheduler's or the kubelet's own words.
-    pub words: Box<str>,
+    /// The message of the scheduler or the kubelet.
+    pub message: Box<str>,
 }
 
-/// How an init container failed, which keeps all others from starting.
+/// An init container that failed, which keeps the other containers from starting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitEnd {
-    /// Its name.
     pub name: Box<str>,
     /// `state.terminated.exitCode`, never 0.
     pub exit_code: i32,
@@ -81,87 +78,90 @@ pub struct InitEnd {
     pub message: Box<str>,
 }
 
-/// Why a pod ended or is about to, as the server tells it. Only pods in trouble carry one.
+/// Why a pod ended or will end, from its status. Only ended and disrupted pods have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// `status.reason`: Evicted, Preempting, NodeLost, DeadlineExceeded ...; empty where absent.
+    /// `status.reason`: Evicted, Preempting, NodeLost, DeadlineExceeded ...; empty if absent.
     pub pod_reason: Box<str>,
     /// `status.message`.
     pub pod_message: Box<str>,
-    /// The reason of a `DisruptionTarget` condition that is True; empty where there is none.
+    /// The reason of a `DisruptionTarget` condition that is True (KEP-3329); empty if there is
+    /// none.
     pub disruption: Box<str>,
     /// That condition's message.
     pub disruption_message: Box<str>,
-    /// `state.terminated.exitCode` of the deciding container.
+    /// `state.terminated.exitCode` of the main container.
     pub exit_code: Option<i32>,
-    /// `state.terminated.signal`, where it is not 0.
+    /// `state.terminated.signal`, if it is not 0.
     pub signal: Option<i32>,
-    /// `state.terminated.reason` of the deciding container: Completed, Error, OOMKilled ...
+    /// `state.terminated.reason` of the main container: Completed, Error, OOMKilled ...
     pub container_reason: Box<str>,
-    /// `state.terminated.message` (the termination message), at most 4 KiB as the kubelet caps it.
+    /// `state.terminated.message`, the termination message. The kubelet limits it to 4 KiB.
     pub container_message: Box<str>,
-    /// The first init container that ended with a code other than 0, where that ended the pod.
+    /// The first init container that ended with a failure, if that ended the pod.
     pub init: Option<Box<InitEnd>>,
-    /// Another container's name, where its end is the executor's (`sidecar_failure: fail`): code,
-    /// signal, reason and message are that one's then.
+    /// The name of the sidecar whose end ended the executor (`sidecar_failure: fail`). Exit code,
+    /// signal, reason and message are then the sidecar's.
     pub sidecar: Option<Box<str>>,
-    /// Its deadline was posse's own (`max_age`).
-    pub is_aged: bool,
+    /// posse set the deadline (`max_age`).
+    pub has_max_age: bool,
 }
 
-/// That and how an executor was chosen to go, as its pod tells a later run of posse.
+/// The content of annotation `posse.dev/draining`: an executor that posse ends, as a later run of
+/// posse finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draining {
     pub cause: DeleteCause,
-    /// It has until then to end by itself, in milliseconds since 1970; none: it goes at once.
+    /// The end of the drain period, in milliseconds since 1970; none: deleted at once.
     pub until_unix_ms: Option<u64>,
 }
 
-/// One executor pod as the server last told it.
+/// One executor's pod as the server last reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
-    /// `metadata.uid`: identity. Same name and another uid is another pod.
+    /// `metadata.uid`. A pod with the same name and another uid is another pod.
     pub uid: Uid,
     /// `metadata.name`.
     pub name: Box<str>,
-    /// `metadata.resourceVersion`; none where it is not comparable.
+    /// `metadata.resourceVersion`; none if it is not comparable.
     pub version: Option<Version>,
     /// Label `posse.dev/executor-id`.
     pub id: ExecutorId,
     /// Label `posse.dev/group`.
     pub group: GroupName,
-    /// Label `posse.dev/slot`; none where absent or not a number.
+    /// Label `posse.dev/slot`; none if absent or not a number.
     pub slot: Option<u32>,
-    /// The uid of the owner reference with `controller: true`, where there is one.
+    /// The uid of the owner reference with `controller: true`, if any.
     pub owner: Option<Uid>,
     /// `status.phase`.
     pub phase: Phase,
-    /// A `metadata.deletionTimestamp` is set: the pod is on its way out.
+    /// True if `metadata.deletionTimestamp` is set: the pod is terminating.
     pub deleting: bool,
-    /// The deciding container: the one named by annotation `posse.dev/container`, else the first.
+    /// The main container: the one named by annotation `posse.dev/container`, else the first.
     pub container: ContainerState,
-    /// The name of that container; none where the pod has but one.
-    pub decider: Option<Box<str>>,
-    /// What keeps it from starting; none for a pod that runs, is over, or tells nothing.
-    pub stuck: Option<Box<StartProblem>>,
+    /// The name of the main container; none if the pod has only one.
+    pub main_container: Option<Box<str>>,
+    /// Why the pod does not start; none for a pod that runs, has ended or has no status yet.
+    pub start_problem: Option<Box<StartProblem>>,
     /// Condition `Ready` is True.
     pub ready: bool,
-    /// Annotation `posse.dev/draining`: chosen to go, before a restart perhaps.
+    /// Annotation `posse.dev/draining`, perhaps written before a restart.
     pub draining: Option<Box<Draining>>,
-    /// Label `posse.dev/counted`: when its loss, reported by then, had spent its budget, seconds since
-    /// 1970; 0 where that cannot be read.
+    /// Label `posse.dev/counted`: when the reported loss was charged to its budget, in seconds
+    /// since 1970; 0 if it cannot be parsed.
     pub counted: Option<u64>,
-    /// Annotation `controller.kubernetes.io/pod-deletion-cost`; 0 where absent or not a number.
+    /// Annotation `controller.kubernetes.io/pod-deletion-cost` (KEP-2255); 0 if absent or not a
+    /// number.
     pub deletion_cost: i32,
     /// `spec.nodeName`: set once the pod is bound.
     pub node: Option<Box<str>>,
     /// `status.podIP`.
     pub ip: Option<IpAddr>,
-    /// Set where the pod or its deciding container ended, or a disruption is announced.
+    /// Set if the pod or its main container ended, or a disruption is announced.
     pub end: Option<Box<End>>,
 }
 
-/// A pod as an owner reference names it.
+/// A pod that an owner reference names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OwnerPod {
     pub name: String,

@@ -1,38 +1,38 @@
-//! Owns the text of a group's pods, finished but for the ids of each. What it says is `wire/`'s; the
-//! core hands it on with a create and never looks into it.
+//! The JSON of a group's pods, with gaps for what differs between executors. `wire/` builds it; the
+//! core only passes it on with a create.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::core::model::ids::ExecutorId;
 
-/// The JSON of a pod with gaps where its ids go.
+/// The JSON of a pod with gaps.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PodText {
     parts: Vec<Part>,
-    /// The same for a pod that keeps away from nodes; empty where that is no matter.
+    /// The same with a node affinity that avoids nodes; empty if not used.
     avoiding: Vec<Part>,
-    /// The deciding container's limit and request, by step; the first is the template's own.
+    /// The main container's memory limit and request by step; the first is the template's own.
     memory: Vec<(String, String)>,
     pod_name_prefix: String,
 }
 
-/// How this executor's pod differs from what its template says.
+/// How the pod of one executor differs from its template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
-    /// The nodes that it keeps away from.
+pub struct PodOverrides {
+    /// The nodes to avoid.
     pub avoid: Arc<Vec<String>>,
-    /// The step of its group's memory; 0: the template's own.
+    /// The group's memory step; 0: the template's own memory.
     pub memory_step: u32,
 }
 
-/// A stretch of it.
+/// A text or a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// One requirement for each node to keep away from.
-    Avoid,
+    /// One node affinity expression for each avoided node.
+    AvoidedNodes,
     ExecutorId,
-    /// The deciding container's limit.
+    /// The main container's memory limit.
     MemoryLimit,
     MemoryRequest,
     PodName,
@@ -41,56 +41,53 @@ pub enum Part {
 }
 
 impl fmt::Debug for PodText {
-    /// Without the pod: its environment may hold what is nobody's business.
+    /// Does not print the pod: its environment may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PodText").finish_non_exhaustive()
     }
 }
 
 impl PodText {
-    /// A pod's name is the prefix and its id.
-    #[must_use]
+    /// A pod's name is `pod_name_prefix` followed by the executor's id.
     pub fn new(parts: Vec<Part>, pod_name_prefix: String) -> Self {
         Self { parts, pod_name_prefix, ..Self::default() }
     }
 
-    /// With another text for a pod that keeps away from nodes.
+    /// Adds the text for pods that avoid nodes.
     #[must_use]
-    pub fn avoiding(self, avoiding: Vec<Part>) -> Self {
+    pub fn with_node_affinity(self, avoiding: Vec<Part>) -> Self {
         Self { avoiding, ..self }
     }
 
-    /// With limits and requests of the deciding container's memory, by step.
+    /// Adds the main container's memory limits and requests, by step.
     #[must_use]
-    pub fn growing(self, memory: Vec<(String, String)>) -> Self {
+    pub fn with_memory_steps(self, memory: Vec<(String, String)>) -> Self {
         Self { memory, ..self }
     }
 
-    /// What memory grows to, step by step, above the template's own; empty where it does not.
-    #[must_use]
+    /// The memory limits above the template's own, by step; empty without memory scaling.
     pub fn memory_steps(&self) -> Vec<String> {
         self.memory.iter().skip(1).map(|(limit, _)| limit.clone()).collect()
     }
 
-    /// Limit and request of a step; the last one where there are fewer.
+    /// Limit and request of a step; those of the last step if there are fewer.
     fn memory_at(&self, step: u32) -> (&str, &str) {
         let step = (step as usize).min(self.memory.len().saturating_sub(1));
         self.memory.get(step).map_or(("", ""), |(limit, request)| (limit, request))
     }
 
-    /// The pod of executor `id` in `slot`.
-    #[must_use]
-    pub fn render(&self, id: ExecutorId, slot: u32, shape: &Shape) -> Vec<u8> {
+    /// The JSON of the pod of executor `id` in `slot`.
+    pub fn render(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {
         let id = id.to_string();
         let slot = slot.to_string();
-        let is_plain = shape.avoid.is_empty() || self.avoiding.is_empty();
-        let parts = if is_plain { &self.parts } else { &self.avoiding };
-        let avoid = requirements(&shape.avoid);
+        let is_without_affinity = shape.avoid.is_empty() || self.avoiding.is_empty();
+        let parts = if is_without_affinity { &self.parts } else { &self.avoiding };
+        let avoid = affinity_expressions(&shape.avoid);
         let (limit, request) = self.memory_at(shape.memory_step);
-        // Digits, labels and amounts need no escapes in JSON.
+        // Digits, labels and quantities need no escapes in JSON.
         let pieces = || {
             parts.iter().flat_map(|part| match part {
-                Part::Avoid => [avoid.as_str(), ""],
+                Part::AvoidedNodes => [avoid.as_str(), ""],
                 Part::ExecutorId => [id.as_str(), ""],
                 Part::MemoryLimit => [limit, ""],
                 Part::MemoryRequest => [request, ""],
@@ -105,13 +102,13 @@ impl PodText {
     }
 }
 
-/// What goes into a gap: the server takes one name a requirement.
-fn requirements(nodes: &[String]) -> String {
+/// The node affinity expressions. A `matchFields` expression takes only one value.
+fn affinity_expressions(nodes: &[String]) -> String {
     let mut out = String::new();
-    // A node's name is a DNS name; nothing else is put into JSON unescaped.
-    let is_sound =
+    // A node's name is a DNS name. Other names are left out, because they could need escapes.
+    let is_dns_name =
         |name: &&String| name.bytes().all(|c| c.is_ascii_alphanumeric() || b".-".contains(&c));
-    for node in nodes.iter().filter(is_sound) {
+    for node in nodes.iter().filter(is_dns_name) {
         let comma = if out.is_empty() { "" } else { "," };
         out +=
             &format!(r#"{comma}{{"key":"metadata.name","operator":"NotIn","values":["{node}"]}}"#);

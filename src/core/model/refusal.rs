@@ -1,16 +1,16 @@
-//! Owns the classes of answers other than success: what a refusal means for the one who asked.
-//! Sorting an answer into a class is `wire/`'s.
+//! The classes of failed requests, by what to do about them. `wire/` classifies the answers.
 
 use std::fmt;
 
-/// What to do about an answer that is not a success.
+/// The class of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalClass {
-    /// Quota or another limit that moves: keep wanting, back off, probe with one. Not executed.
+    /// A quota or another limit that can change: try again with one probe under a backoff. Not
+    /// executed.
     Capacity,
     /// 409 Conflict: the uid or resourceVersion precondition failed. Not executed.
     Conflict,
-    /// 409 AlreadyExists, the only answer that counts as "exists".
+    /// 409 AlreadyExists. No other answer proves that the object exists.
     Exists,
     /// 410: the version or continue token is too old.
     Expired,
@@ -18,39 +18,38 @@ pub enum RefusalClass {
     NamespaceGone,
     /// 404.
     NotFound,
-    /// Our rights do not suffice (RBAC). Not executed.
+    /// 403: missing permission (RBAC). Not executed.
     Forbidden,
-    /// The template is at fault (422, 400, 413, LimitRange, PodSecurity ...). Not executed.
+    /// The template is invalid (400, 413, 422, LimitRange, PodSecurity ...). Not executed.
     Invalid,
-    /// 429: not executed, ask later.
+    /// 429. Not executed; try again later.
     Throttled,
-    /// Never reached the server, or refused for a cause that passes (503, quota not yet counted).
+    /// The server was not reached, or refused for a temporary reason (503, quota status not ready).
     /// Not executed.
     Transient,
-    /// 401, also after the token was read again. Not executed.
+    /// 401, even with a token that was read again. Not executed.
     Unauthorized,
-    /// 500, 504, a time-out, a cut connection: it may have been executed.
+    /// 500, 504, a time-out or a cut connection. May have been executed.
     OutcomeUnknown,
 }
 
-/// An answer other than success, in the server's own words.
+/// A failed request, with the server's own message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What to do about it.
     pub class: RefusalClass,
-    /// The HTTP status; 0 where there was no answer.
+    /// The HTTP status; 0 if there was no answer.
     pub code: u16,
-    /// `Status.reason`; empty where there was none.
+    /// `Status.reason`; empty if there was none.
     pub reason: String,
-    /// `Status.message`, or what the transport said. Never holds a secret.
+    /// `Status.message`, or the transport's error. Never holds a secret.
     pub message: String,
-    /// `Retry-After`, milliseconds.
+    /// `Retry-After` in milliseconds.
     pub retry_after_ms: Option<u64>,
 }
 
 impl Refusal {
-    /// True where the server or the way to it is overloaded: fewer requests at a time, then.
-    #[must_use]
+    /// True if the server or the network is overloaded, so that fewer requests should be sent at a
+    /// time.
     pub fn is_overload(&self) -> bool {
         match self.class {
             RefusalClass::Throttled | RefusalClass::OutcomeUnknown => true,

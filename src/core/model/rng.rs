@@ -1,19 +1,17 @@
-//! Owns the seeded generator that jitter and simulations draw from; never seeds itself.
+//! The random number generator for jitter and simulations. The caller provides the seed.
 
-/// SplitMix64: small, fast, the same sequence on every machine.
+/// SplitMix64: small, fast, and the same sequence on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// A generator whose whole sequence follows from `seed`.
-    #[must_use]
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
@@ -22,7 +20,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 where `bound` is 0.
+    /// A number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The modulo bias is below 2^-40 for every bound used here.
         if bound == 0 { 0 } else { self.next_u64() % bound }

@@ -1,4 +1,4 @@
-//! Owns the picture of the run that status calls answer with. Its JSON is `wire/`'s.
+//! The status of a run as the status call returns it. `wire/` writes it as JSON.
 
 use std::net::IpAddr;
 
@@ -6,26 +6,25 @@ use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 
-/// Where an executor is in its life. The names are the contract's, in lower case.
+/// The state of an executor. `as_str` has the documented names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Asked for; no pod has been seen yet.
+    /// Requested; its pod was not seen yet.
     Requested,
-    /// A pod whose deciding container does not run yet.
+    /// The pod exists; its main container does not run yet.
     Pending,
-    /// The deciding container runs.
+    /// The main container runs.
     Running,
-    /// Chosen to go: no capacity any more, not yet deleted.
+    /// posse ends it; not deleted yet. Not capacity.
     Draining,
-    /// On its way out: a deletionTimestamp is set, or it ended and its delete is under way.
+    /// The pod has a deletionTimestamp, or has ended and is being deleted. Not capacity.
     Terminating,
-    /// Ended badly, and kept as evidence.
+    /// Failed, and its pod is retained (`keep_failed`).
     Failed,
 }
 
 impl State {
-    /// The contract's name of the state.
-    #[must_use]
+    /// The documented name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Requested => "requested",
@@ -38,13 +37,13 @@ impl State {
     }
 }
 
-/// One group in numbers.
+/// The status of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
     pub group: GroupName,
     pub target: u32,
     pub min: u32,
-    /// None: no upper bound.
+    /// None: no maximum.
     pub max: Option<u32>,
     pub requested: u32,
     pub pending: u32,
@@ -52,35 +51,35 @@ pub struct GroupStatus {
     pub draining: u32,
     pub terminating: u32,
     pub failed: u32,
-    /// Why nothing more is being done for it now; none where it is at its target.
+    /// Why nothing more is done for the group now; none if it is at its target.
     pub waiting: Option<Waiting>,
-    /// When the wait ends by itself.
+    /// When the wait ends by itself, if it does.
     pub until: Option<Millis>,
-    /// The server's words for what holds the group back.
+    /// The server's message about what the group waits for.
     pub message: Option<String>,
 }
 
-/// One executor.
+/// The status of one executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorStatus {
     pub id: ExecutorId,
     pub group: GroupName,
-    /// None where an adopted pod does not tell, or another holds the same.
+    /// None if an adopted pod has no slot label, or another executor has the same slot.
     pub slot: Option<u32>,
     pub pod: String,
     pub uid: Option<Uid>,
     pub state: State,
     pub node: Option<String>,
     pub ip: Option<IpAddr>,
-    /// When it entered the state.
+    /// When the executor entered the state.
     pub since: Millis,
 }
 
-/// The whole picture.
+/// The status of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     pub groups: Vec<GroupStatus>,
     pub executors: Vec<ExecutorStatus>,
-    /// The nodes that new executors keep away from, each with the time until when.
+    /// The nodes that new executors avoid, each with the end of that time.
     pub avoided_nodes: Vec<(String, Millis)>,
 }

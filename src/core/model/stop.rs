@@ -1,19 +1,19 @@
-//! How a run is to end, and how its end came out.
+//! The order to stop a run, and the result.
 
-/// How a run is to end.
+/// How to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopOrder {
-    /// Leave the executors as they are.
+    /// Leave the executors running.
     pub keep: bool,
-    /// Leave failed pods that were kept as evidence: the application failed.
+    /// Leave retained failed pods, because the application failed.
     pub keep_failed: bool,
 }
 
-/// How the stop came out.
+/// The result of a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopResult {
-    /// Pods that may be left, by name.
+    /// Names of pods that are not confirmed deleted.
     pub remaining: Vec<String>,
-    /// Failed pods left on purpose, by name.
-    pub evidence: Vec<String>,
+    /// Names of retained failed pods that were left on purpose.
+    pub retained: Vec<String>,
 }

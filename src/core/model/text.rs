@@ -1,14 +1,13 @@
-//! Owns making words of others harmless: one line, bounded, nothing that moves a terminal. Says
-//! nothing about what they mean.
+//! Makes texts from servers and programs safe to print: one line, limited length, no control
+//! characters.
 
-/// What stands where words were cut.
+/// Marks where a text was cut.
 const CUT: &str = "...";
 
-/// `text` on one line of at most `bytes_max` bytes, from its beginning. Line ends and tabs, with
-/// the spaces after them, become one space; what would steer a terminal or turn the direction of writing is written as `\u{1b}`.
-/// Words that are harmless already stay as they are.
-#[must_use]
-pub fn harmless(text: &str, bytes_max: usize) -> String {
+/// The beginning of `text` on one line of at most `bytes_max` bytes. Line ends and tabs, with the
+/// spaces after them, become one space. Control and bidirectional formatting characters are escaped
+/// like `\u{1b}`. A sanitized line stays the same.
+pub fn sanitize(text: &str, bytes_max: usize) -> String {
     let mut line = String::new();
     let mut is_gap = false;
     for c in text.trim().chars() {
@@ -23,7 +22,7 @@ pub fn harmless(text: &str, bytes_max: usize) -> String {
             line.push(' ');
         }
         is_gap = false;
-        if c.is_control() || turns_writing(c) {
+        if c.is_control() || is_bidi_control(c) {
             line.push_str(&format!("\\u{{{:x}}}", u32::from(c)));
         } else {
             line.push(c);
@@ -37,23 +36,22 @@ pub fn harmless(text: &str, bytes_max: usize) -> String {
     line
 }
 
-/// The same from its end: there a program's last words say what happened.
-#[must_use]
-pub fn harmless_end(text: &str, bytes_max: usize) -> String {
+/// The same, but keeps the end of the text: programs print the error last.
+pub fn sanitize_end(text: &str, bytes_max: usize) -> String {
     let text = text.trim();
     if text.len() <= bytes_max {
-        return harmless(text, bytes_max);
+        return sanitize(text, bytes_max);
     }
-    let room = bytes_max.saturating_sub(CUT.len());
-    let end = &text[text.ceil_char_boundary(text.len() - room)..];
-    harmless(&format!("{CUT}{end}"), bytes_max)
+    let available = bytes_max.saturating_sub(CUT.len());
+    let end = &text[text.ceil_char_boundary(text.len() - available)..];
+    sanitize(&format!("{CUT}{end}"), bytes_max)
 }
 
 fn is_line_end(c: char) -> bool {
     matches!(c, '\t'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-fn turns_writing(c: char) -> bool {
+fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -62,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_become_one_bounded_line() {
+    fn a_text_becomes_one_bounded_line() {
         for (text, bytes_max, want) in [
             ("", 8, ""),
             ("all good", 8, "all good"),
@@ -73,21 +71,21 @@ mod tests {
             ("1234\u{e4}6789", 8, "1234..."),
             ("\u{1b}\u{1b}", 8, "\\u{1b..."),
         ] {
-            let got = harmless(text, bytes_max);
+            let got = sanitize(text, bytes_max);
             assert_eq!(got, want, "{text:?}");
-            assert_eq!(harmless(&got, bytes_max), got, "what is harmless stays");
+            assert_eq!(sanitize(&got, bytes_max), got, "a sanitized line stays the same");
         }
     }
 
     #[test]
-    fn of_last_words_the_end_stays() {
+    fn the_end_of_a_long_text_is_kept() {
         for (text, bytes_max, want) in [
             ("short\n", 8, "short"),
             ("Traceback\nKeyError", 11, "...KeyError"),
             ("123456\u{e4}89", 8, "...6\u{e4}89"),
             ("1234\u{e4}6789", 8, "...6789"),
         ] {
-            assert_eq!(harmless_end(text, bytes_max), want, "{text:?}");
+            assert_eq!(sanitize_end(text, bytes_max), want, "{text:?}");
         }
     }
 }

@@ -1,53 +1,54 @@
-//! Owns the reasons for doing nothing. Who waits for what is `plan`'s.
+//! The reasons why nothing is done for a group.
 
-/// Why nothing (more) is done for a group now. The names are the contract's, in snake case.
+/// Why nothing (more) is done for a group now. `as_str` has the documented names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waiting {
-    /// What was adopted is kept until its target was set in this run, or the hold is over.
+    /// Adopted executors are kept until the group's target was set in this run, or `adopt_hold` is
+    /// over.
     AdoptHold,
-    /// Its executors died young; one is sent to see.
+    /// Crash loop: one executor is created as a probe.
     Backoff,
-    /// Containers cannot be made or started as they are written.
+    /// Containers cannot be created or started as specified.
     ConfigError,
-    /// The driver has not said that it is ready.
+    /// The driver is not ready yet.
     DriverReady,
-    /// Nothing is known yet: the first LIST is not complete.
+    /// The first LIST is not complete.
     FirstList,
-    /// Somebody holds its pods back by scheduling gates.
+    /// The pods have scheduling gates.
     Gated,
     /// The next block of ids is not reserved yet.
     Ids,
     /// Images cannot be pulled.
     ImageError,
-    /// As many requests are under way as the server takes now.
+    /// The create window is full.
     InFlight,
-    /// The instance is not ours now.
+    /// The instance's Lease is not held.
     Lease,
     /// `allocation.pending_max` is reached.
     PendingLimit,
-    /// The server refuses the template or our rights for good; asked again now and then.
+    /// The server refuses the template, or a permission is missing. Retried rarely.
     Permanent,
     /// A quota is full.
     Quota,
-    /// A lost executor's successor waits until its predecessor is gone (`replace: gone`).
+    /// The replacement waits until the pod of the lost executor is gone (`replace: gone`).
     ReplaceGone,
-    /// The target is below what runs, and the group's own driver chooses whom to end.
+    /// More executors run than the target, and the driver chooses which to end (`scale_down:
+    /// pending`).
     ScaleDownPending,
-    /// The snapshot is known to be wrong; a new one is on its way.
+    /// The snapshot is invalid until the next LIST.
     StaleSnapshot,
-    /// The server is overloaded or out of reach.
+    /// The server is overloaded or unreachable.
     Server,
-    /// An executor was not running in time; one is sent to see.
+    /// An executor was not running within `start_timeout`; one is created as a probe.
     StartTimeout,
-    /// What its pods are is not known to this run: it was found, and not PUT again.
+    /// The group's template is not known: its pods were adopted, and the group was not PUT in this
+    /// run.
     Template,
     /// The scheduler finds no node.
     Unschedulable,
 }
 
 impl Waiting {
-    /// The name used in events and status.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AdoptHold => "adopt_hold",

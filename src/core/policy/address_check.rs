@@ -1,73 +1,74 @@
-//! Owns what an address alone tells about whether executors can dial it. Resolves and connects to
-//! nothing: an address that raises no doubt may still be out of their reach.
+//! Tells from an address alone whether executors on other machines can connect to it. Does not
+//! resolve names or connect.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why other machines will hardly reach an address.
+/// Why an address cannot be reached from other machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
-    /// Every container runtime's own bridge on one machine, from outside a cluster.
+pub enum AddressProblem {
+    /// The default bridge network of Docker, which only its own machine reaches. Not reported
+    /// inside a cluster.
     DockerBridge,
-    /// It ends at the link.
+    /// A link-local address.
     LinkLocal,
-    /// It never leaves the machine.
+    /// A loopback address.
     Loopback,
-    /// Nobody's alone: a group's, or everybody's.
+    /// A multicast or broadcast address.
     Multicast,
-    /// It says "any", and means nobody to those who dial.
+    /// The wildcard address.
     Unspecified,
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for AddressProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::DockerBridge => "an address of this machine's own container bridge",
             Self::LinkLocal => "a link-local address",
             Self::Loopback => "a loopback address",
             Self::Multicast => "a multicast or broadcast address",
-            Self::Unspecified => "an address that stands for any",
+            Self::Unspecified => "a wildcard address",
         })
     }
 }
 
-/// What speaks against `host`, a name or an address, as what executors dial. `is_in_cluster`: the
-/// driver runs in a pod, and any private network may be the pods' own.
-#[must_use]
-pub fn doubt(host: &str, is_in_cluster: bool) -> Option<Doubt> {
+/// The problem with `host`, a name or an address that executors connect to. `is_in_cluster`: the
+/// driver runs in a pod, where any private network may be the pod network.
+pub fn find_problem(host: &str, is_in_cluster: bool) -> Option<AddressProblem> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let bare = bare.split('%').next().unwrap_or_default();
     match bare.parse::<IpAddr>() {
-        Ok(IpAddr::V4(ip)) => of_v4(ip, is_in_cluster),
+        Ok(IpAddr::V4(ip)) => problem_of_v4(ip, is_in_cluster),
         Ok(IpAddr::V6(ip)) => match ip.to_ipv4_mapped() {
-            Some(ip) => of_v4(ip, is_in_cluster),
-            None => of_v6(ip),
+            Some(ip) => problem_of_v4(ip, is_in_cluster),
+            None => problem_of_v6(ip),
         },
         Err(_) => {
             let name = bare.trim_end_matches('.').to_ascii_lowercase();
-            (name == "localhost" || name.ends_with(".localhost")).then_some(Doubt::Loopback)
+            (name == "localhost" || name.ends_with(".localhost"))
+                .then_some(AddressProblem::Loopback)
         }
     }
 }
 
-fn of_v4(ip: Ipv4Addr, is_in_cluster: bool) -> Option<Doubt> {
+fn problem_of_v4(ip: Ipv4Addr, is_in_cluster: bool) -> Option<AddressProblem> {
     match ip.octets() {
-        [127, ..] => Some(Doubt::Loopback),
-        // All of 0/8 means this network.
-        [0, ..] => Some(Doubt::Unspecified),
-        [169, 254, ..] => Some(Doubt::LinkLocal),
-        [224..=239, ..] | [255, 255, 255, 255] => Some(Doubt::Multicast),
-        [172, 17, ..] if !is_in_cluster => Some(Doubt::DockerBridge),
+        [127, ..] => Some(AddressProblem::Loopback),
+        // All of 0.0.0.0/8 means "this network" (RFC 1122).
+        [0, ..] => Some(AddressProblem::Unspecified),
+        [169, 254, ..] => Some(AddressProblem::LinkLocal),
+        [224..=239, ..] | [255, 255, 255, 255] => Some(AddressProblem::Multicast),
+        [172, 17, ..] if !is_in_cluster => Some(AddressProblem::DockerBridge),
         _ => None,
     }
 }
 
-fn of_v6(ip: Ipv6Addr) -> Option<Doubt> {
+fn problem_of_v6(ip: Ipv6Addr) -> Option<AddressProblem> {
     match ip.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 1] => Some(Doubt::Loopback),
-        [0, 0, 0, 0, 0, 0, 0, 0] => Some(Doubt::Unspecified),
-        [first, ..] if first & 0xffc0 == 0xfe80 => Some(Doubt::LinkLocal),
-        [first, ..] if first & 0xff00 == 0xff00 => Some(Doubt::Multicast),
+        [0, 0, 0, 0, 0, 0, 0, 1] => Some(AddressProblem::Loopback),
+        [0, 0, 0, 0, 0, 0, 0, 0] => Some(AddressProblem::Unspecified),
+        [first, ..] if first & 0xffc0 == 0xfe80 => Some(AddressProblem::LinkLocal),
+        [first, ..] if first & 0xff00 == 0xff00 => Some(AddressProblem::Multicast),
         _ => None,
     }
 }
@@ -77,8 +78,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_address_tells() {
-        use Doubt::{DockerBridge, LinkLocal, Loopback, Multicast, Unspecified};
+    fn problems_are_found_in_addresses_and_names() {
+        use AddressProblem::{DockerBridge, LinkLocal, Loopback, Multicast, Unspecified};
         for (host, outside, inside) in [
             ("127.0.0.1", Some(Loopback), Some(Loopback)),
             ("127.8.9.1", Some(Loopback), Some(Loopback)),
@@ -110,8 +111,8 @@ mod tests {
             ("my-app-driver", None, None),
             ("", None, None),
         ] {
-            assert_eq!(doubt(host, false), outside, "{host} from outside");
-            assert_eq!(doubt(host, true), inside, "{host} in a cluster");
+            assert_eq!(find_problem(host, false), outside, "{host} from outside");
+            assert_eq!(find_problem(host, true), inside, "{host} in a cluster");
         }
     }
 }

@@ -1,10 +1,9 @@
-//! Owns the doubling delay with jitter; does not know what is being delayed.
+//! Exponential backoff with jitter.
 
 use crate::core::model::rng::Rng;
 
-/// Delay before the next try, after `failures` failures in a row (1 = the first):
-/// `initial * 2^(failures-1)`, at most `max`, then jitter in `[d, 2d)`. Milliseconds.
-#[must_use]
+/// The delay in milliseconds before the next try, after `failures` failures in a row (1: the
+/// first): `initial_ms * 2^(failures-1)`, at most `max_ms`, plus jitter of up to the same value.
 pub fn delay_ms(failures: u32, initial_ms: u64, max_ms: u64, rng: &mut Rng) -> u64 {
     let doubled = initial_ms.saturating_mul(1_u64 << failures.saturating_sub(1).min(30));
     let delay = doubled.min(max_ms);
@@ -16,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_to_the_cap_with_jitter_up_to_twice() {
+    fn the_delay_doubles_to_its_maximum_with_jitter() {
         let mut rng = Rng::new(1);
         for (failures, low) in [(1, 800), (2, 1_600), (3, 3_200), (7, 30_000), (4_000_000, 30_000)]
         {

@@ -1,4 +1,4 @@
-//! Owns the failure budgets: how many losses of a kind the window holds, and when that is too many.
+//! Failure budgets: counts losses within a time window and compares the number with a limit.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,23 +7,21 @@ use crate::core::model::time::Millis;
 use crate::core::policy::settings::{FailureLimit, Policy};
 
 const AUTO_MIN: u64 = 10;
-/// A budget this large is never meant; entries beyond it are not kept.
+/// More entries are not stored; no real limit is this high.
 const ENTRIES_MAX: usize = 100_000;
 
-/// Losses and targets within the window.
+/// The losses and targets within the window.
 #[derive(Clone, Debug)]
 pub struct Budgets {
     window_ms: u64,
     limits: BTreeMap<Budget, FailureLimit>,
     losses: BTreeMap<Budget, VecDeque<Millis>>,
-    retired: BTreeSet<Budget>,
-    /// Sums of all targets, with the time each came into force; the last one holds now.
+    exhausted: BTreeSet<Budget>,
+    /// The sum of all targets, each with the time from which it held; the last one holds now.
     targets: VecDeque<(Millis, u64)>,
 }
 
 impl Budgets {
-    /// Empty budgets with the limits of `policy`.
-    #[must_use]
     pub fn new(policy: &Policy) -> Self {
         let limits = BTreeMap::from([
             (Budget::App, policy.failures_app),
@@ -34,27 +32,27 @@ impl Budgets {
             window_ms: policy.failures_window_ms,
             limits,
             losses: BTreeMap::new(),
-            retired: BTreeSet::new(),
+            exhausted: BTreeSet::new(),
             targets: VecDeque::new(),
         }
     }
 
-    /// The sum of all targets is `total` from now on.
+    /// Notes the sum of all targets from now on.
     pub fn on_target(&mut self, total: u64, now: Millis) {
         if self.targets.back().is_none_or(|&(_, last)| last != total) {
             self.targets.push_back((now, total));
         }
-        // The oldest one within the window was in force at its beginning: it stays.
+        // The target that held at the beginning of the window counts too.
         while self.targets.len() > 1 && now.since(self.targets[1].0) > self.window_ms {
             self.targets.pop_front();
         }
-        // Only the highest counts, so a long history can give up its lower half.
+        // Only the highest target matters; drop the oldest if there are too many.
         if self.targets.len() > ENTRIES_MAX {
             self.targets.pop_front();
         }
     }
 
-    /// A loss is charged to `budget`. True where it is spent by that, once.
+    /// Charges a loss. True if this exhausts the budget; true only once.
     pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
         let losses = self.losses.entry(budget).or_default();
         if losses.len() == ENTRIES_MAX {
@@ -73,7 +71,7 @@ impl Budgets {
             }
             Some(FailureLimit::Off) | None => return false,
         };
-        n > limit && self.retired.insert(budget)
+        n > limit && self.exhausted.insert(budget)
     }
 }
 
@@ -82,19 +80,24 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(limit: FailureLimit, losses_at: &[u64], target: u64, want_spent_at: Option<usize>) {
+    fn check(
+        limit: FailureLimit,
+        losses_at: &[u64],
+        target: u64,
+        want_exhausted_at: Option<usize>,
+    ) {
         let policy = Policy { failures_app: limit, failures_window_ms: 2_000, ..Policy::default() };
         let mut budgets = Budgets::new(&policy);
         budgets.on_target(target, Millis(0));
-        let retired: Vec<bool> =
+        let exhausted: Vec<bool> =
             losses_at.iter().map(|&at| budgets.charge(Budget::App, Millis(at))).collect();
-        let want: Vec<bool> = (0..losses_at.len()).map(|i| Some(i) == want_spent_at).collect();
-        assert_eq!(retired, want, "{limit:?} {losses_at:?}");
+        let want: Vec<bool> = (0..losses_at.len()).map(|i| Some(i) == want_exhausted_at).collect();
+        assert_eq!(exhausted, want, "{limit:?} {losses_at:?}");
     }
 
     /// Spark's "SPARK-41210: Window based executor failure tracking mechanism".
     #[test]
-    fn losses_leave_with_the_window() {
+    fn only_losses_within_the_window_count() {
         check(FailureLimit::Max(2), &[0, 100, 5_000, 5_100, 5_200], 1, Some(4));
         check(FailureLimit::Max(2), &[0, 2_100, 4_200, 6_300, 8_400], 1, None);
         check(FailureLimit::Max(0), &[7], 1, Some(0));

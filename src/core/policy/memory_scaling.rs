@@ -1,37 +1,37 @@
-//! Owns how much memory an executor gets that replaces one which ran out of it: step by step more,
-//! and the template's own again once a grown one has proven that it suffices.
+//! Memory scaling after OOM: the replacement of an executor that was OOM-killed gets more memory.
+//! Once such an executor has run long enough, the group starts from the template's memory again.
 
-/// A grown executor that has run for so long shows that the trouble is over.
-pub const GROWN_PROVEN_MS: u64 = 600_000;
+/// An executor with more memory that has run for this long has proven that the memory suffices.
+pub const MEMORY_PROVEN_MS: u64 = 600_000;
 
-/// The growth of one group's memory. A step is a place in `GroupSpec::memory_steps`, from 1 up; 0
-/// is what the template says.
+/// The memory scaling of one group. A step counts the entries of `GroupSpec::memory_steps` from 1;
+/// 0 is the template's own memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryScaling {
     step: u32,
-    /// So many creates get it: one for each executor that ran out of memory.
-    n_owed: u32,
+    /// How many next creates get `step`: one for each OOM-killed executor.
+    n_pending: u32,
 }
 
 impl MemoryScaling {
-    /// An executor that was created with `step` ran out of memory; there are `n_steps` above it all.
+    /// An executor that was created with `step` was OOM-killed. `n_steps`: how many steps there
+    /// are.
     pub fn on_oom(&mut self, step: u32, n_steps: u32) {
         if n_steps > 0 {
             self.step = self.step.max(step.saturating_add(1)).min(n_steps);
-            self.n_owed = self.n_owed.saturating_add(1);
+            self.n_pending = self.n_pending.saturating_add(1);
         }
     }
 
-    /// The step of the next create.
     pub fn take(&mut self) -> u32 {
-        if self.n_owed == 0 {
+        if self.n_pending == 0 {
             return 0;
         }
-        self.n_owed -= 1;
+        self.n_pending -= 1;
         self.step
     }
 
-    /// A grown executor has run for `GROWN_PROVEN_MS`.
+    /// An executor with more memory has run for `MEMORY_PROVEN_MS`.
     pub fn on_proven(&mut self) {
         *self = Self::default();
     }
@@ -49,15 +49,15 @@ mod tests {
     }
 
     #[test]
-    fn memory_grows_with_each_oom_for_its_successor_alone() {
+    fn memory_grows_with_each_oom_only_for_the_replacement() {
         use Step::{Create, Oom, Proven};
         for steps in [
             &[Create(0)][..],
             &[Oom(0), Create(1), Create(0)],
-            // Several at a time are one step, each for its own successor.
+            // Several OOM kills at a time are one step, each for its own replacement.
             &[Oom(0), Oom(0), Create(1), Create(1), Create(0)],
             &[Oom(0), Create(1), Oom(1), Create(2), Oom(2), Create(3), Oom(3), Create(3)],
-            // The trouble is known: one that was never grown gets what the last one got.
+            // An executor with the template's memory gets the last known step.
             &[Oom(0), Create(1), Oom(1), Create(2), Oom(0), Create(2)],
             &[Oom(0), Create(1), Proven, Create(0), Oom(0), Create(1)],
         ] {
@@ -74,6 +74,6 @@ mod tests {
         }
         let mut memory_scaling = MemoryScaling::default();
         memory_scaling.on_oom(0, 0);
-        assert_eq!(memory_scaling.take(), 0, "no memory_scaling was asked for");
+        assert_eq!(memory_scaling.take(), 0, "memory scaling is off");
     }
 }

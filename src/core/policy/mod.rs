@@ -1,4 +1,4 @@
-//! The rules that stand alone: each takes facts and answers with a decision.
+//! Decision rules as functions and small state: each takes facts and returns a decision.
 
 pub mod address_check;
 pub mod backoff;

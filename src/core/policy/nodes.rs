@@ -1,5 +1,5 @@
-//! Owns the memory of nodes: which of them lost executors by their own doing, and which ones new
-//! executors keep away from for a time. Forgets at a restart; knows nothing of how pods are kept away.
+//! Counts losses by node and decides which nodes new executors avoid for a time. Not kept over a
+//! restart.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use crate::core::model::pod::Pod;
 use crate::core::model::time::Millis;
 use crate::core::policy::settings::BadNodes;
 
-/// So many nodes are kept away from at most; each is a requirement in every pod.
+/// At most this many nodes are avoided: each one is an affinity expression in every pod.
 pub const AVOIDED_MAX: usize = 20;
-/// So many nodes are remembered: as large as clusters are.
-const SEEN_MAX: usize = 5_000;
+/// At most this many nodes are remembered; Kubernetes supports clusters of up to 5,000 nodes.
+const NODES_MAX: usize = 5_000;
 
-/// True where a loss speaks against the node that the pod was on. A shutdown or a drain is somebody's
-/// will, a preemption the scheduler's; a bad image or configuration would be bad anywhere.
-#[must_use]
-pub fn is_to_blame(reason: LossReason, pod: &Pod) -> bool {
+/// True if the pod's node caused the loss. Shutdowns, drains and preemptions are decisions of
+/// others; a bad image or configuration fails on any node.
+pub fn is_node_at_fault(reason: LossReason, pod: &Pod) -> bool {
     match reason {
         LossReason::AdmissionRejected | LossReason::NodeLost | LossReason::StartTimeout => true,
-        // Its own kubelet ran short of something; the eviction API has another word.
+        // `status.reason` is "Evicted" after node pressure; the eviction API sets a condition
+        // instead.
         LossReason::Evicted => pod.end.as_ref().is_some_and(|end| &*end.pod_reason == "Evicted"),
         LossReason::AppError
         | LossReason::Completed
@@ -41,46 +41,43 @@ pub fn is_to_blame(reason: LossReason, pod: &Pod) -> bool {
 #[derive(Clone, Debug)]
 struct Node {
     name: Box<str>,
-    /// Within the window, oldest first, never more than it takes.
+    /// Losses within the window, oldest first.
     losses: Vec<Millis>,
 }
 
-/// Nodes that executors were seen on, and the ones among them that are avoided.
+/// The nodes on which executors were seen, and those that are avoided.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     policy: BadNodes,
-    /// By name.
-    seen: Vec<Node>,
-    /// Name and end, the oldest first.
+    /// Sorted by name.
+    nodes: Vec<Node>,
+    /// Name and end of that time, oldest first.
     avoided: Vec<(String, Millis)>,
-    /// The names of those alone, for the creates.
+    /// The names of the avoided nodes, shared with the creates.
     names: Arc<Vec<String>>,
 }
 
 impl Nodes {
-    /// No node is known.
-    #[must_use]
     pub fn new(policy: BadNodes) -> Self {
-        Self { policy, seen: Vec::new(), avoided: Vec::new(), names: Arc::default() }
+        Self { policy, nodes: Vec::new(), avoided: Vec::new(), names: Arc::default() }
     }
 
-    /// An executor is on that node.
-    pub fn note(&mut self, name: &str) {
+    /// An executor was seen on this node.
+    pub fn add(&mut self, name: &str) {
         if self.policy.losses > 0 {
-            self.place(name);
+            self.find_or_add(name);
         }
     }
 
-    /// An executor was lost by that node's doing. The time until when it is avoided, where that is
-    /// news.
+    /// This node caused a loss. The end of the time in which it is avoided, if that starts now.
     pub fn on_loss(&mut self, name: &str, now: Millis) -> Option<Millis> {
         let most = self.policy.losses as usize;
         if most == 0 {
             return None;
         }
         let window_ms = self.policy.window_ms;
-        let place = self.place(name)?;
-        let losses = &mut self.seen[place].losses;
+        let index = self.find_or_add(name)?;
+        let losses = &mut self.nodes[index].losses;
         losses.push(now);
         losses.retain(|&at| now.since(at) <= window_ms);
         if losses.len() < most {
@@ -88,12 +85,12 @@ impl Nodes {
         }
         losses.clear();
         let until = now.after(self.policy.avoid_for_ms);
-        if let Some(place) = self.avoided.iter().position(|(known, _)| known == name) {
-            let (name, _) = self.avoided.remove(place);
+        if let Some(index) = self.avoided.iter().position(|(known, _)| known == name) {
+            let (name, _) = self.avoided.remove(index);
             self.avoided.push((name, until));
             return None;
         }
-        let share = self.seen.len() as u64 * u64::from(self.policy.share_permille) / 1_000;
+        let share = self.nodes.len() as u64 * u64::from(self.policy.share_permille) / 1_000;
         if self.avoided.len() as u64 >= share {
             return None;
         }
@@ -101,49 +98,46 @@ impl Nodes {
             self.avoided.remove(0);
         }
         self.avoided.push((name.to_owned(), until));
-        self.note_names();
+        self.refresh_names();
         Some(until)
     }
 
-    /// Lets those be used again whose time is over.
+    /// Stops avoiding nodes whose time is over.
     pub fn on_time(&mut self, now: Millis) {
         self.avoided.retain(|(_, until)| *until > now);
-        self.note_names();
+        self.refresh_names();
     }
 
-    /// The names that a new pod is to keep away from.
-    #[must_use]
+    /// The names of the nodes that a new pod must avoid.
     pub fn names(&self) -> Arc<Vec<String>> {
         Arc::clone(&self.names)
     }
 
-    /// The avoided ones, each with its end.
-    #[must_use]
+    /// The avoided nodes, each with the end of that time.
     pub fn avoided(&self) -> &[(String, Millis)] {
         &self.avoided
     }
 
-    /// When the first of them may be used again.
-    #[must_use]
-    pub fn first_end(&self) -> Option<Millis> {
+    /// When the first avoided node may be used again.
+    pub fn next_expiry(&self) -> Option<Millis> {
         self.avoided.iter().map(|(_, until)| *until).min()
     }
 
-    fn note_names(&mut self) {
+    fn refresh_names(&mut self) {
         if self.names.len() != self.avoided.len() || !self.avoided.is_empty() {
             self.names = Arc::new(self.avoided.iter().map(|(name, _)| name.clone()).collect());
         }
     }
 
-    /// Where the node stands; none where there is no room for another.
-    fn place(&mut self, name: &str) -> Option<usize> {
-        let found = self.seen.binary_search_by(|node| (*node.name).cmp(name));
+    /// The index of the node, which is added if it is new; none if there are too many.
+    fn find_or_add(&mut self, name: &str) -> Option<usize> {
+        let found = self.nodes.binary_search_by(|node| (*node.name).cmp(name));
         match found {
-            Ok(place) => Some(place),
-            Err(_) if self.seen.len() == SEEN_MAX => None,
-            Err(place) => {
-                self.seen.insert(place, Node { name: name.into(), losses: Vec::new() });
-                Some(place)
+            Ok(index) => Some(index),
+            Err(_) if self.nodes.len() == NODES_MAX => None,
+            Err(index) => {
+                self.nodes.insert(index, Node { name: name.into(), losses: Vec::new() });
+                Some(index)
             }
         }
     }
@@ -158,11 +152,11 @@ mod tests {
     const POLICY: BadNodes =
         BadNodes { losses: 2, window_ms: 1_000, avoid_for_ms: 5_000, share_permille: 500 };
 
-    /// Losses (node, time) in a cluster of `n_seen` nodes, and who is avoided at 4 s.
+    /// `losses` are (node, time) in a cluster of `n_seen` nodes; `want` is what is avoided at 4 s.
     #[track_caller]
     fn check(policy: BadNodes, n_seen: u32, losses: &[(&str, u64)], want: &[(&str, u64)]) {
         let mut nodes = Nodes::new(policy);
-        (0..n_seen).for_each(|i| nodes.note(&format!("n{i}")));
+        (0..n_seen).for_each(|i| nodes.add(&format!("n{i}")));
         for &(name, at) in losses {
             nodes.on_loss(name, Millis(at));
         }
@@ -174,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_avoided_for_a_time_and_never_too_many() {
+    fn nodes_are_avoided_for_a_time_and_only_a_share_of_them() {
         let off = BadNodes { losses: 0, ..POLICY };
         let short = BadNodes { avoid_for_ms: 100, ..POLICY };
         for (policy, n_seen, losses, want) in [
@@ -185,7 +179,7 @@ mod tests {
             (POLICY, 4, &[("n1", 0), ("n1", 1), ("n1", 2), ("n1", 3)], &[("n1", 5_003)]),
             (short, 4, &[("n1", 0), ("n1", 1)], &[]),
             (off, 4, &[("n1", 0), ("n1", 1)], &[]),
-            // Half of what was seen, and of one node there is no half.
+            // At most half of the nodes; of one node that is none.
             (POLICY, 1, &[("n0", 0), ("n0", 1)], &[]),
             (POLICY, 2, &[("n0", 0), ("n0", 1), ("n1", 2), ("n1", 3)], &[("n0", 5_001)]),
         ] {
@@ -194,9 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn the_oldest_avoided_node_is_dropped_at_the_limit() {
         let mut nodes = Nodes::new(POLICY);
-        (0..100).for_each(|i| nodes.note(&format!("n{i}")));
+        (0..100).for_each(|i| nodes.add(&format!("n{i}")));
         for i in 0..=AVOIDED_MAX as u64 {
             for _ in 0..2 {
                 nodes.on_loss(&format!("n{i}"), Millis(i));
@@ -207,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_the_nodes_own_doing_speaks_against_it() {
+    fn only_losses_caused_by_the_node_count_against_it() {
         let mut evicted = pod(1, 1);
         evicted.end = Some(Box::new(End { pod_reason: "Evicted".into(), ..End::default() }));
         let drained = pod(2, 1);
@@ -221,7 +215,7 @@ mod tests {
             (LossReason::ImageError, &drained, false),
             (LossReason::AppError, &drained, false),
         ] {
-            assert_eq!(is_to_blame(reason, pod), want, "{reason:?}");
+            assert_eq!(is_node_at_fault(reason, pod), want, "{reason:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Owns which executors of an application are left over: whose owner is gone for good, or who were
-//! named, or whose Lease nobody has renewed for long. Asks nobody; facts come in, a verdict goes out.
+//! Decides which executors are orphans: their owner is gone, their instance was named by the user,
+//! or their Lease is stale.
 
 use std::fmt;
 
@@ -7,37 +7,36 @@ use crate::core::machines::lease::Record;
 use crate::core::model::ids::Uid;
 use crate::core::model::pod::{OwnerPod, Phase};
 
-/// An executor's pod, as far as it matters here.
+/// The fields of an executor's pod that this decision needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanCandidate {
     pub name: String,
     pub uid: Uid,
-    /// Whose it is; none where the labels do not tell.
+    /// Label values; none if absent.
     pub app: Option<String>,
     pub instance: Option<String>,
-    /// The pod that controls it.
+    /// The pod that owns it (owner reference with `controller: true`).
     pub owner: Option<OwnerPod>,
     pub phase: Phase,
 }
 
-/// What became of the owner.
+/// The state of the owner pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// There is no pod of its name.
+    /// No pod has its name.
     Absent,
-    /// It is there, in this phase.
+    /// It exists, in this phase.
     Found(Phase),
-    /// The executors name no pod as their owner.
+    /// The executors have no owner pod.
     None,
-    /// Another pod has its name now.
+    /// Another pod has its name.
     Replaced,
-    /// It could not be looked up, for this reason.
+    /// The lookup failed, for this reason.
     Unknown(String),
 }
 
 impl OwnerState {
-    /// True where it is gone for good, or has ended for good.
-    #[must_use]
+    /// True if it is gone or has ended.
     pub fn is_over(&self) -> bool {
         match self {
             Self::Absent | Self::Replaced => true,
@@ -64,26 +63,26 @@ impl fmt::Display for OwnerState {
     }
 }
 
-/// What the instance's Lease tells.
+/// The age of the instance's Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseAge {
-    /// There is none.
+    /// There is no Lease.
     Absent,
-    /// So long ago it was changed last, and so long its holder may leave it unchanged.
+    /// The time since its last change, and the duration for which its holder may leave it
+    /// unchanged.
     Unchanged { for_ms: u64, duration_ms: u64 },
-    /// It could not be read, or does not tell, for this reason.
+    /// It could not be read, or has no renew time, for this reason.
     Unknown(String),
 }
 
 impl LeaseAge {
-    /// What a Lease tells at `wall_ms`, milliseconds since 1970.
-    #[must_use]
+    /// The age at `wall_ms`, milliseconds since 1970.
     pub fn read(record: Option<&Record>, wall_ms: i64) -> Self {
         let Some(record) = record else { return Self::Absent };
         let Some(renewed_ms) = record.renewed_ms else {
-            return Self::Unknown("its lease does not tell when it was renewed".to_owned());
+            return Self::Unknown("its lease has no renewTime".to_owned());
         };
-        // A renewal in the future is one of just now, by another clock.
+        // A renewal in the future: the holder's clock is ahead, so it was renewed just now.
         let for_ms = u64::try_from(wall_ms.saturating_sub(renewed_ms)).unwrap_or(0);
         let duration_ms = match record.holder.is_empty() {
             true => 0,
@@ -92,8 +91,7 @@ impl LeaseAge {
         Self::Unchanged { for_ms, duration_ms }
     }
 
-    /// True where nobody has renewed it for `stale_ms`, nor for as long as its holder may take.
-    #[must_use]
+    /// True if it was not renewed for `stale_ms`, and not for its own duration.
     pub fn is_stale(&self, stale_ms: u64) -> bool {
         match self {
             Self::Unchanged { for_ms, duration_ms } => *for_ms >= stale_ms.max(*duration_ms),
@@ -102,24 +100,24 @@ impl LeaseAge {
     }
 }
 
-/// All there is to judge the executors of one instance and owner by.
+/// The facts about the executors of one instance and owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanFacts {
     pub owner: OwnerState,
     pub instance: Option<String>,
-    /// The instance that was named.
+    /// The instance that the user named.
     pub named: Option<String>,
-    /// For how long a Lease must not have changed; none where that is not asked for.
+    /// How long a Lease must be unrenewed to be stale; none if stale Leases were not requested.
     pub stale_ms: Option<u64>,
     pub lease: LeaseAge,
 }
 
-/// Whether they may go.
+/// Whether the executors may be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OrphanVerdict {
-    /// They stay, for this reason.
+    /// They are kept, for this reason.
     Kept(String),
-    /// They are left over, for this reason.
+    /// They are orphans, for this reason.
     Removable(String),
 }
 
@@ -132,12 +130,11 @@ impl fmt::Display for OrphanVerdict {
     }
 }
 
-/// Judges the executors of one instance and owner.
-#[must_use]
+/// Decides about the executors of one instance and owner.
 pub fn judge(facts: &OrphanFacts) -> OrphanVerdict {
     let Some(instance) = &facts.instance else {
         return OrphanVerdict::Kept(
-            "they carry no instance, so posse did not make them".to_owned(),
+            "they have no instance label, so posse did not create them".to_owned(),
         );
     };
     match &facts.owner {
@@ -161,7 +158,7 @@ pub fn judge(facts: &OrphanFacts) -> OrphanVerdict {
     }
 }
 
-/// Judges executors that have no owner and were not named.
+/// Decides about executors without an owner whose instance was not named.
 fn by_lease(instance: &str, facts: &OrphanFacts) -> OrphanVerdict {
     let Some(stale_ms) = facts.stale_ms else {
         return OrphanVerdict::Kept(format!(
@@ -196,7 +193,7 @@ mod tests {
         LeaseAge::Unchanged { for_ms, duration_ms: 60_000 }
     }
 
-    /// The facts about an instance `k` whose owner is this, with nothing named or asked for.
+    /// The facts about instance `k` with this owner.
     fn facts(owner: OwnerState) -> OrphanFacts {
         let instance = Some("k".to_owned());
         OrphanFacts { owner, instance, named: None, stale_ms: None, lease: LeaseAge::Absent }
@@ -211,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_over_or_meant_goes() {
-        let nobodys = OrphanFacts { instance: None, ..named(OwnerState::Absent, "k") };
+    fn only_orphans_and_named_instances_are_removable() {
+        let unlabelled = OrphanFacts { instance: None, ..named(OwnerState::Absent, "k") };
         let both = |owner| OrphanFacts {
             named: Some("k".to_owned()),
             stale_ms: Some(0),
@@ -225,18 +222,18 @@ mod tests {
             (facts(OwnerState::Found(Phase::Failed)), true, "has ended"),
             (facts(OwnerState::Found(Phase::Succeeded)), true, "has ended"),
             (facts(OwnerState::Found(Phase::Running)), false, "has not ended"),
-            // Nothing makes executors go whose owner lives, or may.
+            // Executors of an owner that lives or may live are always kept.
             (both(OwnerState::Found(Phase::Running)), false, "has not ended"),
             (both(OwnerState::Found(Phase::Pending)), false, "has not ended"),
             (both(OwnerState::Found(Phase::Unknown)), false, "has not ended"),
             (both(OwnerState::Unknown("no (403)".to_owned())), false, "looked up: no (403)"),
-            (nobodys, false, "no instance"),
+            (unlabelled, false, "no instance"),
             (facts(OwnerState::None), false, "--instance k removes them"),
             (named(OwnerState::None, "k"), true, "--instance names them"),
             (named(OwnerState::None, "l"), false, "--instance k removes them"),
             (stale(HOUR_MS, unchanged(HOUR_MS)), true, "not renewed for 3600 s"),
             (stale(HOUR_MS, unchanged(HOUR_MS - 1)), false, "renewed 3599 s ago"),
-            // Whoever renews in time is alive, however short a time is asked for.
+            // A holder that renews in time is alive, however short the requested time is.
             (stale(0, unchanged(59_999)), false, "renewed 59 s ago"),
             (stale(HOUR_MS, LeaseAge::Absent), false, "no lease that could be stale"),
             (stale(HOUR_MS, LeaseAge::Unknown("it hides".to_owned())), false, "it hides"),
@@ -249,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_tells_how_long_nobody_renewed_it() {
+    fn a_lease_is_stale_after_its_duration_without_a_renewal() {
         let record = Record {
             uid: Uid::new("u"),
             version_text: "1".to_owned(),

@@ -1,4 +1,4 @@
-//! Owns the settings that decisions depend on, already checked. Reading them is `wire/`'s.
+//! The settings that decisions depend on. `wire/` reads and checks them.
 
 use std::sync::Arc;
 
@@ -8,55 +8,56 @@ use crate::core::model::pod_text::PodText;
 /// Which executors a lower target may end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleDown {
-    /// Any, in the written order.
+    /// Any, in the order of `policy::victims`.
     #[default]
     Any,
-    /// Only those that do not run; running ones end by a kill call.
+    /// Only executors that do not run. Running ones are ended by kill calls.
     Pending,
 }
 
-/// When a lost executor's successor is asked for.
+/// When the replacement of a lost executor is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replace {
-    /// As soon as it is on its way out.
+    /// As soon as its pod is terminating.
     #[default]
     Terminating,
-    /// When its pod is really gone (full quotas).
+    /// When its pod is gone (for full quotas).
     Gone,
 }
 
-/// How a running executor leaves that was chosen to go.
+/// How a running executor is ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decommission {
-    /// It is deleted after so long, where it has not ended by itself; milliseconds, never 0.
+    /// The drain period in milliseconds, never 0: the executor is deleted afterwards if it has not
+    /// ended by itself.
     pub after_ms: u64,
-    /// Key and value of a label that its pod gets.
+    /// Key and value of a label that the pod gets.
     pub label: Option<(String, String)>,
 }
 
-/// One group as the core sees it.
+/// The settings of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
     pub name: GroupName,
     pub target: u32,
     pub min: u32,
-    /// None: no upper bound.
+    /// None: no maximum.
     pub max: Option<u32>,
     pub scale_down: ScaleDown,
     pub replace: Replace,
-    /// What the deciding container's memory grows to after it ran out, step by step; empty: never.
+    /// The main container's memory after OOM kills, by step; empty: no memory scaling.
     pub memory_steps: Vec<String>,
-    /// None: whoever is chosen to go is deleted at once.
+    /// None: executors are deleted at once, without a drain period.
     pub decommission: Option<Decommission>,
-    /// From the file or the flags (a refusal before any of its executors existed ends the run).
+    /// True if the group comes from the file or the flags. A refusal before any of its executors
+    /// existed ends the run.
     pub from_file: bool,
-    /// What its pods are; none: not known to this run, so none can be made.
+    /// The template; none: not known to this run, so no pod can be created.
     pub pod: Option<Arc<PodText>>,
 }
 
 impl GroupSpec {
-    /// A group of none, without bounds, whose pods are not known.
-    #[must_use]
+    /// A group with target 0, without bounds and without a template.
     pub fn bare(name: GroupName) -> Self {
         Self {
             name,
@@ -73,25 +74,25 @@ impl GroupSpec {
     }
 }
 
-/// `failures.app` and its sisters.
+/// `failures.app`, `failures.cluster` and `failures.start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureLimit {
     /// The larger of 10 and twice the highest target within the window.
     Auto,
-    /// The application ends when there are more.
+    /// More failures than this end the application.
     Max(u32),
-    /// Never ends the application.
+    /// Failures never end the application.
     Off,
 }
 
-/// `bad_nodes`: when new executors keep away from a node. Times in milliseconds.
+/// `bad_nodes`: when new executors avoid a node. Times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadNodes {
-    /// So many losses by the node's own doing within the window; 0: off.
+    /// The number of losses within the window that the node caused; 0: off.
     pub losses: u32,
     pub window_ms: u64,
     pub avoid_for_ms: u64,
-    /// Never more than this many thousandths of the nodes seen.
+    /// The largest share of the known nodes that may be avoided, in thousandths.
     pub share_permille: u32,
 }
 
@@ -101,19 +102,19 @@ impl Default for BadNodes {
     }
 }
 
-/// The settings that decisions depend on. Times in milliseconds.
+/// Settings of the run. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub in_flight_max: u32,
     /// 0: no limit.
     pub pending_max: u32,
-    /// A group's executors that the scheduler has called Unschedulable for over 2 min; 0: no limit.
+    /// How many executors of a group may be Unschedulable for over 2 min; 0: no limit.
     pub unschedulable_max: u32,
-    /// From a pod's binding to the run of its deciding container; 0: no limit.
+    /// From a pod's binding until its main container runs; 0: no limit.
     pub start_timeout_ms: u64,
-    /// From the first refusal of an image; 0: no limit.
+    /// From the first failed image pull; 0: no limit.
     pub image_timeout_ms: u64,
-    /// From the scheduler's first word that there is no node; 0: no limit.
+    /// From the scheduler's first Unschedulable; 0: no limit.
     pub unschedulable_timeout_ms: u64,
     pub adopt_hold_ms: u64,
     pub bad_nodes: BadNodes,
@@ -122,15 +123,15 @@ pub struct Policy {
     pub failures_start: FailureLimit,
     pub failures_window_ms: u64,
     pub keep_failed: u32,
-    /// Lines of the log told after a loss by the application's doing; 0: none.
+    /// How many log lines are reported after a loss that the application caused; 0: none.
     pub log_lines: u32,
-    /// What the executors get to end at stop.
+    /// The grace period of the executors at stop.
     pub stop_timeout_ms: u64,
-    /// An executor that the driver has not heard from for so long is lost; 0: never.
+    /// An executor without a heartbeat for this long is lost; 0: never.
     pub heartbeat_timeout_ms: u64,
-    /// So long the reason is looked for when the driver says that it lost an executor.
+    /// How long to look for the reason after the driver lost the connection to an executor.
     pub reason_wait_ms: u64,
-    /// A driver that makes no call for so long is gone; 0: it may be silent.
+    /// A driver that makes no call for this long is gone; 0: no limit.
     pub driver_silence_ms: u64,
 }
 

@@ -1,6 +1,5 @@
-//! Owns what holds a group's creates back: refusals sorted by cause, executors that do not start, and
-//! executors that die young.
-//! One cause at a time; while it holds, one create at a time goes to see.
+//! The create throttle of a group: refused creates, executors that do not start, and crash loops.
+//! One cause at a time. While a cause is active, one create at a time is sent as a probe.
 
 use std::collections::VecDeque;
 
@@ -11,64 +10,62 @@ use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 use crate::core::policy::backoff::delay_ms;
 
-const YOUNG_MS: u64 = 60_000;
-const YOUNG_WINDOW_MS: u64 = 60_000;
-const YOUNG_DEATHS_MIN: usize = 5;
-/// More are not needed to see that a group is in trouble.
-const YOUNG_ENTRIES_MAX: usize = 10_000;
+const EARLY_END_MS: u64 = 60_000;
+const CRASH_LOOP_WINDOW_MS: u64 = 60_000;
+const CRASH_LOOP_ENDS_MIN: usize = 5;
+/// More entries are not needed to recognise a crash loop.
+const ENTRIES_MAX: usize = 10_000;
 
-/// Why a group is held back.
+/// Why creates are throttled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThrottleCause {
-    /// A quota or another limit that moves.
+    /// A quota or another limit that can change.
     Capacity,
-    /// Its executors cannot be started as they are written.
+    /// Containers cannot be created or started as specified.
     Config,
-    /// Their image cannot be pulled.
+    /// The image cannot be pulled.
     Image,
-    /// The template: nothing changes unless a person does something.
+    /// The template is invalid: only a person can change that.
     Permanent,
-    /// Our rights. A server that has just begun forbids everything for some seconds.
-    Rights,
-    /// A cause that passes by itself.
+    /// A permission is missing. An API server that has just started forbids everything for some
+    /// seconds, until its RBAC caches are filled.
+    Forbidden,
+    /// A temporary failure of the server.
     Server,
-    /// One was not running in time.
+    /// An executor was not running within `start_timeout`.
     Start,
-    /// The group's executors die young.
-    Young,
+    /// Crash loop: too many executors end soon after their start.
+    CrashLoop,
 }
 
 impl ThrottleCause {
-    /// The name used in events.
-    #[must_use]
+    /// The documented name, used in events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Capacity => "quota",
             Self::Config => "config_error",
             Self::Image => "image_error",
-            Self::Permanent | Self::Rights => "permanent",
+            Self::Permanent | Self::Forbidden => "permanent",
             Self::Server => "server",
             Self::Start => "start_timeout",
-            Self::Young => "backoff",
+            Self::CrashLoop => "backoff",
         }
     }
 
-    /// What a group that is held back by this waits for.
-    #[must_use]
+    /// The waiting reason of a group that is throttled by this.
     pub fn waiting(self) -> Waiting {
         match self {
             Self::Capacity => Waiting::Quota,
             Self::Config => Waiting::ConfigError,
             Self::Image => Waiting::ImageError,
-            Self::Permanent | Self::Rights => Waiting::Permanent,
+            Self::Permanent | Self::Forbidden => Waiting::Permanent,
             Self::Server => Waiting::Server,
             Self::Start => Waiting::StartTimeout,
-            Self::Young => Waiting::Backoff,
+            Self::CrashLoop => Waiting::Backoff,
         }
     }
 
-    /// The cause that a loss stands for, where the executor came to nothing before it ran.
-    #[must_use]
+    /// The cause for a loss of an executor that never ran.
     pub fn of_start(reason: LossReason) -> Option<Self> {
         match reason {
             LossReason::ConfigError => Some(Self::Config),
@@ -92,93 +89,93 @@ impl ThrottleCause {
         }
     }
 
-    /// True where only an executor that runs shows that the trouble is over.
-    fn is_start(self) -> bool {
+    /// True if only a running executor proves that the cause is gone.
+    fn is_start_failure(self) -> bool {
         matches!(self, Self::Config | Self::Image | Self::Start)
     }
 
-    /// First and longest delay before the next try.
+    /// The first and the longest delay before the next probe.
     fn delays_ms(self) -> (u64, u64) {
         match self {
             Self::Capacity | Self::Server => (1_000, 60_000),
             Self::Config | Self::Image | Self::Start => (10_000, 300_000),
             Self::Permanent => (300_000, 300_000),
-            Self::Rights | Self::Young => (1_000, 300_000),
+            Self::Forbidden | Self::CrashLoop => (1_000, 300_000),
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Hold {
+struct Active {
     cause: ThrottleCause,
     failures: u32,
     since: Millis,
     until: Millis,
-    /// The one that was sent to see.
+    /// The executor that was created as a probe.
     probe: Option<ExecutorId>,
 }
 
-/// How many creates a group may begin now.
+/// How many creates a group may send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowance {
-    /// At most so many under way at a time (`u32::MAX`: no limit by this).
+    /// At most this many in flight at a time (`u32::MAX`: no limit).
     UpTo(u32),
-    /// None now.
-    Wait { waiting: Waiting, until: Option<Millis> },
+    Wait {
+        waiting: Waiting,
+        until: Option<Millis>,
+    },
 }
 
-/// The brake of one group.
+/// The create throttle of one group.
 #[derive(Clone, Debug, Default)]
 pub struct CreateThrottle {
-    hold: Option<Hold>,
-    /// After a hold: how many at a time, growing by one a success; none: no limit.
+    active: Option<Active>,
+    /// After a cause has ended: the limit of creates in flight, which grows by one with each
+    /// success; none: no limit.
     slow_start: Option<u32>,
     starts: VecDeque<Millis>,
-    young_ends: VecDeque<Millis>,
+    early_ends: VecDeque<Millis>,
 }
 
-/// Beyond so many at a time a group that was held back is as fast as any.
+/// The slow start ends at this limit.
 const SLOW_START_END: u32 = 32;
 
 impl CreateThrottle {
-    /// What the group may do now.
-    #[must_use]
     pub fn allowance(&self, now: Millis) -> Allowance {
-        let Some(hold) = &self.hold else {
+        let Some(active) = &self.active else {
             return Allowance::UpTo(self.slow_start.unwrap_or(u32::MAX));
         };
-        let waiting = hold.cause.waiting();
-        match hold.probe {
-            _ if hold.until > now => Allowance::Wait { waiting, until: Some(hold.until) },
+        let waiting = active.cause.waiting();
+        match active.probe {
+            _ if active.until > now => Allowance::Wait { waiting, until: Some(active.until) },
             Some(_) => Allowance::Wait { waiting, until: None },
             None => Allowance::UpTo(1),
         }
     }
 
-    /// The cause that holds the group back.
-    #[must_use]
+    /// The active cause.
     pub fn cause(&self) -> Option<ThrottleCause> {
-        self.hold.as_ref().map(|hold| hold.cause)
+        self.active.as_ref().map(|active| active.cause)
     }
 
-    /// A create was sent: where the group is held back, it is the one that goes to see.
+    /// A create was sent. If a cause is active, this executor is the probe.
     pub fn on_sent(&mut self, id: ExecutorId) {
-        if let Some(hold) = &mut self.hold {
-            hold.probe = Some(id);
+        if let Some(active) = &mut self.active {
+            active.probe = Some(id);
         }
     }
 
-    /// The server took the create of `id` that was sent at `sent_at`.
+    /// The server accepted the create of `id` that was sent at `sent_at`.
     pub fn on_created(&mut self, id: ExecutorId, sent_at: Millis) {
-        match &self.hold {
-            // A create that left before the trouble began says nothing about it; the one that was
-            // sent to see does, even where it left at the very moment that the hold began.
-            Some(hold)
-                if hold.cause != ThrottleCause::Young
-                    && !hold.cause.is_start()
-                    && (sent_at >= hold.since || hold.probe == Some(id)) =>
+        match &self.active {
+            // A create that was sent before the cause began proves nothing. The probe does, even if
+            // it was sent in the same millisecond.
+            Some(active)
+                if active.cause != ThrottleCause::CrashLoop
+                    && !active.cause.is_start_failure()
+                    && (sent_at >= active.since || active.probe == Some(id)) =>
             {
-                self.hold = None;
+                self.active = None;
                 self.slow_start = Some(2);
             }
             Some(_) => {}
@@ -188,7 +185,7 @@ impl CreateThrottle {
         }
     }
 
-    /// The server refused a create that was sent at `sent_at`. True where that is news.
+    /// The server refused a create that was sent at `sent_at`. True if the cause is new.
     pub fn on_refused(
         &mut self,
         cause: ThrottleCause,
@@ -196,47 +193,48 @@ impl CreateThrottle {
         now: Millis,
         rng: &mut Rng,
     ) -> bool {
-        let is_news = self.cause() != Some(cause);
-        let failures = match &self.hold {
-            // Others of the same round trip: one failure, not many.
-            Some(hold) if !is_news && sent_at < hold.since => return false,
-            Some(hold) if !is_news => hold.failures.saturating_add(1),
+        let is_new = self.cause() != Some(cause);
+        let failures = match &self.active {
+            // Refusals of creates that were sent before count as one failure.
+            Some(active) if !is_new && sent_at < active.since => return false,
+            Some(active) if !is_new => active.failures.saturating_add(1),
             Some(_) | None => 1,
         };
         self.begin(cause, failures, now, rng);
-        is_news
+        is_new
     }
 
-    /// The one that went to see has come to nothing by itself (cancelled, say): send another.
-    pub fn on_probe_void(&mut self, id: ExecutorId) {
-        if let Some(hold) = &mut self.hold
-            && hold.probe == Some(id)
+    /// The probe ended without a result (it was cancelled, for example): send another one.
+    pub fn discard_probe(&mut self, id: ExecutorId) {
+        if let Some(active) = &mut self.active
+            && active.probe == Some(id)
         {
-            hold.probe = None;
+            active.probe = None;
         }
     }
 
-    /// A pod went: a quota may have room now.
-    pub fn on_room(&mut self, now: Millis) -> bool {
-        match &mut self.hold {
-            Some(hold) if hold.cause == ThrottleCause::Capacity && hold.until > now => {
-                hold.until = now;
+    /// A pod is gone, so a quota may have capacity. True if the group may send a probe earlier
+    /// because of that.
+    pub fn on_capacity_freed(&mut self, now: Millis) -> bool {
+        match &mut self.active {
+            Some(active) if active.cause == ThrottleCause::Capacity && active.until > now => {
+                active.until = now;
                 true
             }
             Some(_) | None => false,
         }
     }
 
-    /// An executor began to run.
+    /// An executor runs.
     pub fn on_started(&mut self, now: Millis) {
         push(&mut self.starts, now);
-        if self.cause().is_some_and(ThrottleCause::is_start) {
-            self.hold = None;
+        if self.cause().is_some_and(ThrottleCause::is_start_failure) {
+            self.active = None;
             self.slow_start = Some(2);
         }
     }
 
-    /// An executor came to nothing before it ran. True where the group slows down for it.
+    /// An executor was lost before it ran. True if this throttles the group.
     pub fn on_start_failed(
         &mut self,
         id: ExecutorId,
@@ -244,11 +242,11 @@ impl CreateThrottle {
         now: Millis,
         rng: &mut Rng,
     ) -> bool {
-        let failures = match &self.hold {
-            // The one that went to see found the same trouble, or another.
-            Some(hold) if hold.probe == Some(id) && hold.cause == cause => hold.failures,
-            Some(hold) if hold.probe == Some(id) => 0,
-            // The others were asked for before the trouble was known.
+        let failures = match &self.active {
+            // The probe failed for the same cause, or for another.
+            Some(active) if active.probe == Some(id) && active.cause == cause => active.failures,
+            Some(active) if active.probe == Some(id) => 0,
+            // The other executors were requested before the cause was known.
             Some(_) => return false,
             None => 0,
         };
@@ -256,8 +254,8 @@ impl CreateThrottle {
         true
     }
 
-    /// An executor ended, not by us, `lived_ms` after it began to run (none: it never ran).
-    /// True where the group slows down for it.
+    /// An executor ended, not by posse, `lived_ms` after it began to run (none: it never ran). True
+    /// if the group is in a crash loop.
     pub fn on_ended(
         &mut self,
         id: ExecutorId,
@@ -265,70 +263,69 @@ impl CreateThrottle {
         now: Millis,
         rng: &mut Rng,
     ) -> bool {
-        let is_young = lived_ms.is_none_or(|ms| ms < YOUNG_MS);
-        let is_probe = self.hold.as_ref().is_some_and(|hold| hold.probe == Some(id));
-        if is_young {
-            push(&mut self.young_ends, now);
+        let is_early = lived_ms.is_none_or(|ms| ms < EARLY_END_MS);
+        let is_probe = self.active.as_ref().is_some_and(|active| active.probe == Some(id));
+        if is_early {
+            push(&mut self.early_ends, now);
         }
         if lived_ms.is_none() {
             push(&mut self.starts, now);
         }
-        let is_dying = self.hold.is_none() && is_young && self.is_dying_young(now);
-        let failures = match &self.hold {
-            Some(hold) if hold.cause == ThrottleCause::Young && is_probe && is_young => {
-                hold.failures
+        let is_crash_loop = self.active.is_none() && is_early && self.is_in_crash_loop(now);
+        let failures = match &self.active {
+            Some(active) if active.cause == ThrottleCause::CrashLoop && is_probe && is_early => {
+                active.failures
             }
             Some(_) => {
-                self.on_probe_void(id);
+                self.discard_probe(id);
                 return false;
             }
-            None if is_dying => 0,
+            None if is_crash_loop => 0,
             None => return false,
         };
-        self.begin(ThrottleCause::Young, failures.saturating_add(1), now, rng);
+        self.begin(ThrottleCause::CrashLoop, failures.saturating_add(1), now, rng);
         true
     }
 
-    /// The executor that has to live for the group to go on, where one was sent.
-    #[must_use]
-    pub fn young_probe(&self) -> Option<ExecutorId> {
-        let hold = self.hold.as_ref().filter(|hold| hold.cause == ThrottleCause::Young)?;
-        hold.probe
+    /// The probe of a crash loop, if one was sent.
+    pub fn crash_loop_probe(&self) -> Option<ExecutorId> {
+        let active =
+            self.active.as_ref().filter(|active| active.cause == ThrottleCause::CrashLoop)?;
+        active.probe
     }
 
-    /// When the one sent to see has lived long enough, given when it began to run.
-    #[must_use]
+    /// When a probe that runs since `running_since` has proven that the crash loop is over.
     pub fn proven_at(running_since: Millis) -> Millis {
-        running_since.after(YOUNG_MS)
+        running_since.after(EARLY_END_MS)
     }
 
-    /// The one sent to see has lived long enough.
-    pub fn on_proven(&mut self) {
-        self.hold = None;
+    /// The probe has run long enough.
+    pub fn on_probe_proven(&mut self) {
+        self.active = None;
         self.slow_start = Some(2);
-        self.young_ends.clear();
+        self.early_ends.clear();
     }
 
     fn begin(&mut self, cause: ThrottleCause, failures: u32, now: Millis, rng: &mut Rng) {
         let (initial, max) = cause.delays_ms();
         let until = now.after(delay_ms(failures, initial, max, rng).min(max));
-        // Strictly after what was sent at this same moment.
-        self.hold = Some(Hold { cause, failures, since: now.after(1), until, probe: None });
+        // After everything that was sent in this millisecond.
+        self.active = Some(Active { cause, failures, since: now.after(1), until, probe: None });
     }
 
-    fn is_dying_young(&mut self, now: Millis) -> bool {
-        for times in [&mut self.starts, &mut self.young_ends] {
-            while times.front().is_some_and(|&at| now.since(at) > YOUNG_WINDOW_MS) {
+    fn is_in_crash_loop(&mut self, now: Millis) -> bool {
+        for times in [&mut self.starts, &mut self.early_ends] {
+            while times.front().is_some_and(|&at| now.since(at) > CRASH_LOOP_WINDOW_MS) {
                 times.pop_front();
             }
         }
-        let n = self.young_ends.len();
-        n >= YOUNG_DEATHS_MIN && n * 2 > self.starts.len()
+        let n = self.early_ends.len();
+        n >= CRASH_LOOP_ENDS_MIN && n * 2 > self.starts.len()
     }
 }
 
 fn push(times: &mut VecDeque<Millis>, now: Millis) {
-    if times.len() == YOUNG_ENTRIES_MAX {
+    if times.len() == ENTRIES_MAX {
         times.pop_front();
     }
     times.push_back(now);

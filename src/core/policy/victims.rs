@@ -1,10 +1,10 @@
-//! Owns the order in which a lower target ends executors. Written down, total, the same each time.
+//! The order in which executors are ended when the target falls.
 
 use std::cmp::Reverse;
 
 use crate::core::model::ids::ExecutorId;
 
-/// What the order looks at, of one executor that is capacity.
+/// The properties of an executor that the order depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub id: ExecutorId,
@@ -13,24 +13,22 @@ pub struct Candidate {
     pub deletion_cost: i32,
 }
 
-/// How far an executor has come; the least far goes first.
+/// How far an executor has started. Executors that have started less are ended first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Asked for, nothing seen yet.
+    /// Requested; no pod was seen.
     NotCreated,
-    /// A pod that does not run.
+    /// Its pod does not run.
     Pending,
-    /// It runs, and its pod is not ready.
+    /// It runs, but its pod is not ready.
     NotReady,
-    /// It runs, is ready, and idle by the driver's word.
+    /// It is ready, and the driver reports it as idle.
     Idle,
-    /// It runs and is ready.
+    /// It is ready.
     Ready,
 }
 
-/// The `n` that go, in the written order: not yet created, pending, not ready, idle by
-/// the driver's word, lowest deletion cost, youngest.
-#[must_use]
+/// The `n` executors to end, ordered by stage, then lowest deletion cost, then youngest.
 pub fn choose(mut candidates: Vec<Candidate>, n: usize) -> Vec<ExecutorId> {
     candidates.sort_by_key(|c| (rank(c.stage), c.deletion_cost, Reverse(c.id)));
     candidates.truncate(n);
@@ -52,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_started_goes_first_then_the_cheapest_then_the_youngest() {
+    fn victims_are_ordered_by_stage_then_deletion_cost_then_age() {
         let candidates: Vec<Candidate> = [
             (1, Stage::Ready, 0),
             (2, Stage::Ready, -5),

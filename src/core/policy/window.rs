@@ -1,5 +1,5 @@
-//! Owns how many creates may be under way: few at first, more while the server keeps up, fewer and
-//! later when it does not.
+//! The create window: limits the create requests in flight, as TCP congestion control limits
+//! packets.
 
 use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
@@ -10,8 +10,8 @@ const SIZE_INITIAL: u32 = 4;
 const OVERLOAD_DELAY_INITIAL_MS: u64 = 100;
 const OVERLOAD_DELAY_MAX_MS: u64 = 30_000;
 
-/// The create window. Starts at 4, grows by one a success (so doubles a round trip), halves at most
-/// once a round trip on overload.
+/// Starts at 4, grows by one with each success (so doubles each round trip), and halves at most
+/// once each round trip on overload.
 #[derive(Clone, Debug)]
 pub struct Window {
     size: u32,
@@ -23,8 +23,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window that never grows beyond `size_max` (at least 1).
-    #[must_use]
+    /// A window of at most `size_max` (at least 1).
     pub fn new(size_max: u32) -> Self {
         let size_max = size_max.max(1);
         Self {
@@ -37,40 +36,37 @@ impl Window {
         }
     }
 
-    /// How many more may be sent now.
-    #[must_use]
-    pub fn room(&self, now: Millis) -> u32 {
+    /// How many more requests may be sent now.
+    pub fn available(&self, now: Millis) -> u32 {
         if self.closed_until > now { 0 } else { self.size.saturating_sub(self.in_flight) }
     }
 
-    /// Until when nothing may be sent, where that is in the future.
-    #[must_use]
+    /// Until when nothing may be sent, if that is in the future.
     pub fn closed_until(&self, now: Millis) -> Option<Millis> {
         (self.closed_until > now).then_some(self.closed_until)
     }
 
-    /// How many are under way.
-    #[must_use]
+    /// The number of requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// One was sent.
+    /// A request was sent.
     pub fn on_sent(&mut self) {
         self.in_flight += 1;
     }
 
-    /// One was answered, and the server kept up (whatever it answered).
+    /// A request was answered, by success or refusal, without a sign of overload.
     pub fn on_answered(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.failures = 0;
         self.size = (self.size + 1).min(self.size_max);
     }
 
-    /// One was sent at `sent_at`, and the answer shows overload.
+    /// A request that was sent at `sent_at` failed because of overload.
     pub fn on_overload(&mut self, sent_at: Millis, refusal: &Refusal, now: Millis, rng: &mut Rng) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        // What was sent before the last halving says nothing about the smaller window.
+        // Requests that were sent before the last halving prove nothing about the smaller window.
         if self.shrunk_at.is_none_or(|at| sent_at >= at) {
             self.size = (self.size / 2).max(1);
             self.shrunk_at = Some(now);

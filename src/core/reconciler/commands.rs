@@ -1,5 +1,4 @@
-//! Owns the arithmetic of what the driver or a person asks for: targets and kills. Repeats change
-//! nothing.
+//! The calls of the driver and of persons. Repeated calls change nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +11,9 @@ use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 
 impl Reconciler {
-    /// Carries out one call and answers it. What follows from it is the next turn's.
+    /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
-        self.note_call(now);
+        self.on_driver_call(now);
         match command {
             Command::DeleteGroup { group } => self.delete_group(&group, now),
             Command::Disconnected { executor } => self.on_disconnected(executor, now),
@@ -37,17 +36,17 @@ impl Reconciler {
 
     fn kill(
         &mut self,
-        asked: &BTreeSet<ExecutorId>,
+        ids: &BTreeSet<ExecutorId>,
         after: AfterKill,
         force: bool,
         reason: Option<&str>,
         now: Millis,
     ) -> Reply {
-        let (known, unknown) = self.split_known(asked);
+        let (known, unknown) = self.split_known(ids);
         let group = match self.only_group(&known) {
             Ok(group) => group,
             Err(()) if matches!(after, AfterKill::Target(_)) => {
-                let what = "the executors belong to several groups: which target is meant?";
+                let what = "the executors belong to several groups, so the target is ambiguous";
                 return Reply::Refused { what: what.to_owned(), field: "target" };
             }
             Err(()) => None,
@@ -84,7 +83,7 @@ impl Reconciler {
         runs && self.driver_reports.is_busy(id, now)
     }
 
-    /// Lowers each group's target by as many of these as belong to it, but not below its `min`.
+    /// Lowers each group's target by the number of these executors in it, but not below its `min`.
     fn lower_by(&mut self, ids: &[ExecutorId], now: Millis) {
         let mut fewer: BTreeMap<GroupName, u32> = BTreeMap::new();
         for executor in ids.iter().filter_map(|&id| self.executors.get(id)) {
@@ -97,7 +96,8 @@ impl Reconciler {
         }
     }
 
-    /// The group that all of these belong to, else the only one there is. An error: several.
+    /// The group of all these executors; if none of them is known, the only group. An error if
+    /// there are several.
     fn only_group(&self, ids: &[ExecutorId]) -> Result<Option<GroupName>, ()> {
         let groups: BTreeSet<&GroupName> = ids
             .iter()

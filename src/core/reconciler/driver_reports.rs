@@ -1,5 +1,5 @@
-//! Owns what follows from the driver's words, and from its silence: executors that it does not hear
-//! from, that it lost, and a driver that is gone itself.
+//! What follows from the driver's reports and from their absence: executors without heartbeats,
+//! lost connections, and a silent driver.
 
 use std::collections::BTreeSet;
 
@@ -13,38 +13,39 @@ use crate::core::model::ids::ExecutorId;
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 
-/// A timer that fires later than this tells that posse itself stood still: whoever was silent
-/// meanwhile may have spoken, and nobody listened.
+/// A timer that fires later than this shows that posse was suspended. Calls that were made
+/// meanwhile were not received.
 const STALL_MS: u64 = 1_000;
-/// The silent ones are looked for at most so often in a time-out.
-const LOOKS_MAX: u64 = 20;
-/// Of so many executors of a group one may be lost for its silence within a time-out. More at once
-/// is the network's or the driver's trouble, and ending them all would make it worse.
+/// The heartbeat check runs at most this often in one timeout.
+const CHECKS_MAX: u64 = 20;
+/// One of this many executors of a group may be lost for missing heartbeats within one timeout. If
+/// more are silent at once, the network or the driver is the cause, and ending them all would make
+/// it worse.
 const SILENT_SHARE: u32 = 10;
 
 impl Reconciler {
-    /// The driver can make calls from now on.
-    pub(super) fn await_driver(&mut self, now: Millis) {
+    /// The driver can make calls from now on: starts to measure its silence.
+    pub(super) fn start_silence_timer(&mut self, now: Millis) {
         if self.policy.driver_silence_ms > 0 {
-            self.driver_reports.spoke_at = Some(now);
+            self.driver_reports.last_call_at = Some(now);
             self.timers.set(now.after(self.policy.driver_silence_ms), Timer::Silence);
         }
     }
 
-    /// Somebody made a call: who it is, nobody can tell.
-    pub(super) fn note_call(&mut self, now: Millis) {
-        if self.driver_reports.spoke_at.is_some() {
-            self.driver_reports.spoke_at = Some(now);
+    /// A call was made. posse cannot distinguish the driver from other clients.
+    pub(super) fn on_driver_call(&mut self, now: Millis) {
+        if self.driver_reports.last_call_at.is_some() {
+            self.driver_reports.last_call_at = Some(now);
         }
     }
 
     pub(super) fn on_silence_due(&mut self, at: Millis, now: Millis) {
         if now.since(at) > STALL_MS {
-            self.note_call(now);
+            self.on_driver_call(now);
         }
         let silence_ms = self.policy.driver_silence_ms;
-        let Some(spoke_at) = self.driver_reports.spoke_at else { return };
-        let due = spoke_at.after(silence_ms);
+        let Some(last_call_at) = self.driver_reports.last_call_at else { return };
+        let due = last_call_at.after(silence_ms);
         if due > now {
             self.timers.set(due, Timer::Silence);
         } else if self.stop.is_none() {
@@ -52,28 +53,28 @@ impl Reconciler {
         }
     }
 
-    pub(super) fn on_heartbeats(&mut self, asked: &BTreeSet<ExecutorId>, now: Millis) -> Reply {
-        let (known, unknown) = self.split_known(asked);
+    pub(super) fn on_heartbeats(&mut self, ids: &BTreeSet<ExecutorId>, now: Millis) -> Reply {
+        let (known, unknown) = self.split_known(ids);
         let timeout_ms = self.policy.heartbeat_timeout_ms;
         if timeout_ms > 0 {
             self.driver_reports.on_heartbeats(&known, timeout_ms, now);
             if !self.driver_reports.has_timer {
-                self.look_again(now.after(timeout_ms));
+                self.schedule_heartbeat_check(now.after(timeout_ms));
             }
         }
         Reply::Noted { unknown }
     }
 
-    pub(super) fn on_idle(&mut self, asked: BTreeSet<ExecutorId>, now: Millis) -> Reply {
-        let (_, unknown) = self.split_known(&asked);
-        self.driver_reports.on_idle(asked, now);
+    pub(super) fn on_idle(&mut self, ids: BTreeSet<ExecutorId>, now: Millis) -> Reply {
+        let (_, unknown) = self.split_known(&ids);
+        self.driver_reports.on_idle(ids, now);
         Reply::Noted { unknown }
     }
 
     pub(super) fn on_disconnected(&mut self, id: ExecutorId, now: Millis) -> Reply {
         let until = now.after(self.policy.reason_wait_ms);
         if self.is_live(id) {
-            if self.driver_reports.on_lost(id, until) {
+            if self.driver_reports.on_disconnected(id, until) {
                 self.timers.set(until, Timer::Disconnected(id));
             }
         } else if self.executors.get(id).is_none() && !self.retired.contains(id) {
@@ -82,34 +83,35 @@ impl Reconciler {
         Reply::Done
     }
 
-    pub(super) fn on_search_over(&mut self, id: ExecutorId, now: Millis) {
-        if !self.driver_reports.is_searched(id, now) || self.stop.is_some() {
+    pub(super) fn on_reason_wait_over(&mut self, id: ExecutorId, now: Millis) {
+        if !self.driver_reports.is_reason_wait_over(id, now) || self.stop.is_some() {
             return;
         }
         if !self.can_judge() {
-            // What would tell the reason is out of sight.
+            // The snapshot that would show the reason is not valid now.
             let until = now.after(self.policy.reason_wait_ms.max(STALL_MS));
-            self.driver_reports.search_on(id, until);
+            self.driver_reports.extend_reason_wait(id, until);
             self.timers.set(until, Timer::Disconnected(id));
             return;
         }
         self.driver_reports.forget(id);
         if self.is_live(id) {
-            let message = "the driver lost it, and its pod does not tell why".to_owned();
+            let message =
+                "the driver lost the connection, and the pod's status does not say why".to_owned();
             let loss = Loss { reason: LossReason::Disconnected, exit_code: None, message };
             self.lose_and_delete(id, &loss, now);
         }
     }
 
-    /// Judges those that the driver does not hear from, as long as it hears at all.
+    /// Ends executors without heartbeats, as long as the driver reports any.
     pub(super) fn on_heartbeats_due(&mut self, at: Millis, now: Millis) {
         self.driver_reports.has_timer = false;
         let timeout_ms = self.policy.heartbeat_timeout_ms;
         if now.since(at) > STALL_MS || !self.can_judge() {
-            self.driver_reports.begin_anew(now);
+            self.driver_reports.reset_silence(now);
         }
-        // Where no call arrives the next one sets the timer again.
-        if self.stop.is_some() || !self.driver_reports.is_driver_there(timeout_ms, now) {
+        // If no calls arrive, the next call sets the timer again.
+        if self.stop.is_some() || !self.driver_reports.is_driver_reporting(timeout_ms, now) {
             return;
         }
         let (silent, mut next) = self.driver_reports.silent(timeout_ms, now);
@@ -118,48 +120,49 @@ impl Reconciler {
                 self.driver_reports.forget(id);
                 continue;
             }
-            if let Some(at) = self.take_silenced(id, now) {
+            if let Some(at) = self.take_heartbeat_loss(id, now) {
                 next = Some(next.map_or(at, |next| next.min(at)));
                 continue;
             }
             self.driver_reports.forget(id);
             let seconds = timeout_ms / 1_000;
-            let message = format!("the driver has not heard from it for {seconds} s");
+            let message = format!("no heartbeat for {seconds} s");
             let loss = Loss { reason: LossReason::HeartbeatTimeout, exit_code: None, message };
             self.lose_and_delete(id, &loss, now);
         }
         if let Some(at) = next {
-            self.look_again(at.max(now.after(timeout_ms / LOOKS_MAX)));
+            self.schedule_heartbeat_check(at.max(now.after(timeout_ms / CHECKS_MAX)));
         }
     }
 
-    /// Takes a place among the few of this executor's group that may be lost for their silence; the
-    /// time when there is one again, where there is none.
-    fn take_silenced(&mut self, id: ExecutorId, now: Millis) -> Option<Millis> {
+    /// Counts a heartbeat loss of this executor's group, if another one is allowed. Otherwise
+    /// returns when one will be.
+    fn take_heartbeat_loss(&mut self, id: ExecutorId, now: Millis) -> Option<Millis> {
         let timeout_ms = self.policy.heartbeat_timeout_ms;
         let group = self.executors.group_of(id)?;
-        while group.silenced.front().is_some_and(|&at| now.since(at) >= timeout_ms) {
-            group.silenced.pop_front();
+        while group.heartbeat_losses.front().is_some_and(|&at| now.since(at) >= timeout_ms) {
+            group.heartbeat_losses.pop_front();
         }
         let most = (group.counts.capacity().max(group.spec.target) / SILENT_SHARE).max(1);
-        if group.silenced.len() >= most as usize {
-            return group.silenced.front().map(|at| at.after(timeout_ms));
+        if group.heartbeat_losses.len() >= most as usize {
+            return group.heartbeat_losses.front().map(|at| at.after(timeout_ms));
         }
-        group.silenced.push_back(now);
+        group.heartbeat_losses.push_back(now);
         None
     }
 
-    fn look_again(&mut self, at: Millis) {
+    fn schedule_heartbeat_check(&mut self, at: Millis) {
         self.driver_reports.has_timer = true;
         self.timers.set(at, Timer::Heartbeat);
     }
 
-    /// Nobody is judged by a picture that is known to be wrong, or for an instance of another's.
+    /// False while the snapshot is invalid or another holder has the Lease: then no executor may be
+    /// lost.
     fn can_judge(&self) -> bool {
         self.is_lease_held && self.snapshot.is_synced()
     }
 
-    /// True for an executor that is capacity: neither lost nor ending.
+    /// True if the executor counts as capacity: neither lost nor ending.
     pub(super) fn is_live(&self, id: ExecutorId) -> bool {
         self.executors.get(id).is_some_and(|executor| match executor.state {
             State::Requested | State::Pending | State::Running => true,
@@ -167,7 +170,7 @@ impl Reconciler {
         })
     }
 
-    /// Those that are in the table, and those that are not.
+    /// The ids that are in the table, and those that are not.
     pub(super) fn split_known(
         &self,
         ids: &BTreeSet<ExecutorId>,

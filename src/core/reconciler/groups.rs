@@ -1,4 +1,5 @@
-//! Owns how groups come, change and go while the run lasts. Repeats change nothing.
+//! Creating, changing and deleting groups while a run is in progress. Repeated calls change
+//! nothing.
 
 use super::Reconciler;
 use crate::core::model::command::{GroupChange, Reply};
@@ -10,18 +11,20 @@ use crate::core::policy::settings::GroupSpec;
 use crate::core::policy::throttle::{CreateThrottle, ThrottleCause};
 use crate::core::state::executors::{Group, Life};
 
-/// Every turn looks at every group.
+/// Limits the cost of a turn, which goes through all groups.
 const GROUPS_MAX: usize = 1_000;
 
 impl Reconciler {
-    /// Makes a group, or changes the one there is; its executors stay as they are. One whose
-    /// executors are being ended for good is made anew, beside them.
+    /// Creates or changes a group; its executors stay as they are. A group that is being deleted is
+    /// created again beside its old executors.
     pub(super) fn put_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
         let GroupChange { pod, target, min, max, scale_down, replace } = change;
         let before = self.executors.groups.get(&name).filter(|group| !group.is_removed);
         let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
         if before.is_none() && self.executors.groups.len() >= GROUPS_MAX {
-            let what = format!("there are {GROUPS_MAX} groups, the most there can be: delete one");
+            let what = format!(
+                "there are already {GROUPS_MAX} groups, which is the maximum: delete one first"
+            );
             return Reply::Refused { what, field: "group" };
         }
         let is_new_pod = old.pod.as_ref() != Some(&pod);
@@ -37,7 +40,7 @@ impl Reconciler {
             max,
             scale_down: scale_down.unwrap_or(old.scale_down),
             replace: replace.unwrap_or(old.replace),
-            // The file has no part in it any more.
+            // From now on the group comes from the call, not from the file.
             from_file: false,
             memory_steps: pod.memory_steps(),
             decommission: old.decommission,
@@ -52,11 +55,11 @@ impl Reconciler {
         if group.is_removed {
             (group.is_removed, group.is_target_set, group.had_pods) = (false, false, false);
         }
-        // The server has just been asked, and would take it: what was said before is void.
+        // A dry run has just succeeded, so earlier refusals do not count.
         if is_new_pod
             || matches!(
                 group.throttle.cause(),
-                Some(ThrottleCause::Permanent | ThrottleCause::Rights)
+                Some(ThrottleCause::Permanent | ThrottleCause::Forbidden)
             )
         {
             (group.throttle, group.refusal) = (CreateThrottle::default(), None);
@@ -75,7 +78,7 @@ impl Reconciler {
         Reply::Target(target)
     }
 
-    /// Ends a group: all of its executors, and then itself.
+    /// Deletes a group: ends all of its executors; the group is removed after them.
     pub(super) fn delete_group(&mut self, name: &GroupName, now: Millis) -> Reply {
         let Some(group) = self.executors.groups.get_mut(name) else { return Reply::UnknownGroup };
         if group.is_removed {
@@ -91,7 +94,7 @@ impl Reconciler {
             self.note_targets(now);
         }
         for id in members {
-            self.end_for_good(id, now);
+            self.end_member(id, now);
         }
         if self.had_first_list {
             self.forget_empty_groups();
@@ -99,8 +102,8 @@ impl Reconciler {
         Reply::Done
     }
 
-    /// Ends an executor of a group that goes; evidence goes with it.
-    fn end_for_good(&mut self, id: ExecutorId, now: Millis) {
+    /// Ends an executor of a deleted group; a retained pod is deleted too.
+    fn end_member(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         if executor.life != Life::Retained {
             if !executor.life.is_lost() {
@@ -108,11 +111,12 @@ impl Reconciler {
             }
             return;
         }
-        self.delete_retained(id);
+        self.delete_pod_of(id);
         self.refresh_state(id, now);
     }
 
-    /// Not before the first LIST: what it shows belongs to them.
+    /// Removes groups that are over. Not called before the first LIST, whose pods may belong to
+    /// them.
     pub(super) fn forget_empty_groups(&mut self) {
         self.executors.groups.retain(|_, group| !group.is_over());
     }

@@ -1,5 +1,5 @@
-//! Owns which logs of lost executors are read: few at a time, few a minute, and no pod is deleted
-//! before its turn has come. Nothing else waits for them. Reads nothing itself.
+//! Reads the logs of lost executors: a few at a time and a few each minute. A pod is not deleted
+//! before its log was read; nothing else waits for it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,36 +8,35 @@ use crate::core::model::action::Action;
 use crate::core::model::event::{Event, Subject};
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::refusal::Refusal;
-use crate::core::model::text::harmless;
+use crate::core::model::text::sanitize;
 use crate::core::model::time::Millis;
 
 /// Logs read at a time.
 pub const LOG_READS_IN_FLIGHT_MAX: usize = 4;
-/// Logs read within `READS_WINDOW_MS`: an application that fails in numbers fails alike.
+/// The limit of logs within `READS_WINDOW_MS`: many failures at once are usually the same failure.
 const READS_MAX: usize = 20;
 const READS_WINDOW_MS: u64 = 60_000;
-/// What the server says where it gives no log, in bytes.
+/// The maximum length of the server's error message, in bytes.
 const REFUSAL_BYTES_MAX: usize = 1_024;
 
-/// Logs to be read, by the uid of their pod.
+/// Requested logs, by the uid of their pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogReads {
     open: BTreeMap<Uid, Subject>,
-    /// Those that wait for their turn.
+    /// Logs that are not requested from the server yet.
     queue: VecDeque<Uid>,
     in_flight: BTreeSet<Uid>,
-    /// When the last ones were sent.
+    /// When the last requests were sent.
     sent: VecDeque<Millis>,
 }
 
 impl LogReads {
-    /// True where a log is still to be read, or being read.
-    #[must_use]
+    /// True if a log is still to be read or is being read.
     pub(super) fn is_busy(&self) -> bool {
         !self.open.is_empty()
     }
 
-    fn has_room(&mut self, now: Millis) -> bool {
+    fn has_capacity(&mut self, now: Millis) -> bool {
         while self.sent.front().is_some_and(|&at| now.since(at) >= READS_WINDOW_MS) {
             self.sent.pop_front();
         }
@@ -46,17 +45,20 @@ impl LogReads {
 }
 
 impl Reconciler {
-    /// An executor was lost by the application's doing: its last lines are wanted.
-    pub(super) fn want_log(&mut self, id: ExecutorId, now: Millis) {
+    /// Requests the last log lines of an executor that the application caused to fail.
+    pub(super) fn request_log(&mut self, id: ExecutorId, now: Millis) {
         let Some(subject) = self.subject(id).filter(|_| self.policy.log_lines > 0) else { return };
         let pod = subject.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         match pod.map(|pod| pod.uid.clone()) {
-            None => self.tell_log(subject, Err("the pod was gone before its log was read")),
-            Some(_) if !self.logs.has_room(now) => {
-                self.tell_log(subject, Err("skipped: too many logs were read just now"));
+            None => self.report_log(subject, Err("the pod was gone before its log was read")),
+            Some(_) if !self.logs.has_capacity(now) => {
+                self.report_log(
+                    subject,
+                    Err("skipped: too many logs were read within the last minute"),
+                );
             }
             Some(uid) => {
-                self.mutations.hold(&uid);
+                self.mutations.hold_delete(&uid);
                 self.logs.queue.push_back(uid.clone());
                 self.logs.open.insert(uid, subject);
             }
@@ -65,25 +67,25 @@ impl Reconciler {
 
     pub(super) fn on_log_read(&mut self, uid: &Uid, answer: Result<Vec<String>, Refusal>) {
         self.logs.in_flight.remove(uid);
-        self.mutations.release(uid);
+        self.mutations.release_delete(uid);
         let Some(subject) = self.logs.open.remove(uid) else { return };
         match answer {
-            Ok(lines) => self.tell_log(subject, Ok(lines)),
+            Ok(lines) => self.report_log(subject, Ok(lines)),
             Err(refusal) => {
-                let words = harmless(&refusal.to_string(), REFUSAL_BYTES_MAX);
-                self.tell_log(subject, Err(&words));
+                let message = sanitize(&refusal.to_string(), REFUSAL_BYTES_MAX);
+                self.report_log(subject, Err(&message));
             }
         }
     }
 
-    /// The pod is gone: what is not being read already never will be.
+    /// The pod is gone: a log that is not being read yet cannot be read any more.
     pub(super) fn forget_log(&mut self, uid: &Uid) {
         if !self.logs.in_flight.contains(uid)
             && let Some(subject) = self.logs.open.remove(uid)
         {
             self.logs.queue.retain(|queued| queued != uid);
-            self.mutations.release(uid);
-            self.tell_log(subject, Err("the pod was gone before its log was read"));
+            self.mutations.release_delete(uid);
+            self.report_log(subject, Err("the pod was gone before its log was read"));
         }
     }
 
@@ -95,9 +97,10 @@ impl Reconciler {
                 self.forget_log(&uid);
                 continue;
             };
-            // Where an init container failed, the others have nothing to say.
+            // If an init container failed, the other containers have no log.
             let init = pod.end.as_ref().and_then(|end| end.init.as_ref());
-            let container = init.map(|init| init.name.clone()).or_else(|| pod.decider.clone());
+            let container =
+                init.map(|init| init.name.clone()).or_else(|| pod.main_container.clone());
             let (name, n_lines) = (pod.name.to_string(), self.policy.log_lines);
             self.logs.in_flight.insert(uid.clone());
             self.logs.sent.push_back(now);
@@ -105,7 +108,7 @@ impl Reconciler {
         }
     }
 
-    fn tell_log(&mut self, subject: Subject, log: Result<Vec<String>, &str>) {
+    fn report_log(&mut self, subject: Subject, log: Result<Vec<String>, &str>) {
         let (lines, message) = match log {
             Ok(lines) => (lines, None),
             Err(why) => (Vec::new(), Some(why.to_owned())),

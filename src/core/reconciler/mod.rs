@@ -1,13 +1,14 @@
-//! Owns the one state that decisions are made from, and the verbs to drive it: `handle` what
-//! happened, `turn` once, take actions and events, sleep until `next_deadline`. The rules for
-//! pods, answers, turns and the stop stand in files of their own beside this one.
+//! The reconciler: the one owner of the state from which decisions are made. To drive it, call
+//! `handle` for each input and `turn` once, take the actions and events, and sleep until
+//! `next_deadline`.
 
-mod answers;
 mod commands;
+mod create_answers;
 mod driver_reports;
 mod force_delete;
 mod groups;
 mod log_reads;
+mod mutation_answers;
 mod pods;
 mod retained;
 mod startup;
@@ -41,20 +42,20 @@ use crate::core::state::id_set::IdSet;
 use crate::core::state::ledger::{Mutations, UnresolvedCreates};
 use crate::core::state::snapshot::Snapshot;
 
-/// Who this run is, as far as decisions care.
+/// The identity of this run, as far as decisions need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceIdentity {
-    /// A pod's name is this and its id.
+    /// A pod's name is this prefix followed by the executor's id.
     pub pod_prefix: String,
     /// The uid of the driver's pod, which owns the executors; none outside a cluster.
     pub owner: Option<Uid>,
-    /// The highest id that an earlier run of this instance may have given, as the server kept it.
+    /// The highest id that an earlier run of this instance may have used, as stored on the server.
     pub id_high_water: u64,
-    /// The server keeps the high water for this run.
-    pub is_id_high_water_kept: bool,
-    /// When this process's time began, in milliseconds since 1970: pods tell wall time.
+    /// The server stores the high water of this run.
+    pub is_id_high_water_stored: bool,
+    /// The time of `Millis::ZERO` in milliseconds since 1970: annotations on pods have wall time.
     pub start_unix_ms: u64,
-    /// The instance is held; false: not before `Input::Lease` says so.
+    /// The instance's Lease is held; false: not before `Input::Lease` says so.
     pub is_lease_held: bool,
     /// Creates may begin; false: not before `Input::DriverReady`.
     pub is_driver_ready: bool,
@@ -68,35 +69,35 @@ pub struct Reconciler {
     snapshot: Snapshot,
     executors: Executors,
     ids: IdAllocator,
-    /// Ids whose pod is gone, or that never can have one any more.
+    /// Retired ids: their pod is gone, or they can never have one.
     retired: IdSet,
     mutations: Mutations,
     unresolved_creates: UnresolvedCreates,
     driver_reports: DriverReports,
-    stuck: TerminatingPods,
+    terminating_pods: TerminatingPods,
     logs: LogReads,
     window: Window,
     budgets: Budgets,
     nodes: Nodes,
-    /// Failed pods kept as evidence, oldest first.
+    /// Retained failed pods, oldest first.
     retained: VecDeque<ExecutorId>,
-    /// Creates whose next request waits for room only.
+    /// Creates whose next request only waits for capacity in the window.
     due_creates: BTreeSet<ExecutorId>,
     timers: Timers,
-    /// Starts whose time is up, to be judged by the next word from the server.
+    /// Starts whose time is up. They are judged after the next input from the server.
     overdue: BTreeSet<ExecutorId>,
-    /// When the watch or a LIST last told anything.
+    /// When the last watch event or LIST was applied.
     server_update_at: Option<Millis>,
-    /// Something was told since `overdue` was last judged.
+    /// A watch event or LIST was applied since `overdue` was last judged.
     has_server_update: bool,
-    /// When it was asked to tell, for starts whose time was up.
+    /// When a LIST was last requested for starts whose time was up.
     server_update_asked_at: Option<Millis>,
     had_first_list: bool,
-    hold_until: Option<Millis>,
+    adopt_hold_until: Option<Millis>,
     is_lease_held: bool,
     is_driver_ready: bool,
     stop: Option<Stop>,
-    has_told_stopping: bool,
+    has_reported_stopping: bool,
     verdict: Option<RunVerdict>,
     rng: Rng,
     actions: VecDeque<Action>,
@@ -106,7 +107,6 @@ pub struct Reconciler {
 
 impl Reconciler {
     /// A reconciler that knows nothing of the server yet.
-    #[must_use]
     pub fn new(
         identity: InstanceIdentity,
         policy: Policy,
@@ -115,7 +115,7 @@ impl Reconciler {
         now: Millis,
     ) -> Self {
         let mut reconciler = Self {
-            ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_kept),
+            ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_stored),
             window: Window::new(policy.in_flight_max),
             budgets: Budgets::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
@@ -129,7 +129,7 @@ impl Reconciler {
             mutations: Mutations::default(),
             unresolved_creates: UnresolvedCreates::default(),
             driver_reports: DriverReports::default(),
-            stuck: TerminatingPods::default(),
+            terminating_pods: TerminatingPods::default(),
             logs: LogReads::default(),
             retained: VecDeque::new(),
             due_creates: BTreeSet::new(),
@@ -139,9 +139,9 @@ impl Reconciler {
             has_server_update: false,
             server_update_asked_at: None,
             had_first_list: false,
-            hold_until: None,
+            adopt_hold_until: None,
             stop: None,
-            has_told_stopping: false,
+            has_reported_stopping: false,
             verdict: None,
             rng: Rng::new(seed),
             actions: VecDeque::new(),
@@ -156,15 +156,15 @@ impl Reconciler {
         reconciler
     }
 
-    /// Takes in what happened. Decides nothing yet.
+    /// Applies an input. Decisions follow in `turn`.
     pub fn handle(&mut self, input: Input, now: Millis) {
         match input {
-            Input::Created { id, asked, answer } => self.on_created(id, asked, answer, now),
+            Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
             Input::Deleted { uid, answer } => self.on_deleted(&uid, answer, now),
             Input::DeletedAll { answer } => self.on_deleted_all(answer, now),
             Input::DriverReady => self.is_driver_ready = true,
-            Input::Got { id, asked, answer } => self.on_got(id, asked, answer, now),
-            Input::GotNode { name, answer } => self.on_node(&name, answer),
+            Input::Got { id, watermark, answer } => self.on_got(id, watermark, answer, now),
+            Input::GotNode { name, answer } => self.on_node_answer(&name, answer),
             Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
             Input::Lease { held, high_water } => {
                 self.is_lease_held = held;
@@ -178,7 +178,7 @@ impl Reconciler {
             Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
             Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
             Input::Watch { epoch, events } => {
-                if epoch == self.mark().epoch {
+                if epoch == self.watermark().epoch {
                     self.note_server_update(now);
                 }
                 for event in events {
@@ -192,23 +192,23 @@ impl Reconciler {
         }
     }
 
-    /// Decides once, from all that was taken in.
+    /// Decides once, from all inputs so far.
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
         self.judge_overdue(now);
-        self.unresolved_creates.forget_past(now);
+        self.unresolved_creates.remove_expired(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.send_log_reads(now);
         self.send_mutations(now);
     }
 
-    /// The next thing to do.
+    /// The next action to carry out.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The next thing to tell.
+    /// The next event to report.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -218,38 +218,31 @@ impl Reconciler {
         self.verdict.take()
     }
 
-    /// When the next turn is due even if nothing happens.
-    #[must_use]
+    /// When the next turn is due without an input.
     pub fn next_deadline(&self) -> Option<Millis> {
         [self.timers.next_at(), self.wait_until].into_iter().flatten().min()
     }
 
-    /// What has been applied: to be noted before a LIST is sent.
-    #[must_use]
-    pub fn mark(&self) -> Watermark {
-        self.snapshot.mark()
+    /// The watermark, to be noted when a LIST is sent.
+    pub fn watermark(&self) -> Watermark {
+        self.snapshot.watermark()
     }
 
-    /// True once the first LIST was applied.
-    #[must_use]
     pub fn had_first_list(&self) -> bool {
         self.had_first_list
     }
 
-    /// Read access for invariant checks and status.
-    #[must_use]
+    /// For status and invariant checks.
     pub fn executors(&self) -> &Executors {
         &self.executors
     }
 
-    /// Read access for invariant checks and status.
-    #[must_use]
+    /// For status and invariant checks.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// The groups in numbers; costs nothing per executor.
-    #[must_use]
+    /// The status of the groups; costs nothing for each executor.
     pub fn group_statuses(&self) -> Vec<GroupStatus> {
         let groups = self.executors.groups.iter();
         let status = |(name, group)| GroupStatus {
@@ -259,8 +252,7 @@ impl Reconciler {
         groups.map(status).collect()
     }
 
-    /// The picture of the run.
-    #[must_use]
+    /// The status of the run.
     pub fn status(&self) -> Status {
         let executors = self.executors.iter().map(|(id, executor)| {
             let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
@@ -283,14 +275,15 @@ impl Reconciler {
         }
     }
 
-    /// Sets a group's target, within its bounds. The target in force; none: no such group.
+    /// Sets a group's target, limited to its bounds. Returns the target in force; none if the group
+    /// does not exist.
     pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
         let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
         group.is_target_set = true;
         self.change_target(name, target, now)
     }
 
-    /// The same for a change that follows from something else: what was adopted is held on to.
+    /// The same, but adopted surplus stays protected: the target was not set explicitly.
     fn change_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
         let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
         let spec = &mut group.spec;
@@ -303,15 +296,15 @@ impl Reconciler {
         Some(target)
     }
 
-    /// Nothing is created from here on: the end is near.
-    pub fn hold_creates(&mut self) {
+    /// Creates no more executors, because the run is about to end.
+    pub fn stop_creates(&mut self) {
         self.is_driver_ready = false;
-        self.tell_stopping();
+        self.report_stopping();
     }
 
-    fn tell_stopping(&mut self) {
-        if !self.has_told_stopping {
-            self.has_told_stopping = true;
+    fn report_stopping(&mut self) {
+        if !self.has_reported_stopping {
+            self.has_reported_stopping = true;
             self.events.push_back(Event::Stopping);
         }
     }
@@ -331,46 +324,48 @@ impl Reconciler {
         Some(Subject { group: executor.group.clone(), id, uid, pod: self.pod_name(id) })
     }
 
-    /// Brings an executor's state in line with its pod.
+    /// Updates an executor's state from its pod.
     fn refresh_state(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         self.executors.refresh_state(id, pod, now);
     }
 
-    /// The create of this executor is settled. `is_acknowledged`: by the answer to its last POST.
-    fn close_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
+    /// Closes the create of this executor. `is_acknowledged`: by the answer to its last POST.
+    fn close_create_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
         self.due_creates.remove(&id);
         if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.take()) {
-            self.unresolved_creates.note(id, &create, is_acknowledged);
+            self.unresolved_creates.add(id, &create, is_acknowledged);
         }
     }
 
-    /// Takes an executor out for good: its id is spent.
+    /// Removes an executor and retires its id.
     fn drop_executor(&mut self, id: ExecutorId) {
-        self.close_entry(id, false);
+        self.close_create_entry(id, false);
         let Some(executor) = self.executors.remove(id) else { return };
         self.retired.insert(id);
         self.driver_reports.forget(id);
-        self.retained.retain(|kept| *kept != id);
+        self.retained.retain(|retained| *retained != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {
-            group.throttle.on_probe_void(id);
+            group.throttle.discard_probe(id);
             if group.is_over() {
                 self.executors.groups.remove(&executor.group);
             }
         }
     }
 
-    /// History went back: what was known by version is void, and the watch has to begin anew.
+    /// After a resourceVersion rollback: all known versions are invalid, and the watcher must LIST
+    /// again.
     fn roll_back(&mut self) {
         self.snapshot.roll_back();
         self.mutations.roll_back();
         self.actions.push_back(Action::Relist);
         if let Some(up_to) = self.ids.reserved() {
-            // The server may have forgotten it.
+            // The server may have lost the reservation.
             self.actions.push_back(Action::ReserveIds { up_to });
         }
-        self.events.push_back(Event::WatchRestarted { cause: "history went back".to_owned() });
+        self.events
+            .push_back(Event::WatchRestarted { cause: "resourceVersion rollback".to_owned() });
     }
 }
 

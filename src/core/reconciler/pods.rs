@@ -1,5 +1,4 @@
-//! Owns what a pod's appearance, change and end mean for its executor: adoption, running, losses
-//! and what becomes of the dead. Sends nothing.
+//! What follows from a new, changed or deleted pod: adoption, running, losses, and retained pods.
 
 use super::Reconciler;
 use super::timers::Timer;
@@ -9,10 +8,10 @@ use crate::core::model::event::{Budget, DeleteCause, Event, LossReason};
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::input::{List, ListSource};
 use crate::core::model::pod::{ContainerState, Phase, Pod};
-use crate::core::model::text::harmless;
+use crate::core::model::text::sanitize;
 use crate::core::model::time::Millis;
-use crate::core::policy::memory_scaling::GROWN_PROVEN_MS;
-use crate::core::policy::nodes::is_to_blame;
+use crate::core::policy::memory_scaling::MEMORY_PROVEN_MS;
+use crate::core::policy::nodes::is_node_at_fault;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::policy::throttle::{CreateThrottle, ThrottleCause};
 use crate::core::state::executors::{Ending, Executor, Group, Life, has_ended};
@@ -21,12 +20,12 @@ use crate::core::state::snapshot::Change;
 
 impl Reconciler {
     pub(super) fn on_list(&mut self, list: List, now: Millis) {
-        let is_first = !self.had_first_list && list.asked.epoch == self.mark().epoch;
-        let named_so = |pod: &&Pod| *pod.name == *self.pod_name(pod.id);
-        let highest = list.pods.iter().filter(named_so).map(|pod| pod.id).max();
+        let is_first = !self.had_first_list && list.watermark.epoch == self.watermark().epoch;
+        let has_our_name = |pod: &&Pod| *pod.name == *self.pod_name(pod.id);
+        let highest = list.pods.iter().filter(has_our_name).map(|pod| pod.id).max();
         let has_pods = list.pods.iter().any(|pod| !pod.deleting);
         let is_stop = list.source == ListSource::Stop;
-        let is_void = list.asked.epoch != self.mark().epoch;
+        let is_void = list.watermark.epoch != self.watermark().epoch;
         let replaced = self.snapshot.replace(list);
         if is_stop {
             self.on_stop_listed(replaced.is_ok() && !is_void, now);
@@ -37,10 +36,10 @@ impl Reconciler {
         };
         if is_first && self.snapshot.is_synced() {
             self.had_first_list = true;
-            self.await_driver(now);
+            self.start_silence_timer(now);
             self.ids.on_first_list(highest);
             if has_pods && self.policy.adopt_hold_ms > 0 {
-                self.hold_until = Some(now.after(self.policy.adopt_hold_ms));
+                self.adopt_hold_until = Some(now.after(self.policy.adopt_hold_ms));
             }
         }
         for change in changes {
@@ -55,41 +54,41 @@ impl Reconciler {
         match change {
             None => {}
             Some(Change::Gone(pod)) => self.on_gone(&pod, now),
-            Some(Change::Seen(uid)) => self.on_seen(&uid, now),
+            Some(Change::Updated(uid)) => self.on_seen(&uid, now),
         }
     }
 
     fn on_seen(&mut self, uid: &Uid, now: Millis) {
-        self.note_leaving(uid, now);
+        self.note_terminating(uid, now);
         let Some(pod) = self.snapshot.get(uid) else { return };
         let (id, name) = (pod.id, pod.name.clone());
-        let is_named_so = *name == *self.pod_name(id);
-        if is_named_so {
+        let has_our_name = *name == *self.pod_name(id);
+        if has_our_name {
             self.ids.on_seen(id);
         }
         let is_second = match self.executors.get(id) {
-            // A pod of another group is not what this create asked for, whatever its name.
+            // A pod of another group is not the result of this create, even with the same name.
             Some(executor) => {
                 executor.life == Life::Gone
                     || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
             }
             None => self.retired.contains(id),
         };
-        if is_second || !is_named_so {
-            // An id has at most one pod, ever; this one is deleted, whatever it does.
-            self.mutations.ask(uid, &name, MutationKind::Delete);
+        if is_second || !has_our_name {
+            // An id has at most one pod. This second one is deleted in any state.
+            self.mutations.request(uid, &name, MutationKind::Delete);
             return;
         }
         if self.executors.get(id).is_none() {
             self.adopt(id, uid, now);
         } else if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
             let is_cancelled = self.executors.get(id).is_some_and(Executor::is_cancelled);
-            self.on_first_sight(id, uid, is_cancelled, now);
+            self.on_pod_found(id, uid, is_cancelled, now);
         }
         self.observe(id, now);
     }
 
-    /// A pod of ours that this run did not ask for: an earlier run did.
+    /// Adopts a pod that an earlier run created.
     fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         if !self.executors.groups.contains_key(&pod.group) {
@@ -101,11 +100,11 @@ impl Reconciler {
         let mut executor = Executor::new(pod.group.clone(), now);
         executor.uid = Some(uid.clone());
         executor.is_adopted = true;
-        // Which nodes it keeps away from is not known any more: it may have to for as long as that.
+        // Which nodes it avoids is not known, so assume the longest time.
         let bad_nodes = &self.policy.bad_nodes;
         executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));
         executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
-        // Its loss was told, and counted, before posse was started again.
+        // Its loss was reported and counted before posse was restarted.
         executor.life = match pod.counted {
             Some(_) if pod.phase == Phase::Failed && !pod.deleting => Life::Retained,
             Some(_) => Life::Lost { ending: None },
@@ -122,19 +121,19 @@ impl Reconciler {
         self.trim_retained(now);
     }
 
-    /// The pod of a create is there: by its event, before or after the answer.
-    pub(super) fn on_first_sight(
+    /// The pod of a create was seen, before or after the create was answered.
+    pub(super) fn on_pod_found(
         &mut self,
         id: ExecutorId,
         uid: &Uid,
         is_cancelled: bool,
         now: Millis,
     ) {
-        self.note_taken(id);
+        self.on_create_accepted(id);
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.uid = Some(uid.clone());
         if executor.create.as_ref().is_some_and(|create| !create.is_in_flight()) {
-            self.close_entry(id, false);
+            self.close_create_entry(id, false);
         }
         if let Some(group) = self.executors.group_of(id) {
             group.had_pods = true;
@@ -144,7 +143,7 @@ impl Reconciler {
         }
     }
 
-    /// Draws what follows from the pod as it is now.
+    /// Reacts to the current state of an executor's pod.
     fn observe(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
@@ -179,7 +178,7 @@ impl Reconciler {
     fn on_running(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.running_since = Some(now);
-        let is_grown = executor.memory_step > 0;
+        let has_more_memory = executor.memory_step > 0;
         let is_adopted = executor.is_adopted;
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
@@ -191,61 +190,61 @@ impl Reconciler {
             if group.throttle.cause().is_none() {
                 group.refusal = None;
             }
-            if group.throttle.young_probe() == Some(id) {
+            if group.throttle.crash_loop_probe() == Some(id) {
                 let timer = Timer::ProbeProven(group.spec.name.clone(), id);
                 self.timers.set(CreateThrottle::proven_at(now), timer);
             }
         }
         if let Some(node) = &node {
-            self.nodes.note(node);
+            self.nodes.add(node);
         }
-        if is_grown {
-            self.timers.set(now.after(GROWN_PROVEN_MS), Timer::MemoryProven(id));
+        if has_more_memory {
+            self.timers.set(now.after(MEMORY_PROVEN_MS), Timer::MemoryProven(id));
         }
         if let Some(subject) = self.subject(id) {
             self.events.push_back(Event::ExecutorRunning { subject, node, ip });
         }
     }
 
-    /// An executor that posse was not ending stopped being capacity. Told once per uid.
+    /// Reports the loss of an executor, once for each uid, and charges its budget.
     pub(super) fn lose(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
         let Some(subject) = self.subject(id) else { return };
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.life = executor.life.lost();
-        // An adopted one ran for some time before we looked: it is not young.
+        // An adopted executor ran before posse was restarted, so its end is not an early one.
         let lived_ms = match (executor.running_since, executor.is_adopted) {
             (_, true) => Some(u64::MAX),
             (since, false) => since.map(|since| now.since(since)),
         };
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
-        let is_nodes_doing = pod.is_some_and(|pod| is_to_blame(loss.reason, pod));
-        let blamed = node.clone().filter(|_| is_nodes_doing);
+        let is_at_fault = pod.is_some_and(|pod| is_node_at_fault(loss.reason, pod));
+        let node_at_fault = node.clone().filter(|_| is_at_fault);
         let Loss { reason, exit_code, .. } = *loss;
-        // Whoever wrote it: the driver's words and the server's alike.
-        let message = harmless(&loss.message, MESSAGE_BYTES_MAX);
+        // The message comes from the driver or the server, so it is sanitized.
+        let message = sanitize(&loss.message, MESSAGE_BYTES_MAX);
         self.events.push_back(Event::ExecutorLost { subject, node, reason, exit_code, message });
         if let Some(budget) = reason.budget()
             && self.budgets.charge(budget, now)
             && self.stop.is_none()
         {
             self.events.push_back(Event::BudgetExhausted { budget });
-            self.verdict.get_or_insert(RunVerdict::BudgetSpent(budget));
+            self.verdict.get_or_insert(RunVerdict::BudgetExhausted(budget));
         }
         if reason.budget() == Some(Budget::App) {
-            self.want_log(id, now);
+            self.request_log(id, now);
         }
         if !matches!(reason, LossReason::Killed | LossReason::MaxAge) {
-            self.slow_down(id, lived_ms, loss, now);
+            self.update_throttle(id, lived_ms, loss, now);
         }
-        if let Some(node) = blamed {
-            self.blame(node, reason, now);
+        if let Some(node) = node_at_fault {
+            self.blame_node(node, reason, now);
         }
         self.refresh_state(id, now);
     }
 
-    /// What the group learns from a loss: to go slower, or with more memory.
-    fn slow_down(&mut self, id: ExecutorId, lived_ms: Option<u64>, loss: &Loss, now: Millis) {
+    /// Updates the group's throttle and memory scaling after a loss.
+    fn update_throttle(&mut self, id: ExecutorId, lived_ms: Option<u64>, loss: &Loss, now: Millis) {
         let step = self.executors.get(id).map_or(0, |executor| executor.memory_step);
         let rng = &mut self.rng;
         let Some(group) = self.executors.group_of(id) else { return };
@@ -265,18 +264,18 @@ impl Reconciler {
         }
     }
 
-    fn blame(&mut self, node: String, reason: LossReason, now: Millis) {
+    fn blame_node(&mut self, node: String, reason: LossReason, now: Millis) {
         if let Some(until) = self.nodes.on_loss(&node, now) {
             self.timers.set(until, Timer::Node);
             self.events.push_back(Event::NodeAvoided { node, until, reason });
         }
     }
 
-    /// What becomes of an ended pod: evidence, or deleted.
+    /// Retains an ended pod or requests its delete.
     fn retain_or_delete(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let Some(uid) = executor.uid.clone() else { return };
-        self.wake_quota(now);
+        self.on_capacity_freed(now);
         let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
         let Some(executor) = self.executors.get_mut(id) else { return };
         let is_retained = executor.life.is_lost()
@@ -285,7 +284,7 @@ impl Reconciler {
             && self.policy.keep_failed > 0;
         let name = pod.name.clone();
         if !is_retained {
-            self.mutations.ask(&uid, &name, MutationKind::Delete);
+            self.mutations.request(&uid, &name, MutationKind::Delete);
             return;
         }
         let is_going = self
@@ -297,37 +296,37 @@ impl Reconciler {
         }
         executor.life = Life::Retained;
         self.retained.push_back(id);
-        self.mutations.ask(&uid, &name, MutationKind::LabelCounted);
+        self.mutations.request(&uid, &name, MutationKind::LabelCounted);
         self.refresh_state(id, now);
         self.trim_retained(now);
     }
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.mutations.remove(&pod.uid);
-        self.stuck.forget(&pod.uid);
+        self.terminating_pods.forget(&pod.uid);
         self.forget_log(&pod.uid);
         if *pod.name == *self.pod_name(pod.id) {
             self.ids.on_seen(pod.id);
         }
-        self.wake_quota(now);
+        self.on_capacity_freed(now);
         let Some(executor) = self.executors.get(pod.id) else { return };
         let is_its_pod = match &executor.uid {
             Some(uid) => *uid == pod.uid && executor.life != Life::Gone,
-            // Came and went before anything else told of it.
+            // It came and went before its create was answered.
             None => *pod.name == *self.pod_name(pod.id) && executor.group == pod.group,
         };
         let is_cancelled = executor.is_cancelled();
         if is_its_pod {
-            self.on_end_of(pod, is_cancelled, now);
+            self.on_pod_over(pod, is_cancelled, now);
         }
     }
 
-    /// The pod of an executor is gone: told as a loss or as a delete, once, and the id is spent.
-    pub(super) fn on_end_of(&mut self, pod: &Pod, is_cancelled: bool, now: Millis) {
+    /// The pod of an executor is gone: reports a loss or a delete, once, and retires the id.
+    pub(super) fn on_pod_over(&mut self, pod: &Pod, is_cancelled: bool, now: Millis) {
         let id = pod.id;
         let cancel_cause = self.cancel_cause();
         if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
-            self.note_taken(id);
+            self.on_create_accepted(id);
         }
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.uid = Some(pod.uid.clone());
@@ -348,18 +347,18 @@ impl Reconciler {
         }
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {
-            // The entry stays until the answer is in: a second pod may come of it.
+            // The entry stays until the create is answered, because a second pod may come from it.
             executor.life = Life::Gone;
-            self.retained.retain(|kept| *kept != id);
+            self.retained.retain(|retained| *retained != id);
             self.refresh_state(id, now);
         } else {
             self.drop_executor(id);
         }
     }
 
-    fn wake_quota(&mut self, now: Millis) {
+    fn on_capacity_freed(&mut self, now: Millis) {
         for group in self.executors.groups.values_mut() {
-            group.throttle.on_room(now);
+            group.throttle.on_capacity_freed(now);
         }
     }
 }

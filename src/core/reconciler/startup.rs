@@ -1,9 +1,8 @@
-//! Owns the start of executors: what keeps one from running, how long that may last, and its end
-//! when the time is up. Sends nothing but the wish for a LIST.
-//!
-//! Times run by our own clock from our own first sight, so a restart begins them anew. A start is
-//! given up by the first word from the server (a change, a bookmark, a LIST) after its time is up,
-//! never before: the pod may run by now and the watch be down.
+//! The start of executors: why one does not run, how long that may last, and its end when the time
+//! is up. Sends nothing but a request for a LIST.
+//! | Times are measured by our own clock from when posse first saw the state, so a restart begins
+//! them again. A start is given up only after an input from the server (an event, a bookmark or a
+//! LIST) that is later than its limit: the pod may run by now while the watch is interrupted.
 
 use super::Reconciler;
 use super::timers::Timer;
@@ -17,22 +16,22 @@ use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 use crate::core::state::executors::{Group, Start};
 
-/// An executor counts against `unschedulable_max` when the scheduler has said so for this long.
+/// An executor counts against `unschedulable_max` after it was Unschedulable for this long.
 const UNSCHEDULABLE_MS: u64 = 120_000;
 
-/// Between two LISTs that are asked for because starts are due.
+/// The shortest time between two LISTs that are requested because starts are due.
 const SERVER_UPDATE_ASKED_EVERY_MS: u64 = 5_000;
 
-/// A limit that ends a start.
+/// A time limit of a start.
 struct Limit {
     at: Millis,
-    /// Its key in the configuration; none: the pod keeps away from a node that is good again.
+    /// Its key in the configuration; none: the pod avoids a node that may be used again.
     name: Option<&'static str>,
     ms: u64,
 }
 
 impl Reconciler {
-    /// Notes how far the pod of an executor has come. `due`: when it was to be given up before.
+    /// Updates how far the start of an executor has come. `due`: its previous deadline.
     pub(super) fn note_start(&mut self, id: ExecutorId, due: Option<Millis>, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let before = executor.start;
@@ -40,11 +39,13 @@ impl Reconciler {
         let start = match pod.filter(|_| executor.state == State::Pending) {
             None => Start::default(),
             Some(pod) => {
-                let kind =
-                    pod.stuck.as_ref().map_or(StartProblemKind::Creating, |stuck| stuck.kind);
-                let stuck = match before.stuck {
+                let kind = pod
+                    .start_problem
+                    .as_ref()
+                    .map_or(StartProblemKind::Creating, |problem| problem.kind);
+                let problem = match before.problem {
                     Some((known, since)) if known == kind => Some((known, since)),
-                    // Between two tries a kubelet says that all goes its usual way.
+                    // Between two tries the kubelet's status does not show the problem.
                     Some(known @ (StartProblemKind::Config | StartProblemKind::Image, _))
                         if kind == StartProblemKind::Creating =>
                     {
@@ -53,7 +54,7 @@ impl Reconciler {
                     Some(_) | None => (kind != StartProblemKind::Creating).then_some((kind, now)),
                 };
                 let bound_since = before.bound_since.unwrap_or(now);
-                Start { bound_since: pod.node.is_some().then_some(bound_since), stuck }
+                Start { bound_since: pod.node.is_some().then_some(bound_since), problem }
             }
         };
         if start != before {
@@ -69,7 +70,7 @@ impl Reconciler {
             }
         }
         let is_unschedulable = |start: Start| {
-            start.stuck.is_some_and(|(kind, _)| kind == StartProblemKind::Unschedulable)
+            start.problem.is_some_and(|(kind, _)| kind == StartProblemKind::Unschedulable)
         };
         if self.policy.unschedulable_max > 0 && is_unschedulable(start) && !is_unschedulable(before)
         {
@@ -77,36 +78,40 @@ impl Reconciler {
         }
     }
 
-    /// When the start of this executor is given up, as things are.
+    /// When the start of this executor is given up.
     pub(super) fn start_deadline(&self, id: ExecutorId) -> Option<Millis> {
         self.start_limit(id).map(|limit| limit.at)
     }
 
     fn start_limit(&self, id: ExecutorId) -> Option<Limit> {
         let executor = self.executors.get(id)?;
-        let Start { bound_since, stuck } = executor.start;
+        let Start { bound_since, problem } = executor.start;
         let limit = |since: Option<Millis>, name, ms| {
             let at = since.filter(|_| ms > 0)?.after(ms);
             Some(Limit { at, name: Some(name), ms })
         };
-        let since = |wanted| stuck.filter(|(kind, _)| *kind == wanted).map(|(_, since)| since);
+        let since = |wanted| problem.filter(|(kind, _)| *kind == wanted).map(|(_, since)| since);
         let policy = &self.policy;
         let whole = limit(bound_since, "start_timeout", policy.start_timeout_ms);
         let image = since(StartProblemKind::Image);
         let image = limit(image, "image_timeout", policy.image_timeout_ms);
-        let unplaced = since(StartProblemKind::Unschedulable);
-        let unplaced = limit(unplaced, "unschedulable_timeout", policy.unschedulable_timeout_ms);
-        let misplaced = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
-        let misplaced = misplaced.map(|at| Limit { at, name: None, ms: 0 });
-        [image, whole, unplaced, misplaced].into_iter().flatten().min_by_key(|limit| limit.at)
+        let unschedulable = since(StartProblemKind::Unschedulable);
+        let unschedulable =
+            limit(unschedulable, "unschedulable_timeout", policy.unschedulable_timeout_ms);
+        let off_avoided_node = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
+        let off_avoided_node = off_avoided_node.map(|at| Limit { at, name: None, ms: 0 });
+        [image, whole, unschedulable, off_avoided_node]
+            .into_iter()
+            .flatten()
+            .min_by_key(|limit| limit.at)
     }
 
-    /// The server has told how things are now.
+    /// A watch event or LIST was applied.
     pub(super) fn note_server_update(&mut self, now: Millis) {
         (self.server_update_at, self.has_server_update) = (Some(now), true);
     }
 
-    /// The time of a start may be up.
+    /// A start may have reached its limit.
     pub(super) fn on_start_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(limit) = self.start_limit(id).filter(|limit| limit.at <= now) else { return };
         let is_known =
@@ -126,7 +131,7 @@ impl Reconciler {
         self.refresh_state(id, now);
     }
 
-    /// A watch on which nothing happens tells nothing for a minute; a start is judged by a LIST then.
+    /// Requests a LIST: without changes a watch sends only a bookmark each minute.
     fn ask_for_server_update(&mut self, id: ExecutorId, now: Millis) {
         if !self.snapshot.is_synced() || !self.is_lease_held || self.stop.is_some() {
             return;
@@ -146,7 +151,7 @@ impl Reconciler {
         }
     }
 
-    /// Looks again at the starts whose time was up when the server had not been heard of since.
+    /// Judges the starts whose time was up before the last input from the server.
     pub(super) fn judge_overdue(&mut self, now: Millis) {
         if std::mem::take(&mut self.has_server_update) {
             for id in std::mem::take(&mut self.overdue) {
@@ -156,7 +161,7 @@ impl Reconciler {
     }
 
     fn start_loss(&self, id: ExecutorId, name: &str, ms: u64) -> Loss {
-        let kind = self.executors.get(id).and_then(|e| e.start.stuck).map(|(kind, _)| kind);
+        let kind = self.executors.get(id).and_then(|e| e.start.problem).map(|(kind, _)| kind);
         let reason = match kind {
             Some(StartProblemKind::Config) => LossReason::ConfigError,
             Some(StartProblemKind::Image) => LossReason::ImageError,
@@ -167,22 +172,22 @@ impl Reconciler {
             )
             | None => LossReason::StartTimeout,
         };
-        let words = self.problem_message(id).unwrap_or("the node tells nothing");
+        let problem = self.problem_message(id).unwrap_or("no reason in the pod's status");
         let seconds = ms.div_ceil(1_000);
-        let message = format!("not running within allocation.{name} ({seconds}s): {words}");
+        let message = format!("not running within allocation.{name} ({seconds}s): {problem}");
         Loss { reason, exit_code: None, message }
     }
 
-    /// The server's words about what keeps an executor from running.
+    /// The server's message about why an executor does not run.
     fn problem_message(&self, id: ExecutorId) -> Option<&str> {
         let uid = self.executors.get(id)?.uid.as_ref()?;
-        Some(&self.snapshot.get(uid)?.stuck.as_ref()?.words)
+        Some(&self.snapshot.get(uid)?.start_problem.as_ref()?.message)
     }
 
-    /// What a group waits for where all that it wants is asked for and some of it does not start.
+    /// What a group waits for if all its executors are requested and some do not start.
     pub(super) fn problem_waiting(&self, group: &Group) -> Option<(Waiting, Option<Millis>)> {
         let id = group.first_problem()?;
-        let waiting = match self.executors.get(id)?.start.stuck?.0 {
+        let waiting = match self.executors.get(id)?.start.problem?.0 {
             StartProblemKind::Config => Waiting::ConfigError,
             StartProblemKind::Gated => Waiting::Gated,
             StartProblemKind::Image => Waiting::ImageError,
@@ -192,31 +197,31 @@ impl Reconciler {
         Some((waiting, self.start_deadline(id)))
     }
 
-    /// The server's words about what a group waits for.
+    /// The server's message about what a group waits for.
     pub(super) fn waiting_message(&self, group: &Group) -> Option<String> {
         let (waiting, _) = group.waiting?;
-        let is_stuck = self.problem_waiting(group).is_some_and(|stuck| stuck.0 == waiting);
-        let stuck = group.first_problem().filter(|_| is_stuck);
-        let words = || Some(self.problem_message(stuck?)?.to_owned());
-        group.refusal.clone().or_else(words)
+        let has_problem = self.problem_waiting(group).is_some_and(|problem| problem.0 == waiting);
+        let problem = group.first_problem().filter(|_| has_problem);
+        let problem_message = || Some(self.problem_message(problem?)?.to_owned());
+        group.refusal.clone().or_else(problem_message)
     }
 
-    /// True where the scheduler has called more of a group Unschedulable, and for longer, than
-    /// `unschedulable_max` allows.
+    /// True if `unschedulable_max` or more executors of the group were Unschedulable for long
+    /// enough.
     pub(super) fn is_unschedulable(&self, group: &Group, now: Millis) -> bool {
-        let most = self.policy.unschedulable_max as usize;
-        if most == 0 || group.counts.capacity() >= group.spec.target {
+        let max = self.policy.unschedulable_max as usize;
+        if max == 0 || group.counts.capacity() >= group.spec.target {
             return false;
         }
         let is_late = |id: &&ExecutorId| {
-            let stuck = self.executors.get(**id).and_then(|executor| executor.start.stuck);
-            stuck.is_some_and(|(_, since)| now.since(since) >= UNSCHEDULABLE_MS)
+            let problem = self.executors.get(**id).and_then(|executor| executor.start.problem);
+            problem.is_some_and(|(_, since)| now.since(since) >= UNSCHEDULABLE_MS)
         };
-        group.stuck[StartProblemKind::Unschedulable as usize]
+        group.start_problems[StartProblemKind::Unschedulable as usize]
             .iter()
             .filter(is_late)
-            .take(most)
+            .take(max)
             .count()
-            == most
+            == max
     }
 }

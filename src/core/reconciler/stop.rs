@@ -1,5 +1,5 @@
-//! Owns the end of a run: send nothing new, await the answers, delete, list until nothing is left,
-//! and name what may remain. Ends by itself; never later than its deadlines.
+//! The stop of a run: sends nothing new, awaits the answers, deletes, lists until nothing is left,
+//! and names pods that may remain. Ends at its deadlines at the latest.
 
 use super::Reconciler;
 use crate::core::model::action::Action;
@@ -13,48 +13,48 @@ use crate::core::state::ledger::MutationKind;
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
 const LIST_DELAY_MAX_MS: u64 = 2_000;
-const LABELS_MS: u64 = 2_000;
-/// What the cluster gets beyond the executors' own grace, to tell that they are gone.
+const PATCH_AND_LOG_MS: u64 = 2_000;
+/// The time beyond the executors' grace period in which the cluster must report that they are gone.
 const GONE_MARGIN_MS: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopStep {
-    /// The answer to the delete of everything.
+    /// The answer to the delete of all executors.
     DeleteAll,
     /// The answer to a LIST.
     List,
-    /// The time for the next delete of everything.
+    /// The time for the next delete of all executors.
     DeleteAllAt(Millis),
     /// The time for the next LIST.
     ListAt(Millis),
 }
 
-/// A stop under way.
+/// A stop in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Stop {
     pub(super) order: StopOrder,
     step: StopStep,
     pub(super) grace_s: u32,
-    gone_by: Millis,
-    /// Until then the evidence may be labelled, and logs be read, before everything is deleted.
-    labels_by: Millis,
+    deadline: Millis,
+    /// Until then failed pods are labelled and logs are read, before all executors are deleted.
+    patch_and_log_deadline: Millis,
     n_lists: u32,
-    /// When the LIST now under way was sent.
+    /// When the LIST in flight was sent.
     list_sent_at: Millis,
-    /// The last time that something may have been created.
-    unsure_at: Millis,
-    /// When the last LIST that was answered was sent.
+    /// The last time at which a create was open, so that a pod may have appeared.
+    open_create_seen_at: Millis,
+    /// When the last answered LIST was sent.
     listed_at: Option<Millis>,
     result: Option<StopResult>,
 }
 
 impl Reconciler {
-    /// Begins the end of the run. Nothing new is asked for from here on.
+    /// Begins the stop. No executors are created from here on.
     pub fn begin_stop(&mut self, order: StopOrder, now: Millis) {
         if self.stop.is_some() {
             return;
         }
-        self.tell_stopping();
+        self.report_stopping();
         let timeout_ms = self.policy.stop_timeout_ms;
         let had_any = !self.had_first_list
             || !self.executors.is_empty()
@@ -64,11 +64,11 @@ impl Reconciler {
             order,
             step: StopStep::DeleteAllAt(now),
             grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
-            gone_by: now.after(timeout_ms).after(GONE_MARGIN_MS),
-            labels_by: now.after(LABELS_MS),
+            deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
+            patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
             n_lists: 0,
             list_sent_at: now,
-            unsure_at: now,
+            open_create_seen_at: now,
             listed_at: None,
             result: None,
         });
@@ -76,7 +76,7 @@ impl Reconciler {
         for id in ids {
             let Some(executor) = self.executors.get_mut(id) else { continue };
             if executor.uid.is_none() {
-                // What is kept may also still come.
+                // If executors are kept, a pod may still come from this create.
                 let is_awaited =
                     order.keep && executor.create.as_ref().is_some_and(|c| c.is_in_flight());
                 if !is_awaited {
@@ -87,28 +87,29 @@ impl Reconciler {
                 self.refresh_state(id, now);
             }
         }
-        // With nothing ever there, there is nothing to clean up, and nobody to ask.
+        // If there never was an executor, nothing has to be deleted or listed.
         if order.keep || !self.is_lease_held || (!had_any && self.window.in_flight() == 0) {
-            self.finish_stop_if_settled(now);
+            self.finish_stop_if_answered(now);
         }
     }
 
-    /// How the stop came out; none while it is under way.
-    #[must_use]
+    /// The result; none while the stop is in progress.
     pub fn stop_result(&self) -> Option<&StopResult> {
         self.stop.as_ref()?.result.as_ref()
     }
 
-    /// What may be left now, for the one who cannot wait any longer.
-    #[must_use]
+    /// The pods that may be left now, if the caller cannot wait any longer.
     pub fn remaining(&self) -> StopResult {
-        let spares = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
-        let mut result = StopResult { remaining: Vec::new(), evidence: Vec::new() };
+        let keeps_failed = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
+        let mut result = StopResult { remaining: Vec::new(), retained: Vec::new() };
         for pod in self.snapshot.pods() {
-            let is_kept =
+            let is_retained =
                 self.executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained);
-            let names =
-                if is_kept && spares { &mut result.evidence } else { &mut result.remaining };
+            let names = if is_retained && keeps_failed {
+                &mut result.retained
+            } else {
+                &mut result.remaining
+            };
             names.push(pod.name.to_string());
         }
         for (id, executor) in self.executors.iter() {
@@ -116,7 +117,7 @@ impl Reconciler {
                 result.remaining.push(self.pod_name(id));
             }
         }
-        result.remaining.extend(self.mutations.unseen(&self.snapshot).map(str::to_owned));
+        result.remaining.extend(self.mutations.names_not_in(&self.snapshot).map(str::to_owned));
         result.remaining.extend(self.unresolved_creates.ids().map(|id| self.pod_name(id)));
         result.remaining.sort();
         result.remaining.dedup();
@@ -129,34 +130,34 @@ impl Reconciler {
             return None;
         }
         if stop.order.keep || !self.is_lease_held {
-            return self.finish_stop_if_settled(now);
+            return self.finish_stop_if_answered(now);
         }
-        if self.is_stop_done(now) || self.is_past_all(now) {
+        if self.is_stop_done(now) || self.is_past_deadlines(now) {
             self.finish_stop();
             return None;
         }
-        self.delete_late_comers();
-        let mark = self.mark();
+        self.delete_late_pods();
+        let watermark = self.watermark();
         let stop = self.stop.as_mut()?;
         match stop.step {
-            // The labels that spare evidence come first, and the last logs, where the server gives
-            // them in time.
+            // Failed pods are labelled first, because the label excludes them from the delete; and
+            // the last logs are read, if the server returns them in time.
             StopStep::DeleteAllAt(at)
                 if at <= now
-                    && (stop.order.keep_failed && self.mutations.has_counts()
+                    && (stop.order.keep_failed && self.mutations.has_pending_counted_label()
                         || self.logs.is_busy())
-                    && now < stop.labels_by =>
+                    && now < stop.patch_and_log_deadline =>
             {
                 stop.step = StopStep::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
             }
             StopStep::DeleteAllAt(at) if at <= now => {
                 stop.step = StopStep::DeleteAll;
-                let (grace_s, spare_counted) = (stop.grace_s, stop.order.keep_failed);
-                self.actions.push_back(Action::DeleteAll { grace_s, spare_counted });
+                let (grace_s, keep_counted) = (stop.grace_s, stop.order.keep_failed);
+                self.actions.push_back(Action::DeleteAll { grace_s, keep_counted });
             }
             StopStep::ListAt(at) if at <= now => {
                 (stop.step, stop.list_sent_at) = (StopStep::List, now);
-                self.actions.push_back(Action::List { asked: mark });
+                self.actions.push_back(Action::List { watermark });
             }
             StopStep::DeleteAll
             | StopStep::DeleteAllAt(_)
@@ -170,7 +171,7 @@ impl Reconciler {
         let Some(stop) = &mut self.stop else { return };
         stop.step = match answer {
             Ok(()) => StopStep::ListAt(now.after(LIST_DELAY_INITIAL_MS)),
-            // Without the right to delete a collection they go one by one.
+            // Without permission for deletecollection each pod is deleted on its own.
             Err(refusal) if refusal.class == RefusalClass::Forbidden => StopStep::ListAt(now),
             Err(refusal) => {
                 let ms = refusal.retry_after_ms.unwrap_or(0).max(LIST_DELAY_MAX_MS / 2);
@@ -179,7 +180,7 @@ impl Reconciler {
         };
     }
 
-    /// A LIST of the stop is in. `is_applied`: it told something, for history had not gone back.
+    /// A LIST of the stop was answered. `is_applied`: it was valid (no resourceVersion rollback).
     pub(super) fn on_stop_listed(&mut self, is_applied: bool, now: Millis) {
         let Some(stop) = &mut self.stop else { return };
         stop.n_lists = stop.n_lists.saturating_add(1);
@@ -197,14 +198,14 @@ impl Reconciler {
         }
     }
 
-    /// True where a LIST that was sent after everything was settled has shown nothing of ours.
+    /// True if a LIST that was sent after the last open create showed none of our pods.
     fn is_stop_done(&mut self, now: Millis) -> bool {
         let has_open = self.has_open_creates();
-        let spares = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
+        let keeps_failed = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
         let is_clear = self.snapshot.is_synced()
-            && self.mutations.unseen(&self.snapshot).next().is_none()
+            && self.mutations.names_not_in(&self.snapshot).next().is_none()
             && self.snapshot.pods().all(|pod| {
-                spares
+                keeps_failed
                     && self
                         .executors
                         .get(pod.id)
@@ -212,14 +213,15 @@ impl Reconciler {
             });
         let Some(stop) = &mut self.stop else { return false };
         if has_open {
-            stop.unsure_at = now;
+            stop.open_create_seen_at = now;
         }
-        is_clear && !has_open && stop.listed_at.is_some_and(|at| at > stop.unsure_at)
+        is_clear && !has_open && stop.listed_at.is_some_and(|at| at > stop.open_create_seen_at)
     }
 
-    /// Past the time the pods had, and past the time in which a create can still take effect.
-    fn is_past_all(&self, now: Millis) -> bool {
-        self.stop.as_ref().is_none_or(|stop| stop.gone_by <= now)
+    /// True after the executors' grace period, and after the time in which a create can take
+    /// effect.
+    fn is_past_deadlines(&self, now: Millis) -> bool {
+        self.stop.as_ref().is_none_or(|stop| stop.deadline <= now)
             && self.open_until().is_none_or(|until| until <= now)
     }
 
@@ -229,7 +231,7 @@ impl Reconciler {
             StopStep::DeleteAllAt(at) | StopStep::ListAt(at) => Some(at),
             StopStep::DeleteAll | StopStep::List => None,
         };
-        let end = self.open_until().unwrap_or(stop.gone_by).max(stop.gone_by);
+        let end = self.open_until().unwrap_or(stop.deadline).max(stop.deadline);
         step.into_iter().chain([end]).min()
     }
 
@@ -238,7 +240,7 @@ impl Reconciler {
             || self.executors.iter().any(|(_, executor)| executor.create.is_some())
     }
 
-    /// Until when a create of unknown outcome may still take effect.
+    /// Until when a create of unknown outcome may take effect.
     fn open_until(&self) -> Option<Millis> {
         self.executors
             .iter()
@@ -247,37 +249,38 @@ impl Reconciler {
             .max()
     }
 
-    fn delete_late_comers(&mut self) {
+    fn delete_late_pods(&mut self) {
         let stop = self.stop.as_ref();
-        // The first LIST comes after the delete of everything: what it shows alive came late.
+        // The first LIST is sent after the delete of all executors, so a live pod in it came late.
         if stop.is_none_or(|stop| stop.n_lists == 0) {
             return;
         }
-        let spares = stop.is_some_and(|stop| stop.order.keep_failed);
+        let keeps_failed = stop.is_some_and(|stop| stop.order.keep_failed);
         for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
-            let is_kept =
+            let is_retained =
                 self.executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained);
-            if !(spares && is_kept) {
-                self.mutations.ask(&pod.uid, &pod.name, MutationKind::Delete);
+            if !(keeps_failed && is_retained) {
+                self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
             }
         }
     }
 
-    /// Nothing is deleted: only the answers to what was sent are waited for.
-    fn finish_stop_if_settled(&mut self, now: Millis) -> Option<Millis> {
-        let is_overdue = self.stop.as_ref().is_some_and(|stop| stop.gone_by <= now);
+    /// Used if nothing is deleted: only waits for the answers to requests in flight.
+    fn finish_stop_if_answered(&mut self, now: Millis) -> Option<Millis> {
+        let is_overdue = self.stop.as_ref().is_some_and(|stop| stop.deadline <= now);
         if self.window.in_flight() == 0 || is_overdue {
             self.finish_stop();
             return None;
         }
-        self.stop.as_ref().map(|stop| stop.gone_by)
+        self.stop.as_ref().map(|stop| stop.deadline)
     }
 
     fn finish_stop(&mut self) {
-        let leaves = self.stop.as_ref().is_some_and(|stop| stop.order.keep) || !self.is_lease_held;
+        let leaves_pods =
+            self.stop.as_ref().is_some_and(|stop| stop.order.keep) || !self.is_lease_held;
         let mut result = self.remaining();
-        if leaves {
-            // Left on purpose, or no longer ours to speak of.
+        if leaves_pods {
+            // Left on purpose, or no longer ours.
             result.remaining.clear();
         }
         if let Some(stop) = &mut self.stop {

@@ -1,5 +1,4 @@
-//! Owns how executors are ended by posse's own decision: at once, or with time to end by themselves.
-//! Whom and why is decided elsewhere.
+//! How posse ends executors: at once or with a drain period. Other modules decide which ones.
 
 use super::Reconciler;
 use super::timers::Timer;
@@ -13,13 +12,13 @@ use crate::core::state::executors::{Ending, Life, has_ended};
 use crate::core::state::ledger::{CreateStep, MutationKind};
 
 impl Reconciler {
-    /// Ends an executor that posse does not wait for: its loss is told, and it is deleted.
+    /// Reports the loss of an executor and deletes it without a drain period.
     pub(super) fn lose_and_delete(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
         self.lose(id, loss, now);
         self.end(id, DeleteCause::Killed, now);
     }
 
-    /// Decides the end of an executor. It is no capacity from here on, and never taken back.
+    /// Ends an executor. It never counts as capacity again.
     pub(super) fn end(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.life.ending().is_some() {
@@ -33,25 +32,26 @@ impl Reconciler {
         if let Some(pod) = self.snapshot.get(&uid)
             && !pod.deleting
         {
-            // An unbound pod goes at once: no mark would be read by anybody.
-            let is_marked = pod.draining.is_some() || pod.node.is_none() || has_ended(pod);
+            // An unbound pod is gone at once, so the annotation would not be read.
+            let needs_no_annotation =
+                pod.draining.is_some() || pod.node.is_none() || has_ended(pod);
             let kind = match cause {
-                DeleteCause::ScaledDown if !is_marked => MutationKind::AnnotateAndDelete,
+                DeleteCause::ScaledDown if !needs_no_annotation => MutationKind::AnnotateAndDelete,
                 DeleteCause::Condemned
                 | DeleteCause::Killed
                 | DeleteCause::ScaledDown
                 | DeleteCause::Stopped
                 | DeleteCause::Unplaced => MutationKind::Delete,
             };
-            self.mutations.ask(&uid, &pod.name, kind);
+            self.mutations.request(&uid, &pod.name, kind);
         }
         if let Some(group) = self.executors.group_of(id) {
-            group.throttle.on_probe_void(id);
+            group.throttle.discard_probe(id);
         }
         self.refresh_state(id, now);
     }
 
-    /// Gives up a create whose pod was not seen.
+    /// Cancels a create whose pod was not seen.
     pub(super) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let Some(create) = &mut executor.create else { return };
@@ -64,27 +64,27 @@ impl Reconciler {
                 self.drop_executor(id);
                 return;
             };
-            create.step = CreateStep::Linger(until);
+            create.step = CreateStep::AwaitLateEffect(until);
             self.timers.set(until, Timer::Create(id));
         }
         self.due_creates.remove(&id);
         if let Some(group) = self.executors.group_of(id) {
-            group.throttle.on_probe_void(id);
+            group.throttle.discard_probe(id);
         }
         self.refresh_state(id, now);
     }
 
-    /// Why a create is given up now.
+    /// The reason for creates that are cancelled now.
     pub(super) fn cancel_cause(&self) -> DeleteCause {
         if self.stop.is_some() { DeleteCause::Stopped } else { DeleteCause::ScaledDown }
     }
 
-    /// Ends an executor with the time that its group gives to those that run.
+    /// Ends an executor with the drain period of its group, if it runs.
     pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
         let after_ms = self.executors.get(id).and_then(|executor| {
             let group = self.executors.groups.get(&executor.group)?;
             let pod = self.snapshot.get(executor.uid.as_ref()?)?;
-            // What does not run has nothing to bring to an end.
+            // An executor that does not run needs no drain period.
             let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
             let decommission = group.spec.decommission.as_ref();
             let decommission = decommission.filter(|_| runs && executor.life.ending().is_none())?;
@@ -104,10 +104,10 @@ impl Reconciler {
         if let Some(pod) = self.snapshot.get(&uid)
             && pod.draining.is_none()
         {
-            self.mutations.ask(&uid, &pod.name, MutationKind::Annotate);
+            self.mutations.request(&uid, &pod.name, MutationKind::Annotate);
         }
         if let Some(group) = self.executors.group_of(id) {
-            group.throttle.on_probe_void(id);
+            group.throttle.discard_probe(id);
         }
         if let Some(subject) = self.subject(id) {
             self.events.push_back(Event::ExecutorDraining { subject, cause, until });
@@ -115,7 +115,7 @@ impl Reconciler {
         self.refresh_state(id, now);
     }
 
-    /// Goes on with an end that an earlier run began, by what it wrote onto the pod.
+    /// Continues an end that an earlier run began, as recorded in the pod's annotation.
     pub(super) fn resume_end(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
@@ -123,7 +123,7 @@ impl Reconciler {
         let Some(Draining { cause, until_unix_ms }) = pod.draining.as_deref().copied() else {
             return;
         };
-        // A kill was told as a loss when it was decided.
+        // The loss was reported when the kill was decided.
         if executor.is_adopted && cause == DeleteCause::Killed {
             executor.life = executor.life.lost();
         }
@@ -134,7 +134,7 @@ impl Reconciler {
         }
     }
 
-    /// It has no time any more, whatever it was given.
+    /// Ends the drain period now.
     pub(super) fn end_drain(&mut self, id: ExecutorId, now: Millis) {
         if let Some(executor) = self.executors.get_mut(id)
             && let Some(ending @ Ending { drain_until: Some(_), .. }) = executor.life.ending()
@@ -144,7 +144,7 @@ impl Reconciler {
         }
     }
 
-    /// The time that it had is over.
+    /// The drain period may be over.
     pub(super) fn on_drained(&mut self, id: ExecutorId, now: Millis) {
         let until = self.executors.get(id).and_then(|executor| executor.life.ending()?.drain_until);
         if until.is_some_and(|until| until <= now) {
@@ -152,7 +152,7 @@ impl Reconciler {
         }
     }
 
-    /// What a pod is marked with that goes.
+    /// The patch that marks a pod as draining.
     pub(super) fn draining_patch(&self, uid: &Uid) -> Patch {
         let executor = self.snapshot.get(uid).and_then(|pod| self.executors.get(pod.id));
         let ending = executor.and_then(|executor| executor.life.ending());
@@ -166,28 +166,28 @@ impl Reconciler {
         Patch::Draining(draining, decommission.and_then(|decommission| decommission.label.clone()))
     }
 
-    /// What was lost or chosen to go never becomes capacity again: where it lives (history may have
-    /// gone back over its end), it is deleted.
+    /// Deletes an executor that is lost or ending, unless it is draining. A resourceVersion
+    /// rollback may have undone its end.
     pub(super) fn ensure_deleted(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let ending = executor.life.ending();
-        let has_time = ending.and_then(|e| e.drain_until).is_some_and(|until| until > now);
-        if has_time || (!executor.life.is_lost() && ending.is_none()) {
+        let is_draining = ending.and_then(|e| e.drain_until).is_some_and(|until| until > now);
+        if is_draining || (!executor.life.is_lost() && ending.is_none()) {
             return;
         }
-        self.delete_retained(id);
+        self.delete_pod_of(id);
     }
 
-    /// Deletes what is left of an executor, whether it was to be kept or not.
-    pub(super) fn delete_retained(&mut self, id: ExecutorId) {
+    /// Deletes the pod of an executor, even if it was retained.
+    pub(super) fn delete_pod_of(&mut self, id: ExecutorId) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.life == Life::Retained {
             executor.life = Life::Lost { ending: None };
         }
-        self.retained.retain(|kept| *kept != id);
+        self.retained.retain(|retained| *retained != id);
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         if let Some(pod) = pod.filter(|pod| !pod.deleting) {
-            self.mutations.ask(&pod.uid, &pod.name, MutationKind::Delete);
+            self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What is due at which time. A timer that fires late or twice does no harm: whoever set it checks
-//! then whether it still applies.
+//! Timers of the reconciler. A timer may fire late or twice: its handler checks whether it still
+//! applies.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Owns what a turn of the run does: what is due, the plan, and its carrying out into actions.
+//! One turn of the run: fires timers, plans, and turns the plan into actions.
 
 use std::sync::Arc;
 
@@ -7,46 +7,46 @@ use super::timers::Timer;
 use crate::core::model::action::{Action, Patch};
 use crate::core::model::event::{DeleteCause, Event};
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
-use crate::core::model::pod_text::Shape;
+use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
-use crate::core::policy::plan::{Circumstances, GroupPlan, GroupView, plan};
+use crate::core::policy::plan::{GroupPlan, GroupView, PlanInputs, plan};
 use crate::core::policy::throttle::CreateThrottle;
 use crate::core::policy::victims::{Candidate, Stage, choose};
 use crate::core::state::executors::Executor;
 use crate::core::state::ledger::{Create, CreateStep, MutationKind, MutationStep};
 
 impl Reconciler {
-    /// Does what is due at its time. Every timer is checked against what it was set for.
+    /// Fires the timers that are due. Each handler checks whether its timer still applies.
     pub(super) fn fire_timers(&mut self, now: Millis) {
         while let Some((at, timer)) = self.timers.pop_due(now) {
             match timer {
                 Timer::Mutation(uid) => self.on_mutation_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
-                Timer::Disconnected(id) => self.on_search_over(id, now),
+                Timer::Disconnected(id) => self.on_reason_wait_over(id, now),
                 Timer::Drain(id) => self.on_drained(id, now),
                 Timer::Heartbeat => self.on_heartbeats_due(at, now),
                 Timer::ProbeProven(group, id) => self.on_proven(&group, id, now),
-                Timer::MemoryProven(id) => self.on_grown(id),
+                Timer::MemoryProven(id) => self.on_memory_proven_due(id),
                 Timer::Node => {
                     self.nodes.on_time(now);
-                    // One that did it again has a later end.
-                    if let Some(at) = self.nodes.first_end() {
+                    // A node that caused more losses meanwhile has a later end.
+                    if let Some(at) = self.nodes.next_expiry() {
                         self.timers.set(at, Timer::Node);
                     }
                 }
                 Timer::Start(id) => self.on_start_due(id, now),
                 Timer::Silence => self.on_silence_due(at, now),
-                Timer::Terminating(uid) => self.on_stuck(uid, now),
-                // Its only purpose is this turn.
+                Timer::Terminating(uid) => self.on_terminating_due(uid, now),
+                // This timer only causes a turn.
                 Timer::Unschedulable => {}
             }
         }
     }
 
-    /// A grown executor may have run for long enough.
-    fn on_grown(&mut self, id: ExecutorId) {
+    /// An executor with more memory may have run long enough.
+    fn on_memory_proven_due(&mut self, id: ExecutorId) {
         let is_running =
             self.executors.get(id).is_some_and(|executor| executor.state == State::Running);
         if let Some(group) = self.executors.group_of(id).filter(|_| is_running) {
@@ -74,11 +74,11 @@ impl Reconciler {
             CreateStep::PostAt(at) | CreateStep::CheckAt(at) if at <= now => {
                 self.due_creates.insert(id);
             }
-            CreateStep::Linger(until) if until <= now => self.drop_executor(id),
+            CreateStep::AwaitLateEffect(until) if until <= now => self.drop_executor(id),
             CreateStep::Answer
             | CreateStep::Check
             | CreateStep::CheckAt(_)
-            | CreateStep::Linger(_)
+            | CreateStep::AwaitLateEffect(_)
             | CreateStep::PostAt(_) => {}
         }
     }
@@ -88,28 +88,28 @@ impl Reconciler {
         let lives = executor.state == State::Running
             && executor.running_since.is_some_and(|at| CreateThrottle::proven_at(at) <= now);
         if executor.state == State::Pending {
-            // History went back over its start.
+            // A resourceVersion rollback undid its start.
             self.timers.set(CreateThrottle::proven_at(now), Timer::ProbeProven(name.clone(), id));
         }
         if let Some(group) = self.executors.groups.get_mut(name)
             && lives
-            && group.throttle.young_probe() == Some(id)
+            && group.throttle.crash_loop_probe() == Some(id)
         {
-            group.throttle.on_proven();
+            group.throttle.on_probe_proven();
         }
     }
 
-    /// Plans once and carries it out. When a wait ends by itself, where one does.
+    /// Plans once and carries out the plan. Returns when a wait ends by itself, if one does.
     pub(super) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
         let gate = self.gate();
         if gate.is_none_or(|waiting| waiting == Waiting::DriverReady) {
             self.send_due_creates(now);
         }
-        if self.hold_until.is_some_and(|until| until <= now) {
-            self.hold_until = None;
+        if self.adopt_hold_until.is_some_and(|until| until <= now) {
+            self.adopt_hold_until = None;
         }
         let plans = self.make_plan(gate, now);
-        // A start whose time is up waits for a word from the server.
+        // Starts whose time is up wait for an input from the server, so past times are left out.
         let times = plans.iter().filter_map(|plan| plan.waiting?.1);
         let wait_until = times.filter(|until| *until > now).min();
         for plan in plans {
@@ -119,7 +119,7 @@ impl Reconciler {
         [wait_until, closed].into_iter().flatten().min()
     }
 
-    /// Why nothing may be created, whatever the groups want.
+    /// Why no group may create executors.
     fn gate(&self) -> Option<Waiting> {
         if !self.is_lease_held {
             Some(Waiting::Lease)
@@ -136,13 +136,13 @@ impl Reconciler {
 
     fn make_plan(&self, gate: Option<Waiting>, now: Millis) -> Vec<GroupPlan> {
         let groups = &self.executors.groups;
-        let all = Circumstances {
+        let inputs = PlanInputs {
             now,
             gate: gate.map(|waiting| (waiting, None)),
-            room: self.window.room(now),
+            available: self.window.available(now),
             closed_until: self.window.closed_until(now),
             pending_max: self.policy.pending_max,
-            hold_until: self.hold_until,
+            adopt_hold_until: self.adopt_hold_until,
         };
         let views: Vec<GroupView<'_>> = groups
             .iter()
@@ -150,10 +150,10 @@ impl Reconciler {
                 name,
                 group,
                 is_unschedulable: self.is_unschedulable(group, now),
-                stuck: self.problem_waiting(group),
+                start_problem: self.problem_waiting(group),
             })
             .collect();
-        plan(&views, &all)
+        plan(&views, &inputs)
     }
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
@@ -172,12 +172,12 @@ impl Reconciler {
             self.begin_create(id, &group, now);
         }
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
-        let is_news = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
+        let is_new = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
         group_state.waiting = waiting;
         let group_state = self.executors.groups.get(&group);
-        // A full window is the pace itself, not a reason that anybody could act on.
+        // A full window is the normal pace, not a reason that a person could act on.
         if let Some((waiting, until)) = waiting
-            && is_news
+            && is_new
             && waiting != Waiting::InFlight
         {
             let message = group_state.and_then(|group| self.waiting_message(group));
@@ -186,7 +186,7 @@ impl Reconciler {
     }
 
     fn begin_create(&mut self, id: ExecutorId, name: &GroupName, now: Millis) {
-        let asked = self.mark();
+        let watermark = self.watermark();
         let Some(group) = self.executors.groups.get_mut(name) else { return };
         let slot = group.slots.take();
         group.throttle.on_sent(id);
@@ -198,7 +198,7 @@ impl Reconciler {
         let memory = memory.cloned();
         executor.create = Some(Box::new(Create {
             step: CreateStep::Answer,
-            asked,
+            watermark,
             sent_at: now,
             unknown_since: None,
             n_unknown: 0,
@@ -215,9 +215,9 @@ impl Reconciler {
         self.send_create(id, now);
     }
 
-    /// Creates of unknown outcome and throttled ones come before new ones.
+    /// Sends creates of unknown outcome and throttled ones again, before new ones.
     fn send_due_creates(&mut self, now: Millis) {
-        while self.window.room(now) > 0
+        while self.window.available(now) > 0
             && let Some(id) = self.due_creates.pop_first()
         {
             self.send_create(id, now);
@@ -225,20 +225,21 @@ impl Reconciler {
     }
 
     fn send_create(&mut self, id: ExecutorId, now: Millis) {
-        let asked = self.mark();
-        // The latest, on every try: whatever made the pod of that name, it is the group's.
+        let watermark = self.watermark();
+        // Each try uses the group's current template.
         let Some(spec) = self.executors.group_of(id).map(|group| &group.spec) else { return };
         let (pod, n_steps) = (spec.pod.clone(), spec.memory_steps.len());
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
-        executor.avoids_until = self.nodes.first_end();
-        // Another template may have come since, with fewer steps or none.
+        executor.avoids_until = self.nodes.next_expiry();
+        // The template may have changed, and have fewer memory steps.
         let n_steps = u32::try_from(n_steps).unwrap_or(u32::MAX);
         executor.memory_step = executor.memory_step.min(n_steps);
-        let shape = Shape { avoid: self.nodes.names(), memory_step: executor.memory_step };
+        let overrides =
+            PodOverrides { avoid: self.nodes.names(), memory_step: executor.memory_step };
         let Some(create) = executor.create.as_deref_mut() else { return };
         let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
-        (create.asked, create.sent_at) = (asked, now);
+        (create.watermark, create.sent_at) = (watermark, now);
         create.n_tries = create.n_tries.saturating_add(1);
         let is_check = matches!(create.step, CreateStep::CheckAt(_));
         if !is_check {
@@ -250,9 +251,9 @@ impl Reconciler {
             group.n_in_flight += 1;
         }
         self.actions.push_back(if is_check {
-            Action::Get { id, asked }
+            Action::Get { id, watermark }
         } else {
-            Action::Create { id, group, slot, shape, asked, pod }
+            Action::Create { id, group, slot, overrides, watermark, pod }
         });
     }
 
@@ -277,13 +278,13 @@ impl Reconciler {
         }
     }
 
-    /// Sends deletes and patches, as many as may be under way.
+    /// Sends deletes and patches up to the limit in flight.
     pub(super) fn send_mutations(&mut self, _now: Millis) {
         if !self.is_lease_held || !self.snapshot.is_synced() {
             return;
         }
-        self.look_at_nodes();
-        while self.mutations.has_room()
+        self.request_node();
+        while self.mutations.has_free_slot()
             && let Some((uid, mutation)) = self.mutations.send_next()
         {
             let name = mutation.name.to_string();

@@ -1,66 +1,63 @@
-//! Owns what the driver says of its executors: when each was heard from, which are idle, which it
-//! lost, and when it spoke last. Judges nobody by it.
+//! What the driver reports: heartbeats, idle executors, lost connections, and the time of its last
+//! call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::time::Millis;
 
-/// A list of idle executors is good for so long.
+/// How long a list of idle executors is valid.
 pub const IDLE_VALID_MS: u64 = 10_000;
 
-/// What the driver said.
+/// The driver's reports.
 #[derive(Clone, Debug, Default)]
 pub struct DriverReports {
-    heard: BTreeMap<ExecutorId, Millis>,
-    /// Nobody's silence began before this.
-    since: Millis,
-    /// The last heartbeat call.
-    called_at: Option<Millis>,
-    /// Those whose reason is looked for, and until when.
-    searched: BTreeMap<ExecutorId, Millis>,
+    heartbeats: BTreeMap<ExecutorId, Millis>,
+    /// The silence of an executor is measured from this time at the earliest.
+    silence_from: Millis,
+    /// When the last heartbeat call was made.
+    heartbeat_call_at: Option<Millis>,
+    /// Disconnected executors whose loss reason is awaited, and until when.
+    reason_waits: BTreeMap<ExecutorId, Millis>,
     idle: BTreeSet<ExecutorId>,
     idle_until: Option<Millis>,
-    /// The last call of any kind; none before the driver could make one.
-    pub spoke_at: Option<Millis>,
-    /// A look at the silent ones is set for a time.
+    /// When the last call of any kind was made; none before the driver can make calls.
+    pub last_call_at: Option<Millis>,
+    /// A timer for the heartbeat check is set.
     pub has_timer: bool,
 }
 
 impl DriverReports {
-    /// A heartbeat call. After a gap of half the time-out the driver itself was away (paused,
-    /// suspended, or posse was), so that nobody's silence from before counts.
+    /// A heartbeat call. If the previous one is longer ago than half the timeout, the driver itself
+    /// (or posse) was suspended: then silence from before does not count.
     pub fn on_heartbeats(&mut self, ids: &[ExecutorId], timeout_ms: u64, now: Millis) {
-        if !self.is_driver_there(timeout_ms, now) {
-            self.since = now;
+        if !self.is_driver_reporting(timeout_ms, now) {
+            self.silence_from = now;
         }
-        self.called_at = Some(now);
+        self.heartbeat_call_at = Some(now);
         for &id in ids {
-            self.heard.insert(id, now);
+            self.heartbeats.insert(id, now);
         }
     }
 
-    /// True while heartbeat calls arrive.
-    #[must_use]
-    pub fn is_driver_there(&self, timeout_ms: u64, now: Millis) -> bool {
-        self.called_at.is_some_and(|at| now.since(at) <= timeout_ms / 2)
+    pub fn is_driver_reporting(&self, timeout_ms: u64, now: Millis) -> bool {
+        self.heartbeat_call_at.is_some_and(|at| now.since(at) <= timeout_ms / 2)
     }
 
-    /// Nobody's silence so far counts.
-    pub fn begin_anew(&mut self, now: Millis) {
-        self.since = now;
+    /// Restarts the measurement of silence.
+    pub fn reset_silence(&mut self, now: Millis) {
+        self.silence_from = now;
     }
 
-    /// Those that were not heard from for `timeout_ms`, who was silent for longest first; and when
-    /// the next of the others may be.
-    #[must_use]
+    /// The executors without a heartbeat for `timeout_ms`, the longest silence first; and when the
+    /// next executor may be silent for that long.
     pub fn silent(&self, timeout_ms: u64, now: Millis) -> (Vec<ExecutorId>, Option<Millis>) {
         let mut silent: Vec<(Millis, ExecutorId)> = Vec::new();
         let mut next: Option<Millis> = None;
-        for (&id, &heard_at) in &self.heard {
-            let at = heard_at.max(self.since).after(timeout_ms);
+        for (&id, &heartbeat_at) in &self.heartbeats {
+            let at = heartbeat_at.max(self.silence_from).after(timeout_ms);
             if at <= now {
-                silent.push((heard_at, id));
+                silent.push((heartbeat_at, id));
             } else {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
@@ -69,50 +66,48 @@ impl DriverReports {
         (silent.into_iter().map(|(_, id)| id).collect(), next)
     }
 
-    /// The driver lost this one; the first word on it counts. True where it is news.
-    pub fn on_lost(&mut self, id: ExecutorId, until: Millis) -> bool {
-        let is_news = !self.searched.contains_key(&id);
-        if is_news {
-            self.searched.insert(id, until);
+    /// The driver lost its connection to an executor. True if that was not reported before; the
+    /// first report counts.
+    pub fn on_disconnected(&mut self, id: ExecutorId, until: Millis) -> bool {
+        let is_new = !self.reason_waits.contains_key(&id);
+        if is_new {
+            self.reason_waits.insert(id, until);
         }
-        is_news
+        is_new
     }
 
-    /// True where the reason of this one was looked for long enough.
-    #[must_use]
-    pub fn is_searched(&self, id: ExecutorId, now: Millis) -> bool {
-        self.searched.get(&id).is_some_and(|&until| until <= now)
+    /// True if the wait for the loss reason is over.
+    pub fn is_reason_wait_over(&self, id: ExecutorId, now: Millis) -> bool {
+        self.reason_waits.get(&id).is_some_and(|&until| until <= now)
     }
 
-    /// Puts the end of a search off.
-    pub fn search_on(&mut self, id: ExecutorId, until: Millis) {
-        self.searched.insert(id, until);
+    /// Extends the wait for the loss reason.
+    pub fn extend_reason_wait(&mut self, id: ExecutorId, until: Millis) {
+        self.reason_waits.insert(id, until);
     }
 
-    /// The idle ones; all others are not.
+    /// Sets the idle executors; all others are busy.
     pub fn on_idle(&mut self, ids: BTreeSet<ExecutorId>, now: Millis) {
         (self.idle, self.idle_until) = (ids, Some(now.after(IDLE_VALID_MS)));
     }
 
-    /// True where the driver says that this one has nothing to do.
-    #[must_use]
+    /// True if the driver reports this executor as idle.
     pub fn is_idle(&self, id: ExecutorId, now: Millis) -> bool {
-        self.knows_idle(now) && self.idle.contains(&id)
+        self.is_idle_list_valid(now) && self.idle.contains(&id)
     }
 
-    /// True where the driver says that this one, which runs, has something to do.
-    #[must_use]
+    /// True if the driver does not report this running executor as idle.
     pub fn is_busy(&self, id: ExecutorId, now: Millis) -> bool {
-        self.knows_idle(now) && !self.idle.contains(&id)
+        self.is_idle_list_valid(now) && !self.idle.contains(&id)
     }
 
-    fn knows_idle(&self, now: Millis) -> bool {
+    fn is_idle_list_valid(&self, now: Millis) -> bool {
         self.idle_until.is_some_and(|until| now < until)
     }
 
-    /// This one is no concern any more.
+    /// Removes all reports about an executor.
     pub fn forget(&mut self, id: ExecutorId) {
-        self.heard.remove(&id);
-        self.searched.remove(&id);
+        self.heartbeats.remove(&id);
+        self.reason_waits.remove(&id);
     }
 }

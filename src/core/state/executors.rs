@@ -1,5 +1,5 @@
-//! Owns the table of executors and groups, and keeps the counts by state right, so that a turn
-//! costs what changed. Decides nothing.
+//! The table of executors and groups. Keeps the counts by state current, so that the cost of a turn
+//! depends only on what changed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,19 +20,19 @@ use crate::core::state::slots::Slots;
 pub struct Start {
     /// When it was first seen bound to a node.
     pub bound_since: Option<Millis>,
-    /// What keeps it from starting, and since when.
-    pub stuck: Option<(StartProblemKind, Millis)>,
+    /// Why it does not start, and since when.
+    pub problem: Option<(StartProblemKind, Millis)>,
 }
 
-/// What posse decided about an executor, and what it reported. Together with the pod this makes
-/// the executor's `State`.
+/// What posse decided about an executor, and what it reported. Together with the pod this
+/// determines the executor's `State`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It is capacity, as far as its pod allows.
+    /// It counts as capacity, if its pod allows.
     Wanted,
-    /// Its create was given up before its pod was seen.
+    /// Its create was cancelled before its pod was seen.
     Cancelled,
-    /// Posse ends it. Its end is not a loss.
+    /// posse ends it. Its end is not a loss.
     Ending(Ending),
     /// Its loss was reported, in this run or before a restart. It is never capacity again.
     /// `ending`: posse ends what is left of it.
@@ -45,7 +45,6 @@ pub enum Life {
 
 impl Life {
     /// How posse ends it, if it does.
-    #[must_use]
     pub fn ending(self) -> Option<Ending> {
         match self {
             Self::Ending(ending) => Some(ending),
@@ -55,12 +54,10 @@ impl Life {
     }
 
     /// True if its loss was reported.
-    #[must_use]
     pub fn is_lost(self) -> bool {
         matches!(self, Self::Lost { .. } | Self::Retained)
     }
 
-    /// The life after posse decided to end it.
     #[must_use]
     pub fn ended_by(self, ending: Ending) -> Self {
         match self {
@@ -70,7 +67,6 @@ impl Life {
         }
     }
 
-    /// The life after its loss was reported.
     #[must_use]
     pub fn lost(self) -> Self {
         match self {
@@ -92,7 +88,6 @@ pub struct Ending {
 
 impl Ending {
     /// An end without a drain period.
-    #[must_use]
     pub fn now(cause: DeleteCause) -> Self {
         Self { cause, drain_until: None }
     }
@@ -102,28 +97,27 @@ impl Ending {
 #[derive(Clone, Debug)]
 pub struct Executor {
     pub group: GroupName,
-    /// None where another executor claims the same slot, or an adopted pod has no such label.
+    /// None if another executor has the same slot, or an adopted pod has no slot label.
     pub slot: Option<u32>,
-    /// Its one pod.
+    /// The uid of its only pod.
     pub uid: Option<Uid>,
     pub create: Option<Box<Create>>,
     pub life: Life,
-    /// When its container was first seen running; none also where it ran before we looked.
+    /// When its container was first seen running; none also if it never was.
     pub running_since: Option<Millis>,
     pub is_adopted: bool,
-    /// Empty for one that is not pending.
+    /// Default unless the state is pending.
     pub start: Start,
-    /// It was created to keep away from nodes, the first of which may be used again then.
+    /// When the first node may be used again that it was created to avoid.
     pub avoids_until: Option<Millis>,
-    /// Which step of its group's memory it was created with; 0: the template's own.
+    /// The memory step with which it was created; 0: the template's own memory.
     pub memory_step: u32,
     pub state: State,
     pub since: Millis,
 }
 
 impl Executor {
-    /// A fresh entry, counted nowhere yet.
-    #[must_use]
+    /// A new entry, which is not counted yet.
     pub fn new(group: GroupName, now: Millis) -> Self {
         Self {
             group,
@@ -141,8 +135,7 @@ impl Executor {
         }
     }
 
-    /// The state that the entry and its pod (where there is one) add up to.
-    #[must_use]
+    /// The state that follows from the entry and its pod.
     pub fn derive(&self, pod: Option<&Pod>) -> State {
         match (self.life, pod) {
             (Life::Retained, _) => State::Failed,
@@ -160,80 +153,75 @@ impl Executor {
         }
     }
 
-    /// True if the create was given up before its pod was seen: whatever comes of it is deleted.
-    #[must_use]
+    /// True if the create was cancelled before its pod was seen: such a pod is deleted.
     pub fn is_cancelled(&self) -> bool {
         self.uid.is_none() && matches!(self.life, Life::Cancelled | Life::Lost { .. })
     }
 }
 
-/// True where the pod, or the container that decides, has ended.
-#[must_use]
+/// True if the pod or its main container has ended.
 pub fn has_ended(pod: &Pod) -> bool {
     pod.phase.is_final() || pod.container == ContainerState::Ended
 }
 
-/// How many executors of a group are in each state.
+/// The number of executors of a group by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     by_state: [u32; 6],
 }
 
 impl Counts {
-    /// How many are in `state`.
-    #[must_use]
+    /// The number in `state`.
     pub fn of(&self, state: State) -> u32 {
         self.by_state[state as usize]
     }
 
-    /// How many can do work now or soon.
-    #[must_use]
+    /// The number that count as capacity: they run, or will run.
     pub fn capacity(&self) -> u32 {
         self.not_running() + self.of(State::Running)
     }
 
-    /// How many are on their way to running.
-    #[must_use]
+    /// The number that do not run yet.
     pub fn not_running(&self) -> u32 {
         self.of(State::Requested) + self.of(State::Pending)
     }
 }
 
-/// The kinds of trouble that a group keeps account of.
-const STUCK_KINDS: usize = StartProblemKind::Creating as usize;
+/// The number of start problem kinds; `Creating` is not a problem.
+const PROBLEM_KINDS: usize = StartProblemKind::Creating as usize;
 
 /// One group.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub spec: GroupSpec,
-    /// Its target was set in this run, or nothing was adopted: surplus may go.
+    /// The target was set in this run, so surplus executors may be ended.
     pub is_target_set: bool,
-    /// It stands in the file or was made in this run; false: known from adopted pods alone.
+    /// The group comes from the file or was created in this run; false: it is known only from
+    /// adopted pods.
     pub is_known: bool,
-    /// Somebody deleted it: it is forgotten once its executors are gone.
+    /// The group was deleted: it is removed once its executors are gone.
     pub is_removed: bool,
-    /// At least one pod of it was ever seen.
+    /// At least one of its pods was seen.
     pub had_pods: bool,
     pub counts: Counts,
     pub members: BTreeSet<ExecutorId>,
-    /// Creates under way.
+    /// Create requests in flight.
     pub n_in_flight: u32,
     pub slots: Slots,
     pub throttle: CreateThrottle,
-    /// Executors whose start is in trouble, by the kind of it (`Creating` is none).
-    pub stuck: [BTreeSet<ExecutorId>; STUCK_KINDS],
+    /// Pending executors with a start problem, by `StartProblemKind`.
+    pub start_problems: [BTreeSet<ExecutorId>; PROBLEM_KINDS],
     pub memory_scaling: MemoryScaling,
-    /// When executors of it were lost for a silence of theirs, within the time-out.
-    pub silenced: VecDeque<Millis>,
+    /// When executors were lost because of missing heartbeats, within the timeout.
+    pub heartbeat_losses: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
-    /// The server's words for the refusal that holds the group back.
+    /// The server's message for the refusal that throttles the group.
     pub refusal: Option<String>,
 }
 
 impl Group {
     /// A group without executors.
-    #[must_use]
     pub fn new(spec: GroupSpec, is_known: bool) -> Self {
         Self {
             spec,
@@ -246,32 +234,30 @@ impl Group {
             n_in_flight: 0,
             slots: Slots::default(),
             throttle: CreateThrottle::default(),
-            stuck: Default::default(),
+            start_problems: Default::default(),
             memory_scaling: MemoryScaling::default(),
-            silenced: VecDeque::new(),
+            heartbeat_losses: VecDeque::new(),
             waiting: None,
             refusal: None,
         }
     }
 
-    /// One whose start is in trouble, of the kind that weighs most, where there is any.
-    #[must_use]
+    /// An executor with the most important start problem, if any.
     pub fn first_problem(&self) -> Option<ExecutorId> {
-        self.stuck.iter().find_map(|ids| ids.first().copied())
+        self.start_problems.iter().find_map(|ids| ids.first().copied())
     }
 
     fn note_problem(&mut self, id: ExecutorId, before: Start, after: Start) {
-        let place = |start: Start| start.stuck.map(|(kind, _)| kind as usize);
-        if let Some(ids) = place(before).and_then(|kind| self.stuck.get_mut(kind)) {
+        let index = |start: Start| start.problem.map(|(kind, _)| kind as usize);
+        if let Some(ids) = index(before).and_then(|kind| self.start_problems.get_mut(kind)) {
             ids.remove(&id);
         }
-        if let Some(ids) = place(after).and_then(|kind| self.stuck.get_mut(kind)) {
+        if let Some(ids) = index(after).and_then(|kind| self.start_problems.get_mut(kind)) {
             ids.insert(id);
         }
     }
 
-    /// Nothing is left of it, and nobody wants anything of it: it is forgotten.
-    #[must_use]
+    /// True if it has no executors and is neither configured nor targeted, so it can be removed.
     pub fn is_over(&self) -> bool {
         let is_unwanted = self.is_removed || !(self.is_known || self.is_target_set);
         is_unwanted && self.members.is_empty()
@@ -286,13 +272,11 @@ pub struct Executors {
 }
 
 impl Executors {
-    /// The executor of that id.
-    #[must_use]
     pub fn get(&self, id: ExecutorId) -> Option<&Executor> {
         self.by_id.get(&id)
     }
 
-    /// The executor of that id, to be changed; `settle` must follow where its state may change.
+    /// The executor, to be changed. Call `refresh_state` afterwards if its state may change.
     pub fn get_mut(&mut self, id: ExecutorId) -> Option<&mut Executor> {
         self.by_id.get_mut(&id)
     }
@@ -302,30 +286,26 @@ impl Executors {
         self.by_id.iter().map(|(&id, executor)| (id, executor))
     }
 
-    /// How many there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// True where there are none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// Puts a fresh executor into its group, which must exist.
+    /// Inserts a new executor into its group, which must exist.
     pub fn insert(&mut self, id: ExecutorId, mut executor: Executor, pod: Option<&Pod>) {
         executor.state = executor.derive(pod);
-        let group = self.groups.get_mut(&executor.group).expect("the group was made before");
+        let group = self.groups.get_mut(&executor.group).expect("the group exists");
         group.counts.by_state[executor.state as usize] += 1;
         group.members.insert(id);
         let before = self.by_id.insert(id, executor);
-        debug_assert!(before.is_none(), "executor {id} stands in the table already");
+        debug_assert!(before.is_none(), "executor {id} is in the table already");
     }
 
-    /// Brings the executor's state and the counts in line with what it and its pod are now.
-    /// Answers the state before, where it is another now.
+    /// Updates the executor's state and the counts after a change of the executor or its pod.
+    /// Returns the previous state if it changed.
     pub fn refresh_state(
         &mut self,
         id: ExecutorId,
@@ -346,7 +326,7 @@ impl Executors {
         Some(before)
     }
 
-    /// Notes how far a pending executor has come.
+    /// Updates how far a pending executor has come.
     pub fn set_start(&mut self, id: ExecutorId, start: Start) {
         let Some(executor) = self.by_id.get_mut(&id) else { return };
         let before = std::mem::replace(&mut executor.start, start);
@@ -355,7 +335,7 @@ impl Executors {
         }
     }
 
-    /// Takes the executor out; its slot is free again.
+    /// Removes the executor and frees its slot.
     pub fn remove(&mut self, id: ExecutorId) -> Option<Executor> {
         let executor = self.by_id.remove(&id)?;
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
@@ -368,7 +348,6 @@ impl Executors {
         Some(executor)
     }
 
-    /// The group of executor `id`.
     pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {
         let executor = self.by_id.get(&id)?;
         self.groups.get_mut(&executor.group)

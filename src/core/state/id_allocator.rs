@@ -1,36 +1,34 @@
-//! Owns which id comes next. An id is given once in the life of an instance, over restarts too:
-//! the high water is reserved on the server in blocks before ids of a block are given.
+//! Allocates executor ids. An instance never uses an id twice, also over restarts: ids are reserved
+//! on the server in blocks before they are used.
 
 use crate::core::model::ids::ExecutorId;
 
-/// Ids in a block.
+/// The size of a block.
 pub const BLOCK: u64 = 1_000;
-/// A new block is asked for when fewer than so many are left.
+/// A new block is requested if fewer ids than this are left.
 const LEFT_MIN: u64 = 500;
 
-/// The source of ids.
 #[derive(Clone, Debug)]
 pub struct IdAllocator {
     next: u64,
-    /// Ids up to here are reserved; none: nothing on the server keeps them.
+    /// Ids up to here are reserved; none: the server does not store the high water.
     reserved: Option<u64>,
-    asked: u64,
+    requested: u64,
 }
 
 impl IdAllocator {
-    /// `reserved_before`: what an earlier run of this instance may have given, as the server kept
-    /// it. `is_kept`: the server keeps the high water for us.
-    #[must_use]
-    pub fn new(reserved_before: u64, is_kept: bool) -> Self {
+    /// `reserved_before`: the high water that the server has stored for an earlier run.
+    /// `is_stored`: the server stores the high water of this run.
+    pub fn new(reserved_before: u64, is_stored: bool) -> Self {
         Self {
             next: reserved_before.saturating_add(1),
-            reserved: is_kept.then_some(reserved_before),
-            asked: reserved_before,
+            reserved: is_stored.then_some(reserved_before),
+            requested: reserved_before,
         }
     }
 
-    /// The first LIST is complete, and `highest` is the highest id in it. Without a high water that
-    /// somebody kept, ids between it and the end of its block may have been given and be gone.
+    /// The first LIST is complete; `highest` is the highest id in it. Without a stored high water,
+    /// ids from there to the end of the block may have been used by pods that are gone.
     pub fn on_first_list(&mut self, highest: Option<ExecutorId>) {
         let Some(highest) = highest else { return };
         if self.reserved.is_none() {
@@ -40,35 +38,34 @@ impl IdAllocator {
         self.on_seen(highest);
     }
 
-    /// A pod with this id exists: it is not given again.
+    /// A pod with this id exists, so the id is not used again.
     pub fn on_seen(&mut self, id: ExecutorId) {
         self.next = self.next.max(id.0.saturating_add(1));
     }
 
-    /// What the server has to keep; none where it keeps nothing, or nothing was reserved.
-    #[must_use]
+    /// What the server must have stored; none if nothing was reserved.
     pub fn reserved(&self) -> Option<ExecutorId> {
         self.reserved.filter(|&reserved| reserved > 0).map(ExecutorId)
     }
 
-    /// Ids up to here are reserved now.
+    /// The server has reserved the ids up to here.
     pub fn on_reserved(&mut self, up_to: ExecutorId) {
         if let Some(reserved) = &mut self.reserved {
             *reserved = (*reserved).max(up_to.0);
         }
     }
 
-    /// The instance is ours again: ids up to `high_water` may have been given by another meanwhile.
+    /// The Lease is held again: another holder may have used ids up to `high_water`.
     pub fn on_lease(&mut self, high_water: Option<ExecutorId>) {
-        if let (Some(kept), Some(reserved)) = (high_water, &mut self.reserved)
-            && kept.0 > *reserved
+        if let (Some(stored), Some(reserved)) = (high_water, &mut self.reserved)
+            && stored.0 > *reserved
         {
-            *reserved = kept.0;
-            self.next = self.next.max(kept.0.saturating_add(1));
+            *reserved = stored.0;
+            self.next = self.next.max(stored.0.saturating_add(1));
         }
     }
 
-    /// The reservation that `missing` more ids need, where it was not asked for yet.
+    /// The reservation that `missing` more ids need, unless it was requested already.
     pub fn wanted(&mut self, missing: u64) -> Option<ExecutorId> {
         let reserved = self.reserved?;
         let last_needed = self.next.saturating_add(missing).saturating_sub(1);
@@ -76,14 +73,14 @@ impl IdAllocator {
             return None;
         }
         let up_to = last_needed.saturating_add(LEFT_MIN).div_ceil(BLOCK).saturating_mul(BLOCK);
-        if self.asked >= up_to {
+        if self.requested >= up_to {
             return None;
         }
-        self.asked = up_to;
+        self.requested = up_to;
         Some(ExecutorId(up_to))
     }
 
-    /// A fresh id, where one may be given.
+    /// The next id, if it is reserved.
     pub fn take(&mut self) -> Option<ExecutorId> {
         if self.reserved.is_some_and(|reserved| self.next > reserved) {
             return None;
@@ -99,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_go_on_above_everything_that_may_have_been_given() {
-        for (before, kept, highest, want) in [
+    fn ids_continue_above_all_that_may_have_been_given() {
+        for (before, stored, highest, want) in [
             (0, true, None, 1),
             (0, false, None, 1),
             (1_000, true, None, 1_001),
@@ -110,22 +107,22 @@ mod tests {
             (0, false, Some(1_001), 2_001),
             (1_000, true, Some(4_321), 4_322),
         ] {
-            let mut ids = IdAllocator::new(before, kept);
+            let mut ids = IdAllocator::new(before, stored);
             ids.on_first_list(highest.map(ExecutorId));
             if let Some(up_to) = ids.wanted(1) {
                 ids.on_reserved(up_to);
             }
-            assert_eq!(ids.take(), Some(ExecutorId(want)), "{before} {kept} {highest:?}");
+            assert_eq!(ids.take(), Some(ExecutorId(want)), "{before} {stored} {highest:?}");
         }
     }
 
     #[test]
-    fn nothing_is_given_before_it_is_reserved() {
+    fn no_id_is_used_before_it_is_reserved() {
         let mut ids = IdAllocator::new(0, true);
         assert_eq!(ids.take(), None);
         let up_to = ids.wanted(2_000).expect("a reservation is due");
         assert_eq!(up_to, ExecutorId(3_000));
-        assert_eq!(ids.wanted(2_000), None, "asked for once");
+        assert_eq!(ids.wanted(2_000), None, "requested once");
         ids.on_reserved(up_to);
         assert!((1..=3_000).all(|id| ids.take() == Some(ExecutorId(id))));
         assert_eq!(ids.take(), None);

@@ -1,17 +1,17 @@
-//! Owns a set of executor ids kept as ranges: a long run spends many ids, most of them in a row.
+//! A set of executor ids, stored as ranges: a long run retires many ids, mostly consecutive ones.
 
 use std::collections::BTreeMap;
 
 use crate::core::model::ids::ExecutorId;
 
-/// Ids as half-open ranges, none of which touch.
+/// Half-open ranges that do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdSet {
     ranges: BTreeMap<u64, u64>,
 }
 
 impl IdSet {
-    /// Puts `id` in. Adjacent ranges melt together.
+    /// Inserts `id`. Adjacent ranges are merged.
     pub fn insert(&mut self, id: ExecutorId) {
         if self.contains(id) {
             return;
@@ -30,8 +30,6 @@ impl IdSet {
         self.ranges.insert(start, end);
     }
 
-    /// True where `id` was put in.
-    #[must_use]
     pub fn contains(&self, id: ExecutorId) -> bool {
         self.ranges.range(..=id.0).next_back().is_some_and(|(_, &end)| id.0 < end)
     }
@@ -44,7 +42,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn holds_what_a_plain_set_holds() {
+    fn it_holds_the_same_ids_as_a_plain_set() {
         for seed in 0..50 {
             let mut rng = Rng::new(seed);
             let (mut set, mut plain) = (IdSet::default(), BTreeSet::new());
@@ -57,7 +55,7 @@ mod tests {
                 }
             }
             let gaps = (0..120).filter(|i| plain.contains(i) && !plain.contains(&(i + 1))).count();
-            assert_eq!(set.ranges.len(), gaps, "seed {seed}: ranges that touch have not melted");
+            assert_eq!(set.ranges.len(), gaps, "seed {seed}: adjacent ranges are not merged");
         }
     }
 }

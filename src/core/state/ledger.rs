@@ -1,5 +1,5 @@
-//! Owns what was asked of the server and is not settled: creates by executor, chores (deletes and
-//! patches) by uid. Entries are written before the request leaves.
+//! The ledger of pending requests: creates by executor, mutations (deletes and patches) by pod uid.
+//! An entry is written before its request is sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::core::model::pod_text::PodText;
 use crate::core::model::time::Millis;
 use crate::core::state::snapshot::Snapshot;
 
-/// A create of unknown outcome can still take effect for so long after it was sent: the server's
-/// own limit on a request.
+/// How long after it was sent a create of unknown outcome can still take effect: the API server's
+/// request timeout.
 pub const CREATE_OPEN_MS: u64 = 60_000;
-/// A pod whose delete the server took is seen to be on its way out within so long.
+/// How long after an accepted delete the pod must be terminating; otherwise the delete is sent
+/// again.
 pub const DELETE_SEEN_MS: u64 = 60_000;
-/// So many deletes and patches are under way at a time.
+/// The limit of deletes and patches in flight.
 pub const MUTATIONS_IN_FLIGHT_MAX: usize = 16;
 
 /// What a create waits for.
@@ -23,66 +24,66 @@ pub const MUTATIONS_IN_FLIGHT_MAX: usize = 16;
 pub enum CreateStep {
     /// The answer to the POST.
     Answer,
-    /// The answer to the GET that settles an AlreadyExists.
+    /// The answer to the GET after an AlreadyExists.
     Check,
-    /// The time to GET (again) what stands under the name.
+    /// The time to send the GET again.
     CheckAt(Millis),
-    /// Nothing any more: given up, but a late pod may still come until then.
-    Linger(Millis),
-    /// The time to send the POST again, under the same name.
+    /// Cancelled, but a request may still take effect until then.
+    AwaitLateEffect(Millis),
+    /// The time to send the POST again with the same name.
     PostAt(Millis),
 }
 
-/// One create, from before its first POST until it is settled by sight, answer, refusal or time.
+/// One create, from before its first POST until its pod is seen or it can no longer take effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create {
     pub step: CreateStep,
     /// What had been applied before the last request was sent.
-    pub asked: Watermark,
+    pub watermark: Watermark,
     /// When the last request was sent.
     pub sent_at: Millis,
-    /// A POST whose outcome is unknown was last sent then: a pod may exist.
+    /// When the last POST with an unknown outcome was sent: its pod may exist.
     pub unknown_since: Option<Millis>,
-    /// So many POSTs have an unknown outcome.
+    /// The number of POSTs with an unknown outcome.
     pub n_unknown: u32,
     pub n_tries: u32,
-    /// What the last POST asked for; none before the first.
+    /// The template of the last POST; none before the first.
     pub pod: Option<Arc<PodText>>,
 }
 
 impl Create {
-    /// True where a request is under way.
-    #[must_use]
+    /// True if a request is in flight.
     pub fn is_in_flight(&self) -> bool {
         match self.step {
             CreateStep::Answer | CreateStep::Check => true,
-            CreateStep::CheckAt(_) | CreateStep::Linger(_) | CreateStep::PostAt(_) => false,
+            CreateStep::CheckAt(_) | CreateStep::AwaitLateEffect(_) | CreateStep::PostAt(_) => {
+                false
+            }
         }
     }
 
-    /// When nothing can come of it any more, as far as it was ever sent.
-    #[must_use]
+    /// Until when one of its requests may take effect; none if none can.
     pub fn open_until(&self) -> Option<Millis> {
         match self.step {
             CreateStep::Answer | CreateStep::Check => Some(self.sent_at.after(CREATE_OPEN_MS)),
-            CreateStep::CheckAt(_) | CreateStep::Linger(_) | CreateStep::PostAt(_) => {
+            CreateStep::CheckAt(_) | CreateStep::AwaitLateEffect(_) | CreateStep::PostAt(_) => {
                 self.unknown_since.map(|at| at.after(CREATE_OPEN_MS))
             }
         }
     }
 }
 
-/// POSTs that nobody waits for any more, and that may still come to a second pod under their name:
-/// several had an unknown outcome, and only one of them made the pod that was seen.
+/// Unresolved creates: POSTs of closed creates that may still create a second pod with the same
+/// name. Several POSTs had an unknown outcome, and only one of them created the pod that was seen.
 #[derive(Clone, Debug, Default)]
 pub struct UnresolvedCreates {
     open_until: BTreeMap<ExecutorId, Millis>,
 }
 
 impl UnresolvedCreates {
-    /// The create of `id` is settled. `is_acknowledged`: by the answer to its last POST, which
-    /// leaves every one of unknown outcome open.
-    pub fn note(&mut self, id: ExecutorId, create: &Create, is_acknowledged: bool) {
+    /// The create of `id` is closed. `is_acknowledged`: by the answer to its last POST, so that all
+    /// POSTs of unknown outcome stay unresolved.
+    pub fn add(&mut self, id: ExecutorId, create: &Create, is_acknowledged: bool) {
         let n_open = create.n_unknown.saturating_sub(u32::from(!is_acknowledged));
         if n_open > 0
             && let Some(at) = create.unknown_since
@@ -91,84 +92,82 @@ impl UnresolvedCreates {
         }
     }
 
-    /// Until when something may still come of one of them.
-    #[must_use]
+    /// Until when one of them may take effect.
     pub fn open_until(&self) -> Option<Millis> {
         self.open_until.values().copied().max()
     }
 
-    /// The ones that are open, and nothing else.
-    pub fn forget_past(&mut self, now: Millis) {
+    /// Removes those that can no longer take effect.
+    pub fn remove_expired(&mut self, now: Millis) {
         self.open_until.retain(|_, until| *until > now);
     }
 
-    /// Whose they are.
     pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
         self.open_until.keys().copied()
     }
 }
 
-/// What is to be done to a pod.
+/// The kind of a mutation of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MutationKind {
-    /// Label it as counted.
+    /// Set the label `posse.dev/counted`.
     LabelCounted,
-    /// Delete it.
     Delete,
-    /// Delete it without grace: nobody is there any more who could end it.
+    /// Delete it with grace period 0, because its node is gone and no kubelet can end it.
     ForceDelete,
-    /// Mark it as draining.
+    /// Set the annotation `posse.dev/draining`.
     Annotate,
-    /// Mark it as draining, then delete it.
+    /// Set the annotation `posse.dev/draining`, then delete it.
     AnnotateAndDelete,
 }
 
-/// What a chore waits for.
+/// What a mutation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MutationStep {
-    /// The server took the delete. Where the pod is not on its way out by then, it is asked again:
-    /// history may have gone back over it.
+    /// The server accepted the delete. If the pod is not terminating at that time, the delete is
+    /// sent again: a resourceVersion rollback may have undone it.
     Accepted(Millis),
-    /// The answer to the request under way.
+    /// The answer to the request in flight.
     Answer,
-    /// Its turn.
+    /// A free request slot.
     Queued,
-    /// The time to ask again.
+    /// The time to send the request again.
     RetryAt(Millis),
 }
 
-/// One thing to be done to one pod.
+/// A pending mutation of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingMutation {
     pub kind: MutationKind,
     pub step: MutationStep,
     pub name: Box<str>,
     pub n_tries: u32,
-    /// Sent before history went back: the answer tells nothing.
+    /// Sent before a resourceVersion rollback: the answer is ignored.
     pub is_void: bool,
 }
 
-/// Chores by the uid of their pod, and the order they were asked for in.
+/// Pending mutations by pod uid, and their order.
 #[derive(Clone, Debug, Default)]
 pub struct Mutations {
     by_uid: BTreeMap<Uid, PendingMutation>,
     queue: VecDeque<Uid>,
     n_in_flight: usize,
-    /// Requests under way whose chore was removed: their answers tell nothing, and the pod (which
-    /// a history that went back may bring again) gets no other request before them.
-    orphans: BTreeSet<Uid>,
-    /// Pods that are not deleted for now.
+    /// Requests in flight whose mutation was removed. Their answers are ignored, and until then no
+    /// other request for the pod is sent (a resourceVersion rollback may bring the pod back).
+    abandoned: BTreeSet<Uid>,
+    /// Pods that must not be deleted yet.
     held: BTreeSet<Uid>,
 }
 
 impl Mutations {
-    /// Asks for `kind` on this pod. A delete replaces a lesser chore; never the other way round.
-    pub fn ask(&mut self, uid: &Uid, name: &str, kind: MutationKind) {
+    /// Requests a mutation of this pod. A delete replaces a patch, and a force-delete replaces
+    /// both; never the other way round.
+    pub fn request(&mut self, uid: &Uid, name: &str, kind: MutationKind) {
         if let Some(mutation) = self.by_uid.get_mut(uid) {
-            let is_more =
+            let replaces =
                 matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate)
                     || kind == MutationKind::ForceDelete;
-            if is_more {
+            if replaces {
                 mutation.kind = kind;
                 if matches!(mutation.step, MutationStep::Accepted(_) | MutationStep::RetryAt(_)) {
                     self.queue(uid);
@@ -187,63 +186,58 @@ impl Mutations {
         self.queue.push_back(uid.clone());
     }
 
-    /// True where nothing is to be done.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_uid.is_empty()
     }
 
-    /// The chore on that pod.
-    #[must_use]
+    /// The pending mutation of that pod.
     pub fn get(&self, uid: &Uid) -> Option<&PendingMutation> {
         self.by_uid.get(uid)
     }
 
-    /// True where a failed pod is still to be labelled as counted.
-    #[must_use]
-    pub fn has_counts(&self) -> bool {
+    /// True if a failed pod is still to be labelled as counted.
+    pub fn has_pending_counted_label(&self) -> bool {
         self.by_uid.values().any(|mutation| mutation.kind == MutationKind::LabelCounted)
     }
 
-    /// The names of pods to be deleted that no LIST will ever show: they lack our labels.
-    pub fn unseen(&self, snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+    /// The names of pods with a pending mutation that are not in the snapshot: they lack our
+    /// labels, so no LIST shows them.
+    pub fn names_not_in(&self, snapshot: &Snapshot) -> impl Iterator<Item = &str> {
         self.by_uid
             .iter()
             .filter(|(uid, _)| snapshot.get(uid).is_none())
             .map(|(_, mutation)| &*mutation.name)
     }
 
-    /// True where a request may leave now.
-    #[must_use]
-    pub fn has_room(&self) -> bool {
+    /// True if another request may be sent.
+    pub fn has_free_slot(&self) -> bool {
         self.n_in_flight < MUTATIONS_IN_FLIGHT_MAX
     }
 
-    /// How many requests are under way.
-    #[must_use]
+    /// The number of requests in flight.
     pub fn n_in_flight(&self) -> usize {
         self.n_in_flight
     }
 
-    /// Keeps this pod from being deleted until it is released.
-    pub fn hold(&mut self, uid: &Uid) {
+    /// Defers the delete of this pod until `release_delete`.
+    pub fn hold_delete(&mut self, uid: &Uid) {
         self.held.insert(uid.clone());
     }
 
-    /// Lets this pod go.
-    pub fn release(&mut self, uid: &Uid) {
+    /// Allows the delete of this pod again.
+    pub fn release_delete(&mut self, uid: &Uid) {
         if self.held.remove(uid) && self.get(uid).is_some_and(|c| c.step == MutationStep::Queued) {
             self.queue.push_back(uid.clone());
         }
     }
 
-    /// The next one in the queue, now under way.
+    /// The next mutation in the queue, which is now in flight.
     pub fn send_next(&mut self) -> Option<(Uid, &PendingMutation)> {
         while let Some(uid) = self.queue.pop_front() {
             let Some(mutation) = self.by_uid.get_mut(&uid) else { continue };
-            // What is held is queued again by its release.
+            // A deferred delete is queued again by `release_delete`.
             let is_held = mutation.kind != MutationKind::LabelCounted && self.held.contains(&uid);
-            if mutation.step == MutationStep::Queued && !self.orphans.contains(&uid) && !is_held {
+            if mutation.step == MutationStep::Queued && !self.abandoned.contains(&uid) && !is_held {
                 (mutation.step, mutation.n_tries) =
                     (MutationStep::Answer, mutation.n_tries.saturating_add(1));
                 self.n_in_flight += 1;
@@ -253,11 +247,11 @@ impl Mutations {
         None
     }
 
-    /// The request under way was answered. The chore, to be moved on; none where there is none any
-    /// more, or where it has to be asked again because the answer is void.
+    /// The request in flight was answered. Returns the mutation; none if it was removed, or if the
+    /// answer is ignored and the request is sent again.
     pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut PendingMutation> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
-        if self.orphans.remove(uid) {
+        if self.abandoned.remove(uid) {
             self.queue.push_back(uid.clone());
             return None;
         }
@@ -267,13 +261,13 @@ impl Mutations {
             self.queue.push_back(uid.clone());
             return None;
         }
-        // Nothing is under way now; whoever moves it on says what it waits for.
+        // Nothing is in flight now; the caller sets the next step.
         mutation.step = MutationStep::Queued;
         Some(mutation)
     }
 
-    /// History went back: what is under way will be answered out of a time that never was, and
-    /// what was done may be undone.
+    /// After a resourceVersion rollback: answers to requests in flight are from before it and are
+    /// ignored, and accepted deletes are sent again.
     pub fn roll_back(&mut self) {
         for (uid, mutation) in &mut self.by_uid {
             match mutation.step {
@@ -287,7 +281,7 @@ impl Mutations {
         }
     }
 
-    /// Puts a chore (back) into the queue.
+    /// Queues a mutation (again).
     pub fn queue(&mut self, uid: &Uid) {
         if let Some(mutation) = self.by_uid.get_mut(uid) {
             mutation.step = MutationStep::Queued;
@@ -295,18 +289,18 @@ impl Mutations {
         }
     }
 
-    /// Puts a chore off.
+    /// Sets when a mutation is sent again.
     pub fn retry_at(&mut self, uid: &Uid, at: Millis) {
         if let Some(mutation) = self.by_uid.get_mut(uid) {
             mutation.step = MutationStep::RetryAt(at);
         }
     }
 
-    /// The pod is gone, or the chore is done.
+    /// The pod is gone, or the mutation is done.
     pub fn remove(&mut self, uid: &Uid) {
         let Some(mutation) = self.by_uid.remove(uid) else { return };
         if mutation.step == MutationStep::Answer {
-            self.orphans.insert(uid.clone());
+            self.abandoned.insert(uid.clone());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the reconciler knows: the server's last word, what was asked of it, and the executors.
+//! The reconciler's state: snapshot, ledger, executors, ids, and the driver's reports.
 
 pub mod driver_reports;
 pub mod executors;

@@ -1,4 +1,4 @@
-//! Owns the slots of one group: the lowest free index, 0 up, for ranks.
+//! The slots of one group: small indexes from 0, for ranks.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +19,9 @@ impl Slots {
         })
     }
 
-    /// Takes this very slot, which an adopted executor holds. False where it is taken already.
+    /// Takes this slot for an adopted executor. False if it is taken already, or too large.
     pub fn claim(&mut self, slot: u32) -> bool {
-        /// A label is bytes from outside; nobody has more executors in a group.
+        /// A label is untrusted input. No group has more executors.
         const SLOT_MAX: u32 = 1_000_000;
         if slot > SLOT_MAX {
             return false;
@@ -34,7 +34,7 @@ impl Slots {
         self.free.remove(&slot)
     }
 
-    /// The old pod is gone: its slot may be given again.
+    /// Frees a slot.
     pub fn release(&mut self, slot: u32) {
         debug_assert!(slot < self.end && !self.free.contains(&slot), "slot {slot} was not taken");
         self.free.insert(slot);

@@ -1,5 +1,5 @@
-//! Owns what the server last said: pods by uid, and the position in its history. Applies lists,
-//! events and answers by version; never moves a pod back. What a change means is `reconciler`'s.
+//! The snapshot: pods by uid, and the position. Applies lists, events and answers by
+//! resourceVersion, and never moves a pod back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,71 +7,68 @@ use crate::core::model::ids::{Uid, Version};
 use crate::core::model::input::{List, PodEvent, Watermark};
 use crate::core::model::pod::Pod;
 
-/// What an input did to the snapshot.
+/// A change of the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The pod is gone; this is the last that is known of it.
+    /// The pod is gone; its last known state.
     Gone(Box<Pod>),
-    /// The pod is new or another than before.
-    Seen(Uid),
+    /// The pod is new or has changed.
+    Updated(Uid),
 }
 
-/// What an answer that carries a pod is worth.
+/// How the pod in an answer relates to the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerAge {
-    /// The pod stands in the snapshot now, as new as is known.
+    /// The pod is in the snapshot, in this or a newer version.
     Current,
-    /// The pod was seen going: the answer came late.
+    /// The pod's end was seen already: the answer came late.
     KnownGone,
-    /// Asked before history went back: neither believed nor disbelieved.
+    /// The request was sent before a resourceVersion rollback: the answer proves nothing.
     OtherEpoch,
-    /// The position has passed the answer and the pod is not there: it came and went unseen.
+    /// The position has passed the answer's version and the pod is not in the snapshot: it came and
+    /// went unseen.
     Overtaken,
-    /// The answer lies before what was applied when it was asked for.
+    /// The answer is older than what was applied before the request was sent: a resourceVersion
+    /// rollback.
     RolledBack,
 }
 
-/// A LIST that lies before what was applied when it was asked for: the server's history went back.
+/// A LIST that is older than what was applied before it was sent: a resourceVersion rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolledBack;
 
-/// Pods by uid, and the position.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     epoch: u32,
-    /// Everything up to here has been told.
+    /// All events up to this version were applied.
     position: Option<Version>,
-    /// The highest version in anything told, single answers too: no later request lies below it.
+    /// The highest version in any event, list or answer: no later request may return an older
+    /// state.
     highest: Option<Version>,
     synced: bool,
     pods: BTreeMap<Uid, Pod>,
-    /// Uids whose end has no version to compare the position with (a 404 told of it, or the server
-    /// writes versions that are no numbers), with the last version known of the pod. Kept until a
-    /// LIST from later than that no longer holds the pod.
+    /// Uids of pods that are gone, if the version of their end is unknown (a 404, or versions that
+    /// are not numbers), with the pod's last known version. Kept until a LIST of a later version
+    /// does not contain the pod.
     tombstones: BTreeMap<Uid, Option<Version>>,
 }
 
 impl Snapshot {
-    /// Epoch and highest version, to be sent along with requests.
-    #[must_use]
-    pub fn mark(&self) -> Watermark {
+    /// The epoch and the highest version, to be noted when a request is sent.
+    pub fn watermark(&self) -> Watermark {
         Watermark { epoch: self.epoch, position: self.highest }
     }
 
-    /// Up to where everything has been told.
-    #[must_use]
+    /// Up to which version all events were applied.
     pub fn position(&self) -> Option<Version> {
         self.position
     }
 
-    /// True once a whole LIST of this epoch was applied. Before that nothing may be decided.
-    #[must_use]
+    /// True once a complete LIST of this epoch was applied. Before that nothing may be decided.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// The pod of that uid as last told.
-    #[must_use]
     pub fn get(&self, uid: &Uid) -> Option<&Pod> {
         self.pods.get(uid)
     }
@@ -81,54 +78,53 @@ impl Snapshot {
         self.pods.values()
     }
 
-    /// True where the server is known to hold nothing of ours.
-    #[must_use]
+    /// True if no pod is known.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// Applies one line of the watch of `epoch`.
+    /// Applies one event of the watch of `epoch`.
     pub fn apply(&mut self, epoch: u32, event: PodEvent) -> Option<Change> {
         if epoch != self.epoch {
             return None;
         }
         match event {
             PodEvent::Applied(pod) => {
-                let told_before = self.has_passed(pod.version);
+                let is_old = self.has_passed(pod.version);
                 self.advance(pod.version);
-                self.put(pod, told_before)
+                self.put(pod, is_old)
             }
             PodEvent::Bookmark(version) => {
                 self.advance(Some(version));
                 None
             }
             PodEvent::Deleted(pod) => {
-                let told_before = self.has_passed(pod.version);
+                let is_old = self.has_passed(pod.version);
                 self.advance(pod.version);
-                if self.pods.remove(&pod.uid).is_none() && told_before {
+                if self.pods.remove(&pod.uid).is_none() && is_old {
                     return None;
                 }
-                let told_now = self.tombstones.remove(&pod.uid).is_none();
+                let is_first_report = self.tombstones.remove(&pod.uid).is_none();
                 if pod.version.is_none() {
                     self.tombstones.insert(pod.uid.clone(), None);
                 }
-                told_now.then(|| Change::Gone(Box::new(pod)))
+                is_first_report.then(|| Change::Gone(Box::new(pod)))
             }
         }
     }
 
-    /// Applies a whole LIST in one step.
-    ///
-    /// # Errors
-    /// The list lies before what was applied when it was asked for; nothing was changed.
+    /// Applies a complete LIST in one step.
+    /// | # Errors
+    /// The list is older than what was applied before it was sent: a resourceVersion rollback.
+    /// Nothing was changed.
     pub fn replace(&mut self, list: List) -> Result<Vec<Change>, RolledBack> {
-        if list.asked.epoch != self.epoch {
+        if list.watermark.epoch != self.epoch {
             return Ok(Vec::new());
         }
-        if is_before(list.version, list.asked.position) || self.is_contradicted_by(&list) {
+        if is_before(list.version, list.watermark.position) || self.is_contradicted_by(&list) {
             return Err(RolledBack);
         }
-        // It may lag behind the watch.
+        // A list may be older than the last watch event.
         let is_old = is_before(list.version, self.position);
         let listed = list.pods.iter().map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>();
         let mut changes = Vec::new();
@@ -149,8 +145,9 @@ impl Snapshot {
         Ok(changes)
     }
 
-    /// True where the list holds a pod in an older version than one that we know, though that one
-    /// lies within the list's time: history went back, and has come further since than it was.
+    /// True if the list has a pod in an older version than the snapshot, although the snapshot's
+    /// version is not newer than the list: a resourceVersion rollback, after which the versions
+    /// have passed their former value.
     fn is_contradicted_by(&self, list: &List) -> bool {
         list.pods.iter().any(|pod| {
             self.pods.get(&pod.uid).is_some_and(|stored| {
@@ -161,13 +158,13 @@ impl Snapshot {
         })
     }
 
-    /// Applies the pod in the answer to a create (`is_new`) or to a GET. A GET's answer may be old
-    /// without any history having gone back: nothing happened to the pod since.
-    pub fn answer(&mut self, pod: &Pod, asked: Watermark, is_new: bool) -> AnswerAge {
-        if asked.epoch != self.epoch {
+    /// Applies the pod in the answer to a create (`is_new`) or to a GET. The pod in a GET's answer
+    /// may have an old version without a rollback: it has not changed since.
+    pub fn apply_answer(&mut self, pod: &Pod, watermark: Watermark, is_new: bool) -> AnswerAge {
+        if watermark.epoch != self.epoch {
             return AnswerAge::OtherEpoch;
         }
-        if is_new && !is_after(pod.version, asked.position) {
+        if is_new && !is_after(pod.version, watermark.position) {
             return AnswerAge::RolledBack;
         }
         if self.tombstones.contains_key(&pod.uid) {
@@ -181,20 +178,20 @@ impl Snapshot {
         AnswerAge::Current
     }
 
-    /// Takes in how a pod looks on its way out; says nothing new about pods that are not here.
+    /// Updates a terminating pod, if it is in the snapshot.
     pub fn refresh(&mut self, pod: Pod) -> Option<Change> {
         self.pods.contains_key(&pod.uid).then(|| self.put(pod, true)).flatten()
     }
 
-    /// The server says that there is no such pod (any more).
+    /// The server says that this pod does not exist.
     pub fn forget(&mut self, uid: &Uid) -> Option<Change> {
         let pod = self.pods.remove(uid)?;
         self.tombstones.insert(uid.clone(), pod.version);
         Some(Change::Gone(Box::new(pod)))
     }
 
-    /// History went back: no version, mark or tombstone holds any longer. The pods stay, to be
-    /// replaced wholly by the next LIST; until then nothing may be decided.
+    /// After a resourceVersion rollback no version, watermark or tombstone is valid. The pods stay
+    /// until the next LIST replaces them all; until then nothing may be decided.
     pub fn roll_back(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         (self.position, self.highest) = (None, None);
@@ -205,7 +202,7 @@ impl Snapshot {
         }
     }
 
-    fn put(&mut self, pod: Pod, told_before: bool) -> Option<Change> {
+    fn put(&mut self, pod: Pod, is_old: bool) -> Option<Change> {
         self.highest = self.highest.max(pod.version);
         match self.pods.get_mut(&pod.uid) {
             Some(stored) => {
@@ -217,14 +214,15 @@ impl Snapshot {
                 }
                 let uid = pod.uid.clone();
                 *stored = pod;
-                Some(Change::Seen(uid))
+                Some(Change::Updated(uid))
             }
-            // What the position has passed, and is not here, has gone since.
-            None if told_before || self.tombstones.contains_key(&pod.uid) => None,
+            // The position has passed this version and the pod is not in the snapshot: it is gone
+            // since.
+            None if is_old || self.tombstones.contains_key(&pod.uid) => None,
             None => {
                 let uid = pod.uid.clone();
                 self.pods.insert(uid.clone(), pod);
-                Some(Change::Seen(uid))
+                Some(Change::Updated(uid))
             }
         }
     }
@@ -239,12 +237,12 @@ impl Snapshot {
     }
 }
 
-/// False where both are comparable and `a` does not lie after `b`.
+/// False if both are comparable and `a` is not after `b`.
 fn is_after(a: Option<Version>, b: Option<Version>) -> bool {
     !matches!((a, b), (Some(a), Some(b)) if a <= b)
 }
 
-/// True where both are comparable and `a` lies before `b`.
+/// True if both are comparable and `a` is before `b`.
 fn is_before(a: Option<Version>, b: Option<Version>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a < b)
 }

@@ -45,7 +45,7 @@ fn sent<T>(answer: (u16, &'static str), ask: impl Fn(&Pods) -> T) -> (T, Asked) 
 #[test]
 fn requests_and_their_answers() {
     let (seen, asked) = sent((201, POD), |pods| pods.create(b"{}", false));
-    assert!(matches!(seen, Ok(Seen::Ours(pod)) if pod.id.0 == 1));
+    assert!(matches!(seen, Ok(PodAnswer::Ours(pod)) if pod.id.0 == 1));
     assert_eq!(asked.line(), format!("POST {PODS}?fieldManager=posse HTTP/1.1"));
     assert_eq!(asked.header("content-type"), Some("application/json"));
     assert_eq!(asked.body, b"{}");

@@ -97,7 +97,7 @@ fn short(Message(input): &Message) -> String {
             "list {:?} {:?} epoch {} at {}",
             list.source,
             list.pods.iter().map(|pod| pod.id.0).collect::<Vec<_>>(),
-            list.asked.epoch,
+            list.watermark.epoch,
             list.version.map_or_else(String::new, |version| version.to_string()),
         ),
         Input::Watch { epoch, events } => {
@@ -330,7 +330,7 @@ fn a_throttled_watch_comes_back_as_told() {
     let throttled = refused(429, "Content-Type: application/json\r\nRetry-After: 2\r\n");
     check(WATCH, vec![list("10", &[]), throttled, open("")], |running| {
         running.expect("list");
-        running.expect("restarted: the server refused it");
+        running.expect("restarted: the server refused the watch");
         running.asked("list");
         running.asked("watch 10");
         let refused_at = Instant::now();
@@ -347,7 +347,7 @@ fn a_silent_watch_is_opened_anew() {
     check(idle, vec![list("10", &[]), open(&events), open("")], |running| {
         running.expect("list");
         running.expect("watch 0 +1@11");
-        running.expect("restarted: the server was silent");
+        running.expect("restarted: no byte from the server within the idle timeout");
         running.asked("list");
         running.asked("watch 10");
         running.asked("watch 11");
@@ -390,7 +390,7 @@ fn a_line_that_cannot_be_read_is_not_passed_over() {
     check(WATCH, answers, |running| {
         running.expect("list Watch [] epoch 0 at 10");
         running.expect("watch 0 +1@11");
-        running.expect("restarted: a line cannot be read");
+        running.expect("restarted: invalid line");
         running.expect("list Watch [] epoch 0 at 20");
     });
 }
@@ -407,7 +407,7 @@ fn a_relist_ends_a_blocked_read() {
         running.control.relist();
         running.asked("list");
         assert!(asked_at.elapsed() < STOP_MAX, "{:?}", asked_at.elapsed());
-        running.expect("restarted: the server's history went back");
+        running.expect("restarted: resourceVersion rollback");
         running.expect("list Watch [1] epoch 1 at 5");
         running.asked("watch 5");
     });

@@ -45,7 +45,8 @@ fn check(name: &str, golden: &str, shorthands: Shorthands, identity: &Identity) 
     let template = template.with_shorthands(shorthands);
     template.check(identity.container.as_deref(), None).unwrap();
     let compiled = template.compile(identity).unwrap();
-    let pod: Value = serde_json::from_slice(&compiled.render(37, 4, &Shape::default())).unwrap();
+    let pod: Value =
+        serde_json::from_slice(&compiled.render(37, 4, &PodOverrides::default())).unwrap();
     let got = format!("{:#}\n", json!({ "pod": pod, "warnings": compiled.warnings() }));
     let path = folder.join(format!("{golden}.json"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -97,7 +98,7 @@ fn fill_in(value: &Value, identity: &Identity, id: u64, slot: u32) -> Value {
                 Part::PodName => format!("{}-{}-exec-{id}", identity.app, identity.instance),
                 Part::Slot => slot.to_string(),
                 Part::Text(text) => text,
-                Part::Avoid | Part::MemoryLimit | Part::MemoryRequest => panic!("no word"),
+                Part::AvoidedNodes | Part::MemoryLimit | Part::MemoryRequest => panic!("no word"),
             },
         };
         pieces.iter().map(fill).collect()
@@ -128,7 +129,7 @@ fn rendering_equals_the_slow_way() {
     let pod = build.pod().unwrap();
     for (id, slot) in [(1, 0), (2, 1), (1_234_567_890, 99), (u64::MAX, u32::MAX)] {
         let fast: Value =
-            serde_json::from_slice(&compiled.render(id, slot, &Shape::default())).unwrap();
+            serde_json::from_slice(&compiled.render(id, slot, &PodOverrides::default())).unwrap();
         assert_eq!(fast, fill_in(&pod, &identity, id, slot), "id {id}, slot {slot}");
     }
 }
@@ -244,7 +245,7 @@ fn a_pod_by_image_alone_has_one_container() {
     let pod: Value = serde_json::from_slice(&template.compile(&identity()).unwrap().render(
         1,
         0,
-        &Shape::default(),
+        &PodOverrides::default(),
     ))
     .unwrap();
     assert_eq!(pod["spec"]["containers"][0]["name"], "executor");
@@ -274,9 +275,9 @@ fn no_template_makes_it_panic() {
         let Ok(compiled) = template.compile(&identity()) else { continue };
         taken += 1;
         let pod: Result<Value, _> =
-            serde_json::from_slice(&compiled.render(seed, 1, &Shape::default()));
+            serde_json::from_slice(&compiled.render(seed, 1, &PodOverrides::default()));
         assert!(pod.is_ok(), "seed {seed} renders no JSON");
-        let shape = Shape { avoid: Arc::new(vec!["n1".to_owned()]), memory_step: 1 };
+        let shape = PodOverrides { avoid: Arc::new(vec!["n1".to_owned()]), memory_step: 1 };
         let pod: Result<Value, _> = serde_json::from_slice(&compiled.render(seed, 1, &shape));
         assert!(pod.is_ok(), "seed {seed} renders no JSON of a pod that avoids nodes");
     }
@@ -296,7 +297,7 @@ fn resources_are_laid_over_amount_by_amount() {
     };
     let text = "spec: {containers: [{name: c, resources: {limits: {cpu: 4, a.b/c: 1}}}]}";
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands);
-    let pod = template.compile(&identity()).unwrap().render(1, 0, &Shape::default());
+    let pod = template.compile(&identity()).unwrap().render(1, 0, &PodOverrides::default());
     let pod: Value = serde_json::from_slice(&pod).unwrap();
     let want = json!({
         "limits": { "cpu": 4, "a.b/c": 1, "nvidia.com/gpu": 2, "memory": "2Gi" },
@@ -315,7 +316,7 @@ fn debug_prints_no_environment() {
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands.clone());
     let compiled = template.compile(&identity()).unwrap();
     assert!(
-        String::from_utf8(compiled.render(1, 0, &Shape::default()))
+        String::from_utf8(compiled.render(1, 0, &PodOverrides::default()))
             .unwrap()
             .matches("hunter2")
             .count()
@@ -331,11 +332,11 @@ fn affinity(spec: &str, want: &Value) {
     let text = format!("spec: {{containers: [{{name: b}}], {spec}}}");
     let compiled = Template::parse("t.yaml", &text).unwrap().compile(&identity()).unwrap();
     let avoid = Arc::new(vec!["n1".to_owned(), "n-2.x".to_owned()]);
-    let shape = Shape { avoid, ..Shape::default() };
-    let pod = |shape: &Shape| -> Value {
+    let shape = PodOverrides { avoid, ..PodOverrides::default() };
+    let pod = |shape: &PodOverrides| -> Value {
         serde_json::from_slice(&compiled.render(1, 0, shape)).expect("a pod is JSON")
     };
-    let [mut plain, mut avoiding] = [pod(&Shape::default()), pod(&shape)];
+    let [mut plain, mut avoiding] = [pod(&PodOverrides::default()), pod(&shape)];
     let got = avoiding["spec"]["affinity"].take();
     assert_eq!(&got, want, "{spec}");
     plain["spec"]["affinity"].take();
@@ -376,7 +377,8 @@ fn an_age_becomes_the_pods_deadline() {
         let text = format!("spec: {{{theirs}containers: [{{name: a, image: x}}]}}");
         let compiled = Template::parse("t.yaml", &text).unwrap().compile(&identity).unwrap();
         assert_eq!(compiled.warnings().len(), n_warnings, "{:?}", compiled.warnings());
-        let pod: Value = serde_json::from_slice(&compiled.render(1, 0, &Shape::default())).unwrap();
+        let pod: Value =
+            serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap();
         assert_eq!(pod["spec"]["activeDeadlineSeconds"], 90);
         assert_eq!(pod["metadata"]["annotations"]["posse.dev/max-age"], "90s");
     }
@@ -398,7 +400,7 @@ fn memory_grows_in_the_deciding_container_alone() {
     for (memory_step, limit, request) in
         [(0, "1Gi", "512Mi"), (1, "1536Mi", "768Mi"), (2, "2Gi", "1024Mi"), (9, "2Gi", "1024Mi")]
     {
-        let shape = Shape { memory_step, ..Shape::default() };
+        let shape = PodOverrides { memory_step, ..PodOverrides::default() };
         let pod: Value = serde_json::from_slice(&compiled.render(1, 0, &shape)).unwrap();
         let containers = &pod["spec"]["containers"];
         assert_eq!(containers[0]["resources"], json!({"limits": {"memory": "1Gi"}}));

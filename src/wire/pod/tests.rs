@@ -20,13 +20,13 @@ fn selection() -> Selection {
 
 fn ours(json: &str) -> Pod {
     match parse(json.as_bytes(), &selection()) {
-        Ok(Seen::Ours(pod)) => pod,
+        Ok(PodAnswer::Ours(pod)) => pod,
         other => panic!("{other:?}"),
     }
 }
 
 fn is_stuck(pod: &Pod, kind: StartProblemKind) -> bool {
-    pod.stuck.as_ref().is_some_and(|stuck| stuck.kind == kind)
+    pod.start_problem.as_ref().is_some_and(|stuck| stuck.kind == kind)
 }
 
 /// The facts in one line, `None`s left out.
@@ -113,7 +113,7 @@ fn pods_of_a_real_server() {
     }
     let foreign = parse(fixture!("foreign.json").as_bytes(), &selection());
     assert!(
-        matches!(foreign, Ok(Seen::Foreign(Foreign { name, .. })) if name == "wordcount-ab3de-exec-9")
+        matches!(foreign, Ok(PodAnswer::Foreign(ForeignPod { name, .. })) if name == "wordcount-ab3de-exec-9")
     );
 }
 
@@ -132,7 +132,7 @@ fn one_label_off_is_foreign() {
     for (from, to) in off {
         let json = running.replacen(from, to, 1);
         assert_ne!(json, running, "{from}");
-        assert!(matches!(parse(json.as_bytes(), &selection()), Ok(Seen::Foreign(_))), "{to}");
+        assert!(matches!(parse(json.as_bytes(), &selection()), Ok(PodAnswer::Foreign(_))), "{to}");
     }
 }
 
@@ -346,8 +346,8 @@ fn every_way_not_to_start_has_its_kind() {
         pod["status"] = row["status"].clone();
         pod["metadata"]["annotations"] = row["annotations"].clone();
         pod["spec"]["schedulingGates"] = row["spec"]["schedulingGates"].clone();
-        let got = ours(&pod.to_string()).stuck;
-        let got = got.map(|stuck| serde_json::json!([format!("{:?}", stuck.kind), *stuck.words]));
+        let got = ours(&pod.to_string()).start_problem;
+        let got = got.map(|stuck| serde_json::json!([format!("{:?}", stuck.kind), *stuck.message]));
         assert_eq!(got.unwrap_or_default(), row["want"], "{}", row["what"]);
     }
 }

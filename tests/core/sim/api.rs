@@ -3,7 +3,7 @@
 
 use posse::core::model::action::{Action, Patch};
 use posse::core::model::ids::Uid;
-use posse::core::model::input::{Foreign, Input, List, ListSource, Seen};
+use posse::core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer};
 use posse::core::model::refusal::{Refusal, RefusalClass};
 
 use super::check::{Check, Verdict};
@@ -101,8 +101,10 @@ impl World {
     fn answer(&mut self, request: u64, ms: u64, refusal: Result<(), Refusal>) {
         let (Some(asked), Err(refusal)) = (self.requests.get(&request), refusal) else { return };
         let input = match asked.action.clone() {
-            Action::Create { id, asked, .. } => Input::Created { id, asked, answer: Err(refusal) },
-            Action::Get { id, asked } => Input::Got { id, asked, answer: Err(refusal) },
+            Action::Create { id, watermark, .. } => {
+                Input::Created { id, watermark, answer: Err(refusal) }
+            }
+            Action::Get { id, watermark } => Input::Got { id, watermark, answer: Err(refusal) },
             Action::GetNode { name } => Input::GotNode { name, answer: Err(refusal) },
             Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
@@ -120,25 +122,25 @@ impl World {
         let Some(asked) = self.requests.get(&request).cloned() else { return Ok(()) };
         let is_heard = !asked.is_unheard && asked.gen_ == self.gen_;
         let input = match asked.action {
-            Action::Create { id, ref group, slot, ref shape, asked: mark, .. } => {
+            Action::Create { id, ref group, slot, ref overrides, watermark: mark, .. } => {
                 let answer = self.create(id.0, group, slot);
                 if let Ok(seen) = &answer {
-                    self.note_avoided(seen, &shape.avoid);
+                    self.note_avoided(seen, &overrides.avoid);
                     Check::created(self, asked.gen_, id.0, seen, !is_heard)?;
                 }
-                Input::Created { id, asked: mark, answer }
+                Input::Created { id, watermark: mark, answer }
             }
-            Action::Get { id, asked } => {
+            Action::Get { id, watermark } => {
                 let name = format!("{PREFIX}{id}");
                 let found = self.cluster.pods.get(name.as_str());
                 let answer = match found {
-                    Some(stored) if stored.is_labelled => Ok(Seen::Ours(stored.pod.clone())),
+                    Some(stored) if stored.is_labelled => Ok(PodAnswer::Ours(stored.pod.clone())),
                     Some(stored) => {
-                        Ok(Seen::Foreign(Foreign { name, uid: stored.pod.uid.clone() }))
+                        Ok(PodAnswer::Foreign(ForeignPod { name, uid: stored.pod.uid.clone() }))
                     }
                     None => Err(not_found()),
                 };
-                Input::Got { id, asked, answer }
+                Input::Got { id, watermark, answer }
             }
             Action::GetNode { name } => {
                 let answer = if *name == *LOST_NODE { Err(not_found()) } else { Ok(()) };
@@ -148,9 +150,9 @@ impl World {
                 let answer = self.delete(&uid, &name, grace_s == Some(0));
                 Input::Deleted { uid, answer }
             }
-            Action::DeleteAll { spare_counted, .. } => {
+            Action::DeleteAll { keep_counted, .. } => {
                 let listed = self.cluster.list().0;
-                for pod in listed.iter().filter(|pod| !(spare_counted && pod.counted.is_some())) {
+                for pod in listed.iter().filter(|pod| !(keep_counted && pod.counted.is_some())) {
                     self.delete_pod(&pod.uid);
                 }
                 Input::DeletedAll { answer: Ok(()) }
@@ -167,9 +169,14 @@ impl World {
                 };
                 Input::LogRead { uid, answer }
             }
-            Action::List { asked } => {
+            Action::List { watermark } => {
                 let (pods, version) = self.cluster.list();
-                Input::List(List { source: ListSource::Stop, pods, version: Some(version), asked })
+                Input::List(List {
+                    source: ListSource::Stop,
+                    pods,
+                    version: Some(version),
+                    watermark,
+                })
             }
             Action::ReserveIds { up_to } => {
                 self.cluster.high_water = self.cluster.high_water.max(up_to.0);
@@ -207,7 +214,7 @@ impl World {
         id: u64,
         group: &posse::core::model::ids::GroupName,
         slot: u32,
-    ) -> Result<Seen, Refusal> {
+    ) -> Result<PodAnswer, Refusal> {
         let name = format!("{PREFIX}{id}");
         if self.rng.chance(self.profile.refuse_template) {
             return Err(refusal(RefusalClass::Invalid, 422, "invalid"));
@@ -217,9 +224,9 @@ impl World {
             Ok(pod) => {
                 self.begin_life(&pod.uid);
                 Ok(if is_labelled {
-                    Seen::Ours(pod)
+                    PodAnswer::Ours(pod)
                 } else {
-                    Seen::Foreign(Foreign { name, uid: pod.uid })
+                    PodAnswer::Foreign(ForeignPod { name, uid: pod.uid })
                 })
             }
             Err(CreateError::Exists) => Err(refusal(RefusalClass::Exists, 409, "already exists")),

@@ -7,7 +7,7 @@ use posse::core::model::action::{Action, Patch};
 use posse::core::model::command::{Command, Reply};
 use posse::core::model::event::{Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid};
-use posse::core::model::input::{Input, PodEvent, Seen};
+use posse::core::model::input::{Input, PodAnswer, PodEvent};
 use posse::core::model::pod::{Phase, Pod};
 use posse::core::model::refusal::RefusalClass;
 use posse::core::model::status::State;
@@ -103,7 +103,7 @@ impl Check {
         let given = self.told_ids.keys().chain(self.posted.keys());
         self.unkept_ids.extend(given.filter(|id| **id > high_water));
         self.n_restores += 1;
-        self.doubt = core.map(|core| core.mark().epoch);
+        self.doubt = core.map(|core| core.watermark().epoch);
         self.told_gone.clear();
         self.running.clear();
         self.lost_by_node.clear();
@@ -144,7 +144,7 @@ impl Check {
                 let highest = list.pods.iter().map(|pod| pod.id.0).max();
                 self.unknowable_above = highest.map_or(0, |id| id.div_ceil(BLOCK).max(1) * BLOCK);
             }
-            Input::Watch { epoch, events } if *epoch == core.mark().epoch => {
+            Input::Watch { epoch, events } if *epoch == core.watermark().epoch => {
                 for event in events {
                     if let PodEvent::Deleted(pod) = event {
                         self.told_gone.insert(pod.uid.clone());
@@ -176,10 +176,10 @@ impl Check {
     }
 
     /// A POST took effect.
-    pub fn created(world: &World, gen_: u32, id: u64, seen: &Seen, was_late: bool) -> Verdict {
+    pub fn created(world: &World, gen_: u32, id: u64, seen: &PodAnswer, was_late: bool) -> Verdict {
         let uid = match seen {
-            Seen::Ours(pod) => &pod.uid,
-            Seen::Foreign(foreign) => &foreign.uid,
+            PodAnswer::Ours(pod) => &pod.uid,
+            PodAnswer::Foreign(foreign) => &foreign.uid,
         };
         let lives = &world.cluster.lives;
         let others = lives
@@ -195,7 +195,7 @@ impl Check {
         }
         let name = format!("{}{id}", super::world::PREFIX);
         let ended = world.check.ended_gen == Some(gen_);
-        if ended && matches!(seen, Seen::Ours(_)) && !world.check.named.contains(&name) {
+        if ended && matches!(seen, PodAnswer::Ours(_)) && !world.check.named.contains(&name) {
             return fail(format!("{name} came after the end and was not among the names told"));
         }
         Ok(())
@@ -205,7 +205,7 @@ impl Check {
         let Some(core) = &world.core else { return Ok(()) };
         let check = &mut world.check;
         check.had_list |= core.had_first_list();
-        if check.doubt.is_some_and(|epoch| core.mark().epoch != epoch)
+        if check.doubt.is_some_and(|epoch| core.watermark().epoch != epoch)
             && core.snapshot().is_synced()
         {
             check.doubt = None;
@@ -596,7 +596,7 @@ impl Check {
         let Some(core) = &world.core else { return Ok(()) };
         let check = &mut world.check;
         let order = check.stop.expect("a stop was ordered");
-        check.named = result.remaining.iter().chain(&result.evidence).cloned().collect();
+        check.named = result.remaining.iter().chain(&result.retained).cloned().collect();
         if order.keep || !check.is_held {
             if !result.remaining.is_empty() {
                 return fail(format!("left on purpose, and named: {:?}", result.remaining));
@@ -617,8 +617,8 @@ impl Check {
                 return fail(format!("{name} is left and not named; {result:?}"));
             }
         }
-        if !order.keep_failed && !result.evidence.is_empty() {
-            return fail(format!("evidence was not asked for: {:?}", result.evidence));
+        if !order.keep_failed && !result.retained.is_empty() {
+            return fail(format!("evidence was not asked for: {:?}", result.retained));
         }
         if is_last && !result.remaining.is_empty() {
             return fail(format!("the calm stop left {:?}", result.remaining));

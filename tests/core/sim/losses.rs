@@ -134,21 +134,21 @@ impl Check {
         policy: &Policy,
         n_nodes: u64,
     ) -> Verdict {
-        let Action::Create { id, group, shape, .. } = action else { return Ok(()) };
+        let Action::Create { id, group, overrides, .. } = action else { return Ok(()) };
         let bad = &policy.bad_nodes;
-        let n = shape.avoid.len() as u64;
+        let n = overrides.avoid.len() as u64;
         // One more: that of pods which are stuck for good.
         let n_nodes = n_nodes + 1;
         if n > 0 && (bad.losses == 0 || n * 1_000 > n_nodes * u64::from(bad.share_permille)) {
             return fail(format!("{action:?} keeps away from too many of {n_nodes} nodes"));
         }
         let n_steps = core.executors().groups.get(group).map_or(0, |g| g.spec.memory_steps.len());
-        if shape.memory_step as usize > n_steps {
+        if overrides.memory_step as usize > n_steps {
             return fail(format!("{action:?} grows beyond {n_steps} steps"));
         }
-        let before = self.steps.insert(id.0, shape.memory_step);
+        let before = self.steps.insert(id.0, overrides.memory_step);
         let allowed = before.map(|step| step.min(u32::try_from(n_steps).unwrap()));
-        if allowed.is_some_and(|allowed| allowed != shape.memory_step) {
+        if allowed.is_some_and(|allowed| allowed != overrides.memory_step) {
             return fail(format!("{action:?} is another pod than the one asked for before"));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posse::core::model::ids::Uid;
-use posse::core::model::input::Seen;
+use posse::core::model::input::PodAnswer;
 use posse::core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
 use posse::core::model::rng::Rng;
 
@@ -95,7 +95,7 @@ impl World {
                 let is_lost = self.stuck.contains(uid) && self.rng.chance(50);
                 let node = if is_lost { LOST_NODE.into() } else { node };
                 self.cluster.update(uid, |pod| {
-                    pod.stuck = stuck(StartProblemKind::Creating);
+                    pod.start_problem = stuck(StartProblemKind::Creating);
                     pod.node = Some(node);
                 });
                 self.check.bound(uid, self.now);
@@ -104,7 +104,7 @@ impl World {
             Step::Run if self.is_held_up(uid, &pod) => {}
             Step::Run => {
                 self.cluster.update(uid, |pod| {
-                    pod.stuck = None;
+                    pod.start_problem = None;
                     pod.phase = Phase::Running;
                     pod.container = ContainerState::Running;
                 });
@@ -128,15 +128,15 @@ impl World {
         }
     }
 
-    pub fn note_avoided(&mut self, seen: &Seen, avoid: &Arc<Vec<String>>) {
-        if let Seen::Ours(pod) = seen {
+    pub fn note_avoided(&mut self, seen: &PodAnswer, avoid: &Arc<Vec<String>>) {
+        if let PodAnswer::Ours(pod) = seen {
             self.avoided.insert(pod.uid.clone(), Arc::clone(avoid));
         }
     }
 
     /// The scheduler says why it does not bind the pod, and tries again later.
     fn wait_unbound(&mut self, uid: &Uid, kind: StartProblemKind, ms: u64) {
-        self.cluster.update(uid, |pod| pod.stuck = stuck(kind));
+        self.cluster.update(uid, |pod| pod.start_problem = stuck(kind));
         self.check.unbound(uid, self.now);
         self.after(ms, Happening::Node(uid.clone(), Step::Bind));
     }
@@ -168,7 +168,7 @@ impl World {
             (false, false) => return false,
         };
         let ms = 5_000 + self.trouble_rng.below(20_000);
-        self.cluster.update(uid, |pod| pod.stuck = stuck(kind));
+        self.cluster.update(uid, |pod| pod.start_problem = stuck(kind));
         self.after(ms, Happening::Node(uid.clone(), Step::Run));
         true
     }
@@ -275,5 +275,5 @@ fn end(pod: &mut Pod, code: i32, reason: &str) {
 }
 
 fn stuck(kind: StartProblemKind) -> Option<Box<StartProblem>> {
-    Some(Box::new(StartProblem { kind, words: format!("{kind:?}").into() }))
+    Some(Box::new(StartProblem { kind, message: format!("{kind:?}").into() }))
 }

@@ -169,7 +169,7 @@ impl World {
         self.processes.push(Process {
             driver,
             instance: format!("i{driver}"),
-            lease: LeaseMachine::new(&identity, rng).patient().yielding(),
+            lease: LeaseMachine::new(&identity, rng).waiting_for_holder().yielding(),
             identity,
             sweep: None,
             lease_call: None,
@@ -356,7 +356,7 @@ impl World {
                 None => {}
             }
         }
-        while sweep.news().is_some() {}
+        while sweep.next_report().is_some() {}
         if process.sweep_call.is_none() && !process.is_over {
             let step = sweep.next(now);
             if !matches!(
@@ -373,7 +373,7 @@ impl World {
         let mut begins = false;
         let process = &mut self.processes[i];
         while let Some(update) = process.lease.update().cloned() {
-            process.lease.told();
+            process.lease.pop_update();
             match update {
                 LeaseUpdate::Held { .. } => {
                     assert!(process.ends_at.is_none(), "it takes back what it lost to another");
@@ -388,8 +388,8 @@ impl World {
                 }
                 LeaseUpdate::HeldBy { .. } => process.is_over = true,
                 LeaseUpdate::Waiting { .. }
-                | LeaseUpdate::Trouble { .. }
-                | LeaseUpdate::NoRights { .. }
+                | LeaseUpdate::Retrying { .. }
+                | LeaseUpdate::Forbidden { .. }
                 | LeaseUpdate::IdsReserved { .. } => {}
             }
         }

@@ -60,7 +60,7 @@ pub fn short(input: &Input) -> String {
                 "list {:?} @{:?} {:?} {}",
                 list.source,
                 list.version,
-                list.asked,
+                list.watermark,
                 pods.join(" ")
             )
         }

@@ -43,7 +43,7 @@ pub enum Happening {
     Lease(bool),
     ListIn { gen_: u32, stream: Option<u64>, list: Box<List> },
     ListSent { gen_: u32, stream: Option<u64>, source: ListSource },
-    ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, asked: Watermark },
+    ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, watermark: Watermark },
     Node(Uid, Step),
     NodeLoss,
     Noise,
@@ -280,12 +280,12 @@ impl World {
             Happening::Node(uid, step) => self.live(&uid, step),
             Happening::ListSent { gen_, stream, source } if gen_ == self.gen_ => {
                 let Some(core) = &self.core else { return Ok(()) };
-                let asked = core.mark();
+                let watermark = core.watermark();
                 let ms = 1 + self.rng.below(self.profile.answer_ms);
-                self.after(ms, Happening::ListTaken { gen_, stream, source, asked });
+                self.after(ms, Happening::ListTaken { gen_, stream, source, watermark });
             }
-            Happening::ListTaken { gen_, stream, source, asked } if gen_ == self.gen_ => {
-                self.take_list(stream, source, asked);
+            Happening::ListTaken { gen_, stream, source, watermark } if gen_ == self.gen_ => {
+                self.take_list(stream, source, watermark);
             }
             Happening::ListIn { gen_, stream, list } if gen_ == self.gen_ => {
                 return self.list_in(stream, *list);
@@ -399,7 +399,7 @@ impl World {
             pod_prefix: PREFIX.to_owned(),
             owner: None,
             id_high_water: if kept { self.cluster.high_water } else { 0 },
-            is_id_high_water_kept: kept,
+            is_id_high_water_stored: kept,
             start_unix_ms: 0,
             is_lease_held: self.is_held,
             is_driver_ready: true,
@@ -555,7 +555,7 @@ impl World {
         self.after(ms, Happening::ListSent { gen_, stream: Some(number), source });
     }
 
-    pub fn take_list(&mut self, stream: Option<u64>, source: ListSource, asked: Watermark) {
+    pub fn take_list(&mut self, stream: Option<u64>, source: ListSource, watermark: Watermark) {
         let gen_ = self.gen_;
         let ms = 1 + self.rng.below(self.profile.answer_ms);
         if self.rng.chance(self.profile.list_expired) {
@@ -564,13 +564,13 @@ impl World {
             return;
         }
         let (pods, version) = self.cluster.list();
-        let list = Box::new(List { source, pods, version: Some(version), asked });
+        let list = Box::new(List { source, pods, version: Some(version), watermark });
         let late = if self.rng.chance(self.profile.list_late) { self.rng.below(8_000) } else { 0 };
         self.after(ms + late, Happening::ListIn { gen_, stream, list });
     }
 
     fn list_in(&mut self, stream: Option<u64>, list: List) -> Verdict {
-        let (epoch, version) = (list.asked.epoch, list.version);
+        let (epoch, version) = (list.watermark.epoch, list.version);
         if let Some(open) = &mut self.stream
             && stream == Some(open.number)
         {

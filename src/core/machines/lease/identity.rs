@@ -1,20 +1,19 @@
-//! Owns the names under which holders of a Lease know each other. Whether one lives it cannot tell.
+//! The `holderIdentity` of a Lease.
 
 use std::fmt;
 
-/// Who we are to the others.
+/// A holder of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseIdentity {
-    /// PID 1 of a pod, and so the successor of whoever was that before a restart.
+    /// PID 1 of a pod. After a restart of the container it has the same identity.
     Pod { uid: String },
-    /// A process of a host: the boot, the number, and when it began, for numbers come again; and the
-    /// uid of the pod that it is in, where it is in one.
+    /// A process of a host: boot id, PID and start time (PIDs are reused), and the uid of its pod,
+    /// if it is in one.
     Process { pod: Option<String>, boot_id: String, pid: u32, start_time: u64 },
 }
 
 impl LeaseIdentity {
-    /// Reads the identity of a process; none where the text is something else.
-    #[must_use]
+    /// Parses the identity of a process; none if the text is something else.
     pub fn process(text: &str) -> Option<Self> {
         let parts: Vec<&str> = text.split('/').collect();
         let (pod, boot_id, pid, start_time) = match parts.as_slice() {
@@ -33,8 +32,7 @@ impl LeaseIdentity {
         })
     }
 
-    /// The uid of the pod that a holder of this name is in, where it is in one.
-    #[must_use]
+    /// The uid of the holder's pod, if it is in one.
     pub fn pod_uid(text: &str) -> &str {
         text.split('/').next().unwrap_or_default()
     }

@@ -1,18 +1,15 @@
-//! Owns who holds an instance, or an application: when its Lease is read, taken, renewed, lost and
-//! given back. Pure: sends nothing, reads no clock, looks at no process; the thread around it does
-//! as told.
-//!
-//! At start a holder is live until the contrary is known. Known is it where the Lease is released,
-//! where the holder is our own predecessor (the same pod, and we are its PID 1), a process of this
-//! host that is gone or a pod that is gone or final, and where the Lease stays unchanged for its
-//! whole duration under our own eyes. That last one takes a minute, so it is tried only where the
-//! Lease looks stale already by its `renewTime`; where that looks fresh the answer is "held" at
-//! once. Clocks that disagree can thus make a start wait or be refused in vain, but never let two
-//! hold one instance.
-//!
-//! A patient start (`patient`) looks at a fresh one as well, for `PATIENCE_MS`: the driver before
-//! us may be on its way out, or on a node that was lost a moment ago. One that is still renewed
-//! after that is alive.
+//! The state machine of a Lease: when it is read, taken, renewed, lost and released. Sends nothing
+//! and reads no clock.
+//! | A holder is presumed alive. It is dead if it released the Lease, if it is our own predecessor
+//! (the same pod, and we are its PID 1), if its process on this host or its pod is gone, or if the
+//! Lease stays unchanged for its whole duration while we observe it. The last check takes a minute,
+//! so it is done only if `renewTime` says that the Lease is stale already; a fresh Lease is
+//! reported as held at once. Because `renewTime` only starts that check, clocks that disagree can
+//! delay or refuse a start, but never let two processes hold one instance. client-go's leader
+//! election relies on local observation in the same way.
+//! | A machine that waits for the holder (`waiting_for_holder`) also observes a fresh Lease, for
+//! `HOLDER_WAIT_MS`: the previous driver may be ending, or its node may have been lost a moment
+//! ago. A holder that still renews after that time is alive.
 
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::pod::OwnerPod;
@@ -25,43 +22,43 @@ mod identity;
 
 pub use self::identity::LeaseIdentity;
 
-/// How long others must see no change before they may take it over, in seconds.
+/// `leaseDurationSeconds`: how long others must see no change before they may take the Lease.
 pub const LEASE_S: u32 = 60;
-/// So long after the last renewal we no longer believe that we hold it; well below `LEASE_S`, for a
-/// request that is under way then may still land.
+/// After this time without a renewal we give the Lease up. Well below `LEASE_S`, because a request
+/// in flight may still take effect.
 pub const RENEW_DEADLINE_MS: u64 = 40_000;
-/// How often it is renewed, and read while another holds it.
+/// How often the Lease is renewed; also how often it is read while another holds it.
 pub const RENEW_MS: u64 = 10_000;
-/// Ids are reserved in blocks of so many: one write for each thousand executors.
+/// Ids are reserved in blocks of this size: one write for a thousand executors.
 pub const ID_BLOCK: u64 = 1_000;
-/// The longest duration of another's Lease that we sit out, in seconds.
-const OTHERS_LEASE_S_MAX: u32 = 3_600;
-/// How long a patient start waits for one that is renewed; after it the next renewal is an answer.
-pub const PATIENCE_MS: u64 = 60_000;
-/// How often a patient start looks: a Lease that is given back is free at once.
-const PATIENT_LOOK_MS: u64 = 2_000;
+/// The longest duration of another holder's Lease that we wait for, in seconds.
+const HOLDER_LEASE_S_MAX: u32 = 3_600;
+/// How long a start waits for a holder that renews.
+pub const HOLDER_WAIT_MS: u64 = 60_000;
+/// How often a waiting start reads the Lease, to notice a release quickly.
+const HOLDER_POLL_MS: u64 = 2_000;
 const BACKOFF_MS: u64 = 1_000;
 const BACKOFF_MS_MAX: u64 = 8_000;
-/// The longest wait that a server can ask for: with more the deadline would pass unused.
+/// The longest `Retry-After` that is obeyed: with more the renew deadline would pass.
 const RETRY_AFTER_MS_MAX: u64 = 15_000;
 
 /// What a Lease guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseScope {
-    /// The application: no two drivers of it work at once, of whatever instances.
+    /// The application: only one driver of it works at a time, whatever the instances.
     Application,
-    /// The instance: no two posse keep its executors.
+    /// The instance: only one posse process manages its executors.
     Instance,
 }
 
-/// The Lease as the server has it, or is to have it.
+/// The Lease as it is stored or to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// `metadata.uid`.
     pub uid: Uid,
-    /// `metadata.resourceVersion`; empty for one that is to be created.
+    /// `metadata.resourceVersion`; empty if it is to be created.
     pub version_text: String,
-    /// `spec.holderIdentity`; empty where nobody holds it.
+    /// `spec.holderIdentity`; empty if released.
     pub holder: String,
     /// `spec.leaseDurationSeconds`.
     pub duration_s: u32,
@@ -71,95 +68,97 @@ pub struct Record {
     pub renewed_ms: Option<i64>,
     /// `spec.leaseTransitions`.
     pub transitions: u32,
-    /// Annotation `posse.dev/id-high-water`: ids up to here may have been given.
+    /// Annotation `posse.dev/id-high-water`: ids up to this one may have been used.
     pub id_high_water: Option<ExecutorId>,
-    /// The pod that it goes with, as it was read; what is written has our own.
+    /// The owner pod as it was read. A write sets our own owner.
     pub owner: Option<OwnerPod>,
 }
 
-/// What is known of a holder other than by its Lease.
+/// What is known about a holder from other sources than its Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderState {
-    /// It ran on this host and does no longer, or its pod is gone or final.
+    /// Its process ran on this host and is gone, or its pod is gone or has ended.
     Gone,
-    /// Nothing.
+    /// Nothing is known.
     Unknown,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseStep {
-    /// Delete it in exactly this state; answer with `on_deleted`.
+    /// Delete this version of the Lease; then call `on_deleted`.
     Delete(Record),
-    /// Nothing any more.
+    /// The machine has finished.
     Done,
-    /// Read it; answer with `on_read`.
+    /// Read the Lease; then call `on_read`.
     Read,
-    /// Nothing before `until`; then ask again.
+    /// Wait until then; then call `next` again.
     Wait { until: Millis },
-    /// Create it (no version) or replace exactly that version; answer with `on_written`.
+    /// Create the Lease (empty version) or replace exactly this version; then call `on_written`.
     Write(Record),
 }
 
-/// What the rest of the program is told.
+/// What the machine reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseUpdate {
-    /// It is ours (again). The high water is what was stored when we took it.
+    /// The Lease is held (again). The high water is what was stored before.
     Held { id_high_water: Option<ExecutorId> },
-    /// At start: another holds it, and is or may be alive. The machine is done.
+    /// At start: another holder has it and is alive, or may be. The machine has finished.
     HeldBy { holder: String },
-    /// Ids up to here (inclusive) are ours to give.
+    /// Ids up to here (inclusive) are reserved for us.
     IdsReserved { up_to: ExecutorId },
-    /// It is not ours any more; who took it, where somebody did.
+    /// The Lease is no longer held. `holder`: who has taken it, if known.
     Lost { holder: Option<String> },
-    /// At start: our rights do not suffice. The machine is done.
-    NoRights { message: String },
-    /// At start: it could be neither read nor taken yet; tried again.
-    Trouble { refusal: Refusal },
-    /// At start: another holds it, who may be dead; it is taken at that time if nothing moves.
+    /// At start: missing permission. The machine has finished.
+    Forbidden { message: String },
+    /// At start: a request failed; it is retried.
+    Retrying { refusal: Refusal },
+    /// At start: another holder has it, but may be dead. It is taken at `until` if it does not
+    /// change before.
     Waiting { holder: String, until: Millis },
 }
 
-/// How the Lease is given back.
+/// How the Lease is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseRelease {
-    /// The instance is over: nothing of it stays. Without the right to delete, as `Keep`.
+    /// Delete the Lease, because nothing of the instance remains. Without permission to delete, as
+    /// `Keep`.
     Delete,
-    /// It may be taken up again (pods were kept, or the Lease goes with its owner): released, with
-    /// its high water.
+    /// Clear the holder, but keep the Lease with its high water: pods remain, or its owner pod
+    /// deletes it.
     Keep,
 }
 
-/// The machine of one Lease.
+/// The state machine of one Lease.
 #[derive(Clone, Debug)]
 pub struct LeaseMachine {
     me: String,
-    /// A fresh one is waited for at start, too.
-    is_patient: bool,
-    /// Who loses it to another wants it no more.
+    /// A start waits for a fresh Lease too.
+    waits_for_holder: bool,
+    /// The machine finishes if another holder takes the Lease.
     yields: bool,
-    /// The Lease as the server last told it.
+    /// The Lease as the server last reported it.
     record: Option<Record>,
     must_read: bool,
     held: bool,
     ever_held: bool,
-    /// It was lost, and to whom is not known yet.
-    is_lost_unseen: bool,
-    /// When another was first seen to hold it.
+    /// It was lost, and the new holder is not known yet.
+    is_new_holder_unknown: bool,
+    /// When another holder was first seen.
     foreign_since: Option<Millis>,
-    /// The outcome of the last write is unknown: it may have made the Lease ours.
-    unsure: bool,
+    /// The outcome of the last write is unknown: we may hold the Lease.
+    is_write_unresolved: bool,
     /// When the last successful renewal was sent.
     renewed_at: Millis,
     due_at: Millis,
     not_before: Millis,
     n_failures: u32,
-    /// The version under which another holds it, and since when we have seen no other.
+    /// The version that another holder wrote, and since when it is unchanged.
     observed: Option<(String, Millis)>,
     ids_wanted: Option<ExecutorId>,
-    /// The highest that was ever told: what is written is never below, also where the server's
-    /// history went back.
-    ids_told: Option<ExecutorId>,
+    /// The highest id ever reported as reserved. A write is never below it, even after a
+    /// resourceVersion rollback.
+    ids_reported: Option<ExecutorId>,
     stop: Option<(LeaseRelease, Millis)>,
     done: bool,
     updates: Vec<LeaseUpdate>,
@@ -167,27 +166,26 @@ pub struct LeaseMachine {
 }
 
 impl LeaseMachine {
-    /// A machine that knows nothing and begins by reading.
-    #[must_use]
+    /// A machine that begins by reading the Lease.
     pub fn new(identity: &LeaseIdentity, rng: Rng) -> Self {
         Self {
             me: identity.to_string(),
-            is_patient: false,
+            waits_for_holder: false,
             yields: false,
             record: None,
             must_read: true,
             held: false,
             ever_held: false,
-            is_lost_unseen: false,
+            is_new_holder_unknown: false,
             foreign_since: None,
-            unsure: false,
+            is_write_unresolved: false,
             renewed_at: Millis::ZERO,
             due_at: Millis::ZERO,
             not_before: Millis::ZERO,
             n_failures: 0,
             observed: None,
             ids_wanted: None,
-            ids_told: None,
+            ids_reported: None,
             stop: None,
             done: false,
             updates: Vec::new(),
@@ -195,25 +193,25 @@ impl LeaseMachine {
         }
     }
 
-    /// The same, with patience at the start.
+    /// The same machine, which waits at the start for a holder that may be ending.
     #[must_use]
-    pub fn patient(self) -> Self {
-        Self { is_patient: true, ..self }
+    pub fn waiting_for_holder(self) -> Self {
+        Self { waits_for_holder: true, ..self }
     }
 
-    /// The same, which yields: where another has taken it, it is theirs for good.
+    /// The same machine, which finishes if another holder takes the Lease.
     #[must_use]
     pub fn yielding(self) -> Self {
         Self { yields: true, ..self }
     }
 
-    /// What to do now; `wall_ms` is the time to write down, in milliseconds since 1970.
+    /// The next step. `wall_ms`: the time to write, in milliseconds since 1970.
     pub fn next(&mut self, now: Millis, wall_ms: i64) -> LeaseStep {
         let deadline = self.renewed_at.after(RENEW_DEADLINE_MS);
         if self.held && now >= deadline {
             self.lose(None);
         }
-        if self.stop.is_some_and(|(_, by)| now >= by || !(self.held || self.unsure)) {
+        if self.stop.is_some_and(|(_, by)| now >= by || !(self.held || self.is_write_unresolved)) {
             self.done = true;
         }
         if self.done {
@@ -230,28 +228,27 @@ impl LeaseMachine {
             }
             (false, Some(_), Some(record)) => LeaseStep::Write(Record {
                 holder: String::new(),
-                // The least that the server takes; nobody waits for an empty holder anyway.
+                // The smallest duration that the API accepts.
                 duration_s: 1,
                 renewed_ms: Some(wall_ms),
                 ..record.clone()
             }),
-            (false, _, _) => LeaseStep::Write(self.ours(wall_ms)),
+            (false, _, _) => LeaseStep::Write(self.our_record(wall_ms)),
         }
     }
 
-    /// The next thing to tell, which stays the next until `told`.
-    #[must_use]
+    /// The next update, until `pop_update` removes it.
     pub fn update(&self) -> Option<&LeaseUpdate> {
         self.updates.first()
     }
 
-    /// The update was delivered.
-    pub fn told(&mut self) {
+    /// Removes the update that `update` returned, because it was delivered.
+    pub fn pop_update(&mut self) {
         self.updates.remove(0);
     }
 
-    /// Asks for the ids up to `up_to`, and the rest of their block with them. Written even where
-    /// they are reserved already as far as we know: the server's history may have gone back.
+    /// Reserves the ids up to `up_to`, and the rest of their block. Writes the Lease even if they
+    /// are reserved already, because the server may have been restored to an older state.
     pub fn reserve(&mut self, up_to: ExecutorId) {
         let block = ExecutorId(up_to.0.div_ceil(ID_BLOCK).saturating_mul(ID_BLOCK));
         self.ids_wanted = self.ids_wanted.max(Some(block));
@@ -260,22 +257,20 @@ impl LeaseMachine {
         }
     }
 
-    /// Gives the Lease back where we hold it; until `by`, no longer.
+    /// Releases the Lease if it is held, and tries so until `by`.
     pub fn stop(&mut self, release: LeaseRelease, by: Millis) {
         self.stop = Some((release, by));
         self.due_at = Millis::ZERO;
         self.not_before = Millis::ZERO;
         self.n_failures = 0;
-        self.must_read |= self.unsure;
+        self.must_read |= self.is_write_unresolved;
     }
 
-    /// True from `stop` on.
-    #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stop.is_some()
     }
 
-    /// The Lease was read: none where there is none. `fate` is its holder's.
+    /// The Lease was read; none if it does not exist.
     pub fn on_read(
         &mut self,
         answer: Result<Option<(Record, HolderState)>, Refusal>,
@@ -286,24 +281,25 @@ impl LeaseMachine {
             Ok(answer) => answer,
             Err(refusal) => return self.on_refused(refusal, now),
         };
-        self.unsure = false;
+        self.is_write_unresolved = false;
         match answer {
             None => {
                 self.record = None;
                 self.done |= self.stop.is_some();
-                self.may_write();
+                self.write_next();
             }
-            Some((record, fate)) => {
-                // Nobody else can bear our name and be alive.
+            Some((record, holder_state)) => {
+                // No other live process has our identity.
                 let named_us = record.holder == self.me;
                 if self.stop.is_some() {
-                    // All that is left to do is to give it back.
+                    // During a stop the only remaining task is to release the Lease.
                     (self.held, self.renewed_at) = (named_us, now);
                 }
-                let free = record.holder.is_empty() || named_us || fate == HolderState::Gone;
+                let free =
+                    record.holder.is_empty() || named_us || holder_state == HolderState::Gone;
                 if free || self.is_expired(&record, now) {
                     self.record = Some(record);
-                    self.may_write();
+                    self.write_next();
                 } else {
                     self.on_foreign(record, now, wall_ms);
                 }
@@ -311,19 +307,19 @@ impl LeaseMachine {
         }
     }
 
-    /// The Lease was written by a request that was sent at `sent_at`.
+    /// The answer to a write that was sent at `sent_at`.
     pub fn on_written(&mut self, answer: Result<Record, Refusal>, sent_at: Millis, now: Millis) {
         match answer {
             Ok(_) if self.stop.is_some() => self.done = true,
             Ok(record) => self.on_held(record, sent_at),
             Err(refusal) => {
-                self.unsure = refusal.class == RefusalClass::OutcomeUnknown;
+                self.is_write_unresolved = refusal.class == RefusalClass::OutcomeUnknown;
                 self.on_refused(refusal, now);
             }
         }
     }
 
-    /// The Lease was deleted, or not.
+    /// The answer to a delete.
     pub fn on_deleted(&mut self, answer: Result<(), Refusal>, now: Millis) {
         match answer {
             Ok(()) => self.done = true,
@@ -338,21 +334,21 @@ impl LeaseMachine {
     fn on_held(&mut self, record: Record, sent_at: Millis) {
         if !self.held {
             let id_high_water = self.record.as_ref().and_then(|before| before.id_high_water);
-            self.tell(LeaseUpdate::Held { id_high_water });
+            self.push_update(LeaseUpdate::Held { id_high_water });
         }
         self.record = Some(record);
-        (self.held, self.ever_held, self.unsure) = (true, true, false);
-        self.is_lost_unseen = false;
+        (self.held, self.ever_held, self.is_write_unresolved) = (true, true, false);
+        self.is_new_holder_unknown = false;
         self.n_failures = 0;
         self.observed = None;
         self.renewed_at = sent_at;
         self.due_at = sent_at.after(RENEW_MS);
-        self.tell_reserved();
+        self.report_reserved();
     }
 
-    /// Another holds it and is not known to be gone.
+    /// Another holder has the Lease, and is not known to be dead.
     fn on_foreign(&mut self, record: Record, now: Millis, wall_ms: i64) {
-        if self.held || self.is_lost_unseen {
+        if self.held || self.is_new_holder_unknown {
             self.lose(Some(record.holder.clone()));
         }
         if self.ever_held && self.yields {
@@ -360,23 +356,23 @@ impl LeaseMachine {
             return;
         }
         let since = *self.foreign_since.get_or_insert(now);
-        let is_patient = self.is_patient && !self.ever_held;
-        let may_go = is_patient && now.since(since) < PATIENCE_MS;
+        let waits_for_holder = self.waits_for_holder && !self.ever_held;
+        let may_be_released = waits_for_holder && now.since(since) < HOLDER_WAIT_MS;
         let same = self.observed.as_ref().is_some_and(|(seen, _)| *seen == record.version_text);
         let alive = if self.observed.is_some() { !same } else { looks_fresh(&record, wall_ms) };
-        if alive && !self.ever_held && !may_go {
+        if alive && !self.ever_held && !may_be_released {
             self.done = true;
-            return self.tell(LeaseUpdate::HeldBy { holder: record.holder });
+            return self.push_update(LeaseUpdate::HeldBy { holder: record.holder });
         }
         if !same {
             self.observed = Some((record.version_text.clone(), now));
         }
         let since = self.observed.as_ref().map_or(now, |(_, since)| *since);
         let until = since.after(duration_ms(&record));
-        let look_ms = if is_patient { PATIENT_LOOK_MS } else { RENEW_MS };
+        let look_ms = if waits_for_holder { HOLDER_POLL_MS } else { RENEW_MS };
         self.due_at = now.after(look_ms).min(until);
         if !self.ever_held && !same {
-            self.tell(LeaseUpdate::Waiting { holder: record.holder, until });
+            self.push_update(LeaseUpdate::Waiting { holder: record.holder, until });
         }
         self.n_failures = 0;
     }
@@ -384,10 +380,11 @@ impl LeaseMachine {
     fn on_refused(&mut self, refusal: Refusal, now: Millis) {
         if refusal.class == RefusalClass::Forbidden && !self.ever_held {
             self.done = true;
-            return self.tell(LeaseUpdate::NoRights { message: refusal.message });
+            return self.push_update(LeaseUpdate::Forbidden { message: refusal.message });
         }
-        // Somebody was faster, or it is gone: look first. Once at once, then in no hurry.
-        let overtaken = match refusal.class {
+        // The Lease was changed or deleted: read it first. At once after the first such answer,
+        // with a backoff after more.
+        let is_outdated = match refusal.class {
             RefusalClass::Conflict | RefusalClass::Exists | RefusalClass::NotFound => true,
             RefusalClass::Capacity
             | RefusalClass::Expired
@@ -399,26 +396,26 @@ impl LeaseMachine {
             | RefusalClass::Unauthorized
             | RefusalClass::OutcomeUnknown => false,
         };
-        self.must_read |= overtaken;
+        self.must_read |= is_outdated;
         self.n_failures = self.n_failures.saturating_add(1);
-        if !overtaken || self.n_failures > 1 {
+        if !is_outdated || self.n_failures > 1 {
             let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
-            let asked = refusal.retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
-            self.not_before = now.after(backoff.max(asked));
+            let retry_after = refusal.retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
+            self.not_before = now.after(backoff.max(retry_after));
         }
         self.due_at = now;
         if !self.ever_held {
-            self.tell(LeaseUpdate::Trouble { refusal });
+            self.push_update(LeaseUpdate::Retrying { refusal });
         }
     }
 
     fn lose(&mut self, holder: Option<String>) {
         self.held = false;
-        self.is_lost_unseen = holder.is_none();
-        self.tell(LeaseUpdate::Lost { holder });
+        self.is_new_holder_unknown = holder.is_none();
+        self.push_update(LeaseUpdate::Lost { holder });
     }
 
-    fn may_write(&mut self) {
+    fn write_next(&mut self) {
         self.must_read = false;
         self.due_at = Millis::ZERO;
     }
@@ -429,7 +426,7 @@ impl LeaseMachine {
         })
     }
 
-    fn ours(&self, wall_ms: i64) -> Record {
+    fn our_record(&self, wall_ms: i64) -> Record {
         let before = self.record.as_ref();
         let stored = before.and_then(|record| record.id_high_water);
         let from_other = before.is_some_and(|record| record.holder != self.me);
@@ -443,46 +440,46 @@ impl LeaseMachine {
             renewed_ms: Some(wall_ms),
             transitions: before
                 .map_or(0, |record| record.transitions.saturating_add(from_other.into())),
-            id_high_water: stored.max(self.ids_wanted).max(self.ids_told),
+            id_high_water: stored.max(self.ids_wanted).max(self.ids_reported),
             owner: None,
         }
     }
 
-    fn tell_reserved(&mut self) {
+    fn report_reserved(&mut self) {
         let stored = self.record.as_ref().and_then(|record| record.id_high_water);
         if let (Some(up_to), Some(wanted)) = (stored, self.ids_wanted)
             && up_to >= wanted
         {
             self.ids_wanted = None;
-            self.ids_told = self.ids_told.max(Some(up_to));
-            self.tell(LeaseUpdate::IdsReserved { up_to });
+            self.ids_reported = self.ids_reported.max(Some(up_to));
+            self.push_update(LeaseUpdate::IdsReserved { up_to });
         }
     }
 
-    /// Queues an update. What it makes out of date goes, so there is at most one of each sort.
-    fn tell(&mut self, update: LeaseUpdate) {
-        self.updates.retain(|queued| sort(queued) != sort(&update));
+    /// Queues an update, and removes queued updates of the same kind: they are outdated.
+    fn push_update(&mut self, update: LeaseUpdate) {
+        self.updates.retain(|queued| update_kind(queued) != update_kind(&update));
         self.updates.push(update);
     }
 }
 
-/// Updates of one sort replace each other.
-fn sort(update: &LeaseUpdate) -> u8 {
+/// Updates of the same kind replace each other.
+fn update_kind(update: &LeaseUpdate) -> u8 {
     match update {
         LeaseUpdate::Held { .. }
         | LeaseUpdate::HeldBy { .. }
         | LeaseUpdate::Lost { .. }
-        | LeaseUpdate::NoRights { .. } => 0,
+        | LeaseUpdate::Forbidden { .. } => 0,
         LeaseUpdate::IdsReserved { .. } => 1,
-        LeaseUpdate::Trouble { .. } | LeaseUpdate::Waiting { .. } => 2,
+        LeaseUpdate::Retrying { .. } | LeaseUpdate::Waiting { .. } => 2,
     }
 }
 
 fn duration_ms(record: &Record) -> u64 {
-    u64::from(record.duration_s.clamp(1, OTHERS_LEASE_S_MAX)) * 1_000
+    u64::from(record.duration_s.clamp(1, HOLDER_LEASE_S_MAX)) * 1_000
 }
 
-/// Whether the Lease looks renewed by its own word. Only a hint: the clocks may disagree.
+/// Whether the Lease is fresh by its own `renewTime`. Only a hint, because clocks may differ.
 fn looks_fresh(record: &Record, wall_ms: i64) -> bool {
     record.renewed_ms.is_some_and(|at| wall_ms.abs_diff(at) < duration_ms(record))
 }

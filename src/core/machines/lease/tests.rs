@@ -1,5 +1,6 @@
-//! Tables over the Lease machine: who takes it when, who loses it, and what becomes of the ids.
-#![allow(clippy::wildcard_enum_match_arm)] // A test takes what it names and fails on the rest.
+//! Tests of the Lease state machine: taking, renewing, losing and releasing it, and id
+//! reservations.
+#![allow(clippy::wildcard_enum_match_arm)] // Tests fail on all other variants.
 
 use super::*;
 
@@ -50,7 +51,7 @@ fn refusal(class: RefusalClass) -> Refusal {
     }
 }
 
-/// A machine, the time, and what the server has.
+/// A machine, the time, and the Lease's version on the server.
 struct Bench {
     machine: LeaseMachine,
     now: Millis,
@@ -62,22 +63,22 @@ impl Bench {
         Self { machine: LeaseMachine::new(identity, Rng::new(1)), now: Millis(1_000), version: 100 }
     }
 
-    /// One that has created its Lease.
+    /// A machine that has created its Lease.
     fn held() -> Self {
         let mut bench = Self::new(&me());
         bench.read(None);
         let written = bench.write();
         assert_eq!((written.version_text.as_str(), written.transitions), ("", 0));
-        assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: None }]);
+        assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: None }]);
         bench
     }
 
-    /// Passes the time until there is something to do.
+    /// Advances the time until there is something to do.
     fn due(&mut self) -> LeaseStep {
         loop {
             match self.machine.next(self.now, wall(self.now)) {
                 LeaseStep::Wait { until } => {
-                    assert!(until > self.now, "a wait that is over");
+                    assert!(until > self.now, "a wait that has ended");
                     self.now = until;
                 }
                 step => return step,
@@ -90,7 +91,7 @@ impl Bench {
         self.machine.on_read(Ok(found), self.now, wall(self.now));
     }
 
-    /// Answers the due write as a server does.
+    /// Answers the due write like a server.
     fn write(&mut self) -> Record {
         let LeaseStep::Write(record) = self.due() else { panic!("no write is due") };
         self.version += 1;
@@ -106,18 +107,18 @@ impl Bench {
         self.machine.on_written(Err(refusal(class)), self.now, self.now);
     }
 
-    fn told(&mut self) -> Vec<LeaseUpdate> {
-        let mut told = Vec::new();
+    fn updates(&mut self) -> Vec<LeaseUpdate> {
+        let mut updates = Vec::new();
         while let Some(update) = self.machine.update() {
-            told.push(update.clone());
-            self.machine.told();
+            updates.push(update.clone());
+            self.machine.pop_update();
         }
-        told
+        updates
     }
 }
 
 #[test]
-fn who_takes_it_at_once_at_start() {
+fn a_free_or_abandoned_lease_is_taken_at_once() {
     let ours = me().to_string();
     let table = [
         (me(), "", HolderState::Unknown, true),
@@ -128,27 +129,27 @@ fn who_takes_it_at_once_at_start() {
         (pod(false), "pod-uid", HolderState::Unknown, false),
         (pod(true), "another-pod", HolderState::Unknown, false),
     ];
-    for (identity, holder, fate, takes) in table {
+    for (identity, holder, holder_state, takes) in table {
         let mut bench = Bench::new(&identity);
-        bench.read(Some((record(holder, "9", 0), fate)));
+        bench.read(Some((record(holder, "9", 0), holder_state)));
         if takes {
             let written = bench.write();
-            assert_eq!(written.version_text, "9", "only that state of it is replaced");
+            assert_eq!(written.version_text, "9", "only the version that was read is replaced");
             assert_eq!(written.holder, identity.to_string());
             assert_eq!(written.transitions, 4 + u32::from(holder != identity.to_string()));
             let high = Some(ExecutorId(3_000));
             assert_eq!(written.id_high_water, high);
-            assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: high }]);
+            assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: high }]);
         } else {
-            assert_eq!(bench.told(), [LeaseUpdate::HeldBy { holder: holder.to_owned() }]);
+            assert_eq!(bench.updates(), [LeaseUpdate::HeldBy { holder: holder.to_owned() }]);
             assert_eq!(bench.due(), LeaseStep::Done);
         }
     }
 }
 
 #[test]
-fn a_stale_one_is_watched_for_its_duration_first() {
-    // Stale by its own word, in the past or in the future of our clock, or silent about it.
+fn a_stale_lease_is_observed_for_its_duration_first() {
+    // `renewTime` is long ago, far in the future, or absent.
     for renewed_ms in [Some(-600_000), Some(600_000), None] {
         let mut stale = record("other", "9", 0);
         stale.renewed_ms = renewed_ms.map(|ms| WALL_MS + ms);
@@ -156,7 +157,7 @@ fn a_stale_one_is_watched_for_its_duration_first() {
         bench.read(Some((stale.clone(), HolderState::Unknown)));
         let began = bench.now;
         let until = began.after(60_000);
-        assert_eq!(bench.told(), [LeaseUpdate::Waiting { holder: "other".to_owned(), until }]);
+        assert_eq!(bench.updates(), [LeaseUpdate::Waiting { holder: "other".to_owned(), until }]);
         let mut n_reads = 1;
         while bench.due() == LeaseStep::Read {
             bench.machine.on_read(
@@ -169,62 +170,65 @@ fn a_stale_one_is_watched_for_its_duration_first() {
         assert_eq!(bench.now.since(began), 60_000);
         assert_eq!(n_reads, 7);
         bench.write();
-        assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
+        assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
     }
 }
 
 #[test]
-fn a_stale_one_that_moves_is_alive() {
+fn a_stale_lease_that_is_renewed_is_held() {
     let mut bench = Bench::new(&me());
     bench.read(Some((record("other", "9", -600_000), HolderState::Unknown)));
     bench.read(Some((record("other", "10", -590_000), HolderState::Unknown)));
-    assert_eq!(bench.told().last(), Some(&LeaseUpdate::HeldBy { holder: "other".to_owned() }));
+    assert_eq!(bench.updates().last(), Some(&LeaseUpdate::HeldBy { holder: "other".to_owned() }));
     assert_eq!(bench.due(), LeaseStep::Done);
 }
 
 #[test]
-fn a_race_at_start_is_looked_at_again() {
+fn a_lost_race_at_start_is_read_again() {
     for class in [RefusalClass::Exists, RefusalClass::Conflict] {
         let mut bench = Bench::new(&me());
         bench.read(None);
         bench.fail_write(class);
         bench.read(Some((record("faster", "9", 1_000), HolderState::Unknown)));
-        assert_eq!(bench.told().last(), Some(&LeaseUpdate::HeldBy { holder: "faster".to_owned() }));
+        assert_eq!(
+            bench.updates().last(),
+            Some(&LeaseUpdate::HeldBy { holder: "faster".to_owned() })
+        );
     }
 }
 
 #[test]
-fn without_rights_it_goes_without() {
+fn without_permission_there_is_no_lease() {
     let mut bench = Bench::new(&me());
     assert_eq!(bench.due(), LeaseStep::Read);
     bench.machine.on_read(Err(refusal(RefusalClass::Forbidden)), bench.now, wall(bench.now));
-    assert_eq!(bench.told(), [LeaseUpdate::NoRights { message: "no".to_owned() }]);
+    assert_eq!(bench.updates(), [LeaseUpdate::Forbidden { message: "no".to_owned() }]);
     assert_eq!(bench.due(), LeaseStep::Done);
 
     let mut bench = Bench::new(&me());
     bench.read(None);
     bench.fail_write(RefusalClass::Forbidden);
-    assert_eq!(bench.told(), [LeaseUpdate::NoRights { message: "no".to_owned() }]);
+    assert_eq!(bench.updates(), [LeaseUpdate::Forbidden { message: "no".to_owned() }]);
 }
 
 #[test]
-fn trouble_at_start_is_told_and_sat_out() {
+fn a_failed_request_at_start_is_reported_and_retried() {
     let mut bench = Bench::new(&me());
     for _ in 0..5 {
         assert_eq!(bench.due(), LeaseStep::Read);
         bench.machine.on_read(Err(refusal(RefusalClass::Transient)), bench.now, wall(bench.now));
         assert_eq!(
-            bench.told(),
-            [LeaseUpdate::Trouble { refusal: refusal(RefusalClass::Transient) }]
+            bench.updates(),
+            [LeaseUpdate::Retrying { refusal: refusal(RefusalClass::Transient) }]
         );
     }
     bench.read(None);
     bench.write();
-    assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: None }]);
+    assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: None }]);
 }
 
 #[test]
-fn renewed_every_ten_seconds() {
+fn a_lease_is_renewed_every_ten_seconds() {
     let mut bench = Bench::held();
     for _ in 0..10 {
         let before = bench.now;
@@ -234,16 +238,16 @@ fn renewed_every_ten_seconds() {
         assert_eq!((written.version_text, written.transitions), (version, 0));
         assert_eq!(written.renewed_ms, Some(wall(bench.now)));
     }
-    assert_eq!(bench.told(), []);
+    assert_eq!(bench.updates(), []);
 }
 
 #[test]
-fn lost_when_it_cannot_be_renewed_and_taken_back() {
+fn an_unrenewed_lease_is_lost_and_taken_again() {
     let mut bench = Bench::held();
     let began = bench.now;
     loop {
         let step = bench.machine.next(bench.now, wall(bench.now));
-        if !bench.told().is_empty() {
+        if !bench.updates().is_empty() {
             break;
         }
         match step {
@@ -252,22 +256,22 @@ fn lost_when_it_cannot_be_renewed_and_taken_back() {
         }
     }
     assert_eq!(bench.now.since(began), RENEW_DEADLINE_MS);
-    // The server is back, and nobody took it.
+    // The server answers again, and no other holder took the Lease.
     bench.write();
-    assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: None }]);
+    assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: None }]);
 }
 
 #[test]
-fn lost_to_another_and_taken_back_when_that_one_falls_silent() {
+fn a_taken_lease_is_taken_again_when_its_holder_stops_renewing() {
     let mut bench = Bench::held();
     bench.fail_write(RefusalClass::Conflict);
     bench.read(Some((record("thief", "500", 0), HolderState::Unknown)));
-    assert_eq!(bench.told(), [LeaseUpdate::Lost { holder: Some("thief".to_owned()) }]);
-    // It lives, and renews: not a word, whatever its clock says.
+    assert_eq!(bench.updates(), [LeaseUpdate::Lost { holder: Some("thief".to_owned()) }]);
+    // It renews: nothing is reported, whatever its `renewTime` is.
     for version in 501..510 {
         bench.read(Some((record("thief", &version.to_string(), 0), HolderState::Unknown)));
     }
-    assert_eq!(bench.told(), []);
+    assert_eq!(bench.updates(), []);
     let began = bench.now;
     while bench.due() == LeaseStep::Read {
         let silent = record("thief", "509", 0);
@@ -275,58 +279,58 @@ fn lost_to_another_and_taken_back_when_that_one_falls_silent() {
     }
     assert_eq!(bench.now.since(began), 60_000);
     bench.write();
-    assert_eq!(bench.told(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
+    assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
 }
 
 #[test]
-fn an_answer_that_was_lost_is_found_again() {
+fn a_write_of_unknown_outcome_is_found_by_reading() {
     let mut bench = Bench::held();
     bench.fail_write(RefusalClass::OutcomeUnknown);
     bench.fail_write(RefusalClass::Conflict);
-    // Our own write had come through after all.
+    // Our own write had taken effect.
     let ours = record(&me().to_string(), "777", 0);
     bench.read(Some((ours, HolderState::Unknown)));
     assert_eq!(bench.write().version_text, "777");
-    assert_eq!(bench.told(), []);
+    assert_eq!(bench.updates(), []);
 }
 
 #[test]
-fn a_deleted_lease_is_made_again() {
+fn a_deleted_lease_is_created_again() {
     let mut bench = Bench::held();
     bench.fail_write(RefusalClass::NotFound);
     bench.read(None);
     assert_eq!(bench.write().version_text, "");
-    assert_eq!(bench.told(), []);
+    assert_eq!(bench.updates(), []);
 }
 
 #[test]
-fn ids_come_in_blocks() {
+fn ids_are_reserved_in_blocks() {
     let mut bench = Bench::held();
     let before = bench.now;
     bench.machine.reserve(ExecutorId(1));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(1_000)));
-    assert_eq!(bench.now, before, "not at the next renewal but now");
-    assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
-    // Within the block too: whoever asks again may know that the server has forgotten it.
+    assert_eq!(bench.now, before, "written at once, not at the next renewal");
+    assert_eq!(bench.updates(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
+    // Written again also within the block: the server may have lost the reservation.
     bench.machine.reserve(ExecutorId(1_000));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(1_000)));
-    assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
+    assert_eq!(bench.updates(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(1_000) }]);
     bench.machine.reserve(ExecutorId(1_001));
     bench.fail_write(RefusalClass::OutcomeUnknown);
-    assert_eq!(bench.told(), []);
+    assert_eq!(bench.updates(), []);
     bench.write();
-    assert_eq!(bench.told(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(2_000) }]);
-    // Renewals keep it.
+    assert_eq!(bench.updates(), [LeaseUpdate::IdsReserved { up_to: ExecutorId(2_000) }]);
+    // Renewals keep the high water.
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(2_000)));
 }
 
 #[test]
-fn ids_survive_a_server_whose_history_went_back() {
+fn the_id_high_water_survives_a_rollback() {
     let mut bench = Bench::held();
     bench.machine.reserve(ExecutorId(1_500));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(2_000)));
-    bench.told();
-    // What was restored holds none of it.
+    bench.updates();
+    // The restored Lease has no high water.
     bench.fail_write(RefusalClass::Conflict);
     let restored = Record { id_high_water: None, ..record(&me().to_string(), "3", 0) };
     bench.read(Some((restored, HolderState::Unknown)));
@@ -334,20 +338,20 @@ fn ids_survive_a_server_whose_history_went_back() {
 }
 
 #[test]
-fn ids_asked_for_before_it_is_held() {
+fn ids_can_be_reserved_before_the_lease_is_held() {
     let mut bench = Bench::new(&me());
     bench.machine.reserve(ExecutorId(1_500));
     bench.read(Some((record("", "9", 0), HolderState::Unknown)));
-    assert_eq!(bench.write().id_high_water, Some(ExecutorId(3_000)), "it never falls");
+    assert_eq!(bench.write().id_high_water, Some(ExecutorId(3_000)), "the high water never falls");
     let wanted = [
         LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) },
         LeaseUpdate::IdsReserved { up_to: ExecutorId(3_000) },
     ];
-    assert_eq!(bench.told(), wanted);
+    assert_eq!(bench.updates(), wanted);
 }
 
 #[test]
-fn given_back_at_the_end() {
+fn a_stop_deletes_or_releases_the_lease() {
     let by = Millis(60_000);
     let mut bench = Bench::held();
     bench.machine.stop(LeaseRelease::Delete, by);
@@ -356,7 +360,7 @@ fn given_back_at_the_end() {
     bench.machine.on_deleted(Ok(()), bench.now);
     assert_eq!(bench.due(), LeaseStep::Done);
 
-    // Without the right to delete it is released.
+    // Without permission to delete, the Lease is released.
     let mut bench = Bench::held();
     bench.machine.reserve(ExecutorId(5));
     bench.write();
@@ -368,7 +372,7 @@ fn given_back_at_the_end() {
     assert_eq!(released.id_high_water, Some(ExecutorId(1_000)));
     assert_eq!(bench.due(), LeaseStep::Done);
 
-    // What was taken by another is left alone.
+    // A Lease that another holder took is left alone.
     let mut bench = Bench::held();
     bench.machine.stop(LeaseRelease::Keep, by);
     bench.fail_write(RefusalClass::Conflict);
@@ -377,7 +381,7 @@ fn given_back_at_the_end() {
 }
 
 #[test]
-fn a_stop_does_not_go_on_for_ever() {
+fn a_stop_ends_at_its_deadline() {
     let mut bench = Bench::held();
     let by = bench.now.after(10_000);
     bench.machine.stop(LeaseRelease::Keep, by);
@@ -389,11 +393,11 @@ fn a_stop_does_not_go_on_for_ever() {
 
     let mut bench = Bench::new(&me());
     bench.machine.stop(LeaseRelease::Delete, by);
-    assert_eq!(bench.due(), LeaseStep::Done, "what was never held is not given back");
+    assert_eq!(bench.due(), LeaseStep::Done, "a Lease that was never held is not released");
 }
 
 #[test]
-fn a_stop_finds_out_whether_it_is_held() {
+fn a_stop_reads_the_lease_after_an_unknown_outcome() {
     let by = Millis(60_000);
     let ours = record(&me().to_string(), "9", 0);
     for (found, wanted) in [(Some(ours), true), (None, false)] {
@@ -419,4 +423,4 @@ fn identities_keep_their_text() {
     }
 }
 
-mod patience;
+mod holder_wait;

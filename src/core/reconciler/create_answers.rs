@@ -1,5 +1,5 @@
-//! Owns what the server's answers mean: creates acknowledged, refused, of unknown outcome; deletes
-//! and patches done or to be asked again. Sends nothing.
+//! What follows from the answers to the requests of a create: the POST, and the GET after an
+//! AlreadyExists.
 
 use super::Reconciler;
 use super::timers::Timer;
@@ -7,31 +7,26 @@ use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::model::action::{Action, RunVerdict};
 use crate::core::model::event::Event;
 use crate::core::model::ids::{ExecutorId, Uid};
-use crate::core::model::input::{Seen, Watermark};
+use crate::core::model::input::{PodAnswer, Watermark};
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::core::model::text::harmless;
+use crate::core::model::text::sanitize;
 use crate::core::model::time::Millis;
 use crate::core::policy::backoff::delay_ms;
 use crate::core::policy::throttle::ThrottleCause;
 use crate::core::state::executors::Life;
-use crate::core::state::ledger::{CreateStep, DELETE_SEEN_MS, MutationKind, MutationStep};
+use crate::core::state::ledger::{CreateStep, MutationKind};
 use crate::core::state::snapshot::{AnswerAge, Change};
 
-const RETRY_INITIAL_MS: u64 = 500;
-const RETRY_MAX_MS: u64 = 30_000;
-/// A request that our rights forbid is tried again ever more rarely: they may have been mended.
-const NO_RIGHTS_RETRY_MAX_MS: u64 = 300_000;
-/// A mark that cannot be written costs one repeated report after a restart, or one more who is
-/// chosen to go, no more.
-const MARK_TRIES_MAX: u32 = 5;
+pub(super) const RETRY_INITIAL_MS: u64 = 500;
+pub(super) const RETRY_MAX_MS: u64 = 30_000;
 
 impl Reconciler {
     pub(super) fn on_created(
         &mut self,
         id: ExecutorId,
-        asked: Watermark,
-        answer: Result<Seen, Refusal>,
+        watermark: Watermark,
+        answer: Result<PodAnswer, Refusal>,
         now: Millis,
     ) {
         let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else {
@@ -40,68 +35,68 @@ impl Reconciler {
         };
         let sent_at = create.sent_at;
         match answer {
-            Ok(Seen::Ours(pod)) if pod.id == id && *pod.name == *self.pod_name(id) => {
+            Ok(PodAnswer::Ours(pod)) if pod.id == id && *pod.name == *self.pod_name(id) => {
                 self.on_request_answered(id);
                 self.window.on_answered();
-                self.on_created_pod(id, &pod, asked, now);
+                self.on_created_pod(id, &pod, watermark, now);
             }
-            Ok(Seen::Ours(Pod { uid, name, .. })) => {
-                self.on_stripped(id, &uid, &name, sent_at, now);
+            Ok(PodAnswer::Ours(Pod { uid, name, .. })) => {
+                self.on_labels_stripped(id, &uid, &name, sent_at, now);
             }
-            Ok(Seen::Foreign(foreign)) => {
-                self.on_stripped(id, &foreign.uid, &foreign.name, sent_at, now);
+            Ok(PodAnswer::Foreign(foreign)) => {
+                self.on_labels_stripped(id, &foreign.uid, &foreign.name, sent_at, now);
             }
             Err(refusal) => self.on_create_refused(id, sent_at, &refusal, now),
         }
     }
 
-    fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, asked: Watermark, now: Millis) {
+    fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, watermark: Watermark, now: Millis) {
         let Some(sent_at) = self.sent_at(id) else { return };
-        match self.snapshot.answer(pod, asked, true) {
+        match self.snapshot.apply_answer(pod, watermark, true) {
             AnswerAge::OtherEpoch => self.post_again(id, Some(sent_at), now, now),
             AnswerAge::RolledBack => {
                 self.post_again(id, Some(sent_at), now, now);
                 self.roll_back();
             }
-            believed @ (AnswerAge::Current | AnswerAge::KnownGone | AnswerAge::Overtaken) => {
-                self.close_create(id, pod, believed == AnswerAge::Current, true, now);
+            age @ (AnswerAge::Current | AnswerAge::KnownGone | AnswerAge::Overtaken) => {
+                self.close_create(id, pod, age == AnswerAge::Current, true, now);
             }
         }
     }
 
-    /// The create has come to a pod: alive in the snapshot (`is_there`), or come and gone already.
-    /// `is_acknowledged`: the pod is that of the last POST.
+    /// The create has produced a pod, which is in the snapshot (`is_in_snapshot`) or already gone.
+    /// `is_acknowledged`: the last POST created it.
     fn close_create(
         &mut self,
         id: ExecutorId,
         pod: &Pod,
-        is_there: bool,
+        is_in_snapshot: bool,
         is_acknowledged: bool,
         now: Millis,
     ) {
         let Some(executor) = self.executors.get_mut(id) else { return };
-        let (is_gone, is_unseen) = (executor.life == Life::Gone, executor.uid.is_none());
+        let (is_gone, has_no_pod_yet) = (executor.life == Life::Gone, executor.uid.is_none());
         let is_cancelled = executor.is_cancelled();
-        if is_unseen {
-            self.note_taken(id);
+        if has_no_pod_yet {
+            self.on_create_accepted(id);
         }
-        self.close_entry(id, is_acknowledged);
+        self.close_create_entry(id, is_acknowledged);
         if is_gone {
             self.drop_executor(id);
         }
-        if is_there {
-            if is_unseen && is_cancelled {
-                self.on_first_sight(id, &pod.uid, true, now);
+        if is_in_snapshot {
+            if has_no_pod_yet && is_cancelled {
+                self.on_pod_found(id, &pod.uid, true, now);
             }
-            // A second pod under the id is condemned there.
-            self.on_change(Some(Change::Seen(pod.uid.clone())), now);
-        } else if is_unseen {
-            self.on_end_of(pod, is_cancelled, now);
+            // This also deletes a second pod with the same id.
+            self.on_change(Some(Change::Updated(pod.uid.clone())), now);
+        } else if has_no_pod_yet {
+            self.on_pod_over(pod, is_cancelled, now);
         }
     }
 
-    /// The server took the create of this executor: its group may go on.
-    pub(super) fn note_taken(&mut self, id: ExecutorId) {
+    /// The server accepted the create of this executor, so its group's throttle may end.
+    pub(super) fn on_create_accepted(&mut self, id: ExecutorId) {
         let Some(sent_at) = self.sent_at(id) else { return };
         let Some(group) = self.executors.group_of(id) else { return };
         group.throttle.on_created(id, sent_at);
@@ -110,13 +105,20 @@ impl Reconciler {
         }
     }
 
-    /// A pod without our labels came of our create: we would be blind to it.
-    fn on_stripped(&mut self, id: ExecutorId, uid: &Uid, name: &str, sent_at: Millis, now: Millis) {
+    /// The created pod lacks our labels, so no LIST or watch would show it: deletes it.
+    fn on_labels_stripped(
+        &mut self,
+        id: ExecutorId,
+        uid: &Uid,
+        name: &str,
+        sent_at: Millis,
+        now: Millis,
+    ) {
         self.on_request_answered(id);
         self.window.on_answered();
-        self.mutations.ask(uid, name, MutationKind::Delete);
-        let message = "the pod came back without our labels (a mutating webhook changes them); \
-                       posse would not find it again, so it was deleted";
+        self.mutations.request(uid, name, MutationKind::Delete);
+        let message = "the pod came back without our labels (a mutating webhook changed them), \
+                       so posse could not find it again and deleted it";
         let refusal = Refusal {
             class: RefusalClass::Invalid,
             code: 0,
@@ -124,7 +126,7 @@ impl Reconciler {
             message: message.to_owned(),
             retry_after_ms: None,
         };
-        self.give_up(id, ThrottleCause::Permanent, sent_at, &refusal, now);
+        self.abandon_create(id, ThrottleCause::Permanent, sent_at, &refusal, now);
     }
 
     fn on_create_refused(
@@ -135,11 +137,11 @@ impl Reconciler {
         now: Millis,
     ) {
         if refusal.class == RefusalClass::Exists {
-            let mark = self.mark();
+            let watermark = self.watermark();
             if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.as_deref_mut()) {
-                // The GET keeps the create's place in the window.
-                (create.step, create.asked) = (CreateStep::Check, mark);
-                self.actions.push_back(Action::Get { id, asked: mark });
+                // The GET uses the create's slot in the window.
+                (create.step, create.watermark) = (CreateStep::Check, watermark);
+                self.actions.push_back(Action::Get { id, watermark });
             }
             return;
         }
@@ -162,18 +164,18 @@ impl Reconciler {
                 self.post_again(id, None, at, now);
             }
             RefusalClass::Capacity => {
-                self.give_up(id, ThrottleCause::Capacity, sent_at, refusal, now)
+                self.abandon_create(id, ThrottleCause::Capacity, sent_at, refusal, now)
             }
             RefusalClass::Unauthorized => {
-                self.give_up(id, ThrottleCause::Server, sent_at, refusal, now)
+                self.abandon_create(id, ThrottleCause::Server, sent_at, refusal, now)
             }
             RefusalClass::Forbidden => {
-                self.give_up(id, ThrottleCause::Rights, sent_at, refusal, now)
+                self.abandon_create(id, ThrottleCause::Forbidden, sent_at, refusal, now)
             }
             RefusalClass::NamespaceGone | RefusalClass::NotFound | RefusalClass::Invalid => {
-                self.give_up(id, ThrottleCause::Permanent, sent_at, refusal, now);
+                self.abandon_create(id, ThrottleCause::Permanent, sent_at, refusal, now);
             }
-            // Handled above; to ask again is the safe reading.
+            // Handled above; a retry is safe.
             RefusalClass::Exists => self.post_again(id, None, now.after(RETRY_INITIAL_MS), now),
         }
     }
@@ -181,8 +183,8 @@ impl Reconciler {
     pub(super) fn on_got(
         &mut self,
         id: ExecutorId,
-        asked: Watermark,
-        answer: Result<Seen, Refusal>,
+        watermark: Watermark,
+        answer: Result<PodAnswer, Refusal>,
         now: Millis,
     ) {
         self.on_request_answered(id);
@@ -194,8 +196,8 @@ impl Reconciler {
             (Ok(_) | Err(_), _) => self.window.on_answered(),
         }
         match answer {
-            Ok(Seen::Ours(pod)) if self.is_our_own(id, &pod) => {
-                match self.snapshot.answer(&pod, asked, false) {
+            Ok(PodAnswer::Ours(pod)) if self.is_our_own(id, &pod) => {
+                match self.snapshot.apply_answer(&pod, watermark, false) {
                     AnswerAge::OtherEpoch | AnswerAge::RolledBack => self.check_again(id, now, now),
                     AnswerAge::Current => self.close_create(id, &pod, true, false, now),
                     AnswerAge::KnownGone | AnswerAge::Overtaken => {
@@ -203,10 +205,10 @@ impl Reconciler {
                     }
                 }
             }
-            // Somebody else's pod has the name: the next id has another.
-            Ok(Seen::Ours(_) | Seen::Foreign(_)) => self.retire(id, now),
+            // A foreign pod has the name. The next id has another name.
+            Ok(PodAnswer::Ours(_) | PodAnswer::Foreign(_)) => self.retire(id, now),
             Err(refusal) => match refusal.class {
-                // It existed a moment ago, or the rights to look are missing: the id is spent.
+                // The pod is gone again, or GET is not permitted.
                 RefusalClass::NotFound | RefusalClass::Forbidden | RefusalClass::NamespaceGone => {
                     self.retire(id, now)
                 }
@@ -226,85 +228,7 @@ impl Reconciler {
         }
     }
 
-    pub(super) fn on_deleted(
-        &mut self,
-        uid: &Uid,
-        answer: Result<Option<Pod>, Refusal>,
-        now: Millis,
-    ) {
-        let Some(mutation) = self.mutations.on_answered(uid) else { return };
-        match answer {
-            Ok(pod) => {
-                let at = now.after(DELETE_SEEN_MS);
-                mutation.step = MutationStep::Accepted(at);
-                self.timers.set(at, Timer::Mutation(uid.clone()));
-                if self.snapshot.get(uid).is_none() {
-                    // Behind our labels' back, or gone: nothing will tell of its end.
-                    self.mutations.remove(uid);
-                }
-                let change = pod.and_then(|pod| self.snapshot.refresh(pod));
-                self.on_change(change, now);
-            }
-            Err(refusal) => match refusal.class {
-                // Gone, or another pod by now under that name: the one that was meant is gone.
-                RefusalClass::NotFound | RefusalClass::Conflict => {
-                    let change = self.snapshot.forget(uid);
-                    self.mutations.remove(uid);
-                    self.on_change(change, now);
-                }
-                RefusalClass::Capacity
-                | RefusalClass::Exists
-                | RefusalClass::Expired
-                | RefusalClass::NamespaceGone
-                | RefusalClass::Forbidden
-                | RefusalClass::Invalid
-                | RefusalClass::Throttled
-                | RefusalClass::Transient
-                | RefusalClass::Unauthorized
-                | RefusalClass::OutcomeUnknown => self.retry_mutation(uid, &refusal, now),
-            },
-        }
-    }
-
-    pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
-        let Some(mutation) = self.mutations.on_answered(uid) else { return };
-        // What is only marked, and stays.
-        let is_mark = matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate);
-        let is_hopeless = mutation.n_tries >= MARK_TRIES_MAX;
-        if mutation.kind == MutationKind::AnnotateAndDelete {
-            // Marked or not, it goes: the mark only tells a later run that it was chosen.
-            mutation.kind = MutationKind::Delete;
-        }
-        match answer {
-            Err(refusal)
-                if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Conflict) =>
-            {
-                let change = self.snapshot.forget(uid);
-                self.mutations.remove(uid);
-                self.on_change(change, now);
-            }
-            Err(refusal) if is_mark && !is_hopeless && refusal.class != RefusalClass::Forbidden => {
-                self.retry_mutation(uid, &refusal, now);
-            }
-            Ok(()) | Err(_) if is_mark => self.mutations.remove(uid),
-            Ok(()) | Err(_) => self.mutations.queue(uid),
-        }
-    }
-
-    fn retry_mutation(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
-        let Some(mutation) = self.mutations.get(uid) else { return };
-        let max = if refusal.class == RefusalClass::Forbidden {
-            NO_RIGHTS_RETRY_MAX_MS
-        } else {
-            RETRY_MAX_MS
-        };
-        let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
-        let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
-        self.mutations.retry_at(uid, at);
-        self.timers.set(at, Timer::Mutation(uid.clone()));
-    }
-
-    /// The request of this create is answered: the group has one fewer under way.
+    /// The create's request was answered: the group has one less in flight.
     fn on_request_answered(&mut self, id: ExecutorId) {
         if let Some(group) = self.executors.group_of(id) {
             group.n_in_flight = group.n_in_flight.saturating_sub(1);
@@ -322,8 +246,8 @@ impl Reconciler {
         now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)))
     }
 
-    /// The POST is to be sent again under the same name, unless its pod was seen meanwhile.
-    /// `unknown_since`: the one before may have taken effect.
+    /// Sends the POST again at `at` with the same name, unless its pod was seen meanwhile.
+    /// `unknown_since`: when the previous POST was sent, if it may have taken effect.
     fn post_again(
         &mut self,
         id: ExecutorId,
@@ -331,14 +255,14 @@ impl Reconciler {
         at: Millis,
         now: Millis,
     ) {
-        self.wait_again(id, unknown_since, CreateStep::PostAt(at), at, now);
+        self.schedule_retry(id, unknown_since, CreateStep::PostAt(at), at, now);
     }
 
     fn check_again(&mut self, id: ExecutorId, at: Millis, now: Millis) {
-        self.wait_again(id, None, CreateStep::CheckAt(at), at, now);
+        self.schedule_retry(id, None, CreateStep::CheckAt(at), at, now);
     }
 
-    fn wait_again(
+    fn schedule_retry(
         &mut self,
         id: ExecutorId,
         unknown_since: Option<Millis>,
@@ -356,7 +280,7 @@ impl Reconciler {
         if is_gone {
             self.drop_executor(id);
         } else if is_seen {
-            self.close_entry(id, false);
+            self.close_create_entry(id, false);
         } else if is_cancelled || self.stop.is_some() {
             self.cancel_create(id, now);
         } else {
@@ -364,8 +288,8 @@ impl Reconciler {
         }
     }
 
-    /// The server will not have it: the id is spent, and the group is held back.
-    fn give_up(
+    /// The server refuses the pod: throttles the group and retires the id.
+    fn abandon_create(
         &mut self,
         id: ExecutorId,
         cause: ThrottleCause,
@@ -377,13 +301,13 @@ impl Reconciler {
         self.retire(id, now);
     }
 
-    /// Nothing came of this id's last request. Of an earlier one something may still come.
+    /// The last request of this id had no effect; an earlier one still may have.
     fn retire(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.life == Life::Gone {
             self.drop_executor(id);
         } else if executor.uid.is_some() {
-            self.close_entry(id, false);
+            self.close_create_entry(id, false);
         } else if let Some(create) = &mut executor.create {
             create.step = CreateStep::CheckAt(now);
             self.cancel_create(id, now);
@@ -400,14 +324,14 @@ impl Reconciler {
     ) {
         let Some(executor) = self.executors.get(id) else { return };
         let name = executor.group.clone();
-        let asked_for = executor.create.as_ref().and_then(|create| create.pod.clone());
+        let requested_pod = executor.create.as_ref().and_then(|create| create.pod.clone());
         let Some(group) = self.executors.groups.get_mut(&name) else { return };
-        if group.is_removed || asked_for != group.spec.pod {
-            // It says nothing of what the group's pods are now.
+        if group.is_removed || requested_pod != group.spec.pod {
+            // The refusal is about an old template.
             return;
         }
-        let is_news = group.throttle.on_refused(cause, sent_at, now, &mut self.rng);
-        let message = harmless(&refusal.to_string(), MESSAGE_BYTES_MAX);
+        let is_new = group.throttle.on_refused(cause, sent_at, now, &mut self.rng);
+        let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         if group.spec.from_file && !group.had_pods && self.stop.is_none() {
             let verdict = match refusal.class {
@@ -430,13 +354,13 @@ impl Reconciler {
             };
             self.verdict = self.verdict.take().or(verdict);
         }
-        if is_news {
+        if is_new {
             let cause = cause.as_str();
             self.events.push_back(Event::CreateRefused { group: name, cause, message });
         }
     }
 
-    /// A pod under a name of ours, with our labels and our owner: an earlier create of ours.
+    /// True if the pod has our name, our labels and our owner: an earlier create of ours made it.
     fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
         pod.id == id
             && self.executors.get(id).is_some_and(|executor| executor.group == pod.group)

@@ -1,0 +1,100 @@
+//! What follows from the answers to mutations: deletes and patches of pods.
+
+use super::Reconciler;
+use super::create_answers::{RETRY_INITIAL_MS, RETRY_MAX_MS};
+use super::timers::Timer;
+use crate::core::model::ids::Uid;
+use crate::core::model::pod::Pod;
+use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::core::model::time::Millis;
+use crate::core::policy::backoff::delay_ms;
+use crate::core::state::ledger::{DELETE_SEEN_MS, MutationKind, MutationStep};
+
+/// The longest retry delay of a forbidden request: the permission may be granted later.
+const FORBIDDEN_RETRY_MAX_MS: u64 = 300_000;
+/// An annotation or label that cannot be written is given up after this many tries. The cost is one
+/// repeated report, or one extra scale-down, after a restart.
+const PATCH_TRIES_MAX: u32 = 5;
+
+impl Reconciler {
+    pub(super) fn on_deleted(
+        &mut self,
+        uid: &Uid,
+        answer: Result<Option<Pod>, Refusal>,
+        now: Millis,
+    ) {
+        let Some(mutation) = self.mutations.on_answered(uid) else { return };
+        match answer {
+            Ok(pod) => {
+                let at = now.after(DELETE_SEEN_MS);
+                mutation.step = MutationStep::Accepted(at);
+                self.timers.set(at, Timer::Mutation(uid.clone()));
+                if self.snapshot.get(uid).is_none() {
+                    // The pod is gone or lacks our labels, so no event will report its end.
+                    self.mutations.remove(uid);
+                }
+                let change = pod.and_then(|pod| self.snapshot.refresh(pod));
+                self.on_change(change, now);
+            }
+            Err(refusal) => match refusal.class {
+                // The pod is gone, or another pod has its name.
+                RefusalClass::NotFound | RefusalClass::Conflict => {
+                    let change = self.snapshot.forget(uid);
+                    self.mutations.remove(uid);
+                    self.on_change(change, now);
+                }
+                RefusalClass::Capacity
+                | RefusalClass::Exists
+                | RefusalClass::Expired
+                | RefusalClass::NamespaceGone
+                | RefusalClass::Forbidden
+                | RefusalClass::Invalid
+                | RefusalClass::Throttled
+                | RefusalClass::Transient
+                | RefusalClass::Unauthorized
+                | RefusalClass::OutcomeUnknown => self.retry_mutation(uid, &refusal, now),
+            },
+        }
+    }
+
+    pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
+        let Some(mutation) = self.mutations.on_answered(uid) else { return };
+        // A patch that is not followed by a delete.
+        let is_patch_only =
+            matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate);
+        let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX;
+        if mutation.kind == MutationKind::AnnotateAndDelete {
+            // Delete it even if the patch failed: the annotation only informs a later run.
+            mutation.kind = MutationKind::Delete;
+        }
+        match answer {
+            Err(refusal)
+                if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Conflict) =>
+            {
+                let change = self.snapshot.forget(uid);
+                self.mutations.remove(uid);
+                self.on_change(change, now);
+            }
+            Err(refusal)
+                if is_patch_only && !is_given_up && refusal.class != RefusalClass::Forbidden =>
+            {
+                self.retry_mutation(uid, &refusal, now);
+            }
+            Ok(()) | Err(_) if is_patch_only => self.mutations.remove(uid),
+            Ok(()) | Err(_) => self.mutations.queue(uid),
+        }
+    }
+
+    fn retry_mutation(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
+        let Some(mutation) = self.mutations.get(uid) else { return };
+        let max = if refusal.class == RefusalClass::Forbidden {
+            FORBIDDEN_RETRY_MAX_MS
+        } else {
+            RETRY_MAX_MS
+        };
+        let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
+        let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
+        self.mutations.retry_at(uid, at);
+        self.timers.set(at, Timer::Mutation(uid.clone()));
+    }
+}
