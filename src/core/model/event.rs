@@ -38,7 +38,7 @@ pub enum LossReason {
     MaxAge,
     /// The node was unreachable for too long, or was deleted.
     NodeLost,
-    /// The node was shut down.
+    /// The node was shut down (graceful node shutdown, KEP-2000).
     NodeShutdown,
     /// The container exceeded its memory limit.
     OomKilled,

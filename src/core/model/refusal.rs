@@ -16,7 +16,6 @@ pub enum RefusalClass {
     Expired,
     /// The namespace is being deleted. Not executed.
     NamespaceGone,
-    /// 404.
     NotFound,
     /// 403: missing permission (RBAC). Not executed.
     Forbidden,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::core::model::ids::GroupName;
 use crate::core::model::pod_text::PodText;
 
-/// Which executors a lower target may end.
+/// Which executors may be ended when the target falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleDown {
     /// Any, in the order of `policy::victims`.

@@ -9,7 +9,7 @@ use crate::core::model::ids::ExecutorId;
 pub struct Candidate {
     pub id: ExecutorId,
     pub stage: Stage,
-    /// `controller.kubernetes.io/pod-deletion-cost`.
+    /// Annotation `controller.kubernetes.io/pod-deletion-cost` (KEP-2255).
     pub deletion_cost: i32,
 }
 

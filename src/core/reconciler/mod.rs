@@ -106,7 +106,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// A reconciler that knows nothing of the server yet.
+    /// A reconciler before the first LIST.
     pub fn new(
         identity: InstanceIdentity,
         policy: Policy,
@@ -213,7 +213,7 @@ impl Reconciler {
         self.events.pop_front()
     }
 
-    /// The decision that ends the run, once.
+    /// The decision that ends the run. Returned once.
     pub fn poll_verdict(&mut self) -> Option<RunVerdict> {
         self.verdict.take()
     }

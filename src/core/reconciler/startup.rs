@@ -98,9 +98,9 @@ impl Reconciler {
         let unschedulable = since(StartProblemKind::Unschedulable);
         let unschedulable =
             limit(unschedulable, "unschedulable_timeout", policy.unschedulable_timeout_ms);
-        let off_avoided_node = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
-        let off_avoided_node = off_avoided_node.map(|at| Limit { at, name: None, ms: 0 });
-        [image, whole, unschedulable, off_avoided_node]
+        let end_of_avoidance = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
+        let end_of_avoidance = end_of_avoidance.map(|at| Limit { at, name: None, ms: 0 });
+        [image, whole, unschedulable, end_of_avoidance]
             .into_iter()
             .flatten()
             .min_by_key(|limit| limit.at)

@@ -5,14 +5,16 @@ use super::Reconciler;
 use crate::core::model::action::Action;
 use crate::core::model::event::{DeleteCause, Event};
 use crate::core::model::ids::ExecutorId;
+use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::stop::{StopOrder, StopResult};
 use crate::core::model::time::Millis;
-use crate::core::state::executors::{Ending, Life};
+use crate::core::state::executors::{Ending, Executors, Life};
 use crate::core::state::ledger::MutationKind;
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
 const LIST_DELAY_MAX_MS: u64 = 2_000;
+/// How long the delete of all executors waits for labels to be written and logs to be read.
 const PATCH_AND_LOG_MS: u64 = 2_000;
 /// The time beyond the executors' grace period in which the cluster must report that they are gone.
 const GONE_MARGIN_MS: u64 = 5_000;
@@ -100,15 +102,11 @@ impl Reconciler {
 
     /// The pods that may be left now, if the caller cannot wait any longer.
     pub fn remaining(&self) -> StopResult {
-        let keeps_failed = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
         let mut result = StopResult { remaining: Vec::new(), retained: Vec::new() };
         for pod in self.snapshot.pods() {
-            let is_retained =
-                self.executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained);
-            let names = if is_retained && keeps_failed {
-                &mut result.retained
-            } else {
-                &mut result.remaining
+            let names = match stays_after_stop(self.stop.as_ref(), &self.executors, pod) {
+                true => &mut result.retained,
+                false => &mut result.remaining,
             };
             names.push(pod.name.to_string());
         }
@@ -201,16 +199,10 @@ impl Reconciler {
     /// True if a LIST that was sent after the last open create showed none of our pods.
     fn is_stop_done(&mut self, now: Millis) -> bool {
         let has_open = self.has_open_creates();
-        let keeps_failed = self.stop.as_ref().is_some_and(|stop| stop.order.keep_failed);
+        let stop = self.stop.as_ref();
         let is_clear = self.snapshot.is_synced()
             && self.mutations.names_not_in(&self.snapshot).next().is_none()
-            && self.snapshot.pods().all(|pod| {
-                keeps_failed
-                    && self
-                        .executors
-                        .get(pod.id)
-                        .is_some_and(|executor| executor.life == Life::Retained)
-            });
+            && self.snapshot.pods().all(|pod| stays_after_stop(stop, &self.executors, pod));
         let Some(stop) = &mut self.stop else { return false };
         if has_open {
             stop.open_create_seen_at = now;
@@ -255,11 +247,8 @@ impl Reconciler {
         if stop.is_none_or(|stop| stop.n_lists == 0) {
             return;
         }
-        let keeps_failed = stop.is_some_and(|stop| stop.order.keep_failed);
         for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
-            let is_retained =
-                self.executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained);
-            if !(keeps_failed && is_retained) {
+            if !stays_after_stop(stop, &self.executors, pod) {
                 self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
             }
         }
@@ -288,4 +277,10 @@ impl Reconciler {
         }
         self.events.push_back(Event::Stopped);
     }
+}
+
+/// True for a retained failed pod if the stop leaves such pods.
+fn stays_after_stop(stop: Option<&Stop>, executors: &Executors, pod: &Pod) -> bool {
+    stop.is_some_and(|stop| stop.order.keep_failed)
+        && executors.get(pod.id).is_some_and(|executor| executor.life == Life::Retained)
 }

@@ -9,9 +9,9 @@ use crate::core::model::time::Millis;
 /// What a timer is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A create can be sent again, or given up.
+    /// A create can be sent again, or can no longer take effect.
     Create(ExecutorId),
-    /// The search for the reason of a disconnected executor's loss ends.
+    /// The wait for the loss reason of a disconnected executor ends.
     Disconnected(ExecutorId),
     /// The drain period of an executor ends.
     Drain(ExecutorId),
@@ -47,7 +47,7 @@ impl Timers {
         self.due.insert((at, timer));
     }
 
-    /// Takes back a timer that was set for this time.
+    /// Removes a timer that was set for this time.
     pub(super) fn cancel(&mut self, at: Millis, timer: Timer) {
         self.due.remove(&(at, timer));
     }

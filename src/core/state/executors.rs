@@ -58,6 +58,7 @@ impl Life {
         matches!(self, Self::Lost { .. } | Self::Retained)
     }
 
+    /// The life after posse decided to end the executor.
     #[must_use]
     pub fn ended_by(self, ending: Ending) -> Self {
         match self {
@@ -67,6 +68,7 @@ impl Life {
         }
     }
 
+    /// The life after the executor's loss was reported.
     #[must_use]
     pub fn lost(self) -> Self {
         match self {
@@ -103,7 +105,7 @@ pub struct Executor {
     pub uid: Option<Uid>,
     pub create: Option<Box<Create>>,
     pub life: Life,
-    /// When its container was first seen running; none also if it never was.
+    /// When its main container was first seen running.
     pub running_since: Option<Millis>,
     pub is_adopted: bool,
     /// Default unless the state is pending.
@@ -136,7 +138,7 @@ impl Executor {
     }
 
     /// The state that follows from the entry and its pod.
-    pub fn derive(&self, pod: Option<&Pod>) -> State {
+    pub fn derive_state(&self, pod: Option<&Pod>) -> State {
         match (self.life, pod) {
             (Life::Retained, _) => State::Failed,
             // After a resourceVersion rollback the pod may exist again, to be deleted once more.
@@ -296,7 +298,7 @@ impl Executors {
 
     /// Inserts a new executor into its group, which must exist.
     pub fn insert(&mut self, id: ExecutorId, mut executor: Executor, pod: Option<&Pod>) {
-        executor.state = executor.derive(pod);
+        executor.state = executor.derive_state(pod);
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
         group.counts.by_state[executor.state as usize] += 1;
         group.members.insert(id);
@@ -313,7 +315,7 @@ impl Executors {
         now: Millis,
     ) -> Option<State> {
         let executor = self.by_id.get_mut(&id)?;
-        let (before, state) = (executor.state, executor.derive(pod));
+        let (before, state) = (executor.state, executor.derive_state(pod));
         if before == state {
             return None;
         }

@@ -132,7 +132,7 @@ pub enum LeaseRelease {
 /// The state machine of one Lease.
 #[derive(Clone, Debug)]
 pub struct LeaseMachine {
-    me: String,
+    identity: String,
     /// A start waits for a fresh Lease too.
     waits_for_holder: bool,
     /// The machine finishes if another holder takes the Lease.
@@ -169,7 +169,7 @@ impl LeaseMachine {
     /// A machine that begins by reading the Lease.
     pub fn new(identity: &LeaseIdentity, rng: Rng) -> Self {
         Self {
-            me: identity.to_string(),
+            identity: identity.to_string(),
             waits_for_holder: false,
             yields: false,
             record: None,
@@ -290,7 +290,7 @@ impl LeaseMachine {
             }
             Some((record, holder_state)) => {
                 // No other live process has our identity.
-                let named_us = record.holder == self.me;
+                let named_us = record.holder == self.identity;
                 if self.stop.is_some() {
                     // During a stop the only remaining task is to release the Lease.
                     (self.held, self.renewed_at) = (named_us, now);
@@ -429,12 +429,12 @@ impl LeaseMachine {
     fn our_record(&self, wall_ms: i64) -> Record {
         let before = self.record.as_ref();
         let stored = before.and_then(|record| record.id_high_water);
-        let from_other = before.is_some_and(|record| record.holder != self.me);
+        let from_other = before.is_some_and(|record| record.holder != self.identity);
         let acquired_ms = before.and_then(|record| record.acquired_ms).filter(|_| self.held);
         Record {
             uid: before.map_or_else(|| Uid::new(""), |record| record.uid.clone()),
             version_text: before.map_or_else(String::new, |record| record.version_text.clone()),
-            holder: self.me.clone(),
+            holder: self.identity.clone(),
             duration_s: LEASE_S,
             acquired_ms: acquired_ms.or(Some(wall_ms)),
             renewed_ms: Some(wall_ms),
