@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posse::kube::api::Pods;
+use posse::kube::api::pods::Pods;
 use posse::kube::config::Sources;
 use posse::kube::http::Http;
 use posse::wire::labels::Selection;

@@ -13,14 +13,16 @@ use crate::cli::submit::wait;
 use crate::cli::{World, print};
 use crate::control::table::table;
 use crate::core::model::refusal::Refusal;
-use crate::kube::objects::{Kind, LogQuery, Objects};
-use crate::kube::story::Witness;
+use crate::kube::api::executor_lookup::ExecutorLookup;
+use crate::kube::api::objects::{Kind, LogQuery, Objects};
 use crate::runtime::signals::Signals;
-use crate::submit::apps::{App, age, find, of_keeper};
-use crate::submit::follow::{Follower, Say, find_keeper};
+use crate::submit::apps::{App, age, find};
+use crate::submit::follow::Follower;
+use crate::submit::listener::Listener;
 use crate::submit::logs::LogFollower;
 use crate::submit::state::{is_final, main_container, name_of, newest, uid_of};
 use crate::submit::stop;
+use crate::submit::workload::{find_workload, owned_pods};
 
 /// How much of a log is read at once, bytes.
 const COPY_BYTES: usize = 16 << 10;
@@ -138,27 +140,28 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let objects = place.objects();
     let refused = |refusal: Refusal| place.failure("it cannot be looked at", &args.app, &refusal);
     if args.follow && args.executor.is_none() {
-        let keeper = find_keeper(&objects, &args.app).map_err(refused)?;
-        if let Some((kind, keeper)) = keeper.filter(|(_, keeper)| !is_final(keeper)) {
-            return follow_driver(args, &place, kind, &keeper, out);
+        let workload = find_workload(&objects, &args.app).map_err(refused)?;
+        if let Some((kind, workload)) = workload.filter(|(_, workload)| !is_final(workload)) {
+            return follow_driver(args, &place, kind, &workload, out);
         }
     }
     let pods = match args.executor {
         None => {
-            let keeper = find_keeper(&objects, &args.app).map_err(refused)?;
-            let job = keeper.filter(|(kind, _)| *kind == Kind::Job).map(|(_, job)| job);
+            let workload = find_workload(&objects, &args.app).map_err(refused)?;
+            let job = workload.filter(|(kind, _)| *kind == Kind::Job).map(|(_, job)| job);
             let pods = stop::drivers(&objects, &args.app).map_err(refused)?;
-            of_keeper(job.as_ref(), pods)
+            owned_pods(job.as_ref(), pods)
         }
         id @ Some(_) => {
-            let witness = Witness::new(place.connection.http.clone(), place.namespace.as_str());
+            let witness =
+                ExecutorLookup::new(place.connection.http.clone(), place.namespace.as_str());
             witness.executors(&args.app, id).map_err(refused)?
         }
     };
     let Some(pod) = newest(&pods) else {
-        let keeper = find_keeper(&objects, &args.app).map_err(refused)?;
+        let workload = find_workload(&objects, &args.app).map_err(refused)?;
         return Err(match args.executor {
-            None if keeper.is_some() => {
+            None if workload.is_some() => {
                 let message = format!("the driver of application {} has no pod now", args.app);
                 Failure::new(Code::Failed, message)
             }
@@ -172,7 +175,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let pod_name = name_of(pod).to_owned();
     if args.follow {
         let tail = args.tail;
-        let read = move |say: Say<'_>| {
+        let read = move |say: Listener<'_>| {
             let is_ended = &AtomicBool::new(false);
             LogFollower { objects, say, tail, is_ended }.follow(&pod_name);
         };
@@ -204,15 +207,15 @@ fn follow_driver(
     args: &LogsArgs,
     place: &Place,
     kind: Kind,
-    keeper: &Value,
+    workload: &Value,
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let follower = Follower {
         objects: place.objects(),
         app: args.app.clone(),
         kind,
-        name: name_of(keeper).to_owned(),
-        uid: uid_of(keeper).to_owned(),
+        name: name_of(workload).to_owned(),
+        uid: uid_of(workload).to_owned(),
         logs: true,
         tail: args.tail,
     };
@@ -249,7 +252,7 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let grace_s = args.grace.map(|ms| u32::try_from(ms.div_ceil(1_000)).unwrap_or(u32::MAX));
     // All are told before the first is waited for: they end at the same time.
     let asked: Vec<_> =
-        names.iter().map(|app| (app, stop::Asked::new(&objects, app, grace_s))).collect();
+        names.iter().map(|app| (app, stop::StopRequest::new(&objects, app, grace_s))).collect();
     let mut worst: Option<Failure> = None;
     for (app, asked) in asked {
         let failure = match asked.and_then(|asked| asked.finish()) {

@@ -19,8 +19,8 @@ use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::policy::orphans::{
     LeaseAge, OrphanCandidate, OrphanFacts, OrphanVerdict, OwnerState, judge,
 };
-use crate::kube::api::Leases;
-use crate::kube::leftovers::Leftovers;
+use crate::kube::api::leases::Leases;
+use crate::kube::api::orphans::AppExecutors;
 use crate::wire::labels::Selection;
 use crate::wire::lease::{NamedLease, name_of};
 
@@ -42,7 +42,7 @@ pub fn cleanup(
     let connection = Connection::new(&args.server, world)?;
     let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let app = args.app.as_deref();
-    let leftovers = Leftovers::new(connection.http.clone(), &namespace, app);
+    let leftovers = AppExecutors::new(connection.http.clone(), &namespace, app);
     let wall_ms = Timestamp::now().as_millisecond();
     let sweep = Sweep { args, connection, namespace, leftovers, wall_ms };
     let batches = sweep.batches()?;
@@ -144,7 +144,7 @@ struct Sweep<'a> {
     args: &'a CleanupArgs,
     connection: Connection,
     namespace: String,
-    leftovers: Leftovers,
+    leftovers: AppExecutors,
     /// What Leases are judged against, milliseconds since 1970.
     wall_ms: i64,
 }
@@ -315,7 +315,7 @@ fn text(label: Option<&String>) -> &str {
 }
 
 /// Deletes that pod and no other of its name, in the server's own time.
-fn delete(leftovers: &Leftovers, pod: &OrphanCandidate) -> Result<(), Refusal> {
+fn delete(leftovers: &AppExecutors, pod: &OrphanCandidate) -> Result<(), Refusal> {
     let mut n_tries = 1;
     loop {
         match leftovers.delete(pod) {

@@ -16,8 +16,9 @@ use crate::control::client::{Client, ClientError};
 use crate::core::loss::classify;
 use crate::core::model::input::PodAnswer;
 use crate::core::model::refusal::Refusal;
-use crate::kube::api::{CALL_TIMEOUT, Pods};
-use crate::kube::story::Witness;
+use crate::kube::api::CALL_TIMEOUT;
+use crate::kube::api::executor_lookup::ExecutorLookup;
+use crate::kube::api::pods::Pods;
 use crate::wire::labels::{EXECUTOR_ID, INSTANCE, Selection};
 use crate::wire::pod;
 use crate::wire::status_json::{Identity, StatusJson};
@@ -124,7 +125,7 @@ fn left_behind(
     let server = Connection::new(&args.server, world)
         .map_err(|error| nothing(&format!("the cluster cannot be asked either: {error}")))?;
     let namespace = args.namespace.clone().unwrap_or_else(|| server.namespace.clone());
-    let witness = Witness::new(server.http.clone(), namespace.as_str());
+    let witness = ExecutorLookup::new(server.http.clone(), namespace.as_str());
     let pods = witness
         .executors(app, args.id)
         .map_err(|refusal| nothing(&server.failure("its executors", &refusal).to_string()))?;
@@ -165,7 +166,7 @@ fn left_behind(
 
 /// A look into the cluster for one instance.
 struct Sight {
-    witness: Witness,
+    witness: ExecutorLookup,
     pods: Pods,
 }
 
@@ -174,7 +175,7 @@ impl Sight {
         let namespace = who.namespace.as_str();
         let selection = Selection { app: who.app.clone(), instance: who.instance.clone() };
         Self {
-            witness: Witness::new(server.http.clone(), namespace),
+            witness: ExecutorLookup::new(server.http.clone(), namespace),
             pods: Pods::new(server.http.clone(), namespace, selection),
         }
     }

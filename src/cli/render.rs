@@ -11,7 +11,7 @@ use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
 use crate::cli::{World, manifest, submit};
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::api::Pods;
+use crate::kube::api::pods::Pods;
 use crate::wire::labels::Selection;
 
 /// The instance that is shown where the real one is not known before the run.

@@ -7,7 +7,8 @@ use log::{debug, error};
 
 use crate::cli::settings::RunSettings;
 use crate::core::model::refusal::Refusal;
-use crate::kube::api::{access_review, version};
+use crate::kube::api::preflight::version;
+use crate::kube::api::reviews::access_review;
 use crate::kube::http::Http;
 use crate::wire::review::Access;
 

@@ -30,9 +30,9 @@ use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::reconciler::{InstanceIdentity, Reconciler};
-use crate::kube::api::Pods;
-use crate::kube::leftovers::Leftovers;
-use crate::kube::owner::DriverPod;
+use crate::kube::api::driver_pod::DriverPod;
+use crate::kube::api::orphans::AppExecutors;
+use crate::kube::api::pods::Pods;
 use crate::runtime::drafts::Drafter;
 use crate::runtime::driver::DriverEnv;
 use crate::runtime::engine::{DriverPlan, Engine, SharedMark};
@@ -339,7 +339,7 @@ impl Run<'_> {
 
     fn sweep(&self) -> Option<SweepSettings> {
         let (http, app) = (self.server.http.clone(), self.settings.app.as_str());
-        let leftovers = Leftovers::new(http, &self.ground.namespace, Some(app));
+        let leftovers = AppExecutors::new(http, &self.ground.namespace, Some(app));
         let is_exclusive = self.settings.exclusive;
         match self.settings.orphans {
             OrphanPolicy::Delete => Some(SweepSettings { leftovers, is_exclusive }),

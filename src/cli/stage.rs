@@ -17,7 +17,7 @@ use crate::control::table::table;
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::read_file;
 use crate::kube::http::Http;
-use crate::kube::transfer::{Authorities, Peer, Transfer};
+use crate::kube::http::transfer::{Authorities, Peer, Transfer};
 use crate::runtime::signals::Signals;
 use crate::serve::token::Token;
 use crate::stage::fetch::fetch;

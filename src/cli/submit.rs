@@ -18,14 +18,15 @@ use crate::cli::settings::{self, RunSettings};
 use crate::cli::stage::Outgoing;
 use crate::cli::{World, manifest, print};
 use crate::core::model::refusal::RefusalClass;
-use crate::kube::objects::{Kind, Objects};
+use crate::kube::api::objects::{Kind, Objects};
 use crate::runtime::signals::Signals;
-use crate::submit::client::{NotSubmitted, Submission, Submitted};
 use crate::submit::files::Files;
-use crate::submit::follow::{Follower, Say};
+use crate::submit::follow::Follower;
+use crate::submit::listener::Listener;
 use crate::submit::manifests::manifests;
 use crate::submit::plan::Plan;
 use crate::submit::state::{kind_and_name, name_of, uid_of};
+use crate::submit::submission::{Submission, SubmitError, Submitted};
 use crate::wire::config::{DriverPod, PodSource};
 use crate::wire::names;
 use crate::wire::template::Template;
@@ -55,7 +56,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
     let now_s = Timestamp::now().as_second();
     let app = plan.app.clone();
-    let failed = |why: NotSubmitted| failure(&app, &connection, &why);
+    let failed = |why: SubmitError| failure(&app, &connection, &why);
     if let Some(outgoing) = outgoing.filter(|_| !args.dry_run) {
         let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
         submission.check().map_err(failed)?;
@@ -70,7 +71,8 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     }
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    let Submitted { keeper, unknown_fields } = make(&submission, &signals, out)?.map_err(failed)?;
+    let Submitted { workload: keeper, unknown_fields } =
+        make(&submission, &signals, out)?.map_err(failed)?;
     tell_unknown(&unknown_fields, &plan);
     let line = format!(
         "application {} submitted: {} in namespace {}",
@@ -103,12 +105,12 @@ fn make(
     submission: &Submission<'_>,
     signals: &Signals,
     out: &mut dyn Write,
-) -> Result<Result<Submitted, NotSubmitted>, Failure> {
+) -> Result<Result<Submitted, SubmitError>, Failure> {
     let Submission { objects, plan, manifests, now_s } = *submission;
     let (objects, plan, manifests) = (objects.clone(), plan.clone(), manifests.clone());
     let (is_interrupted, made) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
     let (is_told, slot) = (Arc::clone(&is_interrupted), Arc::clone(&made));
-    let work = move |_: Say<'_>| {
+    let work = move |_: Listener<'_>| {
         let submission =
             Submission { objects: &objects, plan: &plan, manifests: &manifests, now_s };
         drop(slot.set(submission.submit(&|| is_told.load(Ordering::Acquire))));
@@ -119,7 +121,7 @@ fn make(
         false
     };
     wait::pump(Box::new(work), signals, &mut interrupt, out)?;
-    Ok(made.get().cloned().unwrap_or(Err(NotSubmitted::Interrupted)))
+    Ok(made.get().cloned().unwrap_or(Err(SubmitError::Interrupted)))
 }
 
 /// `posse render --driver`: the same objects, printed; the server is asked only where told to.
@@ -141,7 +143,7 @@ pub fn render(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
         let now_s = Timestamp::now().as_second();
         let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
-        let failed = |why: NotSubmitted| failure(&plan.app, connection, &why);
+        let failed = |why: SubmitError| failure(&plan.app, connection, &why);
         tell_unknown(&submission.check().map_err(failed)?, &plan);
     }
     manifest::print(made.all(), args.output, out)
@@ -298,14 +300,14 @@ fn tell_unknown(fields: &[&str], plan: &Plan) {
 }
 
 /// What a submission that failed comes to.
-fn failure(app: &str, connection: &Connection, why: &NotSubmitted) -> Failure {
+fn failure(app: &str, connection: &Connection, why: &SubmitError) -> Failure {
     let message = format!("application {app} is not submitted: {why}");
     let code = match why {
-        NotSubmitted::Remains { .. } => Code::Remain,
-        NotSubmitted::Interrupted => wait::DETACHED,
-        NotSubmitted::Running(_) => Code::Server,
-        NotSubmitted::InTheWay { .. } => Code::Failed,
-        NotSubmitted::Refused { refusal, what } => match refusal.class {
+        SubmitError::Remains { .. } => Code::Remain,
+        SubmitError::Interrupted => wait::DETACHED,
+        SubmitError::Running(_) => Code::Server,
+        SubmitError::InTheWay { .. } => Code::Failed,
+        SubmitError::Refused { refusal, what } => match refusal.class {
             RefusalClass::Invalid => Code::TemplateRefused,
             RefusalClass::Capacity
             | RefusalClass::Conflict

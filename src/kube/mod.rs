@@ -2,22 +2,8 @@
 
 pub mod api;
 mod auth;
-pub mod callers;
 pub mod config;
-mod connector;
-mod exec;
 pub mod http;
-mod incluster;
-mod kubeconfig;
-pub mod leftovers;
-pub mod objects;
-pub mod owner;
-pub mod preflight;
-mod proxy;
-pub mod story;
-mod stream;
-pub mod tls;
-pub mod transfer;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -18,8 +18,8 @@ use rustls::{
     RootCertStore, ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion,
 };
 
+use super::config::exec_plugin::{ExecPlugin, ExecVersion};
 use super::config::{Cluster, Identity, Server, Sources, Trust};
-use super::exec::{ExecPlugin, ExecVersion};
 use super::http::Http;
 
 /// Longer than any test takes; a hung one ends here.

@@ -11,7 +11,7 @@ use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::input::PodAnswer;
 use crate::core::model::pod_text::{PodOverrides, PodText};
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::api::Pods;
+use crate::kube::api::pods::Pods;
 use crate::wire::build::Identity;
 use crate::wire::control::BadCall;
 use crate::wire::template::{Template, TemplateError};

@@ -12,10 +12,10 @@ use crate::core::machines::lease::{LeaseIdentity, LeaseRelease, LeaseScope, Leas
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::rng::Rng;
-use crate::kube::api::Leases;
+use crate::kube::api::driver_pod::DriverPod;
+use crate::kube::api::leases::Leases;
+use crate::kube::api::orphans::AppExecutors;
 use crate::kube::http::Http;
-use crate::kube::leftovers::Leftovers;
-use crate::kube::owner::DriverPod;
 use crate::runtime::inbox::Message;
 use crate::runtime::lease::{LeaseCommand, LeaseKeeper, keep};
 use crate::runtime::signals::{Signal, Signals};
@@ -86,7 +86,7 @@ impl LeaseHandle {
         let (commands, orders) = bounded(LEASE_COMMANDS_MAX);
         let keeper = LeaseKeeper {
             leases: Leases::new(lease.http.clone(), lease.namespace.as_str()),
-            pods: Leftovers::new(lease.http, &lease.namespace, Some(&lease.selection.app)),
+            pods: AppExecutors::new(lease.http, &lease.namespace, Some(&lease.selection.app)),
             scope: lease.scope,
             is_patient: lease.is_patient,
             namespace: lease.namespace,

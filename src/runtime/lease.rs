@@ -14,8 +14,8 @@ use crate::core::machines::lease::{
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
-use crate::kube::api::Leases;
-use crate::kube::leftovers::Leftovers;
+use crate::kube::api::leases::Leases;
+use crate::kube::api::orphans::AppExecutors;
 use crate::wire::build::Owner;
 use crate::wire::labels::Selection;
 use crate::wire::lease::{LeaseObject, name_of};
@@ -39,7 +39,7 @@ pub enum LeaseCommand {
 pub struct LeaseKeeper<M> {
     pub leases: Leases,
     /// Where a holder's pod is looked up.
-    pub pods: Leftovers,
+    pub pods: AppExecutors,
     pub scope: LeaseScope,
     /// One that is renewed is waited for at the start.
     pub is_patient: bool,
@@ -359,7 +359,7 @@ mod tests {
         let (send, commands) = bounded(8);
         let keeper = LeaseKeeper {
             leases: Leases::new(plain_client(server.address), "n"),
-            pods: Leftovers::new(plain_client(server.address), "n", Some("a")),
+            pods: AppExecutors::new(plain_client(server.address), "n", Some("a")),
             scope: LeaseScope::Instance,
             is_patient: false,
             namespace: "n".to_owned(),

@@ -9,12 +9,12 @@ use log::{info, warn};
 use crate::clock::Clock;
 use crate::core::machines::orphan_cleanup::{CleanupReport, CleanupStep, OrphanCleanup};
 use crate::core::model::rng::Rng;
-use crate::kube::leftovers::Leftovers;
+use crate::kube::api::orphans::AppExecutors;
 
 /// What the sweeper works with.
 #[derive(Debug)]
 pub struct Sweeper {
-    pub leftovers: Leftovers,
+    pub leftovers: AppExecutors,
     /// The instance that is never touched.
     pub ours: String,
     /// The application is this run's alone.
@@ -107,7 +107,7 @@ mod tests {
         });
         let (send, go) = bounded(1);
         let sweeper = Sweeper {
-            leftovers: Leftovers::new(plain_client(server.address), "n", Some("a")),
+            leftovers: AppExecutors::new(plain_client(server.address), "n", Some("a")),
             ours: "new".to_owned(),
             is_exclusive: true,
             go,

@@ -14,9 +14,9 @@ use crate::core::machines::lease::LeaseRelease;
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::input::{Input, ListSource};
 use crate::core::model::rng::Rng;
-use crate::kube::api::Pods;
-use crate::kube::leftovers::Leftovers;
-use crate::kube::owner::DriverPod;
+use crate::kube::api::driver_pod::DriverPod;
+use crate::kube::api::orphans::AppExecutors;
+use crate::kube::api::pods::Pods;
 use crate::runtime::engine::{SharedMark, Upstream};
 use crate::runtime::hold::{Hold, IdKeeper};
 use crate::runtime::inbox::Message;
@@ -46,7 +46,7 @@ pub struct LookSettings {
 /// How what earlier instances left is swept.
 #[derive(Debug)]
 pub struct SweepSettings {
-    pub leftovers: Leftovers,
+    pub leftovers: AppExecutors,
     /// The application is this run's alone.
     pub is_exclusive: bool,
 }

@@ -17,7 +17,7 @@ use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
-use crate::kube::api::{Listed, Pods};
+use crate::kube::api::pods::{Listed, Pods};
 use crate::kube::http::{Stream, StreamHandle};
 use crate::wire::watch::{LineEvent, parse_line};
 

@@ -13,7 +13,7 @@ use crate::core::model::input::{Input, List, ListSource};
 use crate::core::model::refusal::Refusal;
 use crate::core::reconciler::LOG_READS_IN_FLIGHT_MAX;
 use crate::core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
-use crate::kube::api::Pods;
+use crate::kube::api::pods::Pods;
 use crate::runtime::inbox::Message;
 use crate::wire::{draining, labels};
 

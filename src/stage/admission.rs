@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::callers::{subject_access_review, token_review};
+use crate::kube::api::reviews::{subject_access_review, token_review};
 use crate::kube::http::Http;
 use crate::serve::token::{Token, bearer};
 use crate::wire::review::Access;

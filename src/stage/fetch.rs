@@ -10,7 +10,7 @@ use std::time::Duration;
 use ring::digest::{Context, SHA256};
 
 use crate::kube::http::Stream;
-use crate::kube::transfer::Transfer;
+use crate::kube::http::transfer::Transfer;
 use crate::stage::api::BUNDLES;
 use crate::stage::retry::{Retries, check_answer};
 use crate::wire::bundle::{Entry, hex};

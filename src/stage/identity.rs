@@ -10,7 +10,7 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
 use crate::kube::config::ConfigError;
-use crate::kube::tls::server_identity;
+use crate::kube::config::pem::server_identity;
 
 /// A certificate chain and its key, each in a PEM file.
 #[derive(Debug)]

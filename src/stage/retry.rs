@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::core::model::rng::Rng;
 use crate::core::policy::backoff::delay_ms;
 use crate::kube::http::Stream;
-use crate::kube::transfer::TransferError;
+use crate::kube::http::transfer::TransferError;
 use crate::wire::control::parse_error;
 
 /// How much of a short response is read: an id and a secret, or an error.

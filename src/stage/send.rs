@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::kube::transfer::Transfer;
+use crate::kube::http::transfer::Transfer;
 use crate::serve::token::Token;
 use crate::stage::api::BUNDLES;
 use crate::stage::fetch::hash_rest;

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::core::model::refusal::RefusalClass;
 use crate::core::policy::bundle_expiry::{BundleFacts, BundleOwner, BundleTimeouts, judge};
-use crate::kube::callers::apps_with_pods;
+use crate::kube::api::objects::apps_with_pods;
 use crate::kube::http::Http;
 use crate::stage::identity::ServerCertificate;
 use crate::stage::store::{Bundle, Store};

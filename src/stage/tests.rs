@@ -12,7 +12,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::Sources;
-use crate::kube::transfer::{Authorities, Peer, Transfer};
+use crate::kube::http::transfer::{Authorities, Peer, Transfer};
 use crate::serve::token::Token;
 use crate::stage::fetch::fetch;
 use crate::stage::send::{self, Upload};

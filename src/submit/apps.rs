@@ -5,12 +5,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::core::model::refusal::Refusal;
-use crate::kube::objects::{Kind, Objects};
-use crate::submit::follow::is_owned;
+use crate::kube::api::objects::{Kind, Objects};
 use crate::submit::plan::driver_selector;
-use crate::submit::state::{
-    State, driver_status, exit_code, is_final, name_of, newest, state, uid_of,
-};
+use crate::submit::state::{State, driver_status, exit_code, is_final, name_of, newest, state};
+use crate::submit::workload::owned_pods;
 use crate::wire::labels::{APP, COMPONENT, DRIVER, EXECUTORS, INSTANCE, MANAGED_BY};
 use crate::wire::names;
 
@@ -128,7 +126,7 @@ fn key_of(object: &Value) -> Option<(&str, &str)> {
 
 fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
     let Parts { job, drivers, executors } = parts;
-    let drivers = &of_keeper(*job, drivers.clone());
+    let drivers = &owned_pods(*job, drivers.clone());
     let driver = newest(drivers);
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let live: Vec<&&Value> = executors
@@ -136,18 +134,18 @@ fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
         .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null() && !is_final(pod))
         .collect();
     let n_running = live.iter().filter(|pod| pod["status"]["phase"] == "Running").count() as u64;
-    let keeper = job.or(driver);
-    let created = keeper.into_iter().chain(executors.iter().copied());
+    let workload = job.or(driver);
+    let created = workload.into_iter().chain(executors.iter().copied());
     let created = created.filter_map(|object| {
         let text = object["metadata"]["creationTimestamp"].as_str()?;
         text.parse().ok().map(|time: Timestamp| time.as_second())
     });
-    let wanted = keeper.and_then(|object| object["metadata"]["annotations"][EXECUTORS].as_str());
+    let wanted = workload.and_then(|object| object["metadata"]["annotations"][EXECUTORS].as_str());
     let by_executor = executors.iter().find_map(|pod| text(&pod["metadata"]["labels"][INSTANCE]));
     App {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
-        state: keeper.map(|_| state(*job, drivers)),
+        state: workload.map(|_| state(*job, drivers)),
         n_running,
         n_pending: live.len() as u64 - n_running,
         n_wanted: wanted.and_then(|text| text.parse().ok()),
@@ -161,20 +159,11 @@ fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
         n_failed: job.and_then(|job| job["status"]["failed"].as_u64()).unwrap_or_else(|| {
             driver.and_then(|pod| driver_status(pod)["restartCount"].as_u64()).unwrap_or(0)
         }),
-        created_s: match keeper {
+        created_s: match workload {
             Some(_) => created.take(1).next(),
             None => created.min(),
         },
     }
-}
-
-/// The driver's pods without those of an earlier Job of the name, which are yet to be collected.
-#[must_use]
-pub fn of_keeper(job: Option<&Value>, mut pods: Vec<Value>) -> Vec<Value> {
-    if let Some(job) = job {
-        pods.retain(|pod| is_owned(pod, uid_of(job)));
-    }
-    pods
 }
 
 /// True where the name fits the pattern, in which `*` stands for any letters and `?` for one.

@@ -11,13 +11,15 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::objects::{Kind, Objects};
+use crate::kube::api::objects::{Kind, Objects};
+use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;
 use crate::submit::state::{
-    State, exit_code, has_begun, is_final, job_end, kind_and_name, name_of, newest, pod_line,
-    reason_and_message, state, uid_of,
+    State, exit_code, has_begun, is_final, job_end, name_of, newest, pod_line, reason_and_message,
+    state, uid_of,
 };
+use crate::submit::workload::is_owned;
 
 /// How long a watch of the pods may wait for a change.
 const WATCH_S: u32 = 30;
@@ -36,18 +38,6 @@ const LOG_END: Duration = Duration::from_secs(10);
 const PODS_MAX: usize = 100;
 /// The longest line of a watch that is read to its end, bytes.
 const LINE_BYTES_MAX: u64 = 4 << 20;
-
-/// What is said on the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// A change of the state, in words.
-    Line(String),
-    /// Bytes of the driver's log.
-    Log(Vec<u8>),
-}
-
-/// Where it goes; false once nobody listens any more.
-pub type Say<'a> = &'a (dyn Fn(Told) -> bool + Sync);
 
 /// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +66,7 @@ pub struct Follower {
 /// What one look shows.
 struct Look {
     /// None: it is gone, or another has its name.
-    keeper: Option<Value>,
+    workload: Option<Value>,
     pods: Vec<Value>,
     version: String,
 }
@@ -96,7 +86,7 @@ impl Follower {
     ///
     /// # Errors
     /// The server's refusal to let us look.
-    pub fn follow(&self, say: Say<'_>) -> Result<Option<Ending>, Refusal> {
+    pub fn follow(&self, say: Listener<'_>) -> Result<Option<Ending>, Refusal> {
         let (sender, pods) = bounded::<String>(PODS_MAX);
         let (done_sender, done) = bounded::<()>(1);
         let (log_objects, streams) = self.objects.with_own_streams();
@@ -132,7 +122,7 @@ impl Follower {
 
     fn look_to_the_end(
         &self,
-        say: Say<'_>,
+        say: Listener<'_>,
         logs: &Sender<String>,
     ) -> Result<Option<Ending>, Refusal> {
         let mut memory = Memory::default();
@@ -171,23 +161,29 @@ impl Follower {
     }
 
     fn look(&self) -> Result<Look, Refusal> {
-        let keeper = self.objects.get(self.kind, &self.name)?;
-        let keeper = keeper.filter(|object| uid_of(object) == self.uid);
+        let workload = self.objects.get(self.kind, &self.name)?;
+        let workload = workload.filter(|object| uid_of(object) == self.uid);
         if self.kind == Kind::Pod {
             return Ok(Look {
-                pods: keeper.iter().cloned().collect(),
-                version: version_of(&keeper),
-                keeper,
+                pods: workload.iter().cloned().collect(),
+                version: version_of(&workload),
+                workload,
             });
         }
         let (mut pods, version) =
             self.objects.list(Kind::Pod, &driver_selector(Some(&self.app)), &|pod| pod)?;
         pods.retain(|pod| is_owned(pod, &self.uid));
-        Ok(Look { keeper, pods, version })
+        Ok(Look { workload, pods, version })
     }
 
     /// Says what is new; false once nobody listens.
-    fn tell(&self, look: &Look, memory: &mut Memory, say: Say<'_>, logs: &Sender<String>) -> bool {
+    fn tell(
+        &self,
+        look: &Look,
+        memory: &mut Memory,
+        say: Listener<'_>,
+        logs: &Sender<String>,
+    ) -> bool {
         let mut listens = true;
         for pod in &look.pods {
             listens &= memory.say(say, uid_of(pod), pod_line(pod));
@@ -204,7 +200,7 @@ impl Follower {
         if let Some(pod) = newest(&look.pods) {
             memory.code = exit_code(pod).or(memory.code);
         }
-        let Some(job) = look.keeper.as_ref().filter(|_| self.kind == Kind::Job) else {
+        let Some(job) = look.workload.as_ref().filter(|_| self.kind == Kind::Job) else {
             return listens;
         };
         let n_failed = job["status"]["failed"].as_u64().unwrap_or(0);
@@ -235,17 +231,17 @@ impl Follower {
     }
 
     fn ending(&self, look: &Look, memory: &Memory) -> Option<Ending> {
-        let Some(keeper) = &look.keeper else {
+        let Some(workload) = &look.workload else {
             let why = format!("{} {} was removed", self.kind.word(), self.name);
             return Some(Ending { code: memory.code.unwrap_or(1), why });
         };
         let failed_code = memory.code.filter(|code| *code != 0).unwrap_or(1);
         if self.kind == Kind::Pod {
-            let ended = is_final(keeper).then(|| keeper["status"]["phase"] == "Succeeded")?;
+            let ended = is_final(workload).then(|| workload["status"]["phase"] == "Succeeded")?;
             let code = if ended { 0 } else { failed_code };
-            return Some(Ending { code, why: reason_and_message(&keeper["status"]) });
+            return Some(Ending { code, why: reason_and_message(&workload["status"]) });
         }
-        job_end(keeper).map(|(is_well, why)| {
+        job_end(workload).map(|(is_well, why)| {
             let code = if is_well { 0 } else { failed_code };
             Ending { code, why }
         })
@@ -280,47 +276,17 @@ impl Follower {
 
 impl Memory {
     /// Says a line where it differs from the last one about the same; false once nobody listens.
-    fn say(&mut self, say: Say<'_>, about: &str, line: String) -> bool {
+    fn say(&mut self, say: Listener<'_>, about: &str, line: String) -> bool {
         if self.lines.get(about) == Some(&line) {
             return true;
         }
         self.lines.insert(about.to_owned(), line.clone());
-        say(Told::Line(line))
+        say(FollowEvent::Line(line))
     }
 }
 
-fn version_of(keeper: &Option<Value>) -> String {
-    let version = keeper.as_ref().and_then(|object| object["metadata"]["resourceVersion"].as_str());
+fn version_of(workload: &Option<Value>) -> String {
+    let version =
+        workload.as_ref().and_then(|object| object["metadata"]["resourceVersion"].as_str());
     version.unwrap_or("0").to_owned()
-}
-
-/// True for a pod that the object of that uid owns.
-#[must_use]
-pub fn is_owned(pod: &Value, uid: &str) -> bool {
-    let owners = pod["metadata"]["ownerReferences"].as_array();
-    owners.is_some_and(|owners| owners.iter().any(|owner| owner["uid"] == uid))
-}
-
-/// The Job or Pod that keeps an application's driver; none where it has none.
-///
-/// # Errors
-/// The server's refusal.
-pub fn find_keeper(objects: &Objects, app: &str) -> Result<Option<(Kind, Value)>, Refusal> {
-    let name = crate::submit::plan::driver_name(app);
-    for kind in [Kind::Job, Kind::Pod] {
-        let found = objects.get(kind, &name)?;
-        if let Some(object) = found.filter(|object| is_driver_of(object, app)) {
-            log::debug!("{} keeps the driver of {app}", kind_and_name(&object));
-            return Ok(Some((kind, object)));
-        }
-    }
-    Ok(None)
-}
-
-/// True for what carries the labels of this application's driver.
-#[must_use]
-pub fn is_driver_of(object: &Value, app: &str) -> bool {
-    use crate::wire::labels::{APP, DRIVER, MANAGED_BY};
-    let labels = &object["metadata"]["labels"];
-    labels[APP] == *app && labels[MANAGED_BY.0] == MANAGED_BY.1 && labels[DRIVER.0] == DRIVER.1
 }

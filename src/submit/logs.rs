@@ -9,8 +9,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::core::model::refusal::RefusalClass;
-use crate::kube::objects::{Kind, LogQuery, Objects};
-use crate::submit::follow::{Say, Told};
+use crate::kube::api::objects::{Kind, LogQuery, Objects};
+use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::state::{driver_status, main_container};
 
 /// The longest line that is read in one piece, bytes; the rest of it is the next piece.
@@ -24,7 +24,7 @@ const REFUSED_MAX: u32 = 30;
 #[expect(missing_debug_implementations, reason = "a closure has nothing to show")]
 pub struct LogFollower<'a> {
     pub objects: Objects,
-    pub say: Say<'a>,
+    pub say: Listener<'a>,
     /// Only the last so many lines.
     pub tail: Option<u32>,
     /// Set where no more of it is wanted.
@@ -110,7 +110,7 @@ impl LogFollower<'_> {
                 false => piece.as_slice(),
             };
             begins = piece.ends_with(b"\n");
-            if is_new && !(self.say)(Told::Log(text.to_vec())) {
+            if is_new && !(self.say)(FollowEvent::Log(text.to_vec())) {
                 return None;
             }
         }

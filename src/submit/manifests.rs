@@ -24,7 +24,7 @@ pub struct Manifests {
     /// What has to be there before the driver is, in the order of their making.
     pub parts: Vec<Value>,
     /// The Job or Pod that all others belong to.
-    pub keeper: Value,
+    pub workload: Value,
     /// The pod that it comes to, to be shown to the server beforehand.
     pub pod: Value,
     /// What of the template was replaced, one sentence each.
@@ -41,7 +41,7 @@ impl fmt::Debug for Manifests {
 impl Manifests {
     /// All of them in the order of their making.
     pub fn all(&self) -> impl Iterator<Item = &Value> {
-        self.parts.iter().chain([&self.keeper])
+        self.parts.iter().chain([&self.workload])
     }
 }
 
@@ -66,19 +66,19 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     let mut pod = object("v1", "Pod", json!(metadata), "spec", json!(spec));
     pod["metadata"]["namespace"] = json!(plan.namespace);
     pod["metadata"]["name"] = json!(plan.name());
-    let keeper = match plan.pod.kind {
+    let workload = match plan.pod.kind {
         DriverKind::Job => job(plan, &parts_of_pod, &fixed["job"]),
         DriverKind::Pod => {
-            let mut keeper = pod.clone();
-            let ours = plan.keeper_metadata();
+            let mut workload = pod.clone();
+            let ours = plan.workload_metadata();
             let annotations = ours["annotations"].as_object().cloned().unwrap_or_default();
             for (key, value) in annotations {
-                keeper["metadata"]["annotations"][key] = value;
+                workload["metadata"]["annotations"][key] = value;
             }
-            keeper
+            workload
         }
     };
-    Ok(Manifests { parts, keeper, pod, warnings: warnings.clone() })
+    Ok(Manifests { parts, workload, pod, warnings: warnings.clone() })
 }
 
 /// A Job that is over is kept for ten minutes: time to look at it. Its policy: a disruption is no
@@ -97,7 +97,7 @@ fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
     if plan.pod.deadline_ms > 0 {
         spec["activeDeadlineSeconds"] = json!(plan.pod.deadline_ms.div_ceil(1_000));
     }
-    object("batch/v1", "Job", plan.keeper_metadata(), "spec", spec)
+    object("batch/v1", "Job", plan.workload_metadata(), "spec", spec)
 }
 
 fn object(version: &str, kind: &str, metadata: Value, key: &str, value: Value) -> Value {

@@ -2,12 +2,15 @@
 //! by pure functions; requests and streams are a thin shell around those.
 
 pub mod apps;
-pub mod client;
 pub mod driver_pod;
 pub mod files;
 pub mod follow;
+pub mod listener;
 pub mod logs;
 pub mod manifests;
 pub mod plan;
+mod retry;
 pub mod state;
 pub mod stop;
+pub mod submission;
+pub mod workload;

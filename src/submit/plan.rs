@@ -88,7 +88,7 @@ impl Plan {
 
     /// The same of what keeps the pod: it tells the number of executors.
     #[must_use]
-    pub fn keeper_metadata(&self) -> Value {
+    pub fn workload_metadata(&self) -> Value {
         let mut metadata = self.metadata();
         metadata["annotations"][EXECUTORS] = json!(self.n_executors.to_string());
         metadata

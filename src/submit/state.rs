@@ -71,10 +71,10 @@ fn is_ending(object: &Value) -> bool {
 
 /// True for a Job or Pod that is over.
 #[must_use]
-pub fn is_final(keeper: &Value) -> bool {
-    match keeper["status"]["phase"].as_str() {
+pub fn is_final(workload: &Value) -> bool {
+    match workload["status"]["phase"].as_str() {
         Some(phase) => matches!(phase, "Failed" | "Succeeded"),
-        None => job_end(keeper).is_some(),
+        None => job_end(workload).is_some(),
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::objects::{Kind, Objects};
-use crate::submit::client::patiently;
-use crate::submit::follow::{find_keeper, is_driver_of, is_owned};
+use crate::kube::api::objects::{Kind, Objects};
 use crate::submit::plan::{driver_name, driver_selector};
+use crate::submit::retry::with_retries;
 use crate::submit::state::{is_final, name_of, uid_of};
+use crate::submit::workload::{find_workload, is_driver_of, is_owned};
 use crate::wire::labels::{APP, COMPONENT};
 
 /// What a pod has that names none, seconds.
@@ -39,30 +39,35 @@ pub enum Stopped {
 
 /// An application that has been told to end.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct StopRequest<'a> {
     objects: &'a Objects,
     app: String,
-    keeper: Option<(Kind, Value)>,
+    workload: Option<(Kind, Value)>,
     drivers: Vec<Value>,
     grace_s: Option<u32>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> StopRequest<'a> {
     /// Tells an application's driver to end. `grace_s` is what it gets for that, instead of what its
     /// pod says.
     ///
     /// # Errors
     /// The server's refusal.
     pub fn new(objects: &'a Objects, app: &str, grace_s: Option<u32>) -> Result<Self, Refusal> {
-        let keeper = find_keeper(objects, app)?;
-        let asked =
-            Self { objects, app: app.to_owned(), keeper, drivers: drivers(objects, app)?, grace_s };
+        let workload = find_workload(objects, app)?;
+        let asked = Self {
+            objects,
+            app: app.to_owned(),
+            workload,
+            drivers: drivers(objects, app)?,
+            grace_s,
+        };
         if asked.live().next().is_some() {
-            if let Some((Kind::Job, job)) = &asked.keeper {
+            if let Some((Kind::Job, job)) = &asked.workload {
                 empty(objects, app, job)?;
             }
             for pod in asked.live() {
-                patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), grace_s))?;
+                with_retries(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), grace_s))?;
             }
         }
         Ok(asked)
@@ -81,16 +86,16 @@ impl<'a> Asked<'a> {
         let live: Vec<&Value> = self.live().collect();
         let uids: Vec<&str> = self.drivers.iter().map(uid_of).collect();
         let remaining = wait_until_gone(objects, &self.app, &live, &uids, self.grace_s)?;
-        if let Some((kind, keeper)) = &self.keeper {
-            patiently(|| objects.delete(*kind, name_of(keeper), uid_of(keeper), None))?;
+        if let Some((kind, workload)) = &self.workload {
+            with_retries(|| objects.delete(*kind, name_of(workload), uid_of(workload), None))?;
         }
         for pod in self.drivers.iter().filter(|pod| is_final(pod)) {
-            patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
+            with_retries(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
         }
         let n_parts = remove_parts(objects, &self.app)?;
         Ok(match remaining.is_empty() {
             false => Stopped::Remain(remaining),
-            true if self.keeper.is_none() && self.drivers.is_empty() && n_parts == 0 => {
+            true if self.workload.is_none() && self.drivers.is_empty() && n_parts == 0 => {
                 Stopped::Nothing
             }
             true => Stopped::Gone,
@@ -110,11 +115,11 @@ pub fn drivers(objects: &Objects, app: &str) -> Result<Vec<Value>, Refusal> {
 /// driver's rights away while it ends its executors.
 fn empty(objects: &Objects, app: &str, job: &Value) -> Result<(), Refusal> {
     let patch = json!({ "metadata": { "uid": uid_of(job) }, "spec": { "parallelism": 0 } });
-    match patiently(|| objects.patch(Kind::Job, name_of(job), &patch)) {
+    match with_retries(|| objects.patch(Kind::Job, name_of(job), &patch)) {
         Ok(_) => {}
         Err(refusal) if refusal.class == RefusalClass::Forbidden => {
             log::debug!("the job is deleted first: {refusal}");
-            return patiently(|| objects.delete(Kind::Job, name_of(job), uid_of(job), None));
+            return with_retries(|| objects.delete(Kind::Job, name_of(job), uid_of(job), None));
         }
         Err(refusal)
             if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) =>
@@ -170,7 +175,7 @@ fn wait_until_gone(
         if is_driver_gone {
             // Whoever should have ended them is gone.
             for pod in theirs.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()) {
-                patiently(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
+                with_retries(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
             }
         }
         thread::park_timeout(POLL);
@@ -186,7 +191,7 @@ fn remove_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
         match objects.get(kind, &name) {
             Ok(Some(part)) if is_driver_of(&part, app) => {
                 n_parts += 1;
-                match patiently(|| objects.delete(kind, &name, uid_of(&part), None)) {
+                match with_retries(|| objects.delete(kind, &name, uid_of(&part), None)) {
                     Err(refusal) if refusal.class != RefusalClass::Forbidden => {
                         return Err(refusal);
                     }

@@ -9,8 +9,8 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::settings::{RunSettings, Server};
 use crate::core::policy::address_check::{AddressProblem, find_problem};
+use crate::kube::api::driver_pod::{self, Hints};
 use crate::kube::http::Http;
-use crate::kube::owner::{self, Hints};
 use crate::wire::build::Owner;
 
 /// Where we are, before anything is asked of the server.
@@ -31,7 +31,7 @@ impl Ground {
         let account =
             server.is_in_cluster.then_some((server.pod.as_ref(), server.namespace.as_str()));
         let hints = Hints { env: world.env, account, namespace: &namespace };
-        let owner = owner::find(hints, &server.http);
+        let owner = driver_pod::find(hints, &server.http);
         let driver_host = match &settings.driver.host {
             Some(host) => host.clone(),
             None => our_address(&server.http)?.to_string(),

@@ -13,7 +13,7 @@ use crate::core::machines::lease::{LeaseRelease, LeaseScope};
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::RefusalClass;
 use crate::core::model::rng::Rng;
-use crate::kube::owner::DriverPod;
+use crate::kube::api::driver_pod::DriverPod;
 use crate::runtime::engine::START_TIMEOUT_MS;
 use crate::runtime::hold::{
     self, ABANDON_TIMEOUT, Acquired, Hold, IdKeeper, LeaseHandle, LeaseSettings, await_lease,

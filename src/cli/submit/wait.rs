@@ -12,7 +12,8 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::server::Connection;
 use crate::cli::{World, cleanup};
 use crate::runtime::signals::{Signal, Signals};
-use crate::submit::follow::{Follower, Say, Told};
+use crate::submit::follow::Follower;
+use crate::submit::listener::{FollowEvent, Listener};
 
 /// Lines and pieces of a log that may wait to be printed; then the reading waits.
 const TOLD_MAX: usize = 1_000;
@@ -32,7 +33,7 @@ pub fn wait(
     let app = follower.app.clone();
     let ended: Arc<OnceLock<_>> = Arc::default();
     let slot = Arc::clone(&ended);
-    let work = move |say: Say<'_>| drop(slot.set(follower.follow(say)));
+    let work = move |say: Listener<'_>| drop(slot.set(follower.follow(say)));
     if !pump(Box::new(work), signals, &mut || true, out)? {
         log::info!(
             "application {app} runs on: `posse logs {app} -f` follows it, `posse stop {app}` ends it"
@@ -57,7 +58,7 @@ pub fn wait(
 }
 
 /// What a thread does, telling of it.
-pub type Work = Box<dyn FnOnce(Say<'_>) + Send>;
+pub type Work = Box<dyn FnOnce(Listener<'_>) + Send>;
 
 /// Prints what a thread tells until it is done. False where it is left alone before that: each time
 /// we are told to end, `leaves` says whether it is.
@@ -71,7 +72,7 @@ pub fn pump(
     out: &mut dyn Write,
 ) -> Result<bool, Failure> {
     let (sender, told) = bounded(TOLD_MAX);
-    let thread = move || work(&|what: Told| sender.send(what).is_ok());
+    let thread = move || work(&|what: FollowEvent| sender.send(what).is_ok());
     thread::Builder::new()
         .name("work".to_owned())
         .spawn(thread)
@@ -95,10 +96,10 @@ fn gone() -> Failure {
     Failure::new(Code::Failed, "the thread that followed the driver is gone")
 }
 
-fn show(what: Told, out: &mut dyn Write) -> Result<(), Failure> {
+fn show(what: FollowEvent, out: &mut dyn Write) -> Result<(), Failure> {
     match what {
-        Told::Line(line) => log::info!("{line}"),
-        Told::Log(bytes) => out
+        FollowEvent::Line(line) => log::info!("{line}"),
+        FollowEvent::Log(bytes) => out
             .write_all(&bytes)
             .and_then(|()| out.flush())
             .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))?,

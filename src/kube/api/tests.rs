@@ -1,7 +1,14 @@
 //! The verbs against a scripted server: what goes over the wire, and what comes of the answers.
 
+use super::leases::Leases;
+use super::pods::Pods;
+use super::preflight::version;
+use super::reviews::access_review;
 use super::*;
+use crate::core::model::input::Seen;
 use crate::kube::testing::{Answer, Seen as Asked, TestServer, plain_client};
+use crate::wire::labels::Selection;
+use crate::wire::review::Access;
 
 const POD: &str = include_str!("../../../fixtures/pods/running.json");
 const PAGE_1: &str = include_str!("../../../fixtures/pods/page1.json");

@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
+use super::agent::POOLED_MAX;
 use super::*;
 use crate::kube::config::{
     Blob, BlobSource, ClientCert, Identity, Secret, Server, Trust, header_value,

@@ -70,7 +70,7 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     // The longest name there may be leaves room for what a Job adds.
     let longest = "a".repeat(names::APP_LEN_MAX);
     let made = manifests(&plan("{image: i}", |plan| plan.app = longest)).unwrap();
-    let name = made.keeper["metadata"]["name"].as_str().unwrap();
+    let name = made.workload["metadata"]["name"].as_str().unwrap();
     assert!(name.len() + "-xxxxx".len() <= names::POD_NAME_LEN_MAX, "{name}");
 }
 
@@ -110,7 +110,7 @@ fn files_come_with_a_secret_and_an_image_that_has_posse() {
 
 #[test]
 fn the_job_tries_again_what_may_come_out_better() {
-    let job = built("{image: i, retries: 7, deadline: 1500ms}").keeper;
+    let job = built("{image: i, retries: 7, deadline: 1500ms}").workload;
     assert_eq!(job["metadata"]["annotations"]["posse.dev/executors"], "4");
     let spec = &job["spec"];
     let shown =
@@ -130,13 +130,13 @@ fn the_job_tries_again_what_may_come_out_better() {
         (&json!("Never"), &json!(30))
     );
     assert_eq!(pod["activeDeadlineSeconds"], Value::Null);
-    assert_eq!(built("{image: i}").keeper["spec"]["backoffLimit"], 3);
+    assert_eq!(built("{image: i}").workload["spec"]["backoffLimit"], 3);
 }
 
 #[test]
 fn a_bare_pod_has_what_the_job_would_have() {
     let made = built("{image: i, kind: pod, deadline: 1m, annotations: {a/b: c}}");
-    let pod = &made.keeper;
+    let pod = &made.workload;
     assert_eq!((&pod["kind"], &pod["metadata"]["name"]), (&json!("Pod"), &json!("wc-driver")));
     let annotations =
         json!({"a/b": "c", "posse.dev/executors": "4", "posse.dev/submission": "k3f9x"});
@@ -146,7 +146,7 @@ fn a_bare_pod_has_what_the_job_would_have() {
     assert_eq!(pod["spec"]["containers"][0]["args"], args);
     let kept =
         built("{kind: pod, pod: {spec: {restartPolicy: OnFailure, containers: [{name: c}]}}}");
-    assert_eq!(kept.keeper["spec"]["restartPolicy"], "OnFailure");
+    assert_eq!(kept.workload["spec"]["restartPolicy"], "OnFailure");
     assert_eq!(kept.warnings, [""; 0]);
 }
 

@@ -1,6 +1,8 @@
 //! Owns the credentials while they are in use: what the next request carries, when that is renewed,
 //! and what a 401 changes. Sends nothing.
 
+mod exec;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,9 +11,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ureq::http::HeaderValue;
 
-use super::config::{Bearer, Secret, header_value, read_token};
-use super::exec::{ExecPlugin, Issued};
-use super::tls::CertPair;
+use self::exec::Issued;
+use crate::kube::config::exec_plugin::ExecPlugin;
+use crate::kube::config::pem::CertPair;
+use crate::kube::config::{Bearer, Secret, header_value, read_token};
 
 /// How long a token file's content is used before the file is read again.
 const TOKEN_FILE_AGE_MAX: Duration = Duration::from_secs(50);

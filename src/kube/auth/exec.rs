@@ -1,10 +1,8 @@
 //! Owns credential plugins: running one (no shell, a time limit, an output cap) and reading what it
 //! prints. Keeps nothing between runs.
 
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -13,11 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
-use super::config::{Secret, header_value};
-use super::tls::{CertPair, check_pair};
-
-/// How long a plugin may take; some ask a cloud, which takes seconds.
-const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
+use crate::kube::config::exec_plugin::ExecPlugin;
+use crate::kube::config::pem::{CertPair, check_pair};
+use crate::kube::config::{Secret, header_value};
 
 /// What a plugin may print, in bytes; the rest of a longer output is an error.
 const STDOUT_BYTES_MAX: u64 = 1 << 20;
@@ -27,50 +23,6 @@ const STDERR_BYTES_MAX: u64 = 2 << 10;
 
 /// How often a plugin that closed its output is asked whether it has ended.
 const REAP_INTERVAL: Duration = Duration::from_millis(5);
-
-/// A version of the plugin protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExecVersion {
-    V1,
-    V1beta1,
-}
-
-impl ExecVersion {
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        [Self::V1, Self::V1beta1].into_iter().find(|version| version.as_str() == text)
-    }
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::V1 => "client.authentication.k8s.io/v1",
-            Self::V1beta1 => "client.authentication.k8s.io/v1beta1",
-        }
-    }
-}
-
-/// A plugin as a kubeconfig describes it, checked.
-#[derive(Clone)]
-pub(crate) struct ExecPlugin {
-    pub(super) version: ExecVersion,
-    /// Found on PATH, or a path that was resolved against the kubeconfig's folder.
-    pub(super) command: PathBuf,
-    pub(super) args: Vec<String>,
-    pub(super) env: Vec<(String, OsString)>,
-    pub(super) install_hint: Option<String>,
-    /// The `spec.cluster` it is told, as JSON; none where it is told nothing.
-    pub(super) cluster: Option<serde_json::Value>,
-    pub(super) timeout: Duration,
-}
-
-impl std::fmt::Debug for ExecPlugin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Arguments and environment may hold secrets.
-        f.debug_struct("ExecPlugin")
-            .field("version", &self.version)
-            .field("command", &self.command)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What a plugin gave.
 #[derive(Debug)]
@@ -98,9 +50,6 @@ struct RawStatus {
 }
 
 impl ExecPlugin {
-    /// The time a plugin is given unless a test says otherwise.
-    pub(super) const TIMEOUT: Duration = EXEC_TIMEOUT;
-
     /// Runs it and reads what it prints; none of that is in the error.
     pub(super) fn run(&self) -> Result<Issued, String> {
         let output = self.output().map_err(|problem| self.blame(&problem))?;
@@ -270,7 +219,10 @@ fn end(child: &mut Child) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::kube::config::exec_plugin::ExecVersion;
     use crate::kube::testing::{Authority, Folder};
 
     const V1: &str = "client.authentication.k8s.io/v1";

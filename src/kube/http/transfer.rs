@@ -13,13 +13,13 @@ use ureq::http::header::{
 };
 use ureq::{Agent, SendBody, http};
 
-use super::config::{
-    Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, header_value,
-};
+use super::agent::stream_agent;
 use super::connector::{judge, words};
-use super::http::{STREAM_HEAD_TIMEOUT, Stream, opened, stream_agent};
-use super::proxy;
+use super::stream::{STREAM_HEAD_TIMEOUT, Stream, opened};
 use super::tls::Material;
+use crate::kube::config::{
+    Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, header_value, proxy,
+};
 
 /// A transfer ends after so long without a byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

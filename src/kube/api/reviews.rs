@@ -1,14 +1,10 @@
 //! Owns what a server of ours asks the API server about its clients: who they are, what they may do,
 //! and which applications have pods. Decides nothing.
 
-use std::collections::BTreeSet;
-
+use super::{OBJECT_BYTES_MAX, call, write, written};
 use crate::core::model::refusal::Refusal;
-use crate::kube::api::{OBJECT_BYTES_MAX, call, write, written};
 use crate::kube::http::{Http, Method};
-use crate::kube::objects::{Kind, Objects};
 use crate::wire::caller::{self, Caller};
-use crate::wire::labels::APP;
 use crate::wire::pod::WireError;
 use crate::wire::review::{self, Access, Verdict};
 use crate::wire::status::{Verb, unreadable};
@@ -46,17 +42,14 @@ fn ask<T>(
     read(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }
 
-/// The applications that have pods in a namespace, drivers or executors, in whatever phase.
+/// Asks whether we may do `access`.
 ///
 /// # Errors
 /// The server's refusal.
-pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
-    let objects = Objects::new(http.clone(), Some(namespace));
-    let (apps, version) =
-        objects.list(Kind::Pod, APP, &|mut pod| pod["metadata"]["labels"][APP].take())?;
-    if version.is_empty() {
-        // Whatever it is that answers so: it must not count as "there are none".
-        return Err(unreadable(200, "the list has no version"));
-    }
-    Ok(apps.iter().filter_map(|app| app.as_str().map(str::to_owned)).collect())
+pub fn access_review(http: &Http, access: Access<'_>) -> Result<Verdict, Refusal> {
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let body = review::question(access);
+    let request = write(Method::Post, written(path), &body, OBJECT_BYTES_MAX);
+    let (status, answer) = call(http, &request, Verb::Create)?;
+    review::verdict(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }

@@ -3,10 +3,8 @@
 
 use serde_json::Value;
 
+use super::{CALL_TIMEOUT, LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, encoded, get, object_path};
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::api::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, encoded, get, object_path,
-};
 use crate::kube::http::Http;
 use crate::wire::labels::{APP, COMPONENT, EXECUTOR_ID};
 use crate::wire::status::{Verb, unreadable};
@@ -16,12 +14,12 @@ const ITEMS_MAX: u32 = 500;
 
 /// What there is to see in one namespace.
 #[derive(Clone, Debug)]
-pub struct Witness {
+pub struct ExecutorLookup {
     http: Http,
     namespace: String,
 }
 
-impl Witness {
+impl ExecutorLookup {
     /// Of `namespace`.
     #[must_use]
     pub fn new(http: Http, namespace: impl Into<String>) -> Self {

@@ -1,6 +1,12 @@
 //! Owns the transport: one request and its answer, one stream, and what becomes of both when the
 //! connection, the credentials or the certificates change. Knows no Kubernetes object.
 
+mod agent;
+mod connector;
+mod stream;
+mod tls;
+pub mod transfer;
+
 #[cfg(test)]
 mod tests;
 
@@ -11,44 +17,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
-use ureq::config::{Config, ConfigBuilder};
 use ureq::http;
-use ureq::http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER,
-};
-use ureq::typestate::AgentScope;
+use ureq::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap};
 use ureq::{Agent, AsSendBody, Body};
 
-use super::auth::{Auth, Grant};
-use super::config::{Bearer, Cluster, ConfigError, Trust};
-use super::connector::{Dialer, Names, Verdict, judge, words};
-use super::incluster;
-use super::tls::{CertPair, Material};
+use self::agent::unary_agent;
+use self::connector::{Verdict, judge, words};
+use self::stream::{STREAM_HEAD_TIMEOUT, is_json, opened, retry_after};
+use self::tls::Material;
+use crate::kube::auth::{Auth, Grant};
+use crate::kube::config::pem::CertPair;
+use crate::kube::config::token_claims::subject;
+use crate::kube::config::{Bearer, Cluster, ConfigError, Trust};
 
-pub use super::stream::{Stream, StreamHandle};
-
-/// Connections kept open between requests: as many as there can be requests at once.
-const POOLED_MAX: usize = 32;
-
-/// A pooled connection unused for so long is closed; servers close theirs at 90 s.
-const POOLED_AGE_MAX: Duration = Duration::from_secs(60);
-
-/// What a connection for single requests reads at once, in bytes; TLS and socket each have such a
-/// buffer, and there can be as many connections as are pooled.
-const UNARY_INPUT_BYTES: usize = 16 << 10;
-
-/// What a stream's connection reads at once, in bytes.
-const STREAM_INPUT_BYTES: usize = 64 << 10;
-
-/// What any connection writes at once, in bytes: a pod fits.
-pub(super) const OUTPUT_BYTES: usize = 8 << 10;
-
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long a stream may take to begin.
-pub(super) const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub use self::stream::{Stream, StreamHandle};
 
 /// How often the files of the certificates are looked at.
 const MATERIAL_AGE_MAX: Duration = Duration::from_secs(60);
@@ -184,10 +166,10 @@ struct Link {
 
 /// A copy of `Link` that one request works with.
 #[derive(Debug)]
-pub(super) struct Linked {
+struct Linked {
     unary: Agent,
-    pub(super) settings: Option<Arc<ClientConfig>>,
-    pub(super) generation: u64,
+    settings: Option<Arc<ClientConfig>>,
+    generation: u64,
 }
 
 /// What is the same in all repetitions of a request.
@@ -255,7 +237,7 @@ impl Http {
     #[must_use]
     pub fn token_subject(&self) -> Option<String> {
         let authorization = self.shared.grant().ok()?.authorization?;
-        incluster::subject(authorization.to_str().ok()?.strip_prefix("Bearer ")?)
+        subject(authorization.to_str().ok()?.strip_prefix("Bearer ")?)
     }
 
     /// Our address as the API server sees it, told by the routing table alone: no packet is sent.
@@ -321,7 +303,11 @@ impl Http {
             body: None,
             limit: Limit::Idle(idle_timeout),
         };
-        let agent = |link: &Linked| self.streams.agent(&self.shared.cluster, link);
+        let agent = |linked: &Linked| {
+            self.streams
+                .agent(&self.shared.cluster, linked.settings.as_ref(), linked.generation)
+                .ok_or_else(|| TransportError::NotSent("the streams were shut down".to_owned()))
+        };
         Ok(opened(self.shared.exchange(&outgoing, &agent)?, idle_timeout))
     }
 
@@ -525,77 +511,6 @@ fn discard(response: http::Response<Body>) {
     let _ = io::copy(&mut rest, &mut io::sink());
 }
 
-/// An answer whose body is read as it comes.
-pub(super) fn opened(response: http::Response<Body>, idle_timeout: Duration) -> Stream {
-    let (head, body) = response.into_parts();
-    let (retry_after, json) = (retry_after(&head.headers), is_json(&head.headers));
-    Stream::new(head.status.as_u16(), retry_after, json, body, idle_timeout)
-}
-
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    seconds.trim().parse().ok().map(Duration::from_secs)
-}
-
 fn date(headers: &HeaderMap) -> Option<String> {
     headers.get(DATE)?.to_str().ok().map(str::to_owned)
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
-}
-
-fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
-    let config = agent_config(cluster)
-        .max_idle_connections(POOLED_MAX)
-        .max_idle_connections_per_host(POOLED_MAX)
-        .max_idle_age(POOLED_AGE_MAX)
-        .input_buffer_size(UNARY_INPUT_BYTES)
-        .output_buffer_size(OUTPUT_BYTES)
-        .build();
-    agent(cluster, config, settings)
-}
-
-/// An agent whose connections serve one stream each.
-pub(super) fn stream_agent(
-    cluster: &Cluster,
-    settings: Option<Arc<ClientConfig>>,
-    output_bytes: usize,
-) -> Agent {
-    let config = agent_config(cluster)
-        .max_idle_connections(0)
-        .input_buffer_size(STREAM_INPUT_BYTES)
-        .output_buffer_size(output_bytes)
-        .build();
-    agent(cluster, config, settings)
-}
-
-fn agent(cluster: &Cluster, config: Config, settings: Option<Arc<ClientConfig>>) -> Agent {
-    let name = cluster.tls_server_name.as_deref();
-    let dialer = Dialer::new(settings, &cluster.server.host, name);
-    Agent::with_parts(config, dialer, Names::default())
-}
-
-fn agent_config(cluster: &Cluster) -> ConfigBuilder<AgentScope> {
-    Agent::config_builder()
-        // Always set: the default is read from the environment, by other rules than ours.
-        .proxy(cluster.proxy.clone())
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .https_only(cluster.server.tls)
-        .user_agent(user_agent())
-        .accept("application/json")
-        .timeout_resolve(Some(RESOLVE_TIMEOUT))
-        .timeout_connect(Some(CONNECT_TIMEOUT))
-        .timeout_send_request(Some(SEND_TIMEOUT))
-}
-
-/// Who asks, as kubectl words it: `posse/0.1.0 (linux/amd64)`.
-fn user_agent() -> String {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    format!("posse/{} ({}/{arch})", env!("CARGO_PKG_VERSION"), std::env::consts::OS)
 }

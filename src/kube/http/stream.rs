@@ -5,10 +5,15 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ureq::{Agent, Body, BodyReader, Timeout};
+use rustls::ClientConfig;
+use ureq::http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use ureq::{Agent, Body, BodyReader, Timeout, http};
 
-use super::config::Cluster;
-use super::http::{Linked, OUTPUT_BYTES, TransportError, stream_agent};
+use super::agent::{OUTPUT_BYTES, stream_agent};
+use crate::kube::config::Cluster;
+
+/// How long a stream may take to begin.
+pub(super) const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is read ahead of the consumer, in bytes.
 const READ_AHEAD_BYTES: usize = 64 << 10;
@@ -99,29 +104,46 @@ impl StreamHandle {
         }
     }
 
-    /// The agent to open a stream with.
+    /// The agent to open a stream with; none once the family was shut down.
     pub(super) fn agent(
         &self,
         cluster: &Cluster,
-        linked: &Linked,
-    ) -> Result<Agent, TransportError> {
+        settings: Option<&Arc<ClientConfig>>,
+        generation: u64,
+    ) -> Option<Agent> {
         let mut family = self.lock();
         if family.ended {
-            return Err(TransportError::NotSent("the streams were shut down".to_owned()));
+            return None;
         }
-        if let Some((_, agent)) = family.agents.iter().find(|(of, _)| *of == linked.generation) {
-            return Ok(agent.clone());
+        if let Some((_, agent)) = family.agents.iter().find(|(of, _)| *of == generation) {
+            return Some(agent.clone());
         }
         if family.agents.len() == AGENTS_MAX {
             // Its streams have outlived several certificates: they are due to be opened again.
             family.agents.remove(0).1.shutdown();
         }
-        let agent = stream_agent(cluster, linked.settings.clone(), OUTPUT_BYTES);
-        family.agents.push((linked.generation, agent.clone()));
-        Ok(agent)
+        let agent = stream_agent(cluster, settings.cloned(), OUTPUT_BYTES);
+        family.agents.push((generation, agent.clone()));
+        Some(agent)
     }
 
     fn lock(&self) -> MutexGuard<'_, Family> {
         self.family.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// An answer whose body is read as it comes.
+pub(super) fn opened(response: http::Response<Body>, idle_timeout: Duration) -> Stream {
+    let (head, body) = response.into_parts();
+    let (retry_after, json) = (retry_after(&head.headers), is_json(&head.headers));
+    Stream::new(head.status.as_u16(), retry_after, json, body, idle_timeout)
+}
+
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
+}
+
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
 }

@@ -14,9 +14,9 @@ use base64::prelude::BASE64_STANDARD;
 use rustls::pki_types::ServerName;
 
 use self::user::{RawUser, identity};
-use super::config::read_file;
-use super::config::{Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust};
-use super::proxy;
+use super::{
+    Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, proxy, read_file,
+};
 use crate::wire::section::{self, Section};
 use crate::wire::yaml::{Node, Position};
 

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 
 use ureq::Proxy;
 
-use super::config::{ConfigError, Server, Sources, port, unbracketed};
+use super::server::{port, unbracketed};
+use super::{ConfigError, Server, Sources};
 
 const SCHEMES: [&str; 4] = ["http", "https", "socks5", "socks5h"];
 
 /// The proxy that the environment wants for this server.
-pub(super) fn from_env(
+pub(crate) fn from_env(
     sources: &Sources<'_>,
     server: &Server,
 ) -> Result<Option<Proxy>, ConfigError> {

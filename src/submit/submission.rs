@@ -9,17 +9,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::objects::{Kind, Objects, owned_by};
+use crate::kube::api::objects::{Kind, Objects, owned_by};
 use crate::submit::manifests::{Manifests, NEWER_FIELDS};
 use crate::submit::plan::Plan;
+use crate::submit::retry::with_retries;
 use crate::submit::state::{is_final, kind_and_name, name_of, uid_of};
 use crate::wire::labels::{APP, MANAGED_BY, SUBMISSION};
 
-/// How often a request is sent that the server puts off, or whose outcome is unknown.
-const TRIES_MAX: u32 = 5;
-/// How long to wait between them where the server does not say, and the longest wait it can ask for.
-const WAIT_MS: u64 = 1_000;
-const WAIT_MS_MAX: u64 = 10_000;
 /// How long what is left of an ended application may take to go.
 const GONE_TIMEOUT: Duration = Duration::from_secs(60);
 const GONE_POLL: Duration = Duration::from_millis(200);
@@ -31,14 +27,14 @@ const ABANDONED_AFTER_S: i64 = 300;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submitted {
     /// The Job or Pod as the server has it.
-    pub keeper: Value,
+    pub workload: Value,
     /// Fields of the Job that this server does not know.
     pub unknown_fields: Vec<&'static str>,
 }
 
 /// Why there is no driver.
 #[derive(Clone, Debug, PartialEq)]
-pub enum NotSubmitted {
+pub enum SubmitError {
     /// The application has one that is not over; told by its object.
     Running(String),
     /// An object of this name is there, and is not ours to replace, for this reason.
@@ -51,7 +47,7 @@ pub enum NotSubmitted {
     Remains { objects: Vec<String>, because: Box<Self> },
 }
 
-impl fmt::Display for NotSubmitted {
+impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running(object) => write!(f, "it runs already: {object} is not over"),
@@ -65,7 +61,7 @@ impl fmt::Display for NotSubmitted {
     }
 }
 
-impl std::error::Error for NotSubmitted {}
+impl std::error::Error for SubmitError {}
 
 /// One submission.
 #[derive(Debug)]
@@ -95,7 +91,7 @@ impl Submission<'_> {
     ///
     /// # Errors
     /// As `submit`.
-    pub fn check(&self) -> Result<Vec<&'static str>, NotSubmitted> {
+    pub fn check(&self) -> Result<Vec<&'static str>, SubmitError> {
         let in_the_way = self.survey()?;
         self.dry_run(&in_the_way)
     }
@@ -104,17 +100,17 @@ impl Submission<'_> {
     ///
     /// # Errors
     /// Why there is none, and what is left of it.
-    pub fn submit(&self, is_interrupted: &dyn Fn() -> bool) -> Result<Submitted, NotSubmitted> {
+    pub fn submit(&self, is_interrupted: &dyn Fn() -> bool) -> Result<Submitted, SubmitError> {
         let in_the_way = self.survey()?;
         let unknown_fields = self.dry_run(&in_the_way)?;
         self.make_room(&in_the_way)?;
         let mut made: Vec<Made> = Vec::new();
-        let keeper = self.make(&mut made, is_interrupted).map_err(|why| self.undo(made, why))?;
-        Ok(Submitted { keeper, unknown_fields })
+        let workload = self.make(&mut made, is_interrupted).map_err(|why| self.undo(made, why))?;
+        Ok(Submitted { workload, unknown_fields })
     }
 
     /// Looks at what is there under our names.
-    fn survey(&self) -> Result<Vec<Found>, NotSubmitted> {
+    fn survey(&self) -> Result<Vec<Found>, SubmitError> {
         let mut found = Vec::new();
         let own = self.manifests.all().filter_map(Kind::of);
         // An application may have been a Job before and be a Pod now.
@@ -124,26 +120,26 @@ impl Submission<'_> {
                 kinds.push(kind);
             }
         }
-        let keeper_kind = Kind::of(&self.manifests.keeper);
+        let workload_kind = Kind::of(&self.manifests.workload);
         let name = self.plan.name();
         for kind in kinds {
-            let other = matches!(kind, Kind::Job | Kind::Pod) && Some(kind) != keeper_kind;
+            let other = matches!(kind, Kind::Job | Kind::Pod) && Some(kind) != workload_kind;
             match self.objects.get(kind, &name) {
                 Ok(None) => {}
                 Ok(Some(object)) => found.push(Found { kind, object }),
                 Err(refusal) if other && refusal.class == RefusalClass::Forbidden => {}
                 Err(refusal) => {
                     let what = format!("whether there is a {} {name}", kind.word());
-                    return Err(NotSubmitted::Refused { what, refusal });
+                    return Err(SubmitError::Refused { what, refusal });
                 }
             }
         }
-        let keepers = found.iter().filter(|one| matches!(one.kind, Kind::Job | Kind::Pod));
-        for keeper in keepers {
-            self.check_ours(keeper)?;
-            let is_ending = !keeper.object["metadata"]["deletionTimestamp"].is_null();
-            if !is_ending && !is_final(&keeper.object) {
-                return Err(NotSubmitted::Running(named(&keeper.object)));
+        let workloads = found.iter().filter(|one| matches!(one.kind, Kind::Job | Kind::Pod));
+        for workload in workloads {
+            self.check_ours(workload)?;
+            let is_ending = !workload.object["metadata"]["deletionTimestamp"].is_null();
+            if !is_ending && !is_final(&workload.object) {
+                return Err(SubmitError::Running(named(&workload.object)));
             }
         }
         for part in found.iter().filter(|one| !matches!(one.kind, Kind::Job | Kind::Pod)) {
@@ -152,27 +148,27 @@ impl Submission<'_> {
         Ok(found)
     }
 
-    fn check_ours(&self, found: &Found) -> Result<(), NotSubmitted> {
+    fn check_ours(&self, found: &Found) -> Result<(), SubmitError> {
         let labels = &found.object["metadata"]["labels"];
         if labels[MANAGED_BY.0] == MANAGED_BY.1 && labels[APP] == *self.plan.app {
             return Ok(());
         }
         let why = format!("it does not belong to application {}", self.plan.app);
-        Err(NotSubmitted::InTheWay { object: named(&found.object), why })
+        Err(SubmitError::InTheWay { object: named(&found.object), why })
     }
 
     /// A part without an owner may be that of a submit which is under way just now.
-    fn check_part(&self, part: &Found, found: &[Found]) -> Result<(), NotSubmitted> {
+    fn check_part(&self, part: &Found, found: &[Found]) -> Result<(), SubmitError> {
         self.check_ours(part)?;
         let meta = &part.object["metadata"];
         let has_owner = meta["ownerReferences"].as_array().is_some_and(|list| !list.is_empty());
         let submission = &meta["annotations"][SUBMISSION];
         let same = |one: &Found| one.object["metadata"]["annotations"][SUBMISSION] == *submission;
-        let has_keeper =
+        let has_workload =
             found.iter().any(|one| matches!(one.kind, Kind::Job | Kind::Pod) && same(one));
         let made_s = meta["creationTimestamp"].as_str().and_then(|text| text.parse().ok());
         let age_s = made_s.map_or(0, |made: jiff::Timestamp| self.now_s - made.as_second());
-        if has_owner || has_keeper || age_s > ABANDONED_AFTER_S {
+        if has_owner || has_workload || age_s > ABANDONED_AFTER_S {
             return Ok(());
         }
         let why = format!(
@@ -180,11 +176,11 @@ impl Submission<'_> {
              short; `posse stop {}` removes what that left",
             self.plan.app
         );
-        Err(NotSubmitted::InTheWay { object: named(&part.object), why })
+        Err(SubmitError::InTheWay { object: named(&part.object), why })
     }
 
     /// Shows all of it to the server. Gives the fields of the Job that it does not know.
-    fn dry_run(&self, in_the_way: &[Found]) -> Result<Vec<&'static str>, NotSubmitted> {
+    fn dry_run(&self, in_the_way: &[Found]) -> Result<Vec<&'static str>, SubmitError> {
         let mut unknown = Vec::new();
         for object in self.manifests.all() {
             let kind = kind_of(object);
@@ -213,8 +209,8 @@ impl Submission<'_> {
     }
 
     /// A Job is taken though its pods would not be; so the pod is shown as well.
-    fn dry_run_pod(&self) -> Result<(), NotSubmitted> {
-        if kind_of(&self.manifests.keeper) == Kind::Pod {
+    fn dry_run_pod(&self) -> Result<(), SubmitError> {
+        if kind_of(&self.manifests.workload) == Kind::Pod {
             return Ok(());
         }
         let mut pod = self.manifests.pod.clone();
@@ -240,13 +236,13 @@ impl Submission<'_> {
                     false => "",
                 };
                 let what = format!("the driver's pod would be refused{remedy}");
-                Err(NotSubmitted::Refused { what, refusal })
+                Err(SubmitError::Refused { what, refusal })
             }
         }
     }
 
     /// Removes what is left of an application that is over, and waits until it is gone.
-    fn make_room(&self, in_the_way: &[Found]) -> Result<(), NotSubmitted> {
+    fn make_room(&self, in_the_way: &[Found]) -> Result<(), SubmitError> {
         for found in in_the_way {
             let (name, uid) = (name_of(&found.object), uid_of(&found.object));
             let removed = self.objects.delete(found.kind, name, uid, None);
@@ -264,7 +260,7 @@ impl Submission<'_> {
                 if asked.elapsed() > GONE_TIMEOUT {
                     let why =
                         format!("it does not go, {} s after its delete", GONE_TIMEOUT.as_secs());
-                    return Err(NotSubmitted::InTheWay { object: named(&found.object), why });
+                    return Err(SubmitError::InTheWay { object: named(&found.object), why });
                 }
                 thread::park_timeout(GONE_POLL);
             }
@@ -278,32 +274,35 @@ impl Submission<'_> {
         &self,
         made: &mut Vec<Made>,
         is_interrupted: &dyn Fn() -> bool,
-    ) -> Result<Value, NotSubmitted> {
-        let mut keeper = Value::Null;
+    ) -> Result<Value, SubmitError> {
+        let mut workload = Value::Null;
         for object in self.manifests.all() {
             if is_interrupted() {
-                return Err(NotSubmitted::Interrupted);
+                return Err(SubmitError::Interrupted);
             }
             let kind = kind_of(object);
             let answer = self.create(kind, object).map_err(|refusal| refused(object, refusal))?;
             let (name, uid) = (name_of(&answer).to_owned(), uid_of(&answer).to_owned());
             made.push(Made { kind, name, uid });
-            keeper = answer;
+            workload = answer;
         }
         for part in made.iter().take(self.manifests.parts.len()) {
-            let patch = owned_by(&keeper, &part.uid);
-            patiently(|| self.objects.patch(part.kind, &part.name, &patch)).map_err(|refusal| {
-                let what = format!("{} {} cannot be bound to its job", part.kind.word(), part.name);
-                NotSubmitted::Refused { what, refusal }
-            })?;
+            let patch = owned_by(&workload, &part.uid);
+            with_retries(|| self.objects.patch(part.kind, &part.name, &patch)).map_err(
+                |refusal| {
+                    let what =
+                        format!("{} {} cannot be bound to its job", part.kind.word(), part.name);
+                    SubmitError::Refused { what, refusal }
+                },
+            )?;
         }
-        Ok(keeper)
+        Ok(workload)
     }
 
     /// Creates an object; where the outcome is unknown it is looked for, and known by our mark.
     fn create(&self, kind: Kind, object: &Value) -> Result<Value, Refusal> {
         let mut is_unsure = false;
-        patiently(|| {
+        with_retries(|| {
             let refusal = match self.objects.create(kind, object, false) {
                 Ok(answer) => return Ok(answer),
                 Err(refusal) => refusal,
@@ -323,44 +322,22 @@ impl Submission<'_> {
     }
 
     /// Removes exactly what this call made, the last first.
-    fn undo(&self, made: Vec<Made>, because: NotSubmitted) -> NotSubmitted {
+    fn undo(&self, made: Vec<Made>, because: SubmitError) -> SubmitError {
         let mut remains = Vec::new();
         for Made { kind, name, uid } in made.into_iter().rev() {
-            if let Err(refusal) = patiently(|| self.objects.delete(kind, &name, &uid, None)) {
+            if let Err(refusal) = with_retries(|| self.objects.delete(kind, &name, &uid, None)) {
                 remains.push(format!("{} {name} ({refusal})", kind.word()));
             }
         }
         match remains.is_empty() {
             true => because,
-            false => NotSubmitted::Remains { objects: remains, because: Box::new(because) },
+            false => SubmitError::Remains { objects: remains, because: Box::new(because) },
         }
     }
 }
 
-/// Repeats what the server puts off, or what nobody knows the outcome of.
-pub(super) fn patiently<T>(mut request: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
-    let mut n_tries = 1;
-    loop {
-        match request() {
-            Err(refusal)
-                if matches!(
-                    refusal.class,
-                    RefusalClass::Throttled
-                        | RefusalClass::Transient
-                        | RefusalClass::OutcomeUnknown
-                ) && n_tries < TRIES_MAX =>
-            {
-                let wait_ms = refusal.retry_after_ms.unwrap_or(WAIT_MS).min(WAIT_MS_MAX);
-                thread::park_timeout(Duration::from_millis(wait_ms));
-                n_tries += 1;
-            }
-            result => return result,
-        }
-    }
-}
-
-fn refused(object: &Value, refusal: Refusal) -> NotSubmitted {
-    NotSubmitted::Refused { what: named(object), refusal }
+fn refused(object: &Value, refusal: Refusal) -> SubmitError {
+    SubmitError::Refused { what: named(object), refusal }
 }
 
 fn kind_of(object: &Value) -> Kind {

@@ -17,7 +17,7 @@ use ureq::unversioned::transport::{
     SocksConnector, TcpConnector, Transport, TransportAdapter,
 };
 
-use super::config::unbracketed;
+use crate::kube::config::server::unbracketed;
 
 /// How often a connection that failed is read once more for the peer's reason.
 const FAREWELL_READS_MAX: usize = 4;

@@ -1,17 +1,20 @@
 //! Owns the requests about objects of any kind, as JSON: what `posse submit` and its like make, look
 //! at and remove. Decides nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::api::{
+use super::executor_lookup::ExecutorLookup;
+use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, MERGE_PATCH,
     OBJECT_BYTES_MAX, PAGE_ITEMS, PAGES_MAX, Preconditions, REFUSAL_BYTES_MAX, call,
-    delete_options, encoded, get, lost, refused, whole, write, written,
+    delete_options, encoded, get, lost, object_path, refused, whole, write, written,
 };
-use crate::kube::http::{Http, Method, Stream, StreamHandle};
+use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::kube::http::{Http, Method, Request, Stream, StreamHandle};
+use crate::wire::labels::APP;
 use crate::wire::status::{Verb, unreadable};
 
 /// A log that says nothing for so long is asked for anew.
@@ -262,7 +265,7 @@ impl Objects {
     /// The server's refusal.
     pub fn events(&self, uid: &str) -> Result<Vec<Value>, Refusal> {
         let Some(namespace) = &self.namespace else { return Ok(Vec::new()) };
-        super::story::Witness::new(self.http.clone(), namespace.as_str()).events(uid)
+        ExecutorLookup::new(self.http.clone(), namespace.as_str()).events(uid)
     }
 
     fn selected(&self, kind: Kind, selector: &str) -> String {
@@ -272,7 +275,7 @@ impl Objects {
     fn path(&self, kind: Kind, name: Option<&str>) -> String {
         let (_, _, root, plural) = kind.row();
         match &self.namespace {
-            Some(namespace) => super::api::object_path(root, namespace, plural, name),
+            Some(namespace) => object_path(root, namespace, plural, name),
             None => format!("{root}/{plural}"),
         }
     }
@@ -298,7 +301,22 @@ fn opened(mut stream: Stream, verb: Verb) -> Result<Stream, Refusal> {
     Err(refused(&answer, verb))
 }
 
-fn read(http: &Http, request: &super::http::Request<'_>, verb: Verb) -> Result<Value, Refusal> {
+fn read(http: &Http, request: &Request<'_>, verb: Verb) -> Result<Value, Refusal> {
     let (status, answer) = call(http, request, verb)?;
     serde_json::from_slice(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+}
+
+/// The applications that have pods in a namespace, drivers or executors, in whatever phase.
+///
+/// # Errors
+/// The server's refusal.
+pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
+    let objects = Objects::new(http.clone(), Some(namespace));
+    let (apps, version) =
+        objects.list(Kind::Pod, APP, &|mut pod| pod["metadata"]["labels"][APP].take())?;
+    if version.is_empty() {
+        // Whatever it is that answers so: it must not count as "there are none".
+        return Err(unreadable(200, "the list has no version"));
+    }
+    Ok(apps.iter().filter_map(|app| app.as_str().map(str::to_owned)).collect())
 }

@@ -12,9 +12,9 @@ use crate::kube::http::Http;
 use crate::kube::testing::{Authority, Folder, no_env, sources};
 
 /// Everything that a kubeconfig can hold, as the tools of several clouds write it.
-const FULL: &str = include_str!("../../../fixtures/kubeconfig/full.yaml");
+const FULL: &str = include_str!("../../../../fixtures/kubeconfig/full.yaml");
 /// What kind and kubeadm write.
-const JSON: &str = include_str!("../../../fixtures/kubeconfig/config.json");
+const JSON: &str = include_str!("../../../../fixtures/kubeconfig/config.json");
 
 const HEAD: &str = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n";
 

@@ -2,16 +2,12 @@
 
 use std::path::Path;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-
-use super::config::{
-    Bearer, Blob, BlobSource, BoundPod, Cluster, ConfigError, Identity, Server, Sources, Trust,
-    bracketed, read_file, read_token,
+use super::server::bracketed;
+use super::token_claims::bound_pod;
+use super::{
+    Bearer, Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, proxy,
+    read_file, read_token,
 };
-use super::proxy;
 
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
@@ -59,45 +55,6 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
     })
 }
 
-/// The claims of a service account token that are ours to know.
-#[derive(Deserialize)]
-struct RawClaims {
-    #[serde(rename = "kubernetes.io")]
-    kubernetes: RawBinding,
-}
-
-#[derive(Deserialize)]
-struct RawBinding {
-    pod: Option<RawPod>,
-}
-
-#[derive(Deserialize)]
-struct RawPod {
-    name: String,
-    uid: String,
-}
-
-/// The pod in a token's claims. The signature is the API server's business: the kubelet put the
-/// token where only this pod reads it.
-fn bound_pod(token: &str) -> Option<BoundPod> {
-    let claims: RawClaims = claims(token)?;
-    claims.kubernetes.pod.map(|RawPod { name, uid }| BoundPod { name, uid })
-}
-
-/// Whom a token is about, where it is one that tells.
-pub(super) fn subject(token: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct RawSubject {
-        sub: String,
-    }
-    claims::<RawSubject>(token).map(|claims| claims.sub)
-}
-
-fn claims<T: DeserializeOwned>(token: &str) -> Option<T> {
-    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice(&claims).ok()
-}
-
 fn namespace(dir: &Path) -> String {
     let path = dir.join("namespace");
     let text = read_file(&path).ok().and_then(|bytes| String::from_utf8(bytes).ok());
@@ -114,7 +71,12 @@ fn namespace(dir: &Path) -> String {
 mod tests {
     use std::ffi::OsString;
 
+    use base64::Engine as _;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
     use super::*;
+    use crate::kube::config::BoundPod;
+    use crate::kube::config::token_claims::subject;
     use crate::kube::http::Http;
     use crate::kube::testing::{Authority, Folder, sources};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde::Deserialize;
 
+use super::lost;
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::api::lost;
 use crate::kube::config::BoundPod;
 use crate::kube::http::{Http, Method, Request};
 use crate::wire::build::Owner;

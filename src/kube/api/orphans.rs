@@ -1,29 +1,29 @@
 //! Owns the requests that are not about one instance: all executors of an application, their end,
 //! and the pods that own them. Decides nothing.
 
+use super::{
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, OBJECT_BYTES_MAX,
+    PAGE_ITEMS, PAGES_MAX, call, delete_options, encoded, get, object_path, only_this, selector,
+    write, written,
+};
+use crate::core::model::ids::Uid;
 use crate::core::model::pod::OwnerPod;
-
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::policy::orphans::{OrphanCandidate, OwnerState};
-use crate::kube::api::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, Leases, OBJECT_BYTES_MAX,
-    PAGE_ITEMS, PAGES_MAX, call, delete_pod, encoded, get, object_path,
-};
-use crate::kube::http::Http;
-use crate::wire::labels::{APP, COMPONENT, INSTANCE, MANAGED_BY};
-use crate::wire::lease::{self, NamedLease};
+use crate::kube::http::{Http, Method};
+use crate::wire::labels::{COMPONENT, INSTANCE};
 use crate::wire::leftover;
 use crate::wire::status::{Verb, unreadable};
 
 /// The executors of one application in one namespace, or of all, of whatever instance.
 #[derive(Clone, Debug)]
-pub struct Leftovers {
+pub struct AppExecutors {
     http: Http,
     namespace: String,
     app: Option<String>,
 }
 
-impl Leftovers {
+impl AppExecutors {
     /// Those of `app`; of every application where none is named.
     #[must_use]
     pub fn new(http: Http, namespace: &str, app: Option<&str>) -> Self {
@@ -103,22 +103,9 @@ impl Leftovers {
     }
 }
 
-/// What posse made for this application, or for all.
-fn selector(app: Option<&str>) -> String {
-    let all = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
-    app.map_or_else(|| all.clone(), |app| format!("{all},{APP}={app}"))
-}
-
-impl Leases {
-    /// Reads those that posse made for `app`, or for every application.
-    ///
-    /// # Errors
-    /// The server's refusal.
-    pub fn list(&self, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
-        let (http, path) = self.collection();
-        let path = format!("{path}?labelSelector={}", encoded(&selector(app)));
-        let (status, answer) =
-            call(http, &get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List)?;
-        lease::parse_list(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
-    }
+/// Deletes the pod of this name and uid, of whatever instance.
+fn delete_pod(http: &Http, namespace: &str, name: &str, uid: &Uid) -> Result<(), Refusal> {
+    let body = delete_options(None, Some(only_this(uid)));
+    let path = written(&object_path("/api/v1", namespace, "pods", Some(name)));
+    call(http, &write(Method::Delete, path, &body, OBJECT_BYTES_MAX), Verb::Delete).map(drop)
 }

@@ -7,10 +7,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::http::{HeaderName, HeaderValue};
 
 use super::Place;
+use crate::kube::config::exec_plugin::{ExecPlugin, ExecVersion};
 use crate::kube::config::{
     Bearer, ClientCert, ConfigError, Identity, Secret, header_value, read_token,
 };
-use crate::kube::exec::{ExecPlugin, ExecVersion};
 use crate::wire::section::{self, Section};
 use crate::wire::yaml::Entry;
 

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, call, encoded, get, object_path, write, written};
 use crate::core::model::refusal::Refusal;
-use crate::kube::api::{OBJECT_BYTES_MAX, call, encoded, get, object_path, write, written};
 use crate::kube::http::{Http, Method, TransportError};
 use crate::wire::pod::WireError;
 use crate::wire::preflight::{self, Namespace, Quota};
@@ -92,4 +92,14 @@ fn read<T>(
 ) -> Result<T, Refusal> {
     let (status, answer) = call(http, &get(path, TIMEOUT, OBJECT_BYTES_MAX), verb)?;
     parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+}
+
+/// Asks the server for its version, in its own words.
+///
+/// # Errors
+/// The server's refusal.
+pub fn version(http: &Http) -> Result<String, Refusal> {
+    let request = get("/version".to_owned(), CALL_TIMEOUT, OBJECT_BYTES_MAX);
+    let (status, answer) = call(http, &request, Verb::Get)?;
+    review::git_version(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }

@@ -1,0 +1,36 @@
+//! Repeats requests that the server puts off or whose outcome is unknown.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::core::model::refusal::{Refusal, RefusalClass};
+
+/// How often a request is sent that the server puts off, or whose outcome is unknown.
+const TRIES_MAX: u32 = 5;
+/// How long to wait between them where the server does not say, and the longest wait it can ask for.
+const WAIT_MS: u64 = 1_000;
+const WAIT_MS_MAX: u64 = 10_000;
+
+/// Repeats what the server puts off, or what nobody knows the outcome of.
+pub(super) fn with_retries<T>(
+    mut request: impl FnMut() -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let mut n_tries = 1;
+    loop {
+        match request() {
+            Err(refusal)
+                if matches!(
+                    refusal.class,
+                    RefusalClass::Throttled
+                        | RefusalClass::Transient
+                        | RefusalClass::OutcomeUnknown
+                ) && n_tries < TRIES_MAX =>
+            {
+                let wait_ms = refusal.retry_after_ms.unwrap_or(WAIT_MS).min(WAIT_MS_MAX);
+                thread::park_timeout(Duration::from_millis(wait_ms));
+                n_tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
