@@ -89,7 +89,7 @@ impl Checks {
     fn reach(&mut self) -> bool {
         let server = self.connection.http.server().to_owned();
         let is_tls = server.starts_with("https:");
-        let reached = match preflight::reach(&self.connection.http) {
+        let reached = match preflight::probe_server(&self.connection.http) {
             Ok(reached) => reached,
             Err(TransportError::Tls(problem)) => {
                 self.report.add("reach", Status::Ok, format!("{server} accepts connections"));

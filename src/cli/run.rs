@@ -163,7 +163,7 @@ impl Run<'_> {
         let grace_ms = if has_driver { self.settings.grace_ms } else { 0 };
         let needed_s = (grace_ms + self.settings.policy.stop_timeout_ms).div_ceil(1_000);
         let look = move || {
-            if let Some(mistake) = pod.mistake(needed_s) {
+            if let Some(mistake) = pod.problem(needed_s) {
                 warn!("{mistake}");
             }
         };

@@ -303,10 +303,10 @@ fn tell_unknown(fields: &[&str], plan: &Plan) {
 fn failure(app: &str, connection: &Connection, why: &SubmitError) -> Failure {
     let message = format!("application {app} is not submitted: {why}");
     let code = match why {
-        SubmitError::Remains { .. } => Code::Remain,
+        SubmitError::NotCleanedUp { .. } => Code::Remain,
         SubmitError::Interrupted => wait::DETACHED,
-        SubmitError::Running(_) => Code::Server,
-        SubmitError::InTheWay { .. } => Code::Failed,
+        SubmitError::AlreadyRunning(_) => Code::Server,
+        SubmitError::NameTaken { .. } => Code::Failed,
         SubmitError::Refused { refusal, what } => match refusal.class {
             RefusalClass::Invalid => Code::TemplateRefused,
             RefusalClass::Capacity

@@ -1,4 +1,5 @@
-//! The only client sockets: configuration, TLS, tokens, verbs, list pages, the watch line reader.
+//! The client of the Kubernetes API server: configuration, credentials, HTTP and requests.
+//! Only this module opens client sockets to a cluster.
 
 pub mod api;
 mod auth;

@@ -1,5 +1,5 @@
-//! Owns what the tests of this room talk to: certificates made on the spot, a scripted HTTP server
-//! on loopback with or without TLS, and folders that vanish. No test of its own.
+//! Test support: certificates, a scripted HTTP server on loopback with or without TLS, and temporary
+//! folders.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -19,13 +19,13 @@ use rustls::{
 };
 
 use super::config::exec_plugin::{ExecPlugin, ExecVersion};
-use super::config::{Cluster, Identity, Server, Sources, Trust};
+use super::config::{ClientIdentity, Cluster, Server, Sources, Trust};
 use super::http::Http;
 
-/// Longer than any test takes; a hung one ends here.
+/// Longer than any step of a test takes. A test that hangs fails after this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Folders and authorities, over all tests.
+/// Counts the folders and authorities of all tests.
 static N_MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// A folder that is removed at the end of the test.
@@ -44,7 +44,7 @@ impl Folder {
         &self.0
     }
 
-    /// Writes a file as the kubelet does: a reader sees the old content or the new.
+    /// Replaces a file atomically, as the kubelet does: a reader sees the old or the new content.
     pub(super) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.0.join(name);
         let fresh = self.0.join(format!(".{name}.new"));
@@ -53,8 +53,8 @@ impl Folder {
         path
     }
 
-    /// A plugin that is this program for /bin/sh. The shell is given the file to read: running a
-    /// file that was just written fails where another thread forks at that moment.
+    /// A plugin that runs this script with /bin/sh. The script is an argument and not the program:
+    /// executing a file that was just written fails with ETXTBSY if another thread forks meanwhile.
     pub(super) fn plugin(&self, script: &str) -> ExecPlugin {
         ExecPlugin {
             version: ExecVersion::V1,
@@ -67,7 +67,7 @@ impl Folder {
         }
     }
 
-    /// A plugin that counts its runs, the token of the first is `t1`, and fails in the ninth.
+    /// A plugin that counts its runs. The first run prints the token `t1`, the ninth fails.
     pub(super) fn counting_plugin(&self, expires: Option<&str>) -> ExecPlugin {
         let expiry = expires.map(|at| format!(",\"expirationTimestamp\":\"{at}\""));
         self.plugin(&format!(
@@ -86,7 +86,7 @@ impl Drop for Folder {
     }
 }
 
-/// Sources that see nothing of this process.
+/// Sources that do not depend on the environment of the test process.
 pub(super) fn sources<'a>(
     kubeconfig: Option<&'a Path>,
     env: &'a dyn Fn(&str) -> Option<OsString>,
@@ -100,12 +100,12 @@ pub(super) fn sources<'a>(
     }
 }
 
-/// An environment without variables.
+/// An empty environment.
 pub(super) fn no_env(_: &str) -> Option<OsString> {
     None
 }
 
-/// An authority that signs certificates.
+/// A certificate authority.
 pub(super) struct Authority {
     pub(super) pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -115,7 +115,7 @@ impl Authority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Two of one name would be told apart by their signatures alone.
+        // Distinct names, so that a certificate of the wrong authority gives UnknownIssuer.
         let name = format!("authority {}", N_MADE.fetch_add(1, Ordering::Relaxed));
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().unwrap();
@@ -123,7 +123,7 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for these names or addresses, and its key; both PEM.
+    /// Issues a certificate for these names or addresses. Returns it and its key, both PEM.
     pub(super) fn issue(&self, names: &[&str]) -> (String, String) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
@@ -131,7 +131,8 @@ impl Authority {
         (cert.pem(), key.serialize_pem())
     }
 
-    /// A server's settings; with `clients` it wants a certificate that they signed.
+    /// The TLS settings of a server. With `clients` it requires a client certificate of this
+    /// authority.
     pub(super) fn server(
         &self,
         names: &[&str],
@@ -162,7 +163,7 @@ impl Authority {
     }
 }
 
-/// A client of a server on loopback that speaks plain HTTP.
+/// A client of a plain HTTP server on loopback.
 pub(crate) fn plain_client(address: SocketAddr) -> Http {
     let cluster = Cluster {
         server: Server::parse(&format!("http://{address}")).unwrap(),
@@ -171,18 +172,18 @@ pub(crate) fn plain_client(address: SocketAddr) -> Http {
         trust: Trust::Anything,
         tls_server_name: None,
         proxy: None,
-        identity: Identity::default(),
+        identity: ClientIdentity::default(),
     };
     Http::connect(cluster).unwrap()
 }
 
-/// A request as the server read it.
+/// A request that the server received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The head, without the empty line at its end.
+    /// The request line and headers, without the empty line at the end.
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
-    /// Which connection it came on, from 0.
+    /// The number of its connection, from 0.
     pub(crate) connection: usize,
 }
 
@@ -195,22 +196,23 @@ impl Seen {
         })
     }
 
+    /// The request line.
     pub(crate) fn line(&self) -> &str {
         self.head.lines().next().unwrap_or_default()
     }
 }
 
-/// What the server does with a request.
+/// How the server answers a request.
 pub(crate) enum Answer {
-    /// Closes the connection without a byte.
+    /// Closes the connection without an answer.
     Cut,
-    /// Says these bytes as they are, and keeps the connection.
+    /// Sends these bytes and keeps the connection open.
     Raw(Vec<u8>),
-    /// A status, headers, a body.
+    /// Sends an answer with this status, headers and body.
     Reply(u16, &'static str, Vec<u8>),
-    /// Says these bytes and then nothing until the peer goes away.
+    /// Sends these bytes and then nothing until the client closes the connection.
     Stall(Vec<u8>),
-    /// Says these bytes and cuts the connection.
+    /// Sends these bytes and closes the connection.
     ThenCut(Vec<u8>),
 }
 
@@ -253,14 +255,14 @@ impl TestServer {
                     return;
                 }
                 let inner = Arc::clone(&accepting);
-                // A connection that fails is what several tests are about.
+                // Several tests make a connection fail on purpose.
                 thread::spawn(move || inner.serve(socket?));
             }
         });
         Self { address, inner, seen }
     }
 
-    /// From now on, new connections meet these settings.
+    /// Changes the TLS settings for new connections.
     pub(crate) fn set_tls(&self, tls: Arc<ServerConfig>) {
         *self.inner.tls.lock().unwrap() = Some(tls);
     }
@@ -305,7 +307,7 @@ impl Inner {
         };
         while let Some(seen) = read_request(&mut stream, connection)? {
             let answer = (self.script)(&seen);
-            // The test may have what it wanted and be gone.
+            // The test may have ended.
             let _ = self.seen.send(seen);
             match answer {
                 Answer::Cut => return Ok(()),
@@ -320,7 +322,7 @@ impl Inner {
                 Answer::Stall(bytes) => {
                     stream.write_all(&bytes)?;
                     stream.flush()?;
-                    // Ends with the peer, or with the socket's time-out.
+                    // Waits until the client closes the connection, or for the read timeout.
                     let _ = stream.read(&mut [0; 1]);
                     return Ok(());
                 }

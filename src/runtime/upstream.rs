@@ -179,7 +179,7 @@ fn keep_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) {
     let body = move || {
         let again = crossbeam_channel::tick(KEEP_IDS_AGAIN);
         loop {
-            match pod.keep_id_high_water(up_to) {
+            match pod.save_id_high_water(up_to) {
                 Ok(()) => {
                     // Nobody waits for it where the loop is over.
                     let _ = inbox.send(Message::Input(Input::IdsReserved { up_to }));

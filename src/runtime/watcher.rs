@@ -17,7 +17,7 @@ use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
-use crate::kube::api::pods::{Listed, Pods};
+use crate::kube::api::pods::{PodList, Pods};
 use crate::kube::http::{Stream, StreamHandle};
 use crate::wire::watch::{LineEvent, parse_line};
 
@@ -176,7 +176,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
         if self.control.is_stopped() {
             return None;
         }
-        let Listed { pods, version, version_text } = match listed {
+        let PodList { pods, version, version_text } = match listed {
             Ok(listed) => listed,
             Err(refusal) => {
                 // It only informs: without room it is lost, and the log has it.

@@ -77,7 +77,7 @@ pub(super) fn check_answer(
             let is_transient = matches!(answer.status, 408 | 429 | 500 | 502 | 503 | 504);
             if is_transient { Ok(Err((why, answer.retry_after))) } else { Err(why) }
         }
-        Err(error) if error.is_lasting => Err(error.to_string()),
+        Err(error) if error.is_permanent => Err(error.to_string()),
         Err(error) => Ok(Err((format!("{file}: {error}"), None))),
     }
 }

@@ -37,7 +37,6 @@ pub struct App {
 
 impl App {
     /// As `-o json` prints it.
-    #[must_use]
     pub fn to_json(&self, now_s: i64) -> Value {
         json!({
             "namespace": self.namespace,
@@ -52,7 +51,6 @@ impl App {
     }
 
     /// Executors that run, of those that are wanted.
-    #[must_use]
     pub fn executors(&self) -> String {
         match self.n_wanted {
             Some(wanted) => format!("{}/{wanted}", self.n_running),
@@ -62,9 +60,6 @@ impl App {
 }
 
 /// Looks for applications whose names match one of `patterns`; of all, where there are none.
-///
-/// # Errors
-/// The server's refusal.
 pub fn find(objects: &Objects, patterns: &[String]) -> Result<Vec<App>, Refusal> {
     let (jobs, _) = objects.list(Kind::Job, &driver_selector(None), &|job| job)?;
     let of_posse = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
@@ -167,7 +162,6 @@ fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
 }
 
 /// True where the name fits the pattern, in which `*` stands for any letters and `?` for one.
-#[must_use]
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
@@ -191,7 +185,6 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// An age as kubectl shows it: two units at most.
-#[must_use]
 pub fn age(seconds: i64) -> String {
     let s = seconds.max(0);
     let (m, h, d) = (s / 60, s / 3_600, s / 86_400);

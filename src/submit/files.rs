@@ -37,7 +37,6 @@ impl fmt::Debug for File {
 
 impl Files {
     /// The configuration, and templates by the paths under which it names them.
-    #[must_use]
     pub fn new(config: String, templates: Vec<(String, String)>) -> Self {
         let depth = templates.iter().map(|(path, _)| parts(path).0).max().unwrap_or(0);
         let mut files = Self { files: Vec::new(), depth };
@@ -62,19 +61,16 @@ impl Files {
     }
 
     /// The configuration's path in the pod.
-    #[must_use]
     pub fn config_path(&self) -> String {
         format!("{CONFIG_DIR}/{}", self.below(0, &[CONFIG]))
     }
 
     /// What the ConfigMap holds.
-    #[must_use]
     pub fn data(&self) -> Map<String, Value> {
         self.files.iter().map(|file| (file.key.clone(), json!(file.text))).collect()
     }
 
     /// The `items` of the ConfigMap's volume.
-    #[must_use]
     pub fn items(&self) -> Vec<Value> {
         let below = self.files.iter().filter(|file| !file.path.starts_with('/'));
         below.map(|file| json!({ "key": file.key, "path": file.path })).collect()

@@ -44,13 +44,11 @@ pub struct Plan {
 }
 
 /// The name of all that belongs to an application's driver.
-#[must_use]
 pub fn driver_name(app: &str) -> String {
     format!("{app}-driver")
 }
 
 /// The selector of all drivers, or of one application's.
-#[must_use]
 pub fn driver_selector(app: Option<&str>) -> String {
     let all = format!("{}={},{}={}", MANAGED_BY.0, MANAGED_BY.1, DRIVER.0, DRIVER.1);
     app.map_or_else(|| all.clone(), |app| format!("{APP}={app},{all}"))
@@ -65,20 +63,17 @@ impl Plan {
     }
 
     /// The name of everything but the pods of a Job.
-    #[must_use]
     pub fn name(&self) -> String {
         driver_name(&self.app)
     }
 
     /// The labels that everything carries.
-    #[must_use]
     pub fn labels(&self) -> Map<String, Value> {
         let pairs = [(APP, self.app.as_str()), MANAGED_BY, DRIVER];
         pairs.into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect()
     }
 
     /// The metadata of everything but the pods of a Job.
-    #[must_use]
     pub fn metadata(&self) -> Value {
         json!({
             "name": self.name(), "namespace": self.namespace, "labels": self.labels(),
@@ -87,7 +82,6 @@ impl Plan {
     }
 
     /// The same of what keeps the pod: it tells the number of executors.
-    #[must_use]
     pub fn workload_metadata(&self) -> Value {
         let mut metadata = self.metadata();
         metadata["annotations"][EXECUTORS] = json!(self.n_executors.to_string());
@@ -95,13 +89,11 @@ impl Plan {
     }
 
     /// What the driver's pod needs to end, in seconds.
-    #[must_use]
     pub fn ends_in_s(&self) -> u64 {
         self.grace_ms.saturating_add(self.stop_timeout_ms).div_ceil(1_000) + END_RESERVE_S
     }
 
     /// What every pod gets that is to find the staged files.
-    #[must_use]
     pub fn staged(&self) -> Option<Staged> {
         self.ticket.as_ref()?;
         let ours = self.pod.posse_image.as_ref().or(self.pod.shorthands.image.as_ref());
@@ -116,7 +108,6 @@ impl Plan {
     }
 
     /// Whose rights the pod has.
-    #[must_use]
     pub fn service_account(&self) -> Option<String> {
         match self.create_rbac {
             true => Some(self.name()),

@@ -26,13 +26,11 @@ pub enum State {
 
 impl State {
     /// Nothing comes after it.
-    #[must_use]
     pub fn is_over(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
     /// As it is printed.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -47,19 +45,16 @@ impl State {
 }
 
 /// An object's name; empty where there is none.
-#[must_use]
 pub fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 /// An object's uid; empty where there is none.
-#[must_use]
 pub fn uid_of(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
 /// An object as messages name it: `job wordcount-driver`. A Job's or Pod's from a list say no kind.
-#[must_use]
 pub fn kind_and_name(object: &Value) -> String {
     let kind = object["kind"].as_str().unwrap_or("object").to_ascii_lowercase();
     format!("{kind} {}", name_of(object))
@@ -70,7 +65,6 @@ fn is_ending(object: &Value) -> bool {
 }
 
 /// True for a Job or Pod that is over.
-#[must_use]
 pub fn is_final(workload: &Value) -> bool {
     match workload["status"]["phase"].as_str() {
         Some(phase) => matches!(phase, "Failed" | "Succeeded"),
@@ -79,7 +73,6 @@ pub fn is_final(workload: &Value) -> bool {
 }
 
 /// How a Job ended: whether well, and the reason and message where not.
-#[must_use]
 pub fn job_end(job: &Value) -> Option<(bool, String)> {
     let conditions = job["status"]["conditions"].as_array()?;
     conditions.iter().filter(|condition| condition["status"] == "True").find_map(|condition| {
@@ -92,7 +85,6 @@ pub fn job_end(job: &Value) -> Option<(bool, String)> {
 }
 
 /// The state of a driver from its Job, where it has one, and its pods.
-#[must_use]
 pub fn state(job: Option<&Value>, pods: &[Value]) -> State {
     let newest = newest(pods);
     let phase = |pod: &Value| pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
@@ -118,7 +110,6 @@ pub fn state(job: Option<&Value>, pods: &[Value]) -> State {
 }
 
 /// The pod that was made last.
-#[must_use]
 pub fn newest(pods: &[Value]) -> Option<&Value> {
     pods.iter().max_by_key(|pod| {
         // Times of one form compare as texts do.
@@ -129,7 +120,6 @@ pub fn newest(pods: &[Value]) -> Option<&Value> {
 }
 
 /// The container of a driver's or executor's pod that matters: by its mark, else the first.
-#[must_use]
 pub fn main_container(pod: &Value) -> &str {
     let containers = pod["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let named = pod["metadata"]["annotations"][CONTAINER].as_str();
@@ -143,7 +133,6 @@ pub fn main_container(pod: &Value) -> &str {
 }
 
 /// The status of the driver's container; null where there is none yet.
-#[must_use]
 pub fn driver_status(pod: &Value) -> &Value {
     let name = main_container(pod);
     let statuses = pod["status"]["containerStatuses"].as_array();
@@ -152,7 +141,6 @@ pub fn driver_status(pod: &Value) -> &Value {
 }
 
 /// The driver's exit code, where it has ended.
-#[must_use]
 pub fn exit_code(pod: &Value) -> Option<u8> {
     let code = driver_status(pod)["state"]["terminated"]["exitCode"].as_i64()?;
     // Codes are bytes, but a field is what somebody wrote into it.
@@ -160,14 +148,12 @@ pub fn exit_code(pod: &Value) -> Option<u8> {
 }
 
 /// True once the driver's container has begun: there is a log.
-#[must_use]
 pub fn has_begun(pod: &Value) -> bool {
     let state = &driver_status(pod)["state"];
     !state["running"].is_null() || !state["terminated"].is_null()
 }
 
 /// A driver's pod in a line, in the kubelet's and scheduler's own words.
-#[must_use]
 pub fn pod_line(pod: &Value) -> String {
     let status = &pod["status"];
     let name = name_of(pod);
@@ -236,7 +222,6 @@ fn waits_for(pod: &Value) -> Option<String> {
 }
 
 /// `reason: message` of a condition, a container's state or a pod's status.
-#[must_use]
 pub fn reason_and_message(told: &Value) -> String {
     let text = |key: &str| told[key].as_str().unwrap_or_default();
     let message: String = text("message").chars().take(MESSAGE_CHARS_MAX).collect();

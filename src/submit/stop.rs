@@ -50,9 +50,6 @@ pub struct StopRequest<'a> {
 impl<'a> StopRequest<'a> {
     /// Tells an application's driver to end. `grace_s` is what it gets for that, instead of what its
     /// pod says.
-    ///
-    /// # Errors
-    /// The server's refusal.
     pub fn new(objects: &'a Objects, app: &str, grace_s: Option<u32>) -> Result<Self, Refusal> {
         let workload = find_workload(objects, app)?;
         let asked = Self {
@@ -78,9 +75,6 @@ impl<'a> StopRequest<'a> {
     }
 
     /// Sees it end, and removes what is left of it.
-    ///
-    /// # Errors
-    /// The server's refusal.
     pub fn finish(&self) -> Result<Stopped, Refusal> {
         let objects = self.objects;
         let live: Vec<&Value> = self.live().collect();
@@ -104,9 +98,6 @@ impl<'a> StopRequest<'a> {
 }
 
 /// The pods that were made for an application's driver.
-///
-/// # Errors
-/// The server's refusal.
 pub fn drivers(objects: &Objects, app: &str) -> Result<Vec<Value>, Refusal> {
     objects.list(Kind::Pod, &driver_selector(Some(app)), &|pod| pod).map(|(pods, _)| pods)
 }

@@ -35,26 +35,26 @@ pub struct Submitted {
 /// Why there is no driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SubmitError {
-    /// The application has one that is not over; told by its object.
-    Running(String),
-    /// An object of this name is there, and is not ours to replace, for this reason.
-    InTheWay { object: String, why: String },
+    /// The application has a driver that is still running; names its Job or Pod.
+    AlreadyRunning(String),
+    /// An object with the same name exists that we must not replace, for the reason `why`.
+    NameTaken { object: String, why: String },
     /// The server refused this; nothing is left of what was made.
     Refused { what: String, refusal: Refusal },
     /// We were told to stop in time; nothing is left.
     Interrupted,
     /// What is left could not be removed.
-    Remains { objects: Vec<String>, because: Box<Self> },
+    NotCleanedUp { objects: Vec<String>, because: Box<Self> },
 }
 
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Running(object) => write!(f, "it runs already: {object} is not over"),
-            Self::InTheWay { object, why } => write!(f, "{object} is in the way: {why}"),
+            Self::AlreadyRunning(object) => write!(f, "it runs already: {object} is not over"),
+            Self::NameTaken { object, why } => write!(f, "{object} is in the way: {why}"),
             Self::Refused { what, refusal } => write!(f, "{what}: {refusal}"),
             Self::Interrupted => write!(f, "interrupted"),
-            Self::Remains { objects, because } => {
+            Self::NotCleanedUp { objects, because } => {
                 write!(f, "{because}; could not be removed again: {}", objects.join(", "))
             }
         }
@@ -88,9 +88,6 @@ struct Made {
 
 impl Submission<'_> {
     /// Asks the server whether it would take all of it; nothing is made.
-    ///
-    /// # Errors
-    /// As `submit`.
     pub fn check(&self) -> Result<Vec<&'static str>, SubmitError> {
         let in_the_way = self.survey()?;
         self.dry_run(&in_the_way)
@@ -139,7 +136,7 @@ impl Submission<'_> {
             self.check_ours(workload)?;
             let is_ending = !workload.object["metadata"]["deletionTimestamp"].is_null();
             if !is_ending && !is_final(&workload.object) {
-                return Err(SubmitError::Running(named(&workload.object)));
+                return Err(SubmitError::AlreadyRunning(named(&workload.object)));
             }
         }
         for part in found.iter().filter(|one| !matches!(one.kind, Kind::Job | Kind::Pod)) {
@@ -154,7 +151,7 @@ impl Submission<'_> {
             return Ok(());
         }
         let why = format!("it does not belong to application {}", self.plan.app);
-        Err(SubmitError::InTheWay { object: named(&found.object), why })
+        Err(SubmitError::NameTaken { object: named(&found.object), why })
     }
 
     /// A part without an owner may be that of a submit which is under way just now.
@@ -176,7 +173,7 @@ impl Submission<'_> {
              short; `posse stop {}` removes what that left",
             self.plan.app
         );
-        Err(SubmitError::InTheWay { object: named(&part.object), why })
+        Err(SubmitError::NameTaken { object: named(&part.object), why })
     }
 
     /// Shows all of it to the server. Gives the fields of the Job that it does not know.
@@ -260,7 +257,7 @@ impl Submission<'_> {
                 if asked.elapsed() > GONE_TIMEOUT {
                     let why =
                         format!("it does not go, {} s after its delete", GONE_TIMEOUT.as_secs());
-                    return Err(SubmitError::InTheWay { object: named(&found.object), why });
+                    return Err(SubmitError::NameTaken { object: named(&found.object), why });
                 }
                 thread::park_timeout(GONE_POLL);
             }
@@ -331,7 +328,7 @@ impl Submission<'_> {
         }
         match remains.is_empty() {
             true => because,
-            false => SubmitError::Remains { objects: remains, because: Box::new(because) },
+            false => SubmitError::NotCleanedUp { objects: remains, because: Box::new(because) },
         }
     }
 }

@@ -198,7 +198,7 @@ impl Run<'_> {
         let pod = DriverPod::new(self.server.http.clone(), &self.ground.namespace, owner);
         // Written back at once: a right that is missing must not turn up with the first executor.
         let kept = pod.id_high_water().and_then(|id_high_water| {
-            pod.keep_id_high_water(ExecutorId(id_high_water)).map(|()| id_high_water)
+            pod.save_id_high_water(ExecutorId(id_high_water)).map(|()| id_high_water)
         });
         match kept {
             Ok(id_high_water) => {

@@ -1,5 +1,5 @@
-//! Owns the question which pod we are: the driver pod, that executors belong to. Asks the server
-//! only where nothing nearer tells.
+//! The driver's pod: which pod we run in, whether it is fit to own executors, and the id high
+//! water mark that its annotation stores.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,44 +8,43 @@ use std::time::Duration;
 use log::{debug, warn};
 use serde::Deserialize;
 
-use super::lost;
+use super::{MERGE_PATCH, call, get, object_path, write, write_path};
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::config::BoundPod;
-use crate::kube::http::{Http, Method, Request};
+use crate::kube::http::{Http, Method};
 use crate::wire::build::Owner;
 use crate::wire::labels;
-use crate::wire::status::{Verb, refusal};
+use crate::wire::status::Verb;
 
 const POD_BYTES_MAX: u64 = 4 << 20;
-const GET_TIMEOUT: Duration = Duration::from_secs(10);
-/// What a pod has that names none, seconds.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Kubernetes' default for terminationGracePeriodSeconds.
 const GRACE_DEFAULT_S: u64 = 30;
 
-/// What tells who we are.
-#[expect(missing_debug_implementations, reason = "a lookup has nothing to show")]
+/// From what we find out which pod we run in.
+#[expect(missing_debug_implementations, reason = "a closure has nothing to show")]
 #[derive(Clone, Copy)]
 pub struct Hints<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// The pod that our token is bound to, and the namespace of the pod we run in, where the
-    /// service account told how to reach the server.
+    /// If the service account is used: the pod that its token is bound to, and its namespace.
     pub account: Option<(Option<&'a BoundPod>, &'a str)>,
-    /// Where the executors are to be.
+    /// The namespace of the executors.
     pub namespace: &'a str,
 }
 
-/// The driver pod: by POD_NAME and POD_UID, else by the token that is bound to it, else by HOSTNAME
-/// where the pod of that name has our address. None: not in a pod of this namespace.
-#[must_use]
+/// Finds the driver's pod, in this order: POD_NAME and POD_UID, the pod that the token is bound to,
+/// the pod with the name in HOSTNAME if it has our IP address. `None` if we do not run in a pod of
+/// the executors' namespace.
 pub fn find(hints: Hints<'_>, http: &Http) -> Option<Owner> {
     let var = |name: &str| (hints.env)(name).filter(|value| !value.is_empty());
     if let Some((_, ours)) = hints.account
         && ours != hints.namespace
     {
-        // An owner in another namespace would have its executors deleted at once.
+        // The garbage collector deletes an object whose owner is not in the same namespace.
         warn!(
-            "this pod is in namespace {ours}, the executors go to {}: they have no owner, and stay \
-             where this pod ends without a word",
+            "this pod is in namespace {ours}, the executors are in {}: they get no owner and are \
+             not deleted if this pod is killed",
             hints.namespace
         );
         return None;
@@ -64,26 +63,26 @@ fn owner(name: String, uid: String) -> Owner {
     Owner { api_version: "v1".to_owned(), kind: "Pod".to_owned(), name, uid }
 }
 
-/// The driver's pod as a place to keep the id high water in, where there is no Lease.
+/// The driver's pod. It stores the id high water mark if there is no Lease.
 #[derive(Clone, Debug)]
 pub struct DriverPod {
     http: Http,
-    path: String,
+    namespace: String,
+    name: String,
     uid: String,
 }
 
 impl DriverPod {
     /// The pod that `owner` names, in `namespace`.
-    #[must_use]
     pub fn new(http: Http, namespace: &str, owner: &Owner) -> Self {
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{}", owner.name);
-        Self { http, path, uid: owner.uid.clone() }
+        let namespace = namespace.to_owned();
+        Self { http, namespace, name: owner.name.clone(), uid: owner.uid.clone() }
     }
 
-    /// Ids up to here may have been given by an earlier run; 0 where none were.
+    /// The highest executor id that an earlier run may have used; 0 if no run stored one.
     ///
     /// # Errors
-    /// The server's refusal, or that the pod is another by now.
+    /// The server's refusal, or that the pod has another uid now.
     pub fn id_high_water(&self) -> Result<u64, Refusal> {
         let pod = self.read()?;
         if pod.metadata.uid != self.uid {
@@ -93,75 +92,65 @@ impl DriverPod {
         Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
     }
 
-    /// What is wrong with the pod for a run that takes `needed_s` seconds to end; none: nothing,
-    /// or we may not look.
-    #[must_use]
-    pub fn mistake(&self, needed_s: u64) -> Option<String> {
-        let name = self.path.rsplit('/').next().unwrap_or_default();
+    /// Why this pod cannot own the executors of a run that needs `needed_s` seconds to shut down.
+    /// `None` if it can, or if we have no permission to read the pod.
+    pub fn problem(&self, needed_s: u64) -> Option<String> {
+        let name = &self.name;
         let pod = match self.read() {
             Ok(pod) => pod,
             Err(refusal) if refusal.class == RefusalClass::NotFound => {
                 return Some(format!(
-                    "there is no pod {name} in this namespace, so Kubernetes removes the executors \
-                     that it is to own: check POD_NAME, POD_UID and the namespace"
+                    "there is no pod {name} in this namespace, so Kubernetes will delete the \
+                     executors, whose owner it should be: check POD_NAME, POD_UID and the namespace"
                 ));
             }
             Err(refusal) => {
-                debug!("the driver pod {name} cannot be looked at: {refusal}");
+                debug!("the driver pod {name} cannot be read: {refusal}");
                 return None;
             }
         };
         if pod.metadata.uid != self.uid {
             return Some(format!(
-                "pod {name} has uid {}, not {}, so Kubernetes removes the executors that it is to \
-                 own: check POD_UID",
+                "pod {name} has uid {}, not {}, so Kubernetes will delete the executors, whose \
+                 owner it should be: check POD_UID",
                 pod.metadata.uid, self.uid
             ));
         }
         let grace_s = pod.spec.grace_s.unwrap_or(GRACE_DEFAULT_S);
         (grace_s < needed_s).then(|| {
             format!(
-                "pod {name} has {grace_s} s to end (terminationGracePeriodSeconds), shutdown.grace \
-                 and shutdown.timeout take {needed_s} s: executors may be left to the garbage \
+                "pod {name} has a terminationGracePeriodSeconds of {grace_s}, but shutdown.grace \
+                 and shutdown.timeout need {needed_s} s: executors may be left for the garbage \
                  collector; set at least {needed_s}"
             )
         })
     }
 
-    fn read(&self) -> Result<RawPod, Refusal> {
-        let body = self.call(Method::Get, self.path.clone(), None)?;
-        serde_json::from_slice(&body).map_err(|e| unusable(&e.to_string()))
-    }
-
-    /// Writes down that ids up to here may be given.
-    ///
-    /// # Errors
-    /// The server's refusal.
-    pub fn keep_id_high_water(&self, up_to: ExecutorId) -> Result<(), Refusal> {
+    /// Stores that ids up to `up_to` may be used.
+    pub fn save_id_high_water(&self, up_to: ExecutorId) -> Result<(), Refusal> {
         let patch = serde_json::json!({"metadata": {
             "uid": self.uid, "annotations": {labels::ID_HIGH_WATER: up_to.to_string()},
         }});
-        let path = format!("{}?fieldManager={}", self.path, labels::FIELD_MANAGER);
-        self.call(Method::Patch, path, Some(patch.to_string().as_bytes())).map(drop)
+        let body = patch.to_string();
+        let path = write_path(&self.path());
+        let mut request = write(Method::Patch, path, body.as_bytes(), POD_BYTES_MAX);
+        request.content_type = MERGE_PATCH;
+        request.timeout = TIMEOUT;
+        call(&self.http, &request, Verb::Patch).map(drop)
     }
 
-    fn call(&self, method: Method, path: String, body: Option<&[u8]>) -> Result<Vec<u8>, Refusal> {
-        let request = Request {
-            method,
-            path,
-            content_type: "application/merge-patch+json",
-            body,
-            timeout: GET_TIMEOUT,
-            body_bytes_max: POD_BYTES_MAX,
-        };
-        let response = self.http.call(&request).map_err(lost)?;
-        if response.status >= 300 {
-            let (retry_after, json) = (response.retry_after, response.json);
-            let verb = if method == Method::Get { Verb::Get } else { Verb::Patch };
-            return Err(refusal(response.status, retry_after, json, &response.body, verb));
-        }
-        Ok(response.body)
+    fn read(&self) -> Result<RawPod, Refusal> {
+        read_pod(&self.http, self.path())
     }
+
+    fn path(&self) -> String {
+        object_path("/api/v1", &self.namespace, "pods", Some(&self.name))
+    }
+}
+
+fn read_pod(http: &Http, path: String) -> Result<RawPod, Refusal> {
+    let (_, body) = call(http, &get(path, TIMEOUT, POD_BYTES_MAX), Verb::Get)?;
+    serde_json::from_slice(&body).map_err(|e| unusable(&e.to_string()))
 }
 
 fn unusable(problem: &str) -> Refusal {
@@ -204,23 +193,15 @@ struct RawStatus {
 }
 
 fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<Owner> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-    if !host_name.chars().all(is_plain) {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    if !host_name.chars().all(is_allowed) {
         return None;
     }
-    let request = Request {
-        method: Method::Get,
-        path: format!("/api/v1/namespaces/{namespace}/pods/{host_name}"),
-        content_type: "application/json",
-        body: None,
-        timeout: GET_TIMEOUT,
-        body_bytes_max: POD_BYTES_MAX,
-    };
-    let response = http.call(&request).ok().filter(|response| response.status == 200)?;
-    let pod: RawPod = serde_json::from_slice(&response.body).ok()?;
+    let path = object_path("/api/v1", namespace, "pods", Some(host_name));
+    let pod = read_pod(http, path).ok()?;
     let ours = http.local_address().ok()?;
     if pod.status.pod_ip != Some(ours) {
-        debug!("pod {host_name} has another address than {ours}: not taken for our own");
+        debug!("pod {host_name} does not have our address {ours}: it is not our pod");
         return None;
     }
     Some(owner(pod.metadata.name, pod.metadata.uid))
@@ -243,7 +224,7 @@ mod tests {
         "spec":{"terminationGracePeriodSeconds":30},"status":{"podIP":"127.0.0.1"}}"#;
 
     #[test]
-    fn who_we_are() {
+    fn the_driver_pod_is_found_by_name_token_or_address() {
         let server = server(POD, 200);
         let http = plain_client(server.address);
         let bound = BoundPod { name: "driver".to_owned(), uid: "u-2".to_owned() };
@@ -272,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_driver_pod_is_told() {
+    fn an_unfit_driver_pod_is_reported() {
         let forbidden = r#"{"kind":"Status","reason":"Forbidden","message":"no","code":403}"#;
         let absent = r#"{"kind":"Status","reason":"NotFound","message":"no","code":404}"#;
         for (body, status, uid, needed_s, want) in [
@@ -286,26 +267,26 @@ mod tests {
             let server = server(body, status);
             let owner = owner("driver".to_owned(), uid.to_owned());
             let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
-            let mistake = pod.mistake(needed_s);
+            let problem = pod.problem(needed_s);
             match want {
-                None => assert_eq!(mistake, None),
+                None => assert_eq!(problem, None),
                 Some(part) => {
-                    assert!(mistake.as_ref().is_some_and(|m| m.contains(part)), "{mistake:?}")
+                    assert!(problem.as_ref().is_some_and(|m| m.contains(part)), "{problem:?}")
                 }
             }
         }
     }
 
     #[test]
-    fn the_high_water_is_read_and_kept_under_the_uid() {
+    fn the_high_water_mark_is_read_and_saved_with_the_uid() {
         let server = server(POD, 200);
         let pod = |uid: &str| {
             let owner = owner("driver".to_owned(), uid.to_owned());
             DriverPod::new(plain_client(server.address), "ns", &owner)
         };
         assert_eq!(pod("u-1").id_high_water(), Ok(3_000));
-        assert!(pod("u-2").id_high_water().is_err(), "another pod's ids are not ours");
-        pod("u-1").keep_id_high_water(ExecutorId(4_000)).unwrap();
+        assert!(pod("u-2").id_high_water().is_err(), "another pod's mark is not used");
+        pod("u-1").save_id_high_water(ExecutorId(4_000)).unwrap();
         let last = server.seen().pop().unwrap();
         assert!(last.line().starts_with("PATCH /api/v1/namespaces/ns/pods/driver?"), "{last:?}");
         let body: serde_json::Value = serde_json::from_slice(&last.body).unwrap();

@@ -1,18 +1,19 @@
-//! Owns the requests of `posse explain`: executors as the server tells them, and the Events about
-//! them. Decides nothing.
+//! Executors and their Events as the API server stores them, for `posse explain`.
 
 use serde_json::Value;
 
-use super::{CALL_TIMEOUT, LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, encoded, get, object_path};
+use super::{
+    CALL_TIMEOUT, LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, get, object_path, percent_encode,
+};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::http::Http;
 use crate::wire::labels::{APP, COMPONENT, EXECUTOR_ID};
 use crate::wire::status::{Verb, unreadable};
 
-/// Of a list, so many: who explains is a person.
+/// Items of a list that are read. A person reads the result, so one page is enough.
 const ITEMS_MAX: u32 = 500;
 
-/// What there is to see in one namespace.
+/// Looks executors up in one namespace.
 #[derive(Clone, Debug)]
 pub struct ExecutorLookup {
     http: Http,
@@ -20,16 +21,11 @@ pub struct ExecutorLookup {
 }
 
 impl ExecutorLookup {
-    /// Of `namespace`.
-    #[must_use]
     pub fn new(http: Http, namespace: impl Into<String>) -> Self {
         Self { http, namespace: namespace.into() }
     }
 
-    /// A pod; none where there is none.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// Reads a pod; `None` if it does not exist.
     pub fn pod(&self, name: &str) -> Result<Option<Value>, Refusal> {
         match self.read(object_path("/api/v1", &self.namespace, "pods", Some(name)), Verb::Get) {
             Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(None),
@@ -37,27 +33,21 @@ impl ExecutorLookup {
         }
     }
 
-    /// The executors of an application, of whatever instance; with an id those that have it.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// The executors of an application, of all instances; with `id` only those with this id.
     pub fn executors(&self, app: &str, id: Option<u64>) -> Result<Vec<Value>, Refusal> {
         let id = id.map_or_else(String::new, |id| format!(",{EXECUTOR_ID}={id}"));
         let selector = format!("{APP}={app},{}={}{id}", COMPONENT.0, COMPONENT.1);
         self.list("pods", "labelSelector", &selector)
     }
 
-    /// What was recorded about the object of that uid.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// The Events about the object with this uid.
     pub fn events(&self, uid: &str) -> Result<Vec<Value>, Refusal> {
         self.list("events", "fieldSelector", &format!("involvedObject.uid={uid}"))
     }
 
     fn list(&self, resource: &str, by: &str, selector: &str) -> Result<Vec<Value>, Refusal> {
         let path = object_path("/api/v1", &self.namespace, resource, None);
-        let path = format!("{path}?{by}={}&limit={ITEMS_MAX}", encoded(selector));
+        let path = format!("{path}?{by}={}&limit={ITEMS_MAX}", percent_encode(selector));
         let mut list = self.read(path, Verb::List)?;
         Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }

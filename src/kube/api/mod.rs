@@ -1,5 +1,4 @@
-//! Owns the verbs: what is asked of the API server, and the paths, limits and time-outs of it.
-//! Decides nothing: an answer other than success is handed on as a `Refusal`.
+//! Requests for Kubernetes objects: paths, limits, timeouts, and answers as values or refusals.
 
 pub mod driver_pod;
 pub mod executor_lookup;
@@ -25,32 +24,32 @@ use crate::kube::http::{Http, Method, Request, Response, Stream, TransportError}
 use crate::wire::labels::{APP, FIELD_MANAGER, MANAGED_BY};
 use crate::wire::status::{Verb, refusal, unreadable};
 
-/// How long one request may take: longer than a server lets its webhooks take (30 s).
+/// Timeout of one request. Longer than the longest timeout of an admission webhook (30 s).
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(35);
-/// The same for a page of a LIST; a server gives up after 60 s itself.
+/// Timeout of one page of a LIST. The API server ends every request but a watch after 60 s.
 const LIST_PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The largest answer about one object, in bytes; etcd keeps none above 1.5 MiB.
+/// The largest answer about a single object, in bytes. etcd stores objects of up to 1.5 MiB.
 const OBJECT_BYTES_MAX: u64 = 8 << 20;
-/// The largest page, or whole LIST where paging fails, in bytes.
+/// The largest page of a LIST, or the largest LIST without pages, in bytes.
 const LIST_BYTES_MAX: u64 = 256 << 20;
-/// How much of a refused watch's body is read, in bytes.
+/// How much of the body is read if a stream is refused, in bytes.
 const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
-/// Pods asked for in one page.
+/// Items per page of a LIST.
 const PAGE_ITEMS: u32 = 500;
-/// Pages of one LIST; a server that has more is going round in circles.
+/// Pages per LIST. More pages than this mean that the server repeats itself.
 const PAGES_MAX: usize = 2_000;
-/// How often a LIST whose pages expired under way begins again before it asks for all in one.
+/// How often a LIST is restarted because the token of its next page has expired (410).
 const LIST_RESTARTS_MAX: usize = 3;
 
-/// What is left as it is in a path component or a query value (RFC 3986, unreserved).
+/// The characters that need no escape in a path segment or a query value (RFC 3986, unreserved).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// A body for DELETE.
+/// The body of a DELETE request.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DeleteOptions {
@@ -63,6 +62,7 @@ struct DeleteOptions {
     propagation_policy: &'static str,
 }
 
+/// The server deletes the object only if its uid and version are these.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Preconditions {
@@ -72,9 +72,8 @@ struct Preconditions {
     resource_version: Option<String>,
 }
 
-/// What a failure of the transport means.
-#[must_use]
-pub fn lost(error: TransportError) -> Refusal {
+/// The class of a refusal for a request that got no answer.
+fn transport_refusal(error: TransportError) -> Refusal {
     let (class, message) = match error {
         TransportError::Credentials(message) => (RefusalClass::Unauthorized, message),
         TransportError::NotSent(message) | TransportError::Tls(message) => {
@@ -85,23 +84,39 @@ pub fn lost(error: TransportError) -> Refusal {
     Refusal { class, code: 0, reason: String::new(), message, retry_after_ms: None }
 }
 
+/// Sends a request; gives the status and body of a 2xx answer.
 fn call(http: &Http, request: &Request<'_>, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
-    succeeded(http.call(request).map_err(lost)?, verb)
+    require_success(http.call(request).map_err(transport_refusal)?, verb)
 }
 
-fn succeeded(answer: Response, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
+fn require_success(answer: Response, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
     if (200..300).contains(&answer.status) {
         return Ok((answer.status, answer.body));
     }
-    Err(refused(&answer, verb))
+    Err(refusal_of(&answer, verb))
 }
 
-fn refused(answer: &Response, verb: Verb) -> Refusal {
+fn refusal_of(answer: &Response, verb: Verb) -> Refusal {
     refusal(answer.status, answer.retry_after, answer.json, &answer.body, verb)
 }
 
-/// Reads a stream that ends to its end.
-fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
+/// Opens a stream; a status other than 200 is a refusal.
+fn open_stream(
+    http: &Http,
+    path: &str,
+    idle_timeout: Duration,
+    verb: Verb,
+) -> Result<Stream, Refusal> {
+    let mut stream = http.open_stream(path, idle_timeout).map_err(transport_refusal)?;
+    if stream.status == 200 {
+        return Ok(stream);
+    }
+    let answer = read_to_end(&mut stream, REFUSAL_BYTES_MAX)?;
+    Err(refusal_of(&answer, verb))
+}
+
+/// Reads the whole body of a stream.
+fn read_to_end(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
     let mut body = Vec::new();
     let read = stream.reader().take(bytes_max + 1).read_to_end(&mut body);
     let problem = match read {
@@ -113,6 +128,35 @@ fn whole(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal> {
         Err(e) => e.to_string(),
     };
     Err(unreadable(stream.status, &problem))
+}
+
+/// Runs a LIST again if the token of its next page has expired.
+fn restart_expired<T>(list: impl Fn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    for _ in 0..LIST_RESTARTS_MAX {
+        match list() {
+            Err(refusal) if refusal.class == RefusalClass::Expired => {
+                log::debug!("the token of the next page expired, restarting the LIST: {refusal}");
+            }
+            result => return result,
+        }
+    }
+    list()
+}
+
+/// Calls `read_page` for every page of the LIST whose first page is `first`. `read_page` gets a
+/// path and returns the token of the next page, `None` after the last one.
+fn read_pages(
+    first: &str,
+    mut read_page: impl FnMut(String) -> Result<Option<String>, Refusal>,
+) -> Result<(), Refusal> {
+    let mut path = first.to_owned();
+    for _ in 0..PAGES_MAX {
+        match read_page(path)? {
+            Some(token) => path = format!("{first}&continue={}", percent_encode(&token)),
+            None => return Ok(()),
+        }
+    }
+    Err(unreadable(200, &format!("the list has more than {PAGES_MAX} pages")))
 }
 
 fn get(path: String, timeout: Duration, body_bytes_max: u64) -> Request<'static> {
@@ -130,17 +174,23 @@ fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Requ
     }
 }
 
-/// The path of a write: it says who writes.
-fn written(path: &str) -> String {
+/// The path of a write request, with our field manager.
+fn write_path(path: &str) -> String {
     format!("{path}?fieldManager={FIELD_MANAGER}")
 }
 
 fn object_path(root: &str, namespace: &str, resource: &str, name: Option<&str>) -> String {
-    let collection = format!("{root}/namespaces/{}/{resource}", encoded(namespace));
+    let collection = format!("{root}/namespaces/{}/{resource}", percent_encode(namespace));
     match name {
-        Some(name) => format!("{collection}/{}", encoded(name)),
+        Some(name) => format!("{collection}/{}", percent_encode(name)),
         None => collection,
     }
+}
+
+/// The label selector of everything that posse created for `app`, or for all applications.
+fn managed_selector(app: Option<&str>) -> String {
+    let all = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
+    app.map_or_else(|| all.clone(), |app| format!("{all},{APP}={app}"))
 }
 
 fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) -> Vec<u8> {
@@ -154,16 +204,10 @@ fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) ->
     serde_json::to_vec(&options).expect("strings and numbers serialize")
 }
 
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, UNRESERVED).to_string()
-}
-
-fn only_this(uid: &Uid) -> Preconditions {
+fn uid_precondition(uid: &Uid) -> Preconditions {
     Preconditions { uid: Some(uid.to_string()), resource_version: None }
 }
 
-/// What posse made for this application, or for all.
-fn selector(app: Option<&str>) -> String {
-    let all = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
-    app.map_or_else(|| all.clone(), |app| format!("{all},{APP}={app}"))
+fn percent_encode(text: &str) -> String {
+    utf8_percent_encode(text, UNRESERVED).to_string()
 }

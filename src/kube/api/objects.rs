@@ -1,5 +1,4 @@
-//! Owns the requests about objects of any kind, as JSON: what `posse submit` and its like make, look
-//! at and remove. Decides nothing.
+//! Objects of any kind as JSON, for `posse submit`, `apps`, `logs` and `stop`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,19 +7,19 @@ use serde_json::{Value, json};
 
 use super::executor_lookup::ExecutorLookup;
 use super::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, MERGE_PATCH,
-    OBJECT_BYTES_MAX, PAGE_ITEMS, PAGES_MAX, Preconditions, REFUSAL_BYTES_MAX, call,
-    delete_options, encoded, get, lost, object_path, refused, whole, write, written,
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, MERGE_PATCH, OBJECT_BYTES_MAX, PAGE_ITEMS,
+    Preconditions, call, delete_options, get, object_path, open_stream, percent_encode, read_pages,
+    restart_expired, write, write_path,
 };
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::http::{Http, Method, Request, Stream, StreamHandle};
 use crate::wire::labels::APP;
 use crate::wire::status::{Verb, unreadable};
 
-/// A log that says nothing for so long is asked for anew.
+/// A log stream without a byte for this long is closed; the caller opens it again.
 const LOG_IDLE: Duration = Duration::from_secs(600);
 
-/// The kinds that are dealt with here.
+/// The kinds of objects that posse creates or reads as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     ConfigMap,
@@ -34,6 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Kind, its name in manifests, the root of its path, and its resource name.
     const ALL: [(Self, &'static str, &'static str, &'static str); 8] = [
         (Self::ConfigMap, "ConfigMap", "/api/v1", "configmaps"),
         (Self::Job, "Job", "/apis/batch/v1", "jobs"),
@@ -45,21 +45,18 @@ impl Kind {
         (Self::ServiceAccount, "ServiceAccount", "/api/v1", "serviceaccounts"),
     ];
 
-    /// The kind that an object says to be.
-    #[must_use]
+    /// The kind in the object's `kind` field.
     pub fn of(object: &Value) -> Option<Self> {
         let kind = object["kind"].as_str()?;
         Self::ALL.iter().find(|(_, name, _, _)| *name == kind).map(|(kind, ..)| *kind)
     }
 
-    /// Its name in manifests.
-    #[must_use]
+    /// The name in manifests, for example `ConfigMap`.
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// Its name in the server's own messages.
-    #[must_use]
+    /// The name in messages, for example `configmap`.
     pub fn word(self) -> String {
         self.name().to_ascii_lowercase()
     }
@@ -70,51 +67,50 @@ impl Kind {
     }
 }
 
-/// The objects of one namespace, or of all.
+/// The objects of one namespace, or of all namespaces.
 #[derive(Clone, Debug)]
 pub struct Objects {
     http: Http,
-    /// None: of all namespaces; for lists alone.
+    /// `None` means all namespaces; only lists work then.
     namespace: Option<String>,
 }
 
-/// What of a log is wanted.
+/// Which part of a container's log to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// None: the only one.
+    /// May be `None` if the pod has only one container.
     pub container: Option<String>,
-    /// Go on until the container ends.
+    /// Wait for new lines until the container ends.
     pub follow: bool,
-    /// Only the last so many lines.
+    /// Only this many lines from the end.
     pub tail: Option<u32>,
-    /// Only lines from then on, RFC 3339 in whole seconds.
+    /// Only lines since this time (RFC 3339, whole seconds).
     pub since: Option<String>,
-    /// Each line begins with its time.
+    /// Put the time in front of each line.
     pub timestamps: bool,
 }
 
 impl Objects {
-    /// Those of `namespace`; none: of all of them.
-    #[must_use]
+    /// The objects of `namespace`, or of all namespaces if it is `None`.
     pub fn new(http: Http, namespace: Option<&str>) -> Self {
         Self { http, namespace: namespace.map(str::to_owned) }
     }
 
-    /// The same with streams of their own, and what ends those.
+    /// The same objects, and a handle that ends their streams.
     #[must_use]
     pub fn with_own_streams(&self) -> (Self, StreamHandle) {
         let http = self.http.with_own_streams();
-        let handle = http.interrupter();
+        let handle = http.stream_handle();
         (Self { http, namespace: self.namespace.clone() }, handle)
     }
 
-    /// Creates an object of the kind that it says to be, or has it checked only.
+    /// Creates an object; with `dry_run` the server only checks it.
     ///
     /// # Errors
-    /// The server's refusal, or `Unknown` where the answer is lost or cannot be read.
+    /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
     pub fn create(&self, kind: Kind, object: &Value, dry_run: bool) -> Result<Value, Refusal> {
         let dry_run = if dry_run { "&dryRun=All" } else { "" };
-        let path = format!("{}{dry_run}", written(&self.path(kind, None)));
+        let path = format!("{}{dry_run}", write_path(&self.path(kind, None)));
         let body = object.to_string();
         read(
             &self.http,
@@ -123,10 +119,7 @@ impl Objects {
         )
     }
 
-    /// Reads one; none where there is none.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// Reads an object; `None` if it does not exist.
     pub fn get(&self, kind: Kind, name: &str) -> Result<Option<Value>, Refusal> {
         let request = get(self.path(kind, Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
         match read(&self.http, &request, Verb::Get) {
@@ -135,22 +128,19 @@ impl Objects {
         }
     }
 
-    /// Changes one by a JSON merge patch, where it still has that uid.
+    /// Changes an object with a JSON merge patch (RFC 7386).
     ///
     /// # Errors
-    /// The server's refusal; `Conflict` where another object has its name.
+    /// The server's refusal; `Conflict` if the patch names a uid and the object has another one.
     pub fn patch(&self, kind: Kind, name: &str, patch: &Value) -> Result<Value, Refusal> {
-        let path = written(&self.path(kind, Some(name)));
+        let path = write_path(&self.path(kind, Some(name)));
         let body = patch.to_string();
         let mut request = write(Method::Patch, path, body.as_bytes(), OBJECT_BYTES_MAX);
         request.content_type = MERGE_PATCH;
         read(&self.http, &request, Verb::Patch)
     }
 
-    /// Deletes that object and no other of its name; one that is gone is deleted.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// Deletes the object with this name and uid. Succeeds if the object no longer exists.
     pub fn delete(
         &self,
         kind: Kind,
@@ -160,10 +150,10 @@ impl Objects {
     ) -> Result<(), Refusal> {
         let uid = Some(uid.to_owned());
         let body = delete_options(grace_s, Some(Preconditions { uid, resource_version: None }));
-        let path = written(&self.path(kind, Some(name)));
+        let path = write_path(&self.path(kind, Some(name)));
         let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
         match call(&self.http, &request, Verb::Delete) {
-            // A conflict says that another object has its name.
+            // A conflict means that another object has the name now.
             Err(refusal)
                 if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) =>
             {
@@ -173,56 +163,41 @@ impl Objects {
         }
     }
 
-    /// All that the label selector matches, each as `keep` leaves it, and the list's version. Pages
-    /// that expire under way are begun again.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// Lists the objects that the label selector matches. `reduce` is applied to each object to
+    /// keep only what the caller needs. Also returns the resourceVersion of the list.
     pub fn list(
         &self,
         kind: Kind,
         selector: &str,
-        keep: &dyn Fn(Value) -> Value,
+        reduce: &dyn Fn(Value) -> Value,
     ) -> Result<(Vec<Value>, String), Refusal> {
-        for _ in 0..LIST_RESTARTS_MAX {
-            match self.list_once(kind, selector, keep) {
-                Err(refusal) if refusal.class == RefusalClass::Expired => {
-                    log::debug!("a page of the list expired, beginning again: {refusal}");
-                }
-                result => return result,
-            }
-        }
-        self.list_once(kind, selector, keep)
+        restart_expired(|| self.list_pages(kind, selector, reduce))
     }
 
-    fn list_once(
+    fn list_pages(
         &self,
         kind: Kind,
         selector: &str,
-        keep: &dyn Fn(Value) -> Value,
+        reduce: &dyn Fn(Value) -> Value,
     ) -> Result<(Vec<Value>, String), Refusal> {
-        let first = format!("{}&limit={PAGE_ITEMS}", self.selected(kind, selector));
-        let (mut path, mut kept) = (first.clone(), Vec::new());
-        for _ in 0..PAGES_MAX {
+        let first = format!("{}&limit={PAGE_ITEMS}", self.list_path(kind, selector));
+        let (mut objects, mut version) = (Vec::new(), String::new());
+        read_pages(&first, |path| {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
             let mut page = read(&self.http, &request, Verb::List)?;
             let items = page["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-            kept.extend(items.into_iter().map(keep));
-            match page["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
-                Some(token) => path = format!("{first}&continue={}", encoded(token)),
-                None => {
-                    let version = page["metadata"]["resourceVersion"].as_str();
-                    return Ok((kept, version.unwrap_or_default().to_owned()));
-                }
-            }
-        }
-        Err(unreadable(200, &format!("the list has more than {PAGES_MAX} pages")))
+            objects.extend(items.into_iter().map(reduce));
+            let text = |key: &str| page["metadata"][key].as_str().unwrap_or_default().to_owned();
+            version = text("resourceVersion");
+            Ok(Some(text("continue")).filter(|token| !token.is_empty()))
+        })?;
+        Ok((objects, version))
     }
 
-    /// Opens a watch that goes on from `version` and that the server ends after `timeout_s`.
+    /// Opens a watch that starts after `version`. The server ends it after `timeout_s`.
     ///
     /// # Errors
-    /// The server's refusal, or why there is no connection.
+    /// The server's refusal, or why no connection was made.
     pub fn watch(
         &self,
         kind: Kind,
@@ -232,17 +207,17 @@ impl Objects {
     ) -> Result<Stream, Refusal> {
         let path = format!(
             "{}&watch=1&resourceVersion={}&timeoutSeconds={timeout_s}",
-            self.selected(kind, selector),
-            encoded(version)
+            self.list_path(kind, selector),
+            percent_encode(version)
         );
         let idle = Duration::from_secs(u64::from(timeout_s).saturating_add(5));
-        opened(self.http.open_stream(&path, idle).map_err(lost)?, Verb::Watch)
+        open_stream(&self.http, &path, idle, Verb::Watch)
     }
 
     /// Opens a container's log.
     ///
     /// # Errors
-    /// The server's refusal, or why there is no connection.
+    /// The server's refusal, or why no connection was made.
     pub fn log(&self, pod: &str, query: &LogQuery) -> Result<Stream, Refusal> {
         let LogQuery { container, follow, tail, since, timestamps } = query;
         let mut path = format!(
@@ -253,23 +228,20 @@ impl Objects {
         let tail = [("tailLines", tail.map(|n| n.to_string()))];
         for (key, value) in texts.into_iter().chain(tail) {
             if let Some(value) = value {
-                path.push_str(&format!("&{key}={}", encoded(&value)));
+                path.push_str(&format!("&{key}={}", percent_encode(&value)));
             }
         }
-        opened(self.http.open_stream(&path, LOG_IDLE).map_err(lost)?, Verb::Get)
+        open_stream(&self.http, &path, LOG_IDLE, Verb::Get)
     }
 
-    /// What was recorded about the object of that uid, the newest last.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// The Events about the object with this uid.
     pub fn events(&self, uid: &str) -> Result<Vec<Value>, Refusal> {
         let Some(namespace) = &self.namespace else { return Ok(Vec::new()) };
         ExecutorLookup::new(self.http.clone(), namespace.as_str()).events(uid)
     }
 
-    fn selected(&self, kind: Kind, selector: &str) -> String {
-        format!("{}?labelSelector={}", self.path(kind, None), encoded(selector))
+    fn list_path(&self, kind: Kind, selector: &str) -> String {
+        format!("{}?labelSelector={}", self.path(kind, None), percent_encode(selector))
     }
 
     fn path(&self, kind: Kind, name: Option<&str>) -> String {
@@ -281,42 +253,31 @@ impl Objects {
     }
 }
 
-/// The patch that has the object of that uid belong to `owner`, which was read, and go with it.
-#[must_use]
+/// A merge patch that makes `owner` the owner of the object with this uid, so that the garbage
+/// collector deletes the object with its owner. `owner` is an object that the server returned.
 pub fn owned_by(owner: &Value, uid: &str) -> Value {
     let meta = &owner["metadata"];
     let reference = json!({
         "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"],
         "uid": meta["uid"], "controller": false, "blockOwnerDeletion": false,
     });
-    // With the uid another object of the name is refused.
+    // The server refuses the patch if another object has the name now: its uid differs.
     json!({ "metadata": { "uid": uid, "ownerReferences": [reference] } })
 }
 
-fn opened(mut stream: Stream, verb: Verb) -> Result<Stream, Refusal> {
-    if stream.status == 200 {
-        return Ok(stream);
-    }
-    let answer = whole(&mut stream, REFUSAL_BYTES_MAX)?;
-    Err(refused(&answer, verb))
-}
-
-fn read(http: &Http, request: &Request<'_>, verb: Verb) -> Result<Value, Refusal> {
-    let (status, answer) = call(http, request, verb)?;
-    serde_json::from_slice(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
-}
-
-/// The applications that have pods in a namespace, drivers or executors, in whatever phase.
-///
-/// # Errors
-/// The server's refusal.
+/// The applications that have pods in a namespace: drivers or executors, in any phase.
 pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
     let objects = Objects::new(http.clone(), Some(namespace));
     let (apps, version) =
         objects.list(Kind::Pod, APP, &|mut pod| pod["metadata"]["labels"][APP].take())?;
     if version.is_empty() {
-        // Whatever it is that answers so: it must not count as "there are none".
+        // This is not the answer of an API server, so it must not count as "there are no pods".
         return Err(unreadable(200, "the list has no version"));
     }
     Ok(apps.iter().filter_map(|app| app.as_str().map(str::to_owned)).collect())
+}
+
+fn read(http: &Http, request: &Request<'_>, verb: Verb) -> Result<Value, Refusal> {
+    let (status, answer) = call(http, request, verb)?;
+    serde_json::from_slice(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }

@@ -1,12 +1,11 @@
-//! Owns the requests that are not about one instance: all executors of an application, their end,
-//! and the pods that own them. Decides nothing.
+//! All executors of an application, whichever instance created them, and the pods that own them.
+//! The orphan cleanup decides which of these executors are orphans.
 
 use super::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, LIST_RESTARTS_MAX, OBJECT_BYTES_MAX,
-    PAGE_ITEMS, PAGES_MAX, call, delete_options, encoded, get, object_path, only_this, selector,
-    write, written,
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, call,
+    delete_options, get, managed_selector, object_path, percent_encode, read_pages,
+    restart_expired, uid_precondition, write, write_path,
 };
-use crate::core::model::ids::Uid;
 use crate::core::model::pod::OwnerPod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::policy::orphans::{OrphanCandidate, OwnerState};
@@ -15,7 +14,7 @@ use crate::wire::labels::{COMPONENT, INSTANCE};
 use crate::wire::leftover;
 use crate::wire::status::{Verb, unreadable};
 
-/// The executors of one application in one namespace, or of all, of whatever instance.
+/// The executors of one application, or of all applications, in one namespace.
 #[derive(Clone, Debug)]
 pub struct AppExecutors {
     http: Http,
@@ -24,38 +23,30 @@ pub struct AppExecutors {
 }
 
 impl AppExecutors {
-    /// Those of `app`; of every application where none is named.
-    #[must_use]
+    /// The executors of `app`, or of every application if `app` is `None`.
     pub fn new(http: Http, namespace: &str, app: Option<&str>) -> Self {
         Self { http, namespace: namespace.to_owned(), app: app.map(str::to_owned) }
     }
 
-    /// Reads all of them. Pages that expire under way are begun again.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// Reads the executors of all instances.
     pub fn list(&self) -> Result<Vec<OrphanCandidate>, Refusal> {
-        self.list_those(&self.selector())
+        self.list_matching(&self.selector())
     }
 
-    /// Reads those of every instance but `ours`.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// Reads the executors of every instance but `ours`.
     pub fn list_others(&self, ours: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
-        self.list_those(&format!("{},{INSTANCE}!={ours}", self.selector()))
+        self.list_matching(&format!("{},{INSTANCE}!={ours}", self.selector()))
     }
 
-    /// Deletes this pod and no other of its name.
-    ///
-    /// # Errors
-    /// The server's refusal.
+    /// Deletes this pod, if it still has the same uid.
     pub fn delete(&self, pod: &OrphanCandidate) -> Result<(), Refusal> {
-        delete_pod(&self.http, &self.namespace, &pod.name, &pod.uid)
+        let body = delete_options(None, Some(uid_precondition(&pod.uid)));
+        let path = write_path(&object_path("/api/v1", &self.namespace, "pods", Some(&pod.name)));
+        let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
+        call(&self.http, &request, Verb::Delete).map(drop)
     }
 
-    /// What became of a pod that executors name as their owner.
-    #[must_use]
+    /// The state of a pod that executors name as their owner.
     pub fn owner(&self, named: &OwnerPod) -> OwnerState {
         let path = object_path("/api/v1", &self.namespace, "pods", Some(&named.name));
         match call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get) {
@@ -70,42 +61,25 @@ impl AppExecutors {
     }
 
     fn selector(&self) -> String {
-        format!("{},{}={}", selector(self.app.as_deref()), COMPONENT.0, COMPONENT.1)
+        format!("{},{}={}", managed_selector(self.app.as_deref()), COMPONENT.0, COMPONENT.1)
     }
 
-    fn list_those(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
-        for _ in 0..LIST_RESTARTS_MAX {
-            match self.list_once(selector) {
-                Err(refusal) if refusal.class == RefusalClass::Expired => {
-                    log::debug!("a page of the list expired, beginning again: {refusal}");
-                }
-                result => return result,
-            }
-        }
-        self.list_once(selector)
+    fn list_matching(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
+        restart_expired(|| self.list_pages(selector))
     }
 
-    fn list_once(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
+    fn list_pages(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
         let pods = object_path("/api/v1", &self.namespace, "pods", None);
-        let first = format!("{pods}?labelSelector={}&limit={PAGE_ITEMS}", encoded(selector));
-        let mut path = first.clone();
+        let first = format!("{pods}?labelSelector={}&limit={PAGE_ITEMS}", percent_encode(selector));
         let mut all = Vec::new();
-        for _ in 0..PAGES_MAX {
+        read_pages(&first, |path| {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
             let (status, answer) = call(&self.http, &request, Verb::List)?;
             let mut page = leftover::parse_page(&answer)
                 .map_err(|problem| unreadable(status, &problem.to_string()))?;
             all.append(&mut page.pods);
-            let Some(token) = page.next else { return Ok(all) };
-            path = format!("{first}&continue={}", encoded(&token));
-        }
-        Err(unreadable(200, &format!("the list has more than {PAGES_MAX} pages")))
+            Ok(page.next)
+        })?;
+        Ok(all)
     }
-}
-
-/// Deletes the pod of this name and uid, of whatever instance.
-fn delete_pod(http: &Http, namespace: &str, name: &str, uid: &Uid) -> Result<(), Refusal> {
-    let body = delete_options(None, Some(only_this(uid)));
-    let path = written(&object_path("/api/v1", namespace, "pods", Some(name)));
-    call(http, &write(Method::Delete, path, &body, OBJECT_BYTES_MAX), Verb::Delete).map(drop)
 }

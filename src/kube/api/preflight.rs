@@ -1,9 +1,11 @@
-//! Owns the requests of `posse check` that no run sends: how the server answers at all, who it takes
-//! us for, and what a namespace has besides pods. Decides nothing.
+//! What `posse check` reads and a run does not: the server's version, our user, the namespace and
+//! its quotas and limits.
 
 use std::time::{Duration, Instant};
 
-use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, call, encoded, get, object_path, write, written};
+use super::{
+    CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path, percent_encode, write, write_path,
+};
 use crate::core::model::refusal::Refusal;
 use crate::kube::http::{Http, Method, TransportError};
 use crate::wire::pod::WireError;
@@ -11,74 +13,67 @@ use crate::wire::preflight::{self, Namespace, Quota};
 use crate::wire::review;
 use crate::wire::status::{Verb, unreadable};
 
-/// How long each of them may take: somebody is waiting for the answer.
+/// Shorter than the timeout of a run's requests, because a person waits for the answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The server's answer to the plainest request.
+/// The server's answer to GET /version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reached {
-    /// The HTTP status, whatever it is.
+pub struct ServerProbe {
+    /// The HTTP status.
     pub status: u16,
-    /// The server's version in its own words, where it tells us.
+    /// The server's version, for example `v1.36.2`; `None` if it does not tell us.
     pub version: Option<String>,
-    /// Its clock, as it writes it.
+    /// The `Date` header.
     pub date: Option<String>,
-    /// How long the answer took, the connection included.
+    /// The time from the request to the answer, including the connection setup.
     pub elapsed: Duration,
 }
 
-/// Asks for /version.
-///
-/// # Errors
-/// There is no answer.
-pub fn reach(http: &Http) -> Result<Reached, TransportError> {
+/// Sends GET /version and accepts any status.
+pub fn probe_server(http: &Http) -> Result<ServerProbe, TransportError> {
     let mut request = get("/version".to_owned(), TIMEOUT, OBJECT_BYTES_MAX);
     request.content_type = "";
-    let asked_at = Instant::now();
+    let sent_at = Instant::now();
     let answer = http.call(&request)?;
-    Ok(Reached {
+    Ok(ServerProbe {
         status: answer.status,
         version: review::git_version(&answer.body).ok(),
         date: answer.date,
-        elapsed: asked_at.elapsed(),
+        elapsed: sent_at.elapsed(),
     })
 }
 
-/// Asks who we are (SelfSubjectReview, Kubernetes 1.28).
+/// The server's version, for example `v1.36.2`.
+pub fn version(http: &Http) -> Result<String, Refusal> {
+    let request = get("/version".to_owned(), CALL_TIMEOUT, OBJECT_BYTES_MAX);
+    let (status, answer) = call(http, &request, Verb::Get)?;
+    review::git_version(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+}
+
+/// Our user name (SelfSubjectReview).
 ///
 /// # Errors
-/// The server's refusal: `NotFound` where it is older.
+/// The server's refusal; `NotFound` if it is older than Kubernetes 1.28.
 pub fn whoami(http: &Http) -> Result<String, Refusal> {
     let body = br#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
-    let path = written("/apis/authentication.k8s.io/v1/selfsubjectreviews");
+    let path = write_path("/apis/authentication.k8s.io/v1/selfsubjectreviews");
     let mut request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
     request.timeout = TIMEOUT;
     let (status, answer) = call(http, &request, Verb::Create)?;
     preflight::user(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }
 
-/// Reads a namespace.
-///
-/// # Errors
-/// The server's refusal.
 pub fn namespace(http: &Http, name: &str) -> Result<Namespace, Refusal> {
-    let path = format!("/api/v1/namespaces/{}", encoded(name));
+    let path = format!("/api/v1/namespaces/{}", percent_encode(name));
     read(http, path, Verb::Get, preflight::namespace)
 }
 
-/// Reads the quotas of a namespace.
-///
-/// # Errors
-/// The server's refusal.
 pub fn quotas(http: &Http, namespace: &str) -> Result<Vec<Quota>, Refusal> {
     let path = object_path("/api/v1", namespace, "resourcequotas", None);
     read(http, path, Verb::List, preflight::quotas)
 }
 
-/// Reads the limit ranges of a namespace, a line each.
-///
-/// # Errors
-/// The server's refusal.
+/// The limit ranges of a namespace, one line of text for each.
 pub fn limit_ranges(http: &Http, namespace: &str) -> Result<Vec<String>, Refusal> {
     let path = object_path("/api/v1", namespace, "limitranges", None);
     read(http, path, Verb::List, preflight::limit_ranges)
@@ -92,14 +87,4 @@ fn read<T>(
 ) -> Result<T, Refusal> {
     let (status, answer) = call(http, &get(path, TIMEOUT, OBJECT_BYTES_MAX), verb)?;
     parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
-}
-
-/// Asks the server for its version, in its own words.
-///
-/// # Errors
-/// The server's refusal.
-pub fn version(http: &Http) -> Result<String, Refusal> {
-    let request = get("/version".to_owned(), CALL_TIMEOUT, OBJECT_BYTES_MAX);
-    let (status, answer) = call(http, &request, Verb::Get)?;
-    review::git_version(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }

@@ -1,12 +1,12 @@
-//! The verbs against a scripted server: what goes over the wire, and what comes of the answers.
+//! Requests against a scripted server: what is sent, and how answers are read.
 
 use super::leases::Leases;
 use super::pods::Pods;
 use super::preflight::version;
 use super::reviews::access_review;
 use super::*;
-use crate::core::model::input::Seen;
-use crate::kube::testing::{Answer, Seen as Asked, TestServer, plain_client};
+use crate::core::model::input::PodAnswer;
+use crate::kube::testing::{Answer, PodAnswer as Asked, TestServer, plain_client};
 use crate::wire::labels::Selection;
 use crate::wire::review::Access;
 
@@ -23,7 +23,7 @@ fn json(status: u16, body: &str) -> Answer {
     Answer::Reply(status, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
 }
 
-/// A server that says `answers` in turn.
+/// A server that gives `answers` one after the other.
 fn server(answers: Vec<(u16, &'static str)>) -> TestServer {
     let answers = std::sync::Mutex::new(answers.into_iter());
     TestServer::start(None, move |_| match answers.lock().unwrap().next() {
@@ -42,7 +42,7 @@ fn lines(server: &TestServer) -> Vec<String> {
     server.seen().iter().map(|asked| short(asked.line()).replace(PODS, "PODS")).collect()
 }
 
-/// Sends one request; what went over the wire.
+/// Sends one request. Returns the result and the request as the server received it.
 fn sent<T>(answer: (u16, &'static str), ask: impl Fn(&Pods) -> T) -> (T, Asked) {
     let server = server(vec![answer]);
     let got = ask(&pods(&server));
@@ -50,7 +50,7 @@ fn sent<T>(answer: (u16, &'static str), ask: impl Fn(&Pods) -> T) -> (T, Asked) 
 }
 
 #[test]
-fn requests_and_their_answers() {
+fn requests_are_sent_as_documented() {
     let (seen, asked) = sent((201, POD), |pods| pods.create(b"{}", false));
     assert!(matches!(seen, Ok(PodAnswer::Ours(pod)) if pod.id.0 == 1));
     assert_eq!(asked.line(), format!("POST {PODS}?fieldManager=posse HTTP/1.1"));
@@ -76,7 +76,7 @@ fn requests_and_their_answers() {
 }
 
 #[test]
-fn deletes_name_what_they_mean() {
+fn a_delete_carries_uid_grace_and_selector() {
     let uid = Uid::new("3f2504e0-4f89-41d3-9a0c-0305e82c3301");
     let (gone, asked) = sent((200, POD), |pods| pods.delete("x", Some(&uid), Some(10)));
     assert!(matches!(gone, Ok(Some(pod)) if pod.id.0 == 1));
@@ -99,7 +99,7 @@ fn deletes_name_what_they_mean() {
 }
 
 #[test]
-fn answers_that_are_lost_or_unreadable_are_unknown() {
+fn a_lost_or_unreadable_answer_has_an_unknown_outcome() {
     let server = TestServer::start(None, |_| Answer::Cut);
     let refusal = pods(&server).create(b"{}", false).unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 0));
@@ -108,7 +108,7 @@ fn answers_that_are_lost_or_unreadable_are_unknown() {
     let refusal = refusal.unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 201));
 
-    // A port that nobody listens on: bound a moment ago, and given back.
+    // Nobody listens on this port: it was bound and released a moment ago.
     let address = {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.local_addr().unwrap()
@@ -136,16 +136,16 @@ fn lists_follow_their_pages() {
 }
 
 #[test]
-fn a_page_that_expired_begins_the_list_again() {
+fn an_expired_page_restarts_the_list() {
     let server = server(vec![(200, PAGE_1), (410, EXPIRED), (200, PAGE_2)]);
     let listed = pods(&server).list().unwrap();
-    // Nothing of the first page is mixed into the second list.
+    // The restarted list contains no pod of the first attempt.
     assert_eq!(listed.pods.len(), 3);
     assert_eq!(lines(&server).len(), 3);
 }
 
 #[test]
-fn pages_that_always_expire_are_asked_for_in_one() {
+fn a_list_whose_pages_keep_expiring_is_read_without_pages() {
     let round = [(200, PAGE_1), (410, EXPIRED)];
     let mut answers: Vec<_> = round.iter().copied().cycle().take(8).collect();
     answers.push((200, PAGE_2));
@@ -157,7 +157,7 @@ fn pages_that_always_expire_are_asked_for_in_one() {
 }
 
 #[test]
-fn pages_of_different_lists_are_not_mixed() {
+fn pages_of_different_versions_are_not_mixed() {
     let other = PAGE_2.replacen("\"resourceVersion\":\"", "\"resourceVersion\":\"9", 1);
     let other: &'static str = Box::leak(other.into_boxed_str());
     let server = server(vec![(200, PAGE_1), (200, other), (200, PAGE_1), (200, PAGE_2)]);
@@ -166,7 +166,7 @@ fn pages_of_different_lists_are_not_mixed() {
 }
 
 #[test]
-fn a_list_that_ends_early_is_no_list() {
+fn a_truncated_list_is_refused() {
     let whole = format!("HTTP/1.1 200 X\r\nContent-Length: {}\r\n\r\n{}", PAGE_2.len() + 9, PAGE_2);
     for own_streams in [false, true] {
         let whole = whole.clone().into_bytes();
@@ -178,7 +178,7 @@ fn a_list_that_ends_early_is_no_list() {
 }
 
 #[test]
-fn a_refused_watch_is_a_refusal() {
+fn a_refused_watch_returns_the_refusal() {
     let body = include_str!("../../../fixtures/status/403-rbac-list.json");
     let (opened, asked) = sent((403, body), |pods| pods.open_watch("12 3", 300).map(drop));
     assert_eq!(opened.unwrap_err().class, RefusalClass::Forbidden);
@@ -190,7 +190,7 @@ fn a_refused_watch_is_a_refusal() {
 }
 
 #[test]
-fn small_questions() {
+fn version_access_review_and_lease_requests() {
     let server = server(vec![
         (200, r#"{"gitVersion":"v1.36.2"}"#),
         (201, r#"{"status":{"allowed":false,"reason":"no RBAC policy matched"}}"#),

@@ -1,5 +1,5 @@
-//! Owns credential plugins: running one (no shell, a time limit, an output cap) and reading what it
-//! prints. Keeps nothing between runs.
+//! Runs credential plugins (no shell, limited time and output) and reads the ExecCredential that they
+//! print.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt as _;
@@ -15,18 +15,18 @@ use crate::kube::config::exec_plugin::ExecPlugin;
 use crate::kube::config::pem::{CertPair, check_pair};
 use crate::kube::config::{Secret, header_value};
 
-/// What a plugin may print, in bytes; the rest of a longer output is an error.
+/// The largest output of a plugin, in bytes. A longer output is an error.
 const STDOUT_BYTES_MAX: u64 = 1 << 20;
 
-/// How much of a plugin's complaint is kept for the error, in bytes.
+/// How much of a plugin's standard error is kept for the error message, in bytes.
 const STDERR_BYTES_MAX: u64 = 2 << 10;
 
-/// How often a plugin that closed its output is asked whether it has ended.
+/// How often we check whether a plugin that has closed its output has exited.
 const REAP_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a plugin gave.
+/// The credentials that a plugin printed.
 #[derive(Debug)]
-pub(super) struct Issued {
+pub(super) struct PluginCredentials {
     pub(super) token: Option<Secret>,
     pub(super) client_cert: Option<CertPair>,
     pub(super) expires: Option<SystemTime>,
@@ -49,14 +49,14 @@ struct RawStatus {
     expiration_timestamp: Option<String>,
 }
 
-impl ExecPlugin {
-    /// Runs it and reads what it prints; none of that is in the error.
-    pub(super) fn run(&self) -> Result<Issued, String> {
-        let output = self.output().map_err(|problem| self.blame(&problem))?;
-        self.read(&output).map_err(|problem| self.blame(&problem))
-    }
+/// Runs a plugin and reads what it prints. The error contains nothing of its standard output.
+pub(super) fn run(plugin: &ExecPlugin) -> Result<PluginCredentials, String> {
+    let output = plugin.output().map_err(|problem| plugin.error(&problem))?;
+    plugin.read(&output).map_err(|problem| plugin.error(&problem))
+}
 
-    fn blame(&self, problem: &str) -> String {
+impl ExecPlugin {
+    fn error(&self, problem: &str) -> String {
         let command = self.command.display();
         match &self.install_hint {
             Some(hint) => format!("credential plugin {command}: {problem}; {}", hint.trim()),
@@ -69,7 +69,7 @@ impl ExecPlugin {
         let deadline = Instant::now() + self.timeout;
         let ended = self.collect(&mut child, deadline);
         if ended.is_err() {
-            end(&mut child);
+            kill(&mut child);
         }
         ended
     }
@@ -90,7 +90,7 @@ impl ExecPlugin {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // So that a time-out ends what it started as well.
+            // After a timeout, its child processes are killed too.
             .process_group(0)
             .spawn()
     }
@@ -98,29 +98,29 @@ impl ExecPlugin {
     fn collect(&self, child: &mut Child, deadline: Instant) -> Result<Vec<u8>, String> {
         let stdout = drain(child.stdout.take(), STDOUT_BYTES_MAX)?;
         let stderr = drain(child.stderr.take(), STDERR_BYTES_MAX)?;
-        let late = || format!("not done after {} s", self.timeout.as_secs_f32());
+        let late = || format!("did not exit within {} s", self.timeout.as_secs_f32());
         let wait = |pipe: &mpsc::Receiver<Drained>| {
             pipe.recv_timeout(deadline.saturating_duration_since(Instant::now()))
                 .map_err(|_| late())
         };
-        let printed = wait(&stdout)?;
-        let complaint = wait(&stderr)?;
+        let output = wait(&stdout)?;
+        let errors = wait(&stderr)?;
         match reap(child, deadline).map_err(|_| late())? {
             Some(status) if !status.success() => {
-                let complaint = String::from_utf8_lossy(&complaint.bytes);
-                Err(match complaint.trim() {
+                let errors = String::from_utf8_lossy(&errors.bytes);
+                Err(match errors.trim() {
                     "" => status.to_string(),
-                    complaint => format!("{status}: {complaint}"),
+                    errors => format!("{status}: {errors}"),
                 })
             }
-            // Somebody else may have reaped it, as PID 1 does: then the output must speak.
-            Some(_) | None if printed.whole => Ok(printed.bytes),
+            // Another thread may have reaped it, as PID 1 does. Then only the output counts.
+            Some(_) | None if output.whole => Ok(output.bytes),
             Some(_) | None => Err(format!("printed more than {STDOUT_BYTES_MAX} bytes")),
         }
     }
 
-    fn read(&self, output: &[u8]) -> Result<Issued, String> {
-        // serde's own words can quote the value, which may be the secret.
+    fn read(&self, output: &[u8]) -> Result<PluginCredentials, String> {
+        // serde's message may contain the value, which may be a secret.
         let raw: RawCredential = serde_json::from_slice(output).map_err(|e| {
             format!("printed no ExecCredential (line {}, column {})", e.line(), e.column())
         })?;
@@ -129,7 +129,7 @@ impl ExecPlugin {
             return Err("printed something whose kind is not ExecCredential".to_owned());
         }
         if raw.api_version.as_deref() != Some(version) {
-            return Err(format!("printed another apiVersion than the kubeconfig's {version}"));
+            return Err(format!("printed another apiVersion than the {version} of the kubeconfig"));
         }
         let status = raw.status.ok_or_else(|| "printed no status".to_owned())?;
         let expires = status.expiration_timestamp.as_deref().map(timestamp).transpose()?;
@@ -141,7 +141,7 @@ impl ExecPlugin {
         if token.is_none() && client_cert.is_none() {
             return Err("printed neither status.token nor status.clientCertificateData".to_owned());
         }
-        Ok(Issued { token, client_cert, expires })
+        Ok(PluginCredentials { token, client_cert, expires })
     }
 }
 
@@ -169,11 +169,11 @@ fn pair(chain: Option<String>, key: Option<String>) -> Result<Option<CertPair>, 
 
 struct Drained {
     bytes: Vec<u8>,
-    /// False when there was more than fits.
+    /// False if the output was longer than the limit.
     whole: bool,
 }
 
-/// Reads a pipe on a thread of its own, which ends with the pipe: nobody has to wait for it.
+/// Reads a pipe in its own thread, which ends when the pipe is closed.
 fn drain(
     pipe: Option<impl Read + Send + 'static>,
     bytes_max: u64,
@@ -185,17 +185,17 @@ fn drain(
         .spawn(move || {
             let mut bytes = Vec::new();
             let kept = pipe.by_ref().take(bytes_max).read_to_end(&mut bytes);
-            // What does not fit is still taken, or the plugin would block on it.
+            // Read the rest too, else the plugin would block while it writes.
             let rest = io::copy(&mut pipe, &mut io::sink());
             let whole = kept.is_ok() && rest.is_ok_and(|n_rest| n_rest == 0);
-            // Nobody listens any more when the time is up.
+            // After a timeout the receiver is gone.
             let _ = send.send(Drained { bytes, whole });
         })
         .map_err(|e| format!("no thread for its output: {e}"))?;
     Ok(receive)
 }
 
-/// The exit status; none where somebody else took it; an error when the time is up.
+/// The exit status; `None` if another thread has reaped the process; an error after the deadline.
 fn reap(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, ()> {
     loop {
         match child.try_wait() {
@@ -207,11 +207,11 @@ fn reap(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, ()> 
     }
 }
 
-/// Ends a plugin and all that it started; its exit is taken so that no zombie stays.
-fn end(child: &mut Child) {
+/// Kills a plugin and its process group, and reaps it.
+fn kill(child: &mut Child) {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let (Ok(None), Some(group)) = (child.try_wait(), group) {
-        // It may have ended by itself meanwhile.
+        // It may have exited meanwhile.
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = child.wait();
@@ -236,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_give_a_token() {
+    fn both_versions_return_a_token() {
         let folder = Folder::new();
         for (version, text) in [(ExecVersion::V1, V1), (ExecVersion::V1beta1, V1BETA1)] {
             let status = r#"{"token":"t","expirationTimestamp":"2100-01-02T03:04:05Z"}"#;
             let plugin = ExecPlugin { version, ..folder.plugin(&credential(text, status)) };
-            let issued = plugin.run().unwrap();
+            let issued = run(&plugin).unwrap();
             assert_eq!(issued.token, Some(Secret::new("t")));
             assert_eq!(issued.client_cert, None);
             let expires = issued.expires.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
@@ -250,17 +250,17 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_will_do() {
+    fn a_certificate_without_a_token_is_accepted() {
         let folder = Folder::new();
         let (chain, key) = Authority::new().issue(&["me"]);
         let status = serde_json::json!({"clientCertificateData": chain, "clientKeyData": key});
-        let issued = folder.plugin(&credential(V1, &status.to_string())).run().unwrap();
+        let issued = run(&folder.plugin(&credential(V1, &status.to_string()))).unwrap();
         assert_eq!(issued.token, None);
         assert_eq!(issued.client_cert.unwrap().key, key.as_bytes());
     }
 
     #[test]
-    fn it_is_told_what_it_needs() {
+    fn a_plugin_gets_arguments_environment_and_cluster_info() {
         let folder = Folder::new();
         let seen = folder.path().join("seen");
         let script = format!(
@@ -272,7 +272,7 @@ mod tests {
         plugin.args.push("a b; $(false)".to_owned());
         plugin.env.push(("REGION".to_owned(), "eu west".into()));
         plugin.cluster = Some(serde_json::json!({"server": "https://a"}));
-        assert_eq!(plugin.run().unwrap().expires, None);
+        assert_eq!(run(&plugin).unwrap().expires, None);
         assert_eq!(
             std::fs::read_to_string(seen).unwrap(),
             format!(
@@ -290,14 +290,14 @@ mod tests {
             install_hint: Some("get it from s://hop\n".to_owned()),
             ..folder.plugin(script)
         };
-        let error = plugin.run().expect_err("a mistake");
+        let error = run(&plugin).expect_err("an error");
         let prefix = format!("credential plugin {}: ", plugin.command.display());
         assert_eq!(error, format!("{prefix}{want}; get it from s://hop"));
         assert!(!error.contains("s3cr3t"), "{error}");
     }
 
     #[test]
-    fn every_mistake_is_told_and_no_secret() {
+    fn every_error_is_reported_without_secrets() {
         check("exit 3", "exit status: 3");
         check("echo s3cr3t; echo log in first >&2; exit 1", "exit status: 1: log in first");
         check("kill -9 $$", "signal: 9 (SIGKILL)");
@@ -310,7 +310,7 @@ mod tests {
         check("echo '{\"kind\":\"s3cr3t\"}'", "printed something whose kind is not ExecCredential");
         check(
             &credential(V1BETA1, r#"{"token":"s3cr3t"}"#),
-            "printed another apiVersion than the kubeconfig's client.authentication.k8s.io/v1",
+            "printed another apiVersion than the client.authentication.k8s.io/v1 of the kubeconfig",
         );
         check(&credential(V1, "null"), "printed no status");
         let nothing = "printed neither status.token nor status.clientCertificateData";
@@ -318,7 +318,7 @@ mod tests {
         check(&credential(V1, r#"{"token":""}"#), nothing);
         check(
             &credential(V1, r#"{"token":"s3cr3t\n"}"#),
-            "status.token holds a character that no HTTP header can carry",
+            "status.token contains a character that is not allowed in an HTTP header",
         );
         check(
             &credential(V1, r#"{"token":"s3cr3t","expirationTimestamp":"soon"}"#),
@@ -335,34 +335,34 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_exist_is_named() {
+    fn a_plugin_that_does_not_exist_is_reported() {
         let folder = Folder::new();
         let command = PathBuf::from("posse-no-such-plugin");
         let missing = ExecPlugin { command, ..folder.plugin("") };
         assert_eq!(
-            missing.run().expect_err("no such program"),
+            run(&missing).expect_err("no such program"),
             "credential plugin posse-no-such-plugin: cannot be run: \
              No such file or directory (os error 2)"
         );
     }
 
-    /// Also where it closed its output, and where a child of its own holds the pipe.
+    /// Also if it has closed its output, and if a child of it keeps the pipe open.
     #[test]
-    fn one_that_hangs_is_ended_with_all_it_started() {
+    fn a_plugin_that_hangs_is_killed_with_its_children() {
         for script in ["sleep 600", "exec >&- 2>&-; sleep 600", "sleep 600 & sleep 600"] {
             let folder = Folder::new();
             let pid_file = folder.path().join("pid");
             let script = format!("echo $$ >{}; {script}", pid_file.display());
             let plugin =
                 ExecPlugin { timeout: Duration::from_millis(300), ..folder.plugin(&script) };
-            let error = plugin.run().expect_err("it hangs");
-            assert!(error.ends_with("not done after 0.3 s"), "{error}");
-            // Ended and waited for: nobody of its group is left.
+            let error = run(&plugin).expect_err("it hangs");
+            assert!(error.ends_with("did not exit within 0.3 s"), "{error}");
+            // Its process group is empty.
             let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
             let deadline = Instant::now() + Duration::from_secs(20);
             let group = Pid::from_raw(pid).unwrap();
             while rustix::process::test_kill_process_group(group).is_ok() {
-                assert!(Instant::now() < deadline, "{script:?} left somebody behind");
+                assert!(Instant::now() < deadline, "{script:?} left a process behind");
                 thread::sleep(REAP_INTERVAL);
             }
         }

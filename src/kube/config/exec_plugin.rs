@@ -1,11 +1,8 @@
-//! A credential plugin as a kubeconfig describes it.
+//! The description of a credential plugin in a kubeconfig.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// How long a plugin may take; some ask a cloud, which takes seconds.
-const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A version of the plugin protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +24,16 @@ impl ExecVersion {
     }
 }
 
-/// A plugin as a kubeconfig describes it, checked.
+/// A checked plugin entry of a kubeconfig.
 #[derive(Clone)]
 pub(crate) struct ExecPlugin {
     pub(crate) version: ExecVersion,
-    /// Found on PATH, or a path that was resolved against the kubeconfig's folder.
+    /// A name that is searched in PATH, or a path relative to the kubeconfig's folder, resolved.
     pub(crate) command: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, OsString)>,
     pub(crate) install_hint: Option<String>,
-    /// The `spec.cluster` it is told, as JSON; none where it is told nothing.
+    /// The `spec.cluster` that the plugin gets; `None` without `provideClusterInfo`.
     pub(crate) cluster: Option<serde_json::Value>,
     pub(crate) timeout: Duration,
 }
@@ -52,6 +49,6 @@ impl std::fmt::Debug for ExecPlugin {
 }
 
 impl ExecPlugin {
-    /// The time a plugin is given unless a test says otherwise.
-    pub(crate) const TIMEOUT: Duration = EXEC_TIMEOUT;
+    /// The default timeout. Plugins that ask a cloud take seconds.
+    pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 }

@@ -1,28 +1,28 @@
-//! Owns the configuration of a pod: the service variables and the service account's files.
+//! The configuration inside a pod: the KUBERNETES_SERVICE variables and the service account's files.
 
 use std::path::Path;
 
 use super::server::bracketed;
 use super::token_claims::bound_pod;
 use super::{
-    Bearer, Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, proxy,
-    read_file, read_token,
+    AuthSource, Blob, BlobSource, ClientIdentity, Cluster, ConfigError, Server, Sources, Trust,
+    proxy, read_file, read_token,
 };
 
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
 
-/// The namespace of a pod whose service account names none.
+/// The namespace if the service account's folder does not contain one.
 const NAMESPACE_DEFAULT: &str = "default";
 
-/// The API server's URL, where this is a pod.
+/// The API server's URL; `None` outside of a pod.
 pub(super) fn address(sources: &Sources<'_>) -> Option<String> {
     let host = sources.var(HOST)?;
     let port = sources.var(PORT)?;
     Some(format!("https://{}:{port}", bracketed(host.trim())))
 }
 
-/// The cluster that this pod runs in.
+/// The configuration for the cluster that this pod runs in.
 pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, ConfigError> {
     let server = Server::parse(url).map_err(|e| ConfigError::field(format!("{HOST}/{PORT}"), e))?;
     let dir = sources.service_account_dir;
@@ -31,7 +31,7 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
         ConfigError::field(
             "service account token",
             format!(
-                "{e}; {HOST} says that this is a pod: mount a service account token \
+                "{e}; {HOST} is set, so this is a pod: mount a service account token \
                  (automountServiceAccountToken) or use --kubeconfig"
             ),
         )
@@ -48,9 +48,9 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
         server,
         trust: Trust::Roots(roots),
         tls_server_name: None,
-        identity: Identity {
-            bearer: Bearer::TokenFile { path: token, first },
-            ..Identity::default()
+        identity: ClientIdentity {
+            authorization: AuthSource::TokenFile { path: token, first },
+            ..ClientIdentity::default()
         },
     })
 }
@@ -61,7 +61,7 @@ fn namespace(dir: &Path) -> String {
     match text.as_deref().map(str::trim) {
         Some(name) if !name.is_empty() => name.to_owned(),
         Some(_) | None => {
-            log::warn!("{} names no namespace: using {NAMESPACE_DEFAULT}", path.display());
+            log::warn!("{} contains no namespace: using {NAMESPACE_DEFAULT}", path.display());
             NAMESPACE_DEFAULT.to_owned()
         }
     }
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_knows_its_cluster() {
+    fn the_cluster_is_read_from_the_pod() {
         let folder = account();
         let cluster = resolve(&folder, &VARIABLES, None).unwrap();
         assert_eq!(cluster.server.to_string(), "https://10.96.0.1");
         assert_eq!(cluster.namespace, "analytics");
         assert!(matches!(
-            &cluster.identity.bearer,
-            Bearer::TokenFile { path, first }
+            &cluster.identity.authorization,
+            AuthSource::TokenFile { path, first }
                 if *path == folder.path().join("token") && first.reveal() == "abc"
         ));
         assert_eq!(cluster.proxy, None);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_may_tell_which_pod_this_is() {
+    fn the_pod_is_read_from_the_token() {
         let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
         let bound = r#"{"aud":["a"],"kubernetes.io":{"namespace":"n","node":{"name":"m"},
             "pod":{"name":"driver","uid":"3f25"},"serviceaccount":{"name":"s","uid":"1"}}}"#;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_proxy_is_respected() {
+    fn the_proxy_is_read_from_the_pods_environment() {
         let folder = account();
         let with = |more: &[(&'static str, &'static str)]| {
             let variables = [&VARIABLES[..], more].concat();
@@ -155,14 +155,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_files_and_variables_are_reported() {
         let folder = account();
         let absent = "no Kubernetes configuration";
         for variables in [&VARIABLES[..1], &VARIABLES[1..], &[(HOST, ""), (PORT, "443")]] {
             let error = resolve(&folder, variables, None).expect_err("no pod");
             assert!(error.starts_with(absent), "{error}");
         }
-        let error = resolve(&folder, &VARIABLES, Some("c")).expect_err("a context is asked for");
+        let error =
+            resolve(&folder, &VARIABLES, Some("c")).expect_err("--context needs a kubeconfig");
         assert!(error.starts_with(absent), "{error}");
         let error = resolve(&folder, &[(HOST, "10.96.0.1"), (PORT, "x")], None).expect_err("port");
         assert_eq!(error, "KUBERNETES_SERVICE_HOST/KUBERNETES_SERVICE_PORT: \"x\" is not a port");

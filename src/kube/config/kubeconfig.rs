@@ -1,5 +1,5 @@
-//! Owns kubeconfig files: which are read, how they are merged, and what one context of them means.
-//! Every mistake is an error that names file and field and shows no secret.
+//! Reads and merges kubeconfig files and resolves one context. Errors name the file and the field and
+//! contain no secrets.
 
 mod user;
 
@@ -15,18 +15,19 @@ use rustls::pki_types::ServerName;
 
 use self::user::{RawUser, identity};
 use super::{
-    Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, proxy, read_file,
+    Blob, BlobSource, ClientIdentity, Cluster, ConfigError, Server, Sources, Trust, proxy,
+    read_file,
 };
 use crate::wire::section::{self, Section};
 use crate::wire::yaml::{Node, Position};
 
-/// The namespace of a context that names none.
+/// The namespace of a context without one.
 const NAMESPACE_DEFAULT: &str = "default";
 
-/// The extension of a cluster that plugins are told.
+/// The extension of a cluster entry that is passed on to plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// One file as it is written; absent and empty mean the same in it.
+/// A kubeconfig file. Missing and empty values mean the same.
 struct RawConfig {
     clusters: Vec<Named<RawCluster>>,
     contexts: Vec<Named<RawContext>>,
@@ -34,7 +35,7 @@ struct RawConfig {
     users: Vec<Named<RawUser>>,
 }
 
-/// An entry of a list.
+/// A named entry of a list.
 struct Named<T> {
     name: String,
     value: T,
@@ -45,8 +46,7 @@ struct RawCluster {
     certificate_authority: Option<String>,
     certificate_authority_data: Option<String>,
     disable_compression: bool,
-    /// Of the extension that plugins are told: none where there is no such; `Null` where it says
-    /// nothing.
+    /// The extension for plugins. `None` if there is no such entry, `Null` if the entry is empty.
     exec_extension: Option<serde_json::Value>,
     insecure_skip_tls_verify: bool,
     proxy_url: Option<String>,
@@ -72,7 +72,7 @@ impl RawConfig {
     }
 }
 
-/// The entries of a list, whose values stand under `key`.
+/// Reads a list of entries with a `name` and a value under `key`.
 fn named<T>(
     file: &Section<'_>,
     list: &str,
@@ -80,7 +80,7 @@ fn named<T>(
     read: fn(&Section<'_>) -> Result<T, section::ConfigError>,
 ) -> Result<Vec<Named<T>>, section::ConfigError> {
     let entry = |entry: Section<'_>| {
-        let name = entry.given("name")?.ok_or_else(|| entry.error("name", "absent"))?;
+        let name = entry.given("name")?.ok_or_else(|| entry.error("name", "missing"))?;
         Ok(Named { name, value: read(&entry.section(key)?)? })
     };
     file.sections(list)?.into_iter().map(entry).collect()
@@ -118,30 +118,30 @@ impl RawContext {
     }
 }
 
-/// One file that was read.
+/// A file that was read.
 struct Loaded {
     path: PathBuf,
     raw: RawConfig,
 }
 
-/// Where an entry stands: its file, and its path in there.
-struct Place<'a> {
+/// The location of an entry: its file and its path in the file.
+struct EntryLocation<'a> {
     file: &'a Path,
     field: String,
 }
 
-impl Place<'_> {
+impl EntryLocation<'_> {
     fn error(&self, field: &str, problem: impl Into<String>) -> ConfigError {
         let field = format!("{}.{field}", self.field);
         ConfigError::Field { file: Some(self.file.to_owned()), field, problem: problem.into() }
     }
 
-    /// A path as the file means it.
+    /// Resolves a path relative to the file's folder.
     fn path(&self, path: &str) -> PathBuf {
         self.file.parent().unwrap_or_else(|| Path::new("")).join(path)
     }
 
-    /// Bytes given in place, else in a file.
+    /// Base64 bytes in the field `data`, else the file that the field `file` names.
     fn blob(
         &self,
         data: (&str, Option<String>),
@@ -160,35 +160,35 @@ impl Place<'_> {
     }
 }
 
-/// The cluster of the context that is asked for, or of the current one.
+/// The configuration for the context in `--context`, else for the current context.
 pub(super) fn cluster(sources: &Sources<'_>) -> Result<Cluster, ConfigError> {
     let files = load(sources)?;
-    let (place, context) = context(sources, &files)?;
+    let (location, context) = context(sources, &files)?;
     let cluster_name = context
         .cluster
-        .ok_or_else(|| place.error("cluster", "absent: a context needs a cluster"))?;
-    let (cluster_place, raw_cluster) =
+        .ok_or_else(|| location.error("cluster", "missing: a context needs a cluster"))?;
+    let (cluster_location, raw_cluster) =
         entry(&files, "cluster", &cluster_name, |raw| raw.clusters.as_slice()).ok_or_else(
-            || place.error("cluster", format!("there is no cluster {cluster_name:?}")),
+            || location.error("cluster", format!("there is no cluster {cluster_name:?}")),
         )?;
     let user = context
         .user
         .map(|name| {
             entry(&files, "user", &name, |raw| raw.users.as_slice())
-                .ok_or_else(|| place.error("user", format!("there is no user {name:?}")))
+                .ok_or_else(|| location.error("user", format!("there is no user {name:?}")))
         })
         .transpose()?;
-    let mut cluster = endpoint(sources, &cluster_place, &raw_cluster)?;
+    let mut cluster = endpoint(sources, &cluster_location, &raw_cluster)?;
     if let Some(namespace) = context.namespace {
         cluster.namespace = namespace;
     }
     match user {
         Some(_) if !cluster.server.tls => {
-            log::debug!("{}: credentials go over https only, none are sent", cluster.server);
+            log::debug!("{}: no credentials are sent without https", cluster.server);
         }
-        Some((place, user)) => {
-            let info = || exec_cluster(&cluster_place, &raw_cluster, &cluster);
-            cluster.identity = identity(&place, user, &info)?;
+        Some((location, user)) => {
+            let info = || exec_cluster(&cluster_location, &raw_cluster, &cluster);
+            cluster.identity = identity(&location, user, &info)?;
         }
         None => {}
     }
@@ -226,10 +226,10 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
         }
     }
     if files.is_empty() {
-        let mut looked_at =
+        let mut searched =
             vec!["KUBERNETES_SERVICE_HOST (not a pod)".to_owned(), "$KUBECONFIG".to_owned()];
-        looked_at.extend(paths.iter().map(|path| path.display().to_string()));
-        return Err(ConfigError::Absent { looked_at });
+        searched.extend(paths.iter().map(|path| path.display().to_string()));
+        return Err(ConfigError::Absent { searched });
     }
     Ok(files)
 }
@@ -243,11 +243,11 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Loaded, ConfigError> {
     };
     let text = std::str::from_utf8(bytes)
         .map_err(|_| wrong(Position::default(), "is not UTF-8".to_owned()))?;
-    let node = Node::read(text).map_err(|mistake| wrong(mistake.at, mistake.message))?;
+    let node = Node::read(text).map_err(|error| wrong(error.at, error.message))?;
     let raw = Section::new("", String::new(), &node)
         .and_then(|file| RawConfig::read(&file))
         .map_err(|error| {
-            // A value that is out of place may be a secret, so it is not quoted.
+            // The message must not contain the unexpected value, which may be a secret.
             let message = error.message.split(", found `").next().unwrap_or_default();
             wrong(error.at, message.to_owned())
         })?;
@@ -257,24 +257,28 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Loaded, ConfigError> {
 fn context<'a>(
     sources: &Sources<'_>,
     files: &'a [Loaded],
-) -> Result<(Place<'a>, RawContext), ConfigError> {
+) -> Result<(EntryLocation<'a>, RawContext), ConfigError> {
     let current = || files.iter().find_map(|file| file.raw.current_context.clone());
-    let (asked_by, name) = match sources.context {
+    let (source, name) = match sources.context {
         Some(name) => ("--context", name.to_owned()),
         None => match current() {
             Some(name) => ("current-context", name),
             None => {
                 let error = ConfigError::field(
                     "current-context",
-                    format!("not set: name one of {} with --context", context_names(files)),
+                    format!(
+                        "not set, and there is no --context; the contexts are: {}",
+                        context_names(files)
+                    ),
                 );
                 return Err(error.in_file(&files[0].path));
             }
         },
     };
     entry(files, "context", &name, |raw| raw.contexts.as_slice()).ok_or_else(|| {
-        let problem = format!("there is no context {name:?}, only {}", context_names(files));
-        ConfigError::field(asked_by, problem).in_file(&files[0].path)
+        let problem =
+            format!("there is no context {name:?}; the contexts are: {}", context_names(files));
+        ConfigError::field(source, problem).in_file(&files[0].path)
     })
 }
 
@@ -287,81 +291,83 @@ fn context_names(files: &[Loaded]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The first entry of that name over all files: it wins whole, nothing is merged into it.
+/// The first entry with this name in all files. Entries are not merged, as in kubectl.
 fn entry<'a, T: Clone + 'a>(
     files: &'a [Loaded],
     kind: &str,
     name: &str,
     list: fn(&'a RawConfig) -> &'a [Named<T>],
-) -> Option<(Place<'a>, T)> {
+) -> Option<(EntryLocation<'a>, T)> {
     files.iter().find_map(|file| {
         let entries = list(&file.raw);
         let index = entries.iter().position(|entry| entry.name == name)?;
-        let place = Place { file: &file.path, field: format!("{kind}s[{index}].{kind}") };
-        Some((place, entries[index].value.clone()))
+        let location =
+            EntryLocation { file: &file.path, field: format!("{kind}s[{index}].{kind}") };
+        Some((location, entries[index].value.clone()))
     })
 }
 
-/// A cluster entry, with nobody's identity yet.
+/// Resolves a cluster entry. The identity is added later.
 fn endpoint(
     sources: &Sources<'_>,
-    place: &Place<'_>,
+    location: &EntryLocation<'_>,
     raw: &RawCluster,
 ) -> Result<Cluster, ConfigError> {
     let url = raw
         .server
         .clone()
-        .ok_or_else(|| place.error("server", "absent: write https://HOST:PORT"))?;
-    let server = Server::parse(&url).map_err(|e| place.error("server", e))?;
+        .ok_or_else(|| location.error("server", "missing: set it to https://HOST:PORT"))?;
+    let server = Server::parse(&url).map_err(|e| location.error("server", e))?;
     let proxy = match raw.proxy_url.clone() {
-        Some(url) => Some(proxy::parse(&url).map_err(|e| place.error("proxy-url", e))?),
+        Some(url) => Some(proxy::parse(&url).map_err(|e| location.error("proxy-url", e))?),
         None => proxy::from_env(sources, &server)?,
     };
     let tls_server_name = raw.tls_server_name.clone();
     if let Some(name) = &tls_server_name {
-        ServerName::try_from(name.as_str())
-            .map_err(|_| place.error("tls-server-name", "neither a DNS name nor an address"))?;
+        ServerName::try_from(name.as_str()).map_err(|_| {
+            location.error("tls-server-name", "neither a DNS name nor an IP address")
+        })?;
     }
     Ok(Cluster {
-        trust: trust(sources, place, raw, &server)?,
+        trust: trust(sources, location, raw, &server)?,
         server,
         namespace: NAMESPACE_DEFAULT.to_owned(),
         pod: None,
         tls_server_name,
         proxy,
-        identity: Identity::default(),
+        identity: ClientIdentity::default(),
     })
 }
 
 fn trust(
     sources: &Sources<'_>,
-    place: &Place<'_>,
+    location: &EntryLocation<'_>,
     raw: &RawCluster,
     server: &Server,
 ) -> Result<Trust, ConfigError> {
-    let roots = place.blob(
+    let roots = location.blob(
         ("certificate-authority-data", raw.certificate_authority_data.clone()),
         ("certificate-authority", raw.certificate_authority.clone()),
     )?;
     match (raw.insecure_skip_tls_verify, roots) {
-        (true, Some(_)) => Err(place.error(
+        (true, Some(_)) => Err(location.error(
             "insecure-skip-tls-verify",
-            "true beside a certificate authority: remove one of the two",
+            "true together with a certificate authority: remove one of the two",
         )),
         (true, None) => Ok(Trust::Anything),
         (false, Some(roots)) => Ok(Trust::Roots(roots)),
-        // Nothing is verified over plain http, so nothing need be found.
+        // Without TLS there is nothing to verify.
         (false, None) if !server.tls => Ok(Trust::Anything),
         (false, None) => {
-            let field = format!("{}.certificate-authority", place.field);
-            sources.public_roots(&field).map_err(|e| e.in_file(place.file))
+            let field = format!("{}.certificate-authority", location.field);
+            sources.public_roots(&field).map_err(|e| e.in_file(location.file))
         }
     }
 }
 
-/// What a plugin is told of the cluster.
+/// The `spec.cluster` for a plugin.
 fn exec_cluster(
-    place: &Place<'_>,
+    location: &EntryLocation<'_>,
     raw: &RawCluster,
     cluster: &Cluster,
 ) -> Result<serde_json::Value, ConfigError> {
@@ -387,7 +393,7 @@ fn exec_cluster(
     match &raw.exec_extension {
         None => {}
         Some(serde_json::Value::Null) => {
-            return Err(place.error("extensions", format!("{EXEC_EXTENSION} has no extension")));
+            return Err(location.error("extensions", format!("{EXEC_EXTENSION} has no extension")));
         }
         Some(extension) => info["config"] = extension.clone(),
     }

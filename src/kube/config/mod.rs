@@ -1,5 +1,5 @@
-//! Owns where the API server is and who we are to it: which sources are asked, in which order, and
-//! the checked result. Makes no request; the process environment is only read through `Sources`.
+//! Finds and checks the client's configuration: flags, then the pod's service account, then the
+//! kubeconfig. Sends no request and reads the environment only through `Sources`.
 
 pub(crate) mod exec_plugin;
 mod incluster;
@@ -22,10 +22,10 @@ use self::exec_plugin::ExecPlugin;
 
 pub use self::server::Server;
 
-/// Where a pod finds its service account.
+/// The folder of the service account's files in a pod.
 pub const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Where distributions keep the certificates of the public authorities.
+/// The files in which Linux distributions store the public certificate authorities.
 pub const CA_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -37,18 +37,19 @@ pub const CA_BUNDLES: [&str; 5] = [
 /// The largest file that is read as configuration, in bytes: kubeconfigs, certificates, tokens.
 pub(crate) const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Everything that decides which API server is meant; an argument, so that tests set it.
+/// Everything that determines the configuration. Tests pass their own values.
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
-    /// `--kubeconfig`: this file and no other; it must exist.
+    /// `--kubeconfig`: only this file is read; it must exist.
     pub kubeconfig: Option<&'a Path>,
-    /// `--context`: this context, and a kubeconfig even inside a cluster.
+    /// `--context`: use this context of the kubeconfig, also inside a pod.
     pub context: Option<&'a str>,
-    /// The environment.
+    /// Reads an environment variable.
     pub env: &'a dyn Fn(&str) -> Option<OsString>,
     /// The folder of the service account's token, ca.crt and namespace.
     pub service_account_dir: &'a Path,
-    /// Files with public authorities, for servers whose kubeconfig names none; the first counts.
+    /// Files with public certificate authorities, for a kubeconfig without one. The first file that
+    /// exists is used.
     pub ca_bundles: &'a [&'a str],
 }
 
@@ -66,7 +67,7 @@ impl<'a> Sources<'a> {
     /// Finds the cluster: the flags, else the pod we run in, else $KUBECONFIG, else ~/.kube/config.
     ///
     /// # Errors
-    /// When there is no configuration, or a mistake in it: the error names file and field.
+    /// There is no configuration, or it has an error. The error names the file and the field.
     pub fn resolve(&self) -> Result<Cluster, ConfigError> {
         match self.in_cluster() {
             Some(address) => incluster::cluster(self, &address),
@@ -74,24 +75,24 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// The API server's URL by the pod that we run in, where no flag names another.
+    /// The API server's URL if we run in a pod and no flag selects another configuration.
     fn in_cluster(&self) -> Option<String> {
         let flagged = self.kubeconfig.is_some() || self.context.is_some();
         incluster::address(self).filter(|_| !flagged)
     }
 
-    /// True where the pod that we run in tells the cluster, and no flag another.
-    #[must_use]
+    /// True if we run in a pod and no flag selects another configuration.
     pub fn is_in_cluster(&self) -> bool {
         self.in_cluster().is_some()
     }
 
-    /// A variable of the environment, as text; empty counts as unset.
+    /// An environment variable; `None` if it is empty or not UTF-8.
     pub(crate) fn var(&self, name: &str) -> Option<String> {
         (self.env)(name)?.into_string().ok().filter(|value| !value.is_empty())
     }
 
-    /// The authorities to trust where nothing names any.
+    /// The certificate authorities to trust if the configuration names none. `field` is the field
+    /// that the error names.
     pub(crate) fn public_roots(&self, field: &str) -> Result<Trust, ConfigError> {
         if let Some(path) = (self.env)("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
             return Ok(Trust::roots_file(PathBuf::from(path), "SSL_CERT_FILE".to_owned()));
@@ -101,8 +102,8 @@ impl<'a> Sources<'a> {
             None => Err(ConfigError::field(
                 field,
                 format!(
-                    "absent, SSL_CERT_FILE is not set and none of {} exists: no authority can \
-                     vouch for the server",
+                    "missing, SSL_CERT_FILE is not set and none of {} exists: there is no \
+                     certificate authority to verify the server with",
                     self.ca_bundles.join(", ")
                 ),
             )),
@@ -110,37 +111,34 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// A checked configuration: one API server, and who we are to it.
+/// A checked configuration: one API server and our identity.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// The API server.
     pub server: Server,
-    /// The service account's namespace, or the context's.
+    /// The namespace of the service account or of the context.
     pub namespace: String,
-    /// The pod that the service account's token was made for: the one we run in.
+    /// The pod that the service account's token is bound to. We run in this pod.
     pub pod: Option<BoundPod>,
     pub(crate) trust: Trust,
-    /// The name in the server's certificate, where it is not the host of the URL.
+    /// The name in the server's certificate, if it differs from the host of the URL.
     pub(crate) tls_server_name: Option<String>,
     pub(crate) proxy: Option<Proxy>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: ClientIdentity,
 }
 
 /// A pod that a token is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundPod {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
 }
 
-/// Which certificates of the server are believed.
+/// Which server certificates are trusted.
 #[derive(Clone, Debug)]
 pub(crate) enum Trust {
-    /// Any: `insecure-skip-tls-verify`.
+    /// All: `insecure-skip-tls-verify`.
     Anything,
-    /// Those that these authorities vouch for.
+    /// Those that these certificate authorities have signed.
     Roots(Blob),
 }
 
@@ -150,19 +148,19 @@ impl Trust {
     }
 }
 
-/// Bytes that a configuration gives in place or in a file, and the field that does so.
+/// Bytes that a field of the configuration contains or that are in a file that it names.
 #[derive(Clone, Debug)]
 pub(crate) struct Blob {
     pub(crate) field: String,
     pub(crate) source: BlobSource,
 }
 
-/// Where the bytes of a `Blob` are.
+/// The place of the bytes of a `Blob`.
 #[derive(Clone)]
 pub(crate) enum BlobSource {
-    /// In a file, which may be rewritten at any time.
+    /// A file, which may change at any time.
     File(PathBuf),
-    /// In the configuration itself.
+    /// The configuration itself.
     Inline(Vec<u8>),
 }
 
@@ -170,14 +168,14 @@ impl fmt::Debug for BlobSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
-            // May be a private key.
+            // The bytes may be a private key.
             Self::Inline(bytes) => write!(f, "[{} bytes]", bytes.len()),
         }
     }
 }
 
 impl Blob {
-    /// The bytes as they are now.
+    /// Reads the bytes.
     pub(crate) fn read(&self) -> Result<Vec<u8>, ConfigError> {
         match &self.source {
             BlobSource::Inline(bytes) => Ok(bytes.clone()),
@@ -186,8 +184,8 @@ impl Blob {
         }
     }
 
-    /// The field, and the file where there is one.
-    pub(crate) fn place(&self) -> String {
+    /// The field and, if there is one, the file: for messages.
+    pub(crate) fn location(&self) -> String {
         match &self.source {
             BlobSource::File(path) => format!("{} ({})", self.field, path.display()),
             BlobSource::Inline(_) => self.field.clone(),
@@ -195,38 +193,45 @@ impl Blob {
     }
 }
 
-/// Who we are: at most one `Authorization`, a client certificate, whom we impersonate.
+/// Our identity: the `Authorization` header, a client certificate, and the headers for
+/// impersonation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Identity {
-    pub(crate) bearer: Bearer,
+pub(crate) struct ClientIdentity {
+    pub(crate) authorization: AuthSource,
     pub(crate) client_cert: Option<ClientCert>,
     pub(crate) impersonate: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// A certificate chain and its private key, both PEM.
+/// The client's certificate chain and its private key, both PEM.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientCert {
     pub(crate) chain: Blob,
     pub(crate) key: Blob,
 }
 
-/// What the `Authorization` header is made from.
+/// The source of the `Authorization` header.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Bearer {
-    /// There is none.
+pub(crate) enum AuthSource {
+    /// No header.
     #[default]
     Absent,
-    /// `Basic`.
-    Basic { username: String, password: Secret },
-    /// A program prints it.
+    Basic {
+        username: String,
+        password: Secret,
+    },
+    /// A credential plugin prints the token.
     Exec(Box<ExecPlugin>),
-    /// It never changes.
+    /// A fixed token.
     Token(Secret),
-    /// A file that is rewritten before it expires, and what to send until it was first read.
-    TokenFile { path: PathBuf, first: Secret },
+    /// A file that is rewritten before the token expires. `first` is used if the file cannot be read
+    /// the first time.
+    TokenFile {
+        path: PathBuf,
+        first: Secret,
+    },
 }
 
-/// Text that no log, error or Debug print may show.
+/// Text that `Debug` does not print.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -235,7 +240,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself, for the wire.
+    /// The text, for a request.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -247,15 +252,15 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A header value from configuration; the problem names no byte of it.
+/// A header value from the configuration. The error contains nothing of it.
 pub(crate) fn header_value(text: &str) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::from_str(text)
-        .map_err(|_| "holds a character that no HTTP header can carry".to_owned())?;
+        .map_err(|_| "contains a character that is not allowed in an HTTP header".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// A whole file, at most `FILE_BYTES_MAX`.
+/// Reads a file of at most `FILE_BYTES_MAX` bytes.
 pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let n_read = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
@@ -265,7 +270,7 @@ pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A token file's content, without the white space around it.
+/// Reads a token file, without leading and trailing white space.
 pub(crate) fn read_token(path: &Path) -> Result<Secret, String> {
     let bytes = read_file(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let text = String::from_utf8(bytes).map_err(|_| format!("{}: not text", path.display()))?;
@@ -276,39 +281,35 @@ pub(crate) fn read_token(path: &Path) -> Result<Secret, String> {
     Ok(Secret::new(text.trim()))
 }
 
-/// Why no usable configuration was found.
+/// Why there is no usable configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// There is none.
+    /// No configuration was found.
     Absent {
-        /// Where it was looked for.
-        looked_at: Vec<String>,
+        /// The places that were searched.
+        searched: Vec<String>,
     },
     /// A value is wrong.
     Field {
-        /// The file that holds it; none for the environment and the flags.
+        /// The file with the value; `None` for the environment and the flags.
         file: Option<PathBuf>,
-        /// Its path in the file, or the variable's name.
+        /// The path of the field in the file, or the name of the variable.
         field: String,
-        /// What is wrong with it.
         problem: String,
     },
     /// A file cannot be read.
     File {
-        /// Which.
         file: PathBuf,
-        /// The system's words.
+        /// The error of the operating system.
         problem: String,
     },
-    /// A file is not what it should be.
+    /// A file has a syntax error.
     Syntax {
-        /// Which.
         file: PathBuf,
-        /// Line and column, from 1; 0 where unknown.
+        /// Counts from 1; 0 if unknown.
         line: u64,
-        /// See `line`.
+        /// Counts from 1; 0 if unknown.
         column: u64,
-        /// What is wrong there.
         problem: String,
     },
 }
@@ -318,7 +319,7 @@ impl ConfigError {
         Self::Field { file: None, field: field.into(), problem: problem.into() }
     }
 
-    /// The same error, with the file that holds the field.
+    /// Adds the file that contains the field.
     pub(crate) fn in_file(self, path: &Path) -> Self {
         match self {
             Self::Field { file: None, field, problem } => {
@@ -335,10 +336,10 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Absent { looked_at } => write!(
+            Self::Absent { searched } => write!(
                 f,
-                "no Kubernetes configuration: looked at {}; name one with --kubeconfig",
-                looked_at.join(", ")
+                "no Kubernetes configuration found; searched {}; set --kubeconfig",
+                searched.join(", ")
             ),
             Self::Field { file: Some(file), field, problem } => {
                 write!(f, "{}: {field}: {problem}", file.display())

@@ -1,5 +1,5 @@
-//! Owns whether a proxy stands before the API server: `HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY` as Go
-//! reads them. A kubeconfig's `proxy-url` wins over all of it and is only parsed here.
+//! The proxy in front of the API server: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` with the rules of
+//! Go's `httpproxy`. A kubeconfig's `proxy-url` takes precedence over these variables.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::{ConfigError, Server, Sources};
 
 const SCHEMES: [&str; 4] = ["http", "https", "socks5", "socks5h"];
 
-/// The proxy that the environment wants for this server.
+/// The proxy that the environment sets for this server.
 pub(crate) fn from_env(
     sources: &Sources<'_>,
     server: &Server,
@@ -27,7 +27,7 @@ pub(crate) fn from_env(
     parse(&url).map(Some).map_err(|e| ConfigError::field(name, e))
 }
 
-/// Reads a proxy's URL; the problem does not quote it, for it may hold a password.
+/// Parses a proxy's URL. The error does not contain the URL, which may contain a password.
 pub(super) fn parse(url: &str) -> Result<Proxy, String> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if !scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
@@ -41,7 +41,7 @@ pub(super) fn parse(url: &str) -> Result<Proxy, String> {
     Ok(proxy)
 }
 
-/// Whether the server is reached without a proxy.
+/// Whether to connect to the server without a proxy.
 fn is_direct(no_proxy: &str, server: &Server) -> bool {
     let host = server.host.trim_end_matches('.').to_ascii_lowercase();
     let ip: Option<IpAddr> = host.parse().ok();
@@ -76,7 +76,7 @@ fn matches(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     }
 }
 
-/// The entry's host and port; a bare IPv6 address has none.
+/// Splits an entry into host and port. An IPv6 address without brackets has no port.
 fn split_port(entry: &str) -> (&str, Option<u16>) {
     match entry.rsplit_once(':') {
         Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_is_read_as_go_reads_it() {
+    fn no_proxy_follows_the_rules_of_go() {
         let ip = "https://10.96.0.1";
         for entry in ["*", "10.96.0.1", "10.96.0.0/12", "a, 10.0.0.0/8 ,b", "0.0.0.0/0"] {
             check(entry, ip, true);
@@ -150,7 +150,7 @@ mod tests {
             check(entry, name, false);
         }
         check("kube.example.com", name, true);
-        // A leading dot leaves the domain itself out.
+        // With a leading dot the domain itself does not match.
         check(".kube.example.com", name, false);
         check("*.kube.example.com", name, false);
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_a_proxy() {
+    fn the_proxy_is_read_from_the_environment() {
         check_env(&[], Ok(None));
         check_env(&[("HTTPS_PROXY", "http://p:3128")], Ok(Some("p:3128")));
         check_env(&[("https_proxy", "p:3128")], Ok(Some("p:3128")));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_has_its_own_variable_but_is_loopback_and_so_direct() {
+    fn http_proxy_does_not_apply_to_loopback() {
         let env = |name: &str| (name == "HTTP_PROXY").then(|| OsString::from("p"));
         let server = Server::parse("http://127.0.0.1:8001").unwrap();
         assert_eq!(from_env(&sources(None, &env), &server).unwrap(), None);

@@ -5,30 +5,33 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ureq::http::uri::{Authority, Scheme, Uri};
 
-/// A parsed server URL.
+/// A parsed URL of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Whether it is spoken to over TLS; where not, it is on loopback and gets no credentials.
+    /// Use TLS. Without TLS, the client sends no credentials.
     pub tls: bool,
-    /// A name or an address, IPv6 without brackets.
+    /// A host name or IP address; IPv6 without brackets.
     pub host: String,
-    /// The port, also where the URL leaves it out.
+    /// The port in the URL, else the default port of the scheme.
     pub port: u16,
-    /// The path that every request's path is appended to, without a trailing slash.
+    /// The path in front of every request's path, without a trailing slash.
     pub prefix: String,
 }
 
 impl Server {
-    /// Reads a server URL; what is wrong with it otherwise. Without TLS it has to be this machine's.
+    /// Parses a URL. A URL without TLS must have a loopback address.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let server = Self::parse_any(url)?;
         if !server.tls && !server.is_loopback() {
-            return Err(format!("{url:?}: plain http is for loopback only, write https://"));
+            return Err(format!("{url:?}: plain http is allowed for loopback only, use https://"));
         }
         Ok(server)
     }
 
-    /// The same for a server that is spoken to without TLS wherever it is.
+    /// Like `parse`, but allows plain http to any host.
     pub(crate) fn parse_any(url: &str) -> Result<Self, String> {
         let uri: Uri = url.trim().parse().map_err(|e| format!("{url:?} is not a URL: {e}"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
@@ -39,7 +42,7 @@ impl Server {
             return Err(format!("{url:?} is neither https:// nor http://"));
         }
         if authority.as_str().contains('@') {
-            return Err("holds a user name: put it into the user's entry".to_owned());
+            return Err("contains a user name: put it into the user's entry".to_owned());
         }
         if uri.query().is_some() {
             return Err(format!("{url:?} has a query"));
@@ -52,13 +55,13 @@ impl Server {
         Ok(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
 
-    /// Whether the host is this machine, told from its spelling alone.
+    /// Whether the host is `localhost` or a loopback address. Resolves no names.
     pub(crate) fn is_loopback(&self) -> bool {
         self.host.eq_ignore_ascii_case("localhost")
             || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// `scheme://host:port`, as URLs want it.
+    /// `scheme://host:port`, without the port if it is the default.
     pub(crate) fn origin(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         if self.port == default_port(self.tls) {
@@ -75,7 +78,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// The port that an authority names, if it names one: `Authority::port` overlooks a bad one.
+/// The port of an authority, if there is one. `Authority::port` ignores an invalid port.
 pub(crate) fn port(authority: &Authority) -> Result<Option<u16>, String> {
     let text = authority.as_str();
     let text = text.rsplit_once(['@', ']']).map_or(text, |(_, rest)| rest);
@@ -90,12 +93,12 @@ fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 
-/// A host as it stands in a URL: IPv6 in brackets.
+/// A host as in a URL: IPv6 in brackets.
 pub(crate) fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
-/// A host as names and addresses are parsed: IPv6 without brackets.
+/// A host without the brackets that URLs put around IPv6 addresses.
 pub(crate) fn unbracketed(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::BoundPod;
 
-/// The claims of a service account token that are ours to know.
+/// The claims of a service account token that we need.
 #[derive(Deserialize)]
 struct RawClaims {
     #[serde(rename = "kubernetes.io")]
@@ -25,14 +25,14 @@ struct RawPod {
     uid: String,
 }
 
-/// The pod in a token's claims. The signature is the API server's business: the kubelet put the
-/// token where only this pod reads it.
+/// The pod in a token's claims. The signature is not verified: the kubelet wrote the token into this
+/// pod's own volume.
 pub(super) fn bound_pod(token: &str) -> Option<BoundPod> {
     let claims: RawClaims = claims(token)?;
     claims.kubernetes.pod.map(|RawPod { name, uid }| BoundPod { name, uid })
 }
 
-/// Whom a token is about, where it is one that tells.
+/// The `sub` claim; `None` if the token is not a JWT.
 pub(crate) fn subject(token: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct RawSubject {

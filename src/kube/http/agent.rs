@@ -1,4 +1,4 @@
-//! The ureq agents: one that pools connections for single requests, one for streams.
+//! ureq agents: one that pools connections for single requests, one for streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use ureq::Agent;
 use ureq::config::{Config, ConfigBuilder};
 use ureq::typestate::AgentScope;
 
-use super::connector::{Dialer, Names};
+use super::connector::{AddressResolver, Dialer};
 use crate::kube::config::Cluster;
 
-/// Connections kept open between requests: as many as there can be requests at once.
+/// Idle connections that are kept: one for each request that can be in progress at once.
 pub(super) const POOLED_MAX: usize = 32;
 
-/// A pooled connection unused for so long is closed; servers close theirs at 90 s.
+/// An idle connection is closed after this time. kube-apiserver closes it after 90 s.
 const POOLED_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// What a connection for single requests reads at once, in bytes; TLS and socket each have such a
-/// buffer, and there can be as many connections as are pooled.
+/// Read buffer of a connection for single requests, in bytes. Small, because each pooled connection
+/// has two: one for TLS and one for the socket.
 const UNARY_INPUT_BYTES: usize = 16 << 10;
 
-/// What a stream's connection reads at once, in bytes.
+/// Read buffer of a connection for a stream, in bytes.
 const STREAM_INPUT_BYTES: usize = 64 << 10;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,10 +30,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What any connection writes at once, in bytes: a pod fits.
+/// Write buffer of a connection, in bytes. A pod fits into it.
 pub(super) const OUTPUT_BYTES: usize = 8 << 10;
 
-pub(super) fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>) -> Agent {
+/// An agent for single requests.
+pub(super) fn unary_agent(cluster: &Cluster, tls_config: Option<Arc<ClientConfig>>) -> Agent {
     let config = agent_config(cluster)
         .max_idle_connections(POOLED_MAX)
         .max_idle_connections_per_host(POOLED_MAX)
@@ -41,13 +42,13 @@ pub(super) fn unary_agent(cluster: &Cluster, settings: Option<Arc<ClientConfig>>
         .input_buffer_size(UNARY_INPUT_BYTES)
         .output_buffer_size(OUTPUT_BYTES)
         .build();
-    agent(cluster, config, settings)
+    agent(cluster, config, tls_config)
 }
 
-/// An agent whose connections serve one stream each.
+/// An agent for streams. It opens a connection for each stream.
 pub(super) fn stream_agent(
     cluster: &Cluster,
-    settings: Option<Arc<ClientConfig>>,
+    tls_config: Option<Arc<ClientConfig>>,
     output_bytes: usize,
 ) -> Agent {
     let config = agent_config(cluster)
@@ -55,18 +56,18 @@ pub(super) fn stream_agent(
         .input_buffer_size(STREAM_INPUT_BYTES)
         .output_buffer_size(output_bytes)
         .build();
-    agent(cluster, config, settings)
+    agent(cluster, config, tls_config)
 }
 
-fn agent(cluster: &Cluster, config: Config, settings: Option<Arc<ClientConfig>>) -> Agent {
+fn agent(cluster: &Cluster, config: Config, tls_config: Option<Arc<ClientConfig>>) -> Agent {
     let name = cluster.tls_server_name.as_deref();
-    let dialer = Dialer::new(settings, &cluster.server.host, name);
-    Agent::with_parts(config, dialer, Names::default())
+    let dialer = Dialer::new(tls_config, &cluster.server.host, name);
+    Agent::with_parts(config, dialer, AddressResolver::default())
 }
 
 fn agent_config(cluster: &Cluster) -> ConfigBuilder<AgentScope> {
     Agent::config_builder()
-        // Always set: the default is read from the environment, by other rules than ours.
+        // Always set, also to `None`: the default reads the environment with other rules than ours.
         .proxy(cluster.proxy.clone())
         .http_status_as_error(false)
         .max_redirects(0)
@@ -78,7 +79,7 @@ fn agent_config(cluster: &Cluster) -> ConfigBuilder<AgentScope> {
         .timeout_send_request(Some(SEND_TIMEOUT))
 }
 
-/// Who asks, as kubectl words it: `posse/0.1.0 (linux/amd64)`.
+/// The user agent in kubectl's format: `posse/0.1.0 (linux/amd64)`.
 fn user_agent() -> String {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,5 +1,5 @@
-//! Owns how a connection comes about: name, socket, proxy, TLS; and tells an error that happened
-//! before the request could reach the server from one that leaves its outcome unknown.
+//! Opens connections: name lookup, proxy, socket, TLS. Tells errors that happen before the request
+//! reaches the server from errors after which its outcome is unknown.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -19,14 +19,14 @@ use ureq::unversioned::transport::{
 
 use crate::kube::config::server::unbracketed;
 
-/// How often a connection that failed is read once more for the peer's reason.
-const FAREWELL_READS_MAX: usize = 4;
+/// How many TLS records are read from a failed connection to find the peer's alert.
+const ALERT_READS_MAX: usize = 4;
 
-/// Wraps an error that happened while there was no connection yet: nothing was sent.
+/// Wraps an error that happened before the connection was open: nothing was sent.
 #[derive(Debug)]
 struct BeforeSend {
     error: Error,
-    /// TLS was being agreed on.
+    /// It happened in the TLS handshake.
     tls: bool,
 }
 
@@ -39,52 +39,61 @@ impl fmt::Display for BeforeSend {
 impl std::error::Error for BeforeSend {}
 
 fn before_send(error: Error, tls: bool) -> Error {
-    // The links of the chain mark on their own, and so does the chain as a whole.
-    if marked(&error).is_some() { error } else { Error::Other(Box::new(BeforeSend { error, tls })) }
+    // An inner connector may have wrapped the error already.
+    if as_before_send(&error).is_some() {
+        error
+    } else {
+        Error::Other(Box::new(BeforeSend { error, tls }))
+    }
 }
 
-fn marked(error: &Error) -> Option<&BeforeSend> {
+fn as_before_send(error: &Error) -> Option<&BeforeSend> {
     let Error::Other(inner) = error else { return None };
     inner.downcast_ref()
 }
 
-/// What an error says about the request that met it.
+/// What an error means for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
-    /// The server cannot have seen the request.
+pub(super) struct ErrorClass {
+    /// The server did not receive the request.
     pub(super) not_sent: bool,
-    /// TLS failed: a certificate may have been exchanged for another.
+    /// TLS failed. A certificate may have been replaced.
     pub(super) tls: bool,
-    /// The connection ended before an answer, as an idle one does that the server closed.
-    pub(super) cut: bool,
+    /// The connection was lost before the answer. This also happens if the server closes an idle
+    /// connection.
+    pub(super) disconnected: bool,
 }
 
-/// Reads an error of ureq.
-pub(super) fn judge(error: &Error) -> Verdict {
-    if let Some(BeforeSend { tls, .. }) = marked(error) {
-        return Verdict { not_sent: true, tls: *tls, cut: false };
+/// Classifies an error of ureq.
+pub(super) fn classify(error: &Error) -> ErrorClass {
+    if let Some(BeforeSend { tls, .. }) = as_before_send(error) {
+        return ErrorClass { not_sent: true, tls: *tls, disconnected: false };
     }
-    // With TLS 1.3 a server that refuses our certificate says so only after the handshake.
+    // With TLS 1.3 a server refuses a client certificate only after the client's handshake is done.
     if let Some(cause) = tls_cause(error) {
-        return Verdict { not_sent: is_handshake_refusal(cause), tls: true, cut: false };
+        return ErrorClass {
+            not_sent: is_handshake_refusal(cause),
+            tls: true,
+            disconnected: false,
+        };
     }
     if let Error::Io(e) = error {
-        // Not connected is how a pool that was shut down answers.
+        // `NotConnected` is the error of an agent that was shut down.
         let not_sent = e.kind() == io::ErrorKind::NotConnected;
-        return Verdict { not_sent, tls: false, cut: is_cut(e.kind()) };
+        return ErrorClass { not_sent, tls: false, disconnected: is_disconnect(e.kind()) };
     }
-    // Whatever else there is, the server may have seen the request.
+    // After any other error the server may have received the request.
     let not_sent = matches!(error, Error::BadUri(_) | Error::Http(_) | Error::RequireHttpsOnly(_));
-    Verdict { not_sent, tls: false, cut: false }
+    ErrorClass { not_sent, tls: false, disconnected: false }
 }
 
-/// The error in words, without ureq's prefix for what the system said.
-pub(super) fn words(error: &Error) -> String {
-    let error = marked(error).map_or(error, |mark| &mark.error);
+/// The error as text, without the prefix that ureq adds to system errors.
+pub(super) fn describe_error(error: &Error) -> String {
+    let error = as_before_send(error).map_or(error, |wrapped| &wrapped.error);
     if let Error::Io(e) = error { e.to_string() } else { error.to_string() }
 }
 
-fn is_cut(kind: io::ErrorKind) -> bool {
+fn is_disconnect(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&kind)
 }
@@ -115,11 +124,11 @@ fn is_handshake_refusal(error: &rustls::Error) -> bool {
     .contains(alert)
 }
 
-/// Finds addresses; an address needs no thread and no resolver.
+/// Resolves host names. For an IP address it skips the resolver and its thread.
 #[derive(Debug, Default)]
-pub(super) struct Names(DefaultResolver);
+pub(super) struct AddressResolver(DefaultResolver);
 
-impl Resolver for Names {
+impl Resolver for AddressResolver {
     fn resolve(
         &self,
         uri: &Uri,
@@ -141,21 +150,22 @@ impl Resolver for Names {
     }
 }
 
-/// Makes connections: SOCKS, CONNECT or a plain socket, then TLS where the URL says https.
+/// Opens connections: through SOCKS, CONNECT or a plain socket, then TLS if the URL is https.
 #[derive(Debug)]
 pub(super) struct Dialer {
     chain: Box<dyn Connector<(), Out = Box<dyn Transport>>>,
 }
 
 impl Dialer {
-    /// `server_name` is what the certificate of `server_host` must carry instead of that host.
+    /// The certificate of `server_host` must be valid for `server_name`, or for `server_host` if it
+    /// is `None`.
     pub(super) fn new(
-        settings: Option<Arc<ClientConfig>>,
+        tls_config: Option<Arc<ClientConfig>>,
         server_host: &str,
         server_name: Option<&str>,
     ) -> Self {
-        let tls = Tls {
-            settings,
+        let tls = TlsConnector {
+            tls_config,
             server_host: server_host.to_owned(),
             server_name: server_name.map(str::to_owned),
         };
@@ -180,21 +190,24 @@ impl Connector<()> for Dialer {
     }
 }
 
-/// The last link of the chain: lays TLS over what the others made.
-struct Tls {
-    settings: Option<Arc<ClientConfig>>,
+/// The last connector of the chain: adds TLS to the connection that the others made.
+struct TlsConnector {
+    tls_config: Option<Arc<ClientConfig>>,
     server_host: String,
     server_name: Option<String>,
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for TlsConnector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
+        f.debug_struct("TlsConnector")
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
     }
 }
 
-impl Tls {
-    /// The name that the peer's certificate must carry; a proxy is known by its own.
+impl TlsConnector {
+    /// The name that the peer's certificate must be valid for. The peer may also be an https proxy,
+    /// which has its own name.
     fn name(&self, uri: &Uri) -> Result<ServerName<'static>, Error> {
         let host = unbracketed(uri.host().unwrap_or_default());
         let name = match &self.server_name {
@@ -206,7 +219,7 @@ impl Tls {
     }
 }
 
-impl<In: Transport> Connector<In> for Tls {
+impl<In: Transport> Connector<In> for TlsConnector {
     type Out = Box<dyn Transport>;
 
     fn connect(
@@ -218,8 +231,8 @@ impl<In: Transport> Connector<In> for Tls {
         if !details.needs_tls() || plain.is_tls() {
             return Ok(Some(Box::new(plain)));
         }
-        let Some(settings) = &self.settings else { return Err(Error::TlsRequired) };
-        let connection = ClientConnection::new(Arc::clone(settings), self.name(details.uri)?)?;
+        let Some(tls_config) = &self.tls_config else { return Err(Error::TlsRequired) };
+        let connection = ClientConnection::new(Arc::clone(tls_config), self.name(details.uri)?)?;
         let plain: Box<dyn Transport> = Box::new(plain);
         let mut socket = TransportAdapter::new(plain, Arc::clone(&details.current_time));
         socket.set_timeout(details.timeout);
@@ -231,12 +244,12 @@ impl<In: Transport> Connector<In> for Tls {
         let mut transport = TlsTransport { buffers, stream };
         match transport.stream.conn.complete_io(&mut transport.stream.sock) {
             Ok(_) => Ok(Some(Box::new(transport))),
-            Err(e) => Err(before_send(transport.farewell(e), true)),
+            Err(e) => Err(before_send(transport.error_with_alert(e), true)),
         }
     }
 }
 
-/// A connection under TLS.
+/// A TLS connection.
 struct TlsTransport {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,
@@ -249,12 +262,12 @@ impl fmt::Debug for TlsTransport {
 }
 
 impl TlsTransport {
-    /// What a failure was about: a peer that hangs up on us may have said why, and that is still
-    /// unread where writing failed first. A closed socket never blocks.
-    fn farewell(&mut self, failure: io::Error) -> Error {
+    /// The peer's TLS alert if it sent one before it closed the connection, else `failure`. The
+    /// alert is still unread if a write failed first. Reading from a closed socket does not block.
+    fn error_with_alert(&mut self, failure: io::Error) -> Error {
         let StreamOwned { conn, sock } = &mut self.stream;
-        for _ in 0..FAREWELL_READS_MAX {
-            if !is_cut(failure.kind()) || !matches!(conn.read_tls(sock), Ok(1..)) {
+        for _ in 0..ALERT_READS_MAX {
+            if !is_disconnect(failure.kind()) || !matches!(conn.read_tls(sock), Ok(1..)) {
                 break;
             }
             if let Err(reason) = conn.process_new_packets() {
@@ -273,14 +286,14 @@ impl Transport for TlsTransport {
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
         self.stream.sock.set_timeout(timeout);
         let written = self.stream.write_all(&self.buffers.output()[..amount]);
-        written.map_err(|e| self.farewell(e))
+        written.map_err(|e| self.error_with_alert(e))
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
         self.stream.sock.set_timeout(timeout);
         let n_read = match self.stream.read(self.buffers.input_append_buf()) {
             Ok(n_read) => n_read,
-            Err(e) => return Err(self.farewell(e)),
+            Err(e) => return Err(self.error_with_alert(e)),
         };
         self.buffers.input_appended(n_read);
         Ok(n_read > 0)

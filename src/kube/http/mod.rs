@@ -1,5 +1,5 @@
-//! Owns the transport: one request and its answer, one stream, and what becomes of both when the
-//! connection, the credentials or the certificates change. Knows no Kubernetes object.
+//! HTTP requests and streams to the API server, with renewal of credentials and certificates.
+//! Knows nothing of Kubernetes objects.
 
 mod agent;
 mod connector;
@@ -22,34 +22,30 @@ use ureq::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, Hea
 use ureq::{Agent, AsSendBody, Body};
 
 use self::agent::unary_agent;
-use self::connector::{Verdict, judge, words};
-use self::stream::{STREAM_HEAD_TIMEOUT, is_json, opened, retry_after};
-use self::tls::Material;
-use crate::kube::auth::{Auth, Grant};
+use self::connector::{ErrorClass, classify, describe_error};
+use self::stream::{STREAM_HEAD_TIMEOUT, is_json, retry_after};
+use self::tls::TlsMaterial;
+use crate::kube::auth::{Authenticator, Credentials};
 use crate::kube::config::pem::CertPair;
 use crate::kube::config::token_claims::subject;
-use crate::kube::config::{Bearer, Cluster, ConfigError, Trust};
+use crate::kube::config::{AuthSource, Cluster, ConfigError, Trust};
 
 pub use self::stream::{Stream, StreamHandle};
 
-/// How often the files of the certificates are looked at.
-const MATERIAL_AGE_MAX: Duration = Duration::from_secs(60);
+/// How often the certificate files are read again.
+const CERT_FILES_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// How much of a refused answer is read so that its connection can be used again, in bytes.
+/// How much of an unused body is read so that its connection can be reused, in bytes.
 const DISCARD_BYTES_MAX: u64 = 64 << 10;
 
-/// What a request does.
+/// An HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Reads; may be sent twice.
+    /// The only method that is repeated after a lost connection.
     Get,
-    /// Creates.
     Post,
-    /// Replaces.
     Put,
-    /// Changes.
     Patch,
-    /// Deletes.
     Delete,
 }
 
@@ -65,35 +61,34 @@ impl Method {
     }
 }
 
-/// One request, and what it may cost.
+/// A request with its limits.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// What it does.
     pub method: Method,
-    /// Path and query, from `/api` on; the server's own prefix is put before it.
+    /// Path and query, starting with `/api` or the like. The path of the server's URL is put in
+    /// front of it.
     pub path: String,
-    /// Of the body; unused without one.
+    /// Unused if there is no body.
     pub content_type: &'static str,
-    /// What is sent.
     pub body: Option<&'a [u8]>,
-    /// For all of it, repetitions and the answer's body included, but not a credential plugin.
+    /// For everything, including retries and the answer's body, but without the run of a credential
+    /// plugin.
     pub timeout: Duration,
-    /// The largest answer that is taken.
+    /// The largest body of an answer that is accepted, in bytes.
     pub body_bytes_max: u64,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Response {
-    /// The HTTP status, whatever it is.
+    /// The HTTP status, of success or error.
     pub status: u16,
-    /// What the server asks to wait.
+    /// The `Retry-After` header.
     pub retry_after: Option<Duration>,
-    /// Whether the body says to be JSON.
+    /// Whether the content type is JSON.
     pub json: bool,
-    /// The server's clock, as it writes it; none where it says nothing.
+    /// The `Date` header.
     pub date: Option<String>,
-    /// All of it.
     pub body: Vec<u8>,
 }
 
@@ -109,16 +104,16 @@ impl fmt::Debug for Response {
     }
 }
 
-/// Why there is no answer.
+/// Why a request got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransportError {
-    /// No credentials could be had; nothing was sent.
+    /// There are no credentials. Nothing was sent.
     Credentials(String),
-    /// The request never reached the server: it is safe to send it again.
+    /// The request did not reach the server, so it is safe to send it again.
     NotSent(String),
-    /// As `NotSent`: there was no agreement on TLS, or no trust.
+    /// As `NotSent`, because the TLS handshake transport_error.
     Tls(String),
-    /// The server may have done it.
+    /// The server may have executed the request.
     Unknown(String),
 }
 
@@ -145,105 +140,104 @@ pub struct Http {
 #[derive(Debug)]
 struct Shared {
     cluster: Cluster,
-    /// What every request's path is appended to.
+    /// The server's URL; every request's path is appended to it.
     base: String,
-    auth: Auth,
-    link: Mutex<Link>,
+    auth: Authenticator,
+    state: Mutex<AgentState>,
 }
 
-/// What connections are made with at the moment.
+/// The agent for single requests and the TLS tls_config that it uses now.
 #[derive(Debug)]
-struct Link {
+struct AgentState {
     unary: Agent,
-    settings: Option<Arc<ClientConfig>>,
-    material: Material,
-    /// The plugin's certificate that the material holds.
-    given: Option<Arc<CertPair>>,
-    /// Counts the changes of the material.
+    tls_config: Option<Arc<ClientConfig>>,
+    material: TlsMaterial,
+    /// The client certificate in `material`, if a credential plugin issued it.
+    plugin_cert: Option<Arc<CertPair>>,
+    /// Increases with every change of `material`.
     generation: u64,
-    checked_at: Instant,
+    files_read_at: Instant,
 }
 
-/// A copy of `Link` that one request works with.
+/// The part of `AgentState` that one request uses.
 #[derive(Debug)]
-struct Linked {
+struct AgentSnapshot {
     unary: Agent,
-    settings: Option<Arc<ClientConfig>>,
+    tls_config: Option<Arc<ClientConfig>>,
     generation: u64,
 }
 
-/// What is the same in all repetitions of a request.
-struct Outgoing<'a> {
+/// What stays the same in all attempts of a request.
+struct RequestParts<'a> {
     method: Method,
     path: &'a str,
     content_type: &'static str,
     body: Option<&'a [u8]>,
-    limit: Limit,
+    limit: TimeLimit,
 }
 
 /// How long a request may take.
 #[derive(Clone, Copy)]
-enum Limit {
-    /// Until then, all of it.
+enum TimeLimit {
+    /// The whole request ends at this time.
     Deadline(Instant),
-    /// For ever, but never so long without a byte; nothing is compressed, so that each byte counts.
+    /// The request ends if no byte arrives for this long.
     Idle(Duration),
 }
 
-/// The causes for which a request is sent a second time, each at most once.
+/// The retries that were made. There is at most one retry for each cause.
 #[derive(Default)]
-struct Repeats {
-    cut: bool,
-    refused: bool,
+struct Retries {
+    disconnected: bool,
+    unauthorized: bool,
     tls: bool,
 }
 
 impl Http {
-    /// A client for this cluster. Files are read, no request is made and no plugin is run.
+    /// A client for this cluster. Reads the certificate files, sends nothing and runs no plugin.
     ///
     /// # Errors
-    /// When a certificate or key cannot be used.
+    /// A certificate or key cannot be used.
     pub fn connect(mut cluster: Cluster) -> Result<Self, ConfigError> {
-        let material = Material::read(&cluster, None)?;
-        let settings = if cluster.server.tls { Some(material.settings(&cluster)?) } else { None };
-        // Credentials go over TLS only.
-        let bearer = std::mem::take(&mut cluster.identity.bearer);
-        let bearer = if cluster.server.tls { bearer } else { Bearer::Absent };
-        let link = Link {
-            unary: unary_agent(&cluster, settings.clone()),
-            settings,
+        let material = TlsMaterial::read(&cluster, None)?;
+        let tls_config =
+            if cluster.server.tls { Some(material.tls_config(&cluster)?) } else { None };
+        // Credentials are never sent without TLS.
+        let authorization = std::mem::take(&mut cluster.identity.authorization);
+        let authorization = if cluster.server.tls { authorization } else { AuthSource::Absent };
+        let state = AgentState {
+            unary: unary_agent(&cluster, tls_config.clone()),
+            tls_config,
             material,
-            given: None,
+            plugin_cert: None,
             generation: 0,
-            checked_at: Instant::now(),
+            files_read_at: Instant::now(),
         };
         let origin = cluster.server.origin();
         let shared = Shared {
             base: format!("{origin}{}", cluster.server.prefix),
             cluster,
-            auth: Auth::new(bearer),
-            link: Mutex::new(link),
+            auth: Authenticator::new(authorization),
+            state: Mutex::new(state),
         };
         Ok(Self { shared: Arc::new(shared), streams: StreamHandle::default() })
     }
 
     /// The server's URL, as the configuration gives it.
-    #[must_use]
     pub fn server(&self) -> &str {
         &self.shared.base
     }
 
-    /// Whom our token is about, by its own claims; none where there is no token, or an opaque one.
-    #[must_use]
+    /// The `sub` claim of our token; `None` without a token or if the token is not a JWT.
     pub fn token_subject(&self) -> Option<String> {
-        let authorization = self.shared.grant().ok()?.authorization?;
+        let authorization = self.shared.credentials().ok()?.authorization?;
         subject(authorization.to_str().ok()?.strip_prefix("Bearer ")?)
     }
 
-    /// Our address as the API server sees it, told by the routing table alone: no packet is sent.
+    /// The local address that the routing table selects for the API server. No packet is sent.
     ///
     /// # Errors
-    /// When the server's name has no address or no route leads to it.
+    /// The server's name has no address, or there is no route to the server.
     pub fn local_address(&self) -> io::Result<IpAddr> {
         let server = &self.shared.cluster.server;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the server's name has no address");
@@ -260,22 +254,24 @@ impl Http {
         Err(last)
     }
 
-    /// Sends a request and reads all of the answer, whatever its status. A 401 has the credentials
-    /// renewed and the request sent once more; a GET is repeated once when the connection was cut.
+    /// Sends a request and reads the whole answer, of any status. After a 401 it renews the
+    /// credentials and sends the request once more; a GET is repeated once if the connection was
+    /// lost.
     ///
     /// # Errors
-    /// When there is no whole answer; the error says whether the server can have seen the request.
+    /// There is no complete answer. The error says whether the server may have seen the request.
     pub fn call(&self, request: &Request<'_>) -> Result<Response, TransportError> {
-        // A plugin may have to run, which has a time of its own.
-        self.shared.grant()?;
-        let outgoing = Outgoing {
+        // This may run a credential plugin, which has its own timeout.
+        self.shared.credentials()?;
+        let parts = RequestParts {
             method: request.method,
             path: &request.path,
             content_type: request.content_type,
             body: request.body,
-            limit: Limit::Deadline(Instant::now() + request.timeout),
+            limit: TimeLimit::Deadline(Instant::now() + request.timeout),
         };
-        let response = self.shared.exchange(&outgoing, &|link| Ok(link.unary.clone()))?;
+        let response =
+            self.shared.send_with_retries(&parts, &|snapshot| Ok(snapshot.unary.clone()))?;
         let (head, body) = response.into_parts();
         Ok(Response {
             status: head.status.as_u16(),
@@ -286,8 +282,8 @@ impl Http {
         })
     }
 
-    /// Opens a GET whose answer goes on for as long as the server likes, and ends when no byte came
-    /// for `idle_timeout`, or by the `interrupter`.
+    /// Sends a GET whose body is read while it arrives. The stream ends if no byte arrives for
+    /// `idle_timeout`, or if the `stream_handle` is used.
     ///
     /// # Errors
     /// As `call`.
@@ -296,28 +292,27 @@ impl Http {
         path: &str,
         idle_timeout: Duration,
     ) -> Result<Stream, TransportError> {
-        let outgoing = Outgoing {
+        let parts = RequestParts {
             method: Method::Get,
             path,
             content_type: "",
             body: None,
-            limit: Limit::Idle(idle_timeout),
+            limit: TimeLimit::Idle(idle_timeout),
         };
-        let agent = |linked: &Linked| {
+        let agent = |snapshot: &AgentSnapshot| {
             self.streams
-                .agent(&self.shared.cluster, linked.settings.as_ref(), linked.generation)
+                .agent(&self.shared.cluster, snapshot.tls_config.as_ref(), snapshot.generation)
                 .ok_or_else(|| TransportError::NotSent("the streams were shut down".to_owned()))
         };
-        Ok(opened(self.shared.exchange(&outgoing, &agent)?, idle_timeout))
+        Ok(Stream::new(self.shared.send_with_retries(&parts, &agent)?, idle_timeout))
     }
 
-    /// Ends the streams of this client and its clones, from any thread.
-    #[must_use]
-    pub fn interrupter(&self) -> StreamHandle {
+    /// A handle that ends the streams of this client and its clones from any thread.
+    pub fn stream_handle(&self) -> StreamHandle {
         self.streams.clone()
     }
 
-    /// The same client with streams of its own, which the interrupter of the others does not end.
+    /// The same client with separate streams: handles of the other clients do not end them.
     #[must_use]
     pub fn with_own_streams(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), streams: StreamHandle::default() }
@@ -325,21 +320,24 @@ impl Http {
 }
 
 impl Shared {
-    /// Sends until there is an answer or no cause left to repeat; the body is not read yet.
-    fn exchange(
+    /// Sends a request, and again for each cause in `Retries`. The body of the answer is not read
+    /// yet.
+    fn send_with_retries(
         &self,
-        outgoing: &Outgoing<'_>,
-        agent: &dyn Fn(&Linked) -> Result<Agent, TransportError>,
+        parts: &RequestParts<'_>,
+        agent: &dyn Fn(&AgentSnapshot) -> Result<Agent, TransportError>,
     ) -> Result<http::Response<Body>, TransportError> {
-        let mut repeats = Repeats::default();
+        let mut retries = Retries::default();
         loop {
-            let grant = self.grant()?;
-            let linked = self.linked(&grant);
-            let error = match self.send(&agent(&linked)?, &grant, outgoing) {
+            let credentials = self.credentials()?;
+            let snapshot = self.snapshot(&credentials);
+            let error = match self.send(&agent(&snapshot)?, &credentials, parts) {
                 Ok(response) => {
-                    let refused = response.status() == http::StatusCode::UNAUTHORIZED;
-                    if refused && !repeats.refused && self.renewed(&grant, &linked) {
-                        repeats.refused = true;
+                    if response.status() == http::StatusCode::UNAUTHORIZED
+                        && !retries.unauthorized
+                        && self.renew_credentials(&credentials, &snapshot)
+                    {
+                        retries.unauthorized = true;
                         discard(response);
                         continue;
                     }
@@ -347,32 +345,32 @@ impl Shared {
                 }
                 Err(error) => error,
             };
-            let (failure, verdict) = self.failed(&error);
-            if verdict.tls && verdict.not_sent && !repeats.tls && self.reload(linked.generation) {
-                repeats.tls = true;
-            } else if verdict.cut && outgoing.method == Method::Get && !repeats.cut {
-                // The server closed an idle connection at the moment we used it.
-                repeats.cut = true;
+            let (error, class) = self.transport_error(&error);
+            if class.tls && class.not_sent && !retries.tls && self.reload(snapshot.generation) {
+                retries.tls = true;
+            } else if class.disconnected && parts.method == Method::Get && !retries.disconnected {
+                // The server probably closed an idle connection while we sent the request.
+                retries.disconnected = true;
             } else {
-                return Err(failure);
+                return Err(error);
             }
         }
     }
 
-    fn grant(&self) -> Result<Grant, TransportError> {
-        self.auth.grant(Instant::now()).map_err(TransportError::Credentials)
+    fn credentials(&self) -> Result<Credentials, TransportError> {
+        self.auth.credentials(Instant::now()).map_err(TransportError::Credentials)
     }
 
     fn send(
         &self,
         agent: &Agent,
-        grant: &Grant,
-        outgoing: &Outgoing<'_>,
+        credentials: &Credentials,
+        parts: &RequestParts<'_>,
     ) -> Result<http::Response<Body>, ureq::Error> {
         let mut builder = http::Request::builder()
-            .method(outgoing.method.as_http())
-            .uri(format!("{}{}", self.base, outgoing.path));
-        if let Some(authorization) = &grant.authorization {
+            .method(parts.method.as_http())
+            .uri(format!("{}{}", self.base, parts.path));
+        if let Some(authorization) = &credentials.authorization {
             builder = builder.header(AUTHORIZATION, authorization);
         }
         if self.cluster.server.tls {
@@ -380,24 +378,24 @@ impl Shared {
                 builder = builder.header(name, value);
             }
         }
-        if outgoing.body.is_some() {
-            builder = builder.header(CONTENT_TYPE, outgoing.content_type);
+        if parts.body.is_some() {
+            builder = builder.header(CONTENT_TYPE, parts.content_type);
         }
-        // A server packs large lists alone, and those are read as fast as they are unpacked: the code
-        // for it would cost more room than it ever saves.
+        // API servers compress large lists only. On a fast network, decompression takes as long as
+        // it saves in transfer.
         builder = builder.header(ACCEPT_ENCODING, "identity");
-        match outgoing.body {
-            Some(body) => run(agent, builder.body(body), outgoing.limit),
-            None => run(agent, builder.body(()), outgoing.limit),
+        match parts.body {
+            Some(body) => run(agent, builder.body(body), parts.limit),
+            None => run(agent, builder.body(()), parts.limit),
         }
     }
 
-    /// Reads a body to its end. ureq's own limit counts what is on the wire, packed.
+    /// Reads a body to its end, at most `bytes_max`.
     fn read_whole(&self, body: Body, bytes_max: u64) -> Result<Vec<u8>, TransportError> {
         let expected = body.content_length().unwrap_or(0).min(bytes_max);
         let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
         let mut reader = body.into_reader().take(bytes_max.saturating_add(1));
-        reader.read_to_end(&mut bytes).map_err(|e| self.failed(&e.into()).0)?;
+        reader.read_to_end(&mut bytes).map_err(|e| self.transport_error(&e.into()).0)?;
         if bytes.len() as u64 > bytes_max {
             let problem = format!("{}: the answer is larger than {bytes_max} bytes", self.base);
             return Err(TransportError::Unknown(problem));
@@ -405,109 +403,117 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// What the next request works with; the files are looked at when it is time to.
-    fn linked(&self, grant: &Grant) -> Linked {
-        let mut link = self.lock();
-        let given_anew = match (&link.given, &grant.client_cert) {
+    /// The agent and TLS settings for the next request. Reads the certificate files again if the last
+    /// time is too long ago.
+    fn snapshot(&self, credentials: &Credentials) -> AgentSnapshot {
+        let mut state = self.lock();
+        let is_plugin_cert_new = match (&state.plugin_cert, &credentials.client_cert) {
             (Some(ours), Some(theirs)) => !Arc::ptr_eq(ours, theirs),
             (None, None) => false,
             (Some(_), None) | (None, Some(_)) => true,
         };
-        if given_anew || link.checked_at.elapsed() >= MATERIAL_AGE_MAX {
-            link.given.clone_from(&grant.client_cert);
-            self.refresh(&mut link);
+        if is_plugin_cert_new || state.files_read_at.elapsed() >= CERT_FILES_AGE_MAX {
+            state.plugin_cert.clone_from(&credentials.client_cert);
+            self.refresh(&mut state);
         }
-        Linked {
-            unary: link.unary.clone(),
-            settings: link.settings.clone(),
-            generation: link.generation,
+        AgentSnapshot {
+            unary: state.unary.clone(),
+            tls_config: state.tls_config.clone(),
+            generation: state.generation,
         }
     }
 
-    /// A 401 came: true when there are other credentials or another certificate by now.
-    fn renewed(&self, grant: &Grant, linked: &Linked) -> bool {
-        let by_header = self.auth.refused(grant, Instant::now());
+    /// Renews the credentials after a 401. True if there are other credentials or another client
+    /// certificate to try.
+    fn renew_credentials(&self, credentials: &Credentials, snapshot: &AgentSnapshot) -> bool {
+        let by_header = self.auth.renew_after_401(credentials, Instant::now());
         let by_certificate =
-            self.cluster.identity.client_cert.is_some() && self.reload(linked.generation);
+            self.cluster.identity.client_cert.is_some() && self.reload(snapshot.generation);
         by_header || by_certificate
     }
 
-    /// Reads the certificates' files now: true when they changed after `generation`.
+    /// Reads the certificate files now. True if they have changed since `generation`.
     fn reload(&self, generation: u64) -> bool {
-        let mut link = self.lock();
-        if link.generation == generation {
-            self.refresh(&mut link);
+        let mut state = self.lock();
+        if state.generation == generation {
+            self.refresh(&mut state);
         }
-        link.generation != generation
+        state.generation != generation
     }
 
-    fn refresh(&self, link: &mut Link) {
-        link.checked_at = Instant::now();
+    fn refresh(&self, state: &mut AgentState) {
+        state.files_read_at = Instant::now();
         if !self.cluster.server.tls {
             return;
         }
-        let read = Material::read(&self.cluster, link.given.as_deref());
+        let read = TlsMaterial::read(&self.cluster, state.plugin_cert.as_deref());
         let material = match read {
-            Ok(material) if material == link.material => return,
+            Ok(material) if material == state.material => return,
             Ok(material) => material,
-            Err(e) => return log::warn!("the certificates stay as they were: {e}"),
-        };
-        match material.settings(&self.cluster) {
-            // The old agent's idle connections close with it; what is in flight ends by itself.
-            Ok(settings) => {
-                link.unary = unary_agent(&self.cluster, Some(Arc::clone(&settings)));
-                link.settings = Some(settings);
-                link.material = material;
-                link.generation += 1;
-                log::info!("the certificates changed: connecting anew");
+            Err(e) => {
+                return log::warn!(
+                    "the new certificates cannot be used, the old ones stay in use: {e}"
+                );
             }
-            Err(e) => log::warn!("the certificates stay as they were: {e}"),
+        };
+        match material.tls_config(&self.cluster) {
+            // The idle connections of the old agent are closed; requests in progress finish.
+            Ok(tls_config) => {
+                state.unary = unary_agent(&self.cluster, Some(Arc::clone(&tls_config)));
+                state.tls_config = Some(tls_config);
+                state.material = material;
+                state.generation += 1;
+                log::info!("the certificates have changed: new connections use them");
+            }
+            Err(e) => {
+                log::warn!("the new certificates cannot be used, the old ones stay in use: {e}")
+            }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, AgentState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sorts an error, and words it with the server it happened with.
-    fn failed(&self, error: &ureq::Error) -> (TransportError, Verdict) {
-        let verdict = judge(error);
-        let mut problem = format!("{}: {}", self.base, words(error));
-        if verdict.tls
+    /// The error for the caller, with the server's URL in the message.
+    fn transport_error(&self, error: &ureq::Error) -> (TransportError, ErrorClass) {
+        let class = classify(error);
+        let mut problem = format!("{}: {}", self.base, describe_error(error));
+        if class.tls
             && let Trust::Roots(blob) = &self.cluster.trust
         {
-            problem = format!("{problem} (authorities: {})", blob.place());
+            problem = format!("{problem} (trusted authorities: {})", blob.location());
         }
-        let failure = match (verdict.not_sent, verdict.tls) {
+        let error = match (class.not_sent, class.tls) {
             (true, true) => TransportError::Tls(problem),
             (true, false) => TransportError::NotSent(problem),
             (false, _) => TransportError::Unknown(problem),
         };
-        (failure, verdict)
+        (error, class)
     }
 }
 
 fn run<B: AsSendBody>(
     agent: &Agent,
     request: Result<http::Request<B>, http::Error>,
-    limit: Limit,
+    limit: TimeLimit,
 ) -> Result<http::Response<Body>, ureq::Error> {
     let config = agent.configure_request(request?);
     let config = match limit {
-        Limit::Deadline(at) => {
+        TimeLimit::Deadline(at) => {
             config.timeout_global(Some(at.saturating_duration_since(Instant::now())))
         }
-        Limit::Idle(idle) => {
+        TimeLimit::Idle(idle) => {
             config.timeout_per_read(Some(idle)).timeout_recv_response(Some(STREAM_HEAD_TIMEOUT))
         }
     };
     agent.run(config.build())
 }
 
-/// Takes what is left of an answer, so that its connection can be used again.
+/// Reads the rest of an answer, so that its connection can be reused.
 fn discard(response: http::Response<Body>) {
     let mut rest = response.into_body().into_reader().take(DISCARD_BYTES_MAX);
-    // Where it cannot be read the connection is closed, which is as good.
+    // If this fails, the connection is closed and the next request opens another one.
     let _ = io::copy(&mut rest, &mut io::sink());
 }
 

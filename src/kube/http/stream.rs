@@ -1,4 +1,4 @@
-//! Owns answers that go on: reading one, and ending them from another thread. Parses nothing.
+//! Streamed answers: reading one, and ending streams from another thread.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,22 +12,22 @@ use ureq::{Agent, Body, BodyReader, Timeout, http};
 use super::agent::{OUTPUT_BYTES, stream_agent};
 use crate::kube::config::Cluster;
 
-/// How long a stream may take to begin.
+/// How long the server may take to send the headers of a stream.
 pub(super) const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is read ahead of the consumer, in bytes.
+/// Read buffer of a stream, in bytes.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// Agents kept for streams that were opened before the certificates changed.
+/// Agents that are kept for one handle. A new agent is made when the certificates change.
 const AGENTS_MAX: usize = 4;
 
-/// An answer that goes on for as long as the server likes.
+/// An answer whose body is read while it arrives.
 pub struct Stream {
-    /// The HTTP status, whatever it is.
+    /// The HTTP status, of success or failure.
     pub status: u16,
-    /// What the server asks to wait.
+    /// The `Retry-After` header.
     pub retry_after: Option<Duration>,
-    /// Whether the body says to be JSON.
+    /// Whether the content type is JSON.
     pub json: bool,
     reader: BufReader<StreamBody>,
 }
@@ -39,20 +39,19 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    pub(super) fn new(
-        status: u16,
-        retry_after: Option<Duration>,
-        json: bool,
-        body: Body,
-        idle_timeout: Duration,
-    ) -> Self {
+    pub(super) fn new(response: http::Response<Body>, idle_timeout: Duration) -> Self {
+        let (head, body) = response.into_parts();
         let body = StreamBody { body: body.into_reader(), idle_timeout };
-        let reader = BufReader::with_capacity(READ_AHEAD_BYTES, body);
-        Self { status, retry_after, json, reader }
+        Self {
+            status: head.status.as_u16(),
+            retry_after: retry_after(&head.headers),
+            json: is_json(&head.headers),
+            reader: BufReader::with_capacity(READ_AHEAD_BYTES, body),
+        }
     }
 
-    /// The body. Its end is a clean end; a cut connection is `UnexpectedEof`, silence for longer
-    /// than the idle time-out `TimedOut`.
+    /// The body. Reading gives `UnexpectedEof` if the connection is lost before the end of the
+    /// body, and `TimedOut` if no byte arrives within the idle timeout.
     pub fn reader(&mut self) -> &mut dyn BufRead {
         &mut self.reader
     }
@@ -76,67 +75,60 @@ impl Read for StreamBody {
     }
 }
 
-/// Ends a family of streams. Once used, the family is over for good: a stream that is being opened
-/// or would be opened later fails too, so that no order of events leaves one behind.
+/// Ends streams from any thread. After `shutdown`, streams that are being opened or are opened later
+/// fail too, so no stream can escape a shutdown that happens at the same time.
 #[derive(Clone, Debug, Default)]
 pub struct StreamHandle {
-    family: Arc<Mutex<Family>>,
+    state: Arc<Mutex<HandleState>>,
 }
 
 #[derive(Debug, Default)]
-struct Family {
-    ended: bool,
-    /// The newest last, each with the generation of the certificates that it was made with.
+struct HandleState {
+    is_shut_down: bool,
+    /// Oldest first, each with the generation of the certificates that it uses.
     agents: Vec<(u64, Agent)>,
 }
 
 impl StreamHandle {
-    /// Ends the streams: a read blocked on one returns at once. Name resolution and a connect in
-    /// progress end by their own time-outs, with an error.
+    /// Ends the streams: a blocked read returns at once. A name lookup or connect in progress ends
+    /// by its own timeout, with an error.
     pub fn shutdown(&self) {
         let agents = {
-            let mut family = self.lock();
-            family.ended = true;
-            std::mem::take(&mut family.agents)
+            let mut state = self.lock();
+            state.is_shut_down = true;
+            std::mem::take(&mut state.agents)
         };
         for (_, agent) in agents {
             agent.shutdown();
         }
     }
 
-    /// The agent to open a stream with; none once the family was shut down.
+    /// The agent to open a stream with; `None` after `shutdown`.
     pub(super) fn agent(
         &self,
         cluster: &Cluster,
-        settings: Option<&Arc<ClientConfig>>,
+        tls_config: Option<&Arc<ClientConfig>>,
         generation: u64,
     ) -> Option<Agent> {
-        let mut family = self.lock();
-        if family.ended {
+        let mut state = self.lock();
+        if state.is_shut_down {
             return None;
         }
-        if let Some((_, agent)) = family.agents.iter().find(|(of, _)| *of == generation) {
+        if let Some((_, agent)) = state.agents.iter().find(|(of, _)| *of == generation) {
             return Some(agent.clone());
         }
-        if family.agents.len() == AGENTS_MAX {
-            // Its streams have outlived several certificates: they are due to be opened again.
-            family.agents.remove(0).1.shutdown();
+        if state.agents.len() == AGENTS_MAX {
+            // Its streams are older than several certificate changes. They must be opened again.
+            state.agents.remove(0).1.shutdown();
         }
-        let agent = stream_agent(cluster, settings.cloned(), OUTPUT_BYTES);
-        family.agents.push((generation, agent.clone()));
+        let agent = stream_agent(cluster, tls_config.cloned(), OUTPUT_BYTES);
+        state.agents.push((generation, agent.clone()));
         Some(agent)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Family> {
-        self.family.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HandleState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// An answer whose body is read as it comes.
-pub(super) fn opened(response: http::Response<Body>, idle_timeout: Duration) -> Stream {
-    let (head, body) = response.into_parts();
-    let (retry_after, json) = (retry_after(&head.headers), is_json(&head.headers));
-    Stream::new(head.status.as_u16(), retry_after, json, body, idle_timeout)
 }
 
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {

@@ -1,5 +1,5 @@
-//! The transport against real sockets: TLS and what rotates under it, credentials, proxies, and what
-//! each way to fail says about the request.
+//! HTTP against real sockets: TLS, credentials, proxies, streams, and the error of every kind of
+//! failure.
 
 mod trust;
 
@@ -16,7 +16,7 @@ use rustls::version::{TLS12, TLS13};
 use super::agent::POOLED_MAX;
 use super::*;
 use crate::kube::config::{
-    Blob, BlobSource, ClientCert, Identity, Secret, Server, Trust, header_value,
+    Blob, BlobSource, ClientCert, ClientIdentity, Secret, Server, Trust, header_value,
 };
 use crate::kube::testing::{Answer, Authority, Folder, TestServer};
 
@@ -26,7 +26,7 @@ fn file(field: &str, path: std::path::PathBuf) -> Blob {
     Blob { field: field.to_owned(), source: BlobSource::File(path) }
 }
 
-/// A cluster at this server that believes whoever has a certificate from the file `ca`.
+/// A cluster at this server that trusts the authority in the file `ca`.
 fn cluster(server: &TestServer, folder: &Folder) -> Cluster {
     Cluster {
         server: Server::parse(&format!("https://{}/prefix", server.address)).unwrap(),
@@ -35,7 +35,7 @@ fn cluster(server: &TestServer, folder: &Folder) -> Cluster {
         trust: Trust::Roots(file("ca", folder.path().join("ca"))),
         tls_server_name: None,
         proxy: None,
-        identity: Identity::default(),
+        identity: ClientIdentity::default(),
     }
 }
 
@@ -66,7 +66,7 @@ fn ok(body: &str) -> Answer {
     Answer::Reply(200, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
 }
 
-/// A TLS server whose authority is in the folder's `ca`.
+/// A TLS server whose certificate authority is written to the folder's file `ca`.
 fn secure(
     folder: &Folder,
     names: &[&str],
@@ -78,35 +78,35 @@ fn secure(
 }
 
 #[track_caller]
-fn assert_not_sent(outcome: Result<Response, TransportError>, words: &str) {
-    assert_lost(outcome, TransportError::NotSent, words);
+fn assert_not_sent(outcome: Result<Response, TransportError>, text: &str) {
+    assert_lost(outcome, TransportError::NotSent, text);
 }
 
-/// As `assert_not_sent`, because of TLS.
+/// Like `assert_not_sent`, but because of TLS.
 #[track_caller]
-fn assert_untrusted(outcome: Result<Response, TransportError>, words: &str) {
-    assert_lost(outcome, TransportError::Tls, words);
+fn assert_untrusted(outcome: Result<Response, TransportError>, text: &str) {
+    assert_lost(outcome, TransportError::Tls, text);
 }
 
 #[track_caller]
-fn assert_unknown(outcome: Result<Response, TransportError>, words: &str) {
-    assert_lost(outcome, TransportError::Unknown, words);
+fn assert_unknown(outcome: Result<Response, TransportError>, text: &str) {
+    assert_lost(outcome, TransportError::Unknown, text);
 }
 
 #[track_caller]
 fn assert_lost(
     outcome: Result<Response, TransportError>,
     kind: fn(String) -> TransportError,
-    words: &str,
+    text: &str,
 ) {
     let error = outcome.expect_err("there is no answer");
     let problem = error.to_string();
-    assert_eq!(error, kind(problem.clone()), "for {words:?}");
-    assert!(problem.contains(words), "{problem}");
+    assert_eq!(error, kind(problem.clone()), "for {text:?}");
+    assert!(problem.contains(text), "{problem}");
 }
 
 #[test]
-fn a_request_says_what_it_must_and_the_connection_is_used_again() {
+fn requests_carry_the_right_headers_and_reuse_the_connection() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |seen| match seen.line() {
         line if line.starts_with("POST") => {
@@ -118,7 +118,7 @@ fn a_request_says_what_it_must_and_the_connection_is_used_again() {
         _ => ok("{}"),
     });
     let mut cluster = cluster(&server, &folder);
-    cluster.identity.bearer = Bearer::Token(Secret::new("t0ken"));
+    cluster.identity.authorization = AuthSource::Token(Secret::new("t0ken"));
     let user = header_value("jane").unwrap();
     cluster.identity.impersonate = vec![(http::HeaderName::from_static("impersonate-user"), user)];
     let http = Http::connect(cluster).unwrap();
@@ -148,7 +148,7 @@ fn a_request_says_what_it_must_and_the_connection_is_used_again() {
     assert_eq!((seen.header("content-length"), &seen.body[..]), (Some("3"), &b"[1]"[..]));
     assert_eq!(seen.header("content-type"), Some("application/json"));
 
-    // Some deletes have a body; a redirect is an answer and is not followed.
+    // A DELETE may have a body. Redirects are not followed.
     for body in [None, Some(&b"{\"a\":1}"[..])] {
         assert_eq!(http.call(&request(Method::Delete, body)).unwrap().status, 302);
         assert_eq!(server.wait().body, body.unwrap_or_default());
@@ -161,7 +161,7 @@ fn a_request_says_what_it_must_and_the_connection_is_used_again() {
 }
 
 #[test]
-fn many_requests_at_once_each_have_a_connection() {
+fn parallel_requests_use_at_most_the_pooled_connections() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |seen| ok(seen.line()));
     let http = Http::connect(cluster(&server, &folder)).unwrap();
@@ -176,10 +176,10 @@ fn many_requests_at_once_each_have_a_connection() {
 }
 
 #[test]
-fn credentials_go_over_tls_only() {
+fn credentials_are_sent_over_tls_only() {
     let server = TestServer::start(None, |_| ok("{}"));
     let mut cluster = plain(&server);
-    cluster.identity.bearer = Bearer::Token(Secret::new("t0ken"));
+    cluster.identity.authorization = AuthSource::Token(Secret::new("t0ken"));
     cluster.identity.impersonate =
         vec![(http::HeaderName::from_static("impersonate-user"), header_value("jane").unwrap())];
     get(&Http::connect(cluster).unwrap()).unwrap();
@@ -192,8 +192,8 @@ fn http_post(http: &Http) -> Result<Response, TransportError> {
 }
 
 #[test]
-fn what_never_left_is_told_from_what_may_have_arrived() {
-    // Nobody listens: the port is taken all the same, so that no other test gets it.
+fn errors_tell_whether_the_request_was_sent() {
+    // Nobody listens on this port. It stays bound, so that no other test gets it.
     let taken = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&taken, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let server = TestServer::start(None, |_| Answer::Cut);
@@ -201,13 +201,13 @@ fn what_never_left_is_told_from_what_may_have_arrived() {
     nobody.server.port = SocketAddr::try_from(getsockname(&taken).unwrap()).unwrap().port();
     assert_not_sent(http_post(&Http::connect(nobody).unwrap()), "Connection refused");
 
-    // The name has no address.
+    // The host name cannot be resolved.
     let mut nowhere = plain(&server);
-    // Too long for a label, which is found out without asking anybody.
+    // A label is too long, so the lookup fails without a DNS request.
     nowhere.server.host = "x".repeat(64);
     assert_not_sent(http_post(&Http::connect(nowhere).unwrap()), "lookup");
 
-    // Whoever listens hangs up before TLS is agreed on.
+    // The server closes the connection before the TLS handshake.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (folder, address) = (Folder::new(), listener.local_addr().unwrap());
     folder.write("ca", Authority::new().pem);
@@ -217,7 +217,7 @@ fn what_never_left_is_told_from_what_may_have_arrived() {
     assert_untrusted(http_post(&Http::connect(hung_up).unwrap()), "https://127.0.0.1");
     hanging_up.join().unwrap();
 
-    // The request arrived and the answer did not.
+    // The server closes the connection after the request.
     let http = Http::connect(plain(&server)).unwrap();
     assert_unknown(http_post(&http), "http://127.0.0.1");
     assert_eq!(server.seen().len(), 1, "a POST is sent once");
@@ -226,7 +226,7 @@ fn what_never_left_is_told_from_what_may_have_arrived() {
 }
 
 #[test]
-fn a_cut_answer_is_no_answer() {
+fn a_truncated_answer_has_an_unknown_outcome() {
     for head in
         [&b"HTTP/1.1 200 OK\r\nContent-Le"[..], b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"]
     {
@@ -239,10 +239,10 @@ fn a_cut_answer_is_no_answer() {
 }
 
 #[test]
-fn a_get_survives_a_connection_that_went_stale() {
+fn a_get_is_repeated_if_an_idle_connection_was_closed() {
     let n_requests = AtomicUsize::new(0);
     let server = TestServer::start(None, move |_| {
-        // The second request meets a connection that ends as it arrives.
+        // The server closes the connection when the second request arrives.
         if n_requests.fetch_add(1, Ordering::Relaxed) == 1 { Answer::Cut } else { ok("{}") }
     });
     let http = Http::connect(plain(&server)).unwrap();
@@ -253,7 +253,7 @@ fn a_get_survives_a_connection_that_went_stale() {
 }
 
 #[test]
-fn every_request_has_its_time() {
+fn a_request_ends_at_its_timeout() {
     for stalled in
         [&b""[..], b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"]
     {
@@ -262,14 +262,14 @@ fn every_request_has_its_time() {
         let timeout = Duration::from_millis(200);
         let outcome = http.call(&Request { timeout, ..request(Method::Get, None) });
         assert_unknown(outcome, "timeout");
-        assert_eq!(server.seen().len(), 1, "there is no time left for another try");
+        assert_eq!(server.seen().len(), 1, "no time is left for a retry");
     }
 }
 
 #[test]
-fn an_answer_has_a_limit() {
+fn an_answer_has_a_size_limit() {
     let server = TestServer::start(None, |seen| {
-        assert_eq!(seen.header("accept-encoding"), Some("identity"), "nothing is to be unpacked");
+        assert_eq!(seen.header("accept-encoding"), Some("identity"), "answers are not compressed");
         Answer::Reply(200, "", vec![b'a'; 20_000])
     });
     let http = Http::connect(plain(&server)).unwrap();
@@ -279,7 +279,7 @@ fn an_answer_has_a_limit() {
     assert_eq!(http.call(&exact).unwrap().body.len(), 20_000);
 }
 
-/// A CONNECT proxy that refuses until told otherwise; it reports whom it is asked for.
+/// A CONNECT proxy. It reports the head of each request; with `refuses` it answers 407.
 fn proxy(refuses: bool) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://me:s3cr3t@{}", listener.local_addr().unwrap());
@@ -309,7 +309,7 @@ fn proxy(refuses: bool) -> (String, mpsc::Receiver<String>) {
 }
 
 #[test]
-fn a_proxy_is_gone_through() {
+fn a_connect_proxy_is_used() {
     let folder = Folder::new();
     let server = secure(&folder, &["kube.internal"], |_| ok("{}"));
     let (url, asked_for) = proxy(false);
@@ -321,7 +321,7 @@ fn a_proxy_is_gone_through() {
     let http = Http::connect(through.clone()).unwrap();
     assert_eq!(get(&http).unwrap().status, 200);
     let head = asked_for.recv().unwrap();
-    // The proxy is asked for the address, however the certificate is called.
+    // The proxy gets the server's address, not the name in the certificate.
     assert!(head.starts_with(&format!("CONNECT {} ", server.address)), "{head}");
     assert!(head.contains("Proxy-Authorization: Basic "), "{head}");
     assert_eq!(server.wait().header("proxy-authorization"), None);
@@ -363,7 +363,7 @@ fn tunnel(client: TcpStream, server: TcpStream) {
 }
 
 #[test]
-fn a_socks_proxy_is_gone_through() {
+fn a_socks_proxy_is_used() {
     let folder = Folder::new();
     let server = secure(&folder, &["kube.internal"], |_| ok("{}"));
     let through = Cluster {
@@ -384,7 +384,7 @@ fn line(stream: &mut Stream) -> std::io::Result<String> {
 }
 
 #[test]
-fn a_stream_gives_each_line_as_it_comes() {
+fn a_stream_returns_each_line_when_it_arrives() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |seen| match seen.line() {
         line if line.contains("/clean") => Answer::Raw([HEAD, b"3\r\nab\n\r\n0\r\n\r\n"].concat()),
@@ -419,21 +419,21 @@ fn a_stream_gives_each_line_as_it_comes() {
 }
 
 #[test]
-fn a_stream_ends_from_outside_before_during_and_after() {
+fn a_handle_ends_streams_before_during_and_after_opening() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |seen| match seen.line() {
         line if line.contains("/pods") => ok("{}"),
-        // Says nothing at all.
+        // Never answers.
         line if line.contains("/mute") => Answer::Stall(Vec::new()),
         _ => Answer::Stall([HEAD, b"3\r\nab\n\r\n"].concat()),
     });
     let http = Http::connect(cluster(&server, &folder)).unwrap();
     let long = Duration::from_secs(600);
 
-    // During a read, and of all streams of the family.
+    // During a read; all streams of the client end.
     let mut streams: Vec<_> = (0..3).map(|_| http.open_stream("/watch", long).unwrap()).collect();
     let (reading, is_reading) = mpsc::channel();
-    let interrupter = http.clone().interrupter();
+    let handle = http.clone().stream_handle();
     thread::scope(|scope| {
         let readers: Vec<_> = streams
             .iter_mut()
@@ -449,31 +449,31 @@ fn a_stream_ends_from_outside_before_during_and_after() {
         for _ in &readers {
             is_reading.recv().unwrap();
         }
-        interrupter.shutdown();
+        handle.shutdown();
         for reader in readers {
             assert_eq!(reader.join().unwrap().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         }
     });
 
-    // After: the family is over, the rest goes on.
+    // Afterwards: no new streams, but single requests still work.
     let error = http.open_stream("/watch", long).unwrap_err();
     assert_eq!(error, TransportError::NotSent("the streams were shut down".to_owned()));
     assert_eq!(get(&http).unwrap().status, 200);
-    interrupter.shutdown();
+    handle.shutdown();
 
-    // While it is being opened: the head does not come.
+    // While a stream is being opened: the headers have not arrived.
     let own = http.with_own_streams();
     server.seen();
     thread::scope(|scope| {
         let opening = scope.spawn(|| own.open_stream("/mute", long));
         assert!(server.wait().line().contains("/mute"));
-        own.interrupter().shutdown();
+        own.stream_handle().shutdown();
         assert!(matches!(opening.join().unwrap(), Err(TransportError::NotSent(_))));
     });
 }
 
 #[test]
-fn our_address_is_the_one_towards_the_server() {
+fn the_local_address_is_found_without_a_connection() {
     let server = TestServer::start(None, |_| ok("{}"));
     let http = Http::connect(plain(&server)).unwrap();
     assert_eq!(http.local_address().unwrap(), IpAddr::from([127, 0, 0, 1]));

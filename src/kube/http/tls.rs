@@ -1,5 +1,5 @@
-//! Owns the TLS settings: which bytes they are made from, and every check that they are usable.
-//! Opens no connection.
+//! The TLS settings of the client, made from a cluster's configuration. All checks happen here, so
+//! that no connection fails on an unusable certificate later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,31 +10,39 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::kube::config::pem::{CertPair, pair_mistake, parse_certs, parse_pair};
+use crate::kube::config::pem::{CertPair, pair_error, parse_certs, parse_pair};
 use crate::kube::config::{Cluster, ConfigError, Trust};
 
-/// The bytes that the settings were made from: when they change, so must the connections.
+/// The certificates and keys that the TLS settings are made from. If these bytes change, new
+/// connections need new settings.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Material {
+pub(super) struct TlsMaterial {
     roots: Option<Vec<u8>>,
     client: Option<CertPair>,
 }
 
-impl fmt::Debug for Material {
+impl fmt::Debug for TlsMaterial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n_bytes = self.roots.as_ref().map(Vec::len);
-        f.debug_struct("Material").field("roots", &n_bytes).field("client", &self.client).finish()
+        f.debug_struct("TlsMaterial")
+            .field("roots", &n_bytes)
+            .field("client", &self.client)
+            .finish()
     }
 }
 
-impl Material {
-    /// Reads what the files hold now; `given` stands before the configuration's own certificate.
-    pub(super) fn read(cluster: &Cluster, given: Option<&CertPair>) -> Result<Self, ConfigError> {
+impl TlsMaterial {
+    /// Reads the files. `plugin_cert` takes precedence over the client certificate of the
+    /// configuration.
+    pub(super) fn read(
+        cluster: &Cluster,
+        plugin_cert: Option<&CertPair>,
+    ) -> Result<Self, ConfigError> {
         let roots = match &cluster.trust {
             Trust::Anything => None,
             Trust::Roots(blob) => Some(blob.read()?),
         };
-        let client = match (given, &cluster.identity.client_cert) {
+        let client = match (plugin_cert, &cluster.identity.client_cert) {
             (Some(pair), _) => Some(pair.clone()),
             (None, Some(cert)) => {
                 Some(CertPair { chain: cert.chain.read()?, key: cert.key.read()? })
@@ -44,8 +52,11 @@ impl Material {
         Ok(Self { roots, client })
     }
 
-    /// The settings for connections, all of it checked: nothing can fail on it later.
-    pub(super) fn settings(&self, cluster: &Cluster) -> Result<Arc<ClientConfig>, ConfigError> {
+    /// The rustls settings.
+    ///
+    /// # Errors
+    /// A certificate or key cannot be used.
+    pub(super) fn tls_config(&self, cluster: &Cluster) -> Result<Arc<ClientConfig>, ConfigError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13, &TLS12])
@@ -56,48 +67,48 @@ impl Material {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
             }
         };
-        let settings = match &self.client {
+        let config = match &self.client {
             None => builder.with_no_client_auth(),
             Some(pair) => {
-                let (chain, key) = parse_pair(pair, &places(cluster))?;
+                let (chain, key) = parse_pair(pair, &locations(cluster))?;
                 builder
                     .with_client_auth_cert(chain, key)
-                    .map_err(|e| pair_mistake(places(cluster), &e))?
+                    .map_err(|e| pair_error(locations(cluster), &e))?
             }
         };
-        Ok(Arc::new(settings))
+        Ok(Arc::new(config))
     }
 }
 
-/// Where the client certificate and its key come from.
-fn places(cluster: &Cluster) -> (String, String) {
+/// The configuration fields of the client certificate and its key, for messages.
+fn locations(cluster: &Cluster) -> (String, String) {
     cluster.identity.client_cert.as_ref().map_or_else(
         || ("client certificate".to_owned(), "client key".to_owned()),
-        |cert| (cert.chain.place(), cert.key.place()),
+        |cert| (cert.chain.location(), cert.key.location()),
     )
 }
 
 fn roots(pem: &[u8], trust: &Trust) -> Result<RootCertStore, ConfigError> {
-    let place = match trust {
+    let location = match trust {
         Trust::Anything => String::new(),
-        Trust::Roots(blob) => blob.place(),
+        Trust::Roots(blob) => blob.location(),
     };
-    let certs = parse_certs(pem, &place)?;
+    let certs = parse_certs(pem, &location)?;
     let mut store = RootCertStore::empty();
     let (n_added, n_ignored) = store.add_parsable_certificates(certs);
     if n_added == 0 {
         return Err(ConfigError::field(
-            place,
+            location,
             format!("none of its {n_ignored} certificates is a usable authority"),
         ));
     }
     if n_ignored > 0 {
-        log::debug!("{place}: {n_ignored} of its certificates are not usable");
+        log::debug!("{location}: {n_ignored} of its certificates cannot be used");
     }
     Ok(store)
 }
 
-/// Believes every server: `insecure-skip-tls-verify`.
+/// Accepts every server certificate: `insecure-skip-tls-verify`.
 #[derive(Debug)]
 struct AnyServer(Arc<CryptoProvider>);
 

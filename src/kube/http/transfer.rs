@@ -1,6 +1,5 @@
-//! Owns the client's side of a server of ours that is not the API server: bodies too large for
-//! memory, in and out, with the same rules for TLS and proxies. Repeats nothing: that is for those
-//! who know whether it does harm.
+//! The client of posse's staging server: uploads and downloads that are too large for memory, with
+//! the same rules for TLS and proxies as for the API server. Never retries: that is up to the caller.
 
 use std::fmt;
 use std::io::Read;
@@ -14,48 +13,49 @@ use ureq::http::header::{
 use ureq::{Agent, SendBody, http};
 
 use super::agent::stream_agent;
-use super::connector::{judge, words};
-use super::stream::{STREAM_HEAD_TIMEOUT, Stream, opened};
-use super::tls::Material;
+use super::connector::{classify, describe_error};
+use super::stream::{STREAM_HEAD_TIMEOUT, Stream};
+use super::tls::TlsMaterial;
 use crate::kube::config::{
-    Blob, BlobSource, Cluster, ConfigError, Identity, Server, Sources, Trust, header_value, proxy,
+    Blob, BlobSource, ClientIdentity, Cluster, ConfigError, Server, Sources, Trust, header_value,
+    proxy,
 };
 
-/// A transfer ends after so long without a byte.
+/// A transfer ends if no byte arrives for this long.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the server may think before it asks for a body; then it gets it unasked.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is written at once.
+/// How long to wait for `100 Continue` before the body is sent anyway (RFC 9110, 10.1.1).
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Write buffer, in bytes.
 const OUTPUT_BYTES: usize = 64 << 10;
-/// After the last byte the server has it all written to its disk.
+/// How long the server may take to write an upload to its disk after the last byte.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Which server, and what it takes to believe it.
+/// The server and how it is verified.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub url: String,
     pub authorities: Authorities,
-    /// Plain HTTP is good enough, and not only on this machine.
+    /// Allow plain HTTP to other hosts than this one.
     pub insecure: bool,
 }
 
-/// Whose certificates are believed.
+/// Which certificate authorities are trusted.
 #[derive(Clone, Debug)]
 pub enum Authorities {
-    /// Those in this file, PEM.
+    /// The certificates in this PEM file.
     File(PathBuf),
-    /// These, PEM.
+    /// These certificates, PEM.
     Given(String),
-    /// SSL_CERT_FILE's, else the machine's.
+    /// The certificates in SSL_CERT_FILE, else those of the operating system.
     Public,
 }
 
-/// Why there is no answer.
+/// Why a request got no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferError {
     problem: String,
-    /// Asking again would not help: a certificate that nobody vouches for, say.
-    pub is_lasting: bool,
+    /// A retry would not help, for example if the certificate is not trusted.
+    pub is_permanent: bool,
 }
 
 impl fmt::Display for TransferError {
@@ -66,7 +66,7 @@ impl fmt::Display for TransferError {
 
 impl std::error::Error for TransferError {}
 
-/// A client of one such server.
+/// A client of one server.
 #[derive(Clone, Debug)]
 pub struct Transfer {
     agent: Agent,
@@ -74,10 +74,10 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// A client. Files are read, nothing is sent.
+    /// Reads the certificates. Sends nothing.
     ///
     /// # Errors
-    /// The URL will not do, or no authority can vouch for the server.
+    /// The URL is not valid, or no trusted authority is known.
     pub fn new(sources: &Sources<'_>, peer: &Peer) -> Result<Self, ConfigError> {
         let server = match peer.insecure {
             true => Server::parse_any(&peer.url),
@@ -98,21 +98,21 @@ impl Transfer {
             pod: None,
             trust,
             tls_server_name: None,
-            identity: Identity::default(),
+            identity: ClientIdentity::default(),
         };
-        let settings = match cluster.server.tls {
-            true => Some(Material::read(&cluster, None)?.settings(&cluster)?),
+        let tls_config = match cluster.server.tls {
+            true => Some(TlsMaterial::read(&cluster, None)?.tls_config(&cluster)?),
             false => None,
         };
         let base = cluster.server.to_string();
-        Ok(Self { agent: stream_agent(&cluster, settings, OUTPUT_BYTES), base })
+        Ok(Self { agent: stream_agent(&cluster, tls_config, OUTPUT_BYTES), base })
     }
 
-    /// Sends `length` bytes of `body`, once the server has asked for them: what it refuses is not
-    /// sent. Its answer, whatever it is; the body is the reader's.
+    /// Uploads `length` bytes of `body`. The body is sent only after the server accepted the headers
+    /// (`Expect: 100-continue`). Returns the answer, of any status.
     ///
     /// # Errors
-    /// There is no answer, or `body` gave fewer bytes.
+    /// There is no answer, or `body` has fewer bytes.
     pub fn post(
         &self,
         path: &str,
@@ -129,11 +129,8 @@ impl Transfer {
         self.run(request, SYNC_TIMEOUT)
     }
 
-    /// Asks for what `path` names, from byte `from` on. The answer, whatever it is; where it has
-    /// another beginning its status is not 206.
-    ///
-    /// # Errors
-    /// There is no answer.
+    /// Downloads `path` from byte `from` on. Returns the answer, of any status. If `from` is not 0
+    /// and the status is not 206, the body does not start at `from`.
     pub fn get(&self, path: &str, bearer: &str, from: u64) -> Result<Stream, TransferError> {
         let mut request = http::Request::get(format!("{}{path}", self.base))
             .header(AUTHORIZATION, authorization(bearer)?)
@@ -149,25 +146,24 @@ impl Transfer {
         request: http::Result<http::Request<SendBody<'_>>>,
         answer_timeout: Duration,
     ) -> Result<Stream, TransferError> {
-        let unsendable =
-            |e: http::Error| TransferError { problem: e.to_string(), is_lasting: true };
+        let invalid = |e: http::Error| TransferError { problem: e.to_string(), is_permanent: true };
         let request = self
             .agent
-            .configure_request(request.map_err(unsendable)?)
-            .timeout_await_100(Some(ASK_TIMEOUT))
+            .configure_request(request.map_err(invalid)?)
+            .timeout_await_100(Some(CONTINUE_TIMEOUT))
             .timeout_per_read(Some(IDLE_TIMEOUT))
             .timeout_per_write(Some(IDLE_TIMEOUT))
             .timeout_recv_response(Some(answer_timeout))
             .build();
         let response = self.agent.run(request).map_err(|error| {
-            let problem = format!("{}: {}", self.base, words(&error));
-            TransferError { problem, is_lasting: judge(&error).tls }
+            let problem = format!("{}: {}", self.base, describe_error(&error));
+            TransferError { problem, is_permanent: classify(&error).tls }
         })?;
-        Ok(opened(response, IDLE_TIMEOUT))
+        Ok(Stream::new(response, IDLE_TIMEOUT))
     }
 }
 
 fn authorization(bearer: &str) -> Result<HeaderValue, TransferError> {
     header_value(&format!("Bearer {bearer}"))
-        .map_err(|problem| TransferError { problem, is_lasting: true })
+        .map_err(|problem| TransferError { problem, is_permanent: true })
 }

@@ -1,4 +1,4 @@
-//! Each mistake in a kubeconfig and what is said about it, how files are merged, and a seeded fuzz.
+//! The error for every kind of invalid kubeconfig, merging of files, and a seeded fuzz test.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,13 +7,13 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use crate::core::model::rng::Rng;
-use crate::kube::config::{Bearer, BlobSource, Cluster, ConfigError, Sources, Trust};
+use crate::kube::config::{AuthSource, BlobSource, Cluster, ConfigError, Sources, Trust};
 use crate::kube::http::Http;
 use crate::kube::testing::{Authority, Folder, no_env, sources};
 
-/// Everything that a kubeconfig can hold, as the tools of several clouds write it.
+/// All fields that the tools of several clouds write.
 const FULL: &str = include_str!("../../../../fixtures/kubeconfig/full.yaml");
-/// What kind and kubeadm write.
+/// The format that kind and kubeadm write.
 const JSON: &str = include_str!("../../../../fixtures/kubeconfig/config.json");
 
 const HEAD: &str = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n";
@@ -24,7 +24,7 @@ fn resolve(text: &str) -> Result<Cluster, ConfigError> {
     sources(Some(&path), &no_env).resolve().map_err(|e| strip(e, &folder))
 }
 
-/// Without the folder's name, which differs from run to run.
+/// Removes the name of the temporary folder.
 fn strip(error: ConfigError, folder: &Folder) -> ConfigError {
     let text = error.to_string().replace(&format!("{}/", folder.path().display()), "");
     ConfigError::field("", text)
@@ -32,11 +32,11 @@ fn strip(error: ConfigError, folder: &Folder) -> ConfigError {
 
 #[track_caller]
 fn check(text: &str, want: &str) {
-    let error = resolve(text).expect_err("a mistake").to_string();
+    let error = resolve(text).expect_err("an error").to_string();
     assert_eq!(error, format!(": {want}"));
 }
 
-/// A mistake in the only user of a kubeconfig.
+/// An error in the user entry.
 #[track_caller]
 fn check_user(user: &str, want: &str) {
     let text = format!(
@@ -46,7 +46,7 @@ fn check_user(user: &str, want: &str) {
     check(&text, &format!("config: users[1].user.{want}"));
 }
 
-/// A mistake in the only cluster of a kubeconfig.
+/// An error in the cluster entry.
 #[track_caller]
 fn check_cluster(cluster: &str, want: &str) {
     let text = format!("{HEAD}users: [{{name: u}}]\nclusters: [{{name: k, cluster: {cluster}}}]\n");
@@ -54,20 +54,32 @@ fn check_cluster(cluster: &str, want: &str) {
 }
 
 #[test]
-fn every_mistake_in_a_user_names_its_field() {
+fn errors_in_a_user_entry_name_the_field() {
     check_user("{client-certificate-data: '!'}", "client-certificate-data: not base64");
     check_user("{client-key-data: '!'}", "client-key-data: not base64");
-    check_user("{client-key: a.pem}", "client-certificate: absent beside a key");
-    check_user("{client-certificate: a.pem}", "client-key: absent beside a certificate");
-    check_user("{token: abc, username: me}", "username: beside a token: remove one of the two");
-    check_user("{tokenFile: t, password: p}", "username: beside a token: remove one of the two");
+    check_user("{client-key: a.pem}", "client-certificate: missing, but there is a client key");
+    check_user(
+        "{client-certificate: a.pem}",
+        "client-key: missing, but there is a client certificate",
+    );
+    check_user(
+        "{token: abc, username: me}",
+        "username: together with a token: remove one of the two",
+    );
+    check_user(
+        "{tokenFile: t, password: p}",
+        "username: together with a token: remove one of the two",
+    );
     check_user("{tokenFile: none}", "tokenFile: none: No such file or directory (os error 2)");
-    check_user("{token: \"a\\nb\"}", "token: holds a character that no HTTP header can carry");
+    check_user(
+        "{token: \"a\\nb\"}",
+        "token: contains a character that is not allowed in an HTTP header",
+    );
     check_user(
         "{auth-provider: {name: gcp}}",
-        "auth-provider: was removed from Kubernetes clients: use an exec plugin",
+        "auth-provider: is no longer supported by Kubernetes clients: use an exec plugin",
     );
-    check_user("{as-groups: [g]}", "as: absent: who is impersonated beside the rest?");
+    check_user("{as-groups: [g]}", "as: missing, but other as-* fields are set");
     check_user(
         "{exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: x}}",
         "exec.apiVersion: must be one of client.authentication.k8s.io/v1, \
@@ -80,28 +92,28 @@ fn every_mistake_in_a_user_names_its_field() {
     );
     check_user(
         &format!("{{exec: {{{v1}, command: x, interactiveMode: Always}}}}"),
-        "exec.interactiveMode: Always: the plugin wants a terminal, and posse gives it none",
+        "exec.interactiveMode: Always: the plugin needs a terminal, but posse does not provide one",
     );
     check_user(
         &format!("{{exec: {{{v1}, interactiveMode: Never}}}}"),
-        "exec.command: absent: name the program to run",
+        "exec.command: missing: set it to the program to run",
     );
     check_user(
         &format!("{{exec: {{{v1}, interactiveMode: Never, command: x, env: [{{name: A=B}}]}}}}"),
-        "exec.env[0]: not a variable",
+        "exec.env[0]: not a valid environment variable",
     );
 }
 
 #[test]
-fn every_mistake_in_a_cluster_names_its_field() {
-    check_cluster("{}", "server: absent: write https://HOST:PORT");
+fn errors_in_a_cluster_entry_name_the_field() {
+    check_cluster("{}", "server: missing: set it to https://HOST:PORT");
     check_cluster(
         "{server: kube.example.com}",
         "server: \"kube.example.com\" is not a URL with scheme and host: write https://HOST",
     );
     check_cluster(
         "{server: 'http://kube.example.com'}",
-        "server: \"http://kube.example.com\": plain http is for loopback only, write https://",
+        "server: \"http://kube.example.com\": plain http is allowed for loopback only, use https://",
     );
     check_cluster("{server: 'ftp://a'}", "server: \"ftp://a\" is neither https:// nor http://");
     check_cluster("{server: 'https://a?b'}", "server: \"https://a?b\" has a query");
@@ -110,7 +122,7 @@ fn every_mistake_in_a_cluster_names_its_field() {
     check_cluster("{server: 'https://a:99999'}", "server: \"99999\" is not a port");
     check_cluster(
         "{server: 'https://me:secret@a'}",
-        "server: holds a user name: put it into the user's entry",
+        "server: contains a user name: put it into the user's entry",
     );
     let https = "server: 'https://a'";
     check_cluster(
@@ -119,11 +131,11 @@ fn every_mistake_in_a_cluster_names_its_field() {
     );
     check_cluster(
         &format!("{{{https}, certificate-authority: ca, insecure-skip-tls-verify: true}}"),
-        "insecure-skip-tls-verify: true beside a certificate authority: remove one of the two",
+        "insecure-skip-tls-verify: true together with a certificate authority: remove one of the two",
     );
     check_cluster(
         &format!("{{{https}, insecure-skip-tls-verify: true, tls-server-name: 'a b'}}"),
-        "tls-server-name: neither a DNS name nor an address",
+        "tls-server-name: neither a DNS name nor an IP address",
     );
     check_cluster(
         &format!("{{{https}, proxy-url: 'ftp://me:secret@p'}}"),
@@ -132,26 +144,32 @@ fn every_mistake_in_a_cluster_names_its_field() {
     );
     check_cluster(
         &format!("{{{https}}}"),
-        "certificate-authority: absent, SSL_CERT_FILE is not set and none of  exists: no \
-         authority can vouch for the server",
+        "certificate-authority: missing, SSL_CERT_FILE is not set and none of  exists: there is no \
+         certificate authority to verify the server with",
     );
 }
 
 #[test]
-fn every_dead_end_names_what_was_wanted() {
-    check("", "config: current-context: not set: name one of none with --context");
-    check("kind: Config\n", "config: current-context: not set: name one of none with --context");
+fn unresolved_references_are_reported() {
+    check(
+        "",
+        "config: current-context: not set, and there is no --context; the contexts are: none",
+    );
+    check(
+        "kind: Config\n",
+        "config: current-context: not set, and there is no --context; the contexts are: none",
+    );
     check(
         "contexts: [{name: a}, {name: b}]",
-        "config: current-context: not set: name one of \"a\", \"b\" with --context",
+        "config: current-context: not set, and there is no --context; the contexts are: \"a\", \"b\"",
     );
     check(
         "current-context: x\ncontexts: [{name: a}]",
-        "config: current-context: there is no context \"x\", only \"a\"",
+        "config: current-context: there is no context \"x\"; the contexts are: \"a\"",
     );
     check(
         "current-context: a\ncontexts: [{name: a}]",
-        "config: contexts[0].context.cluster: absent: a context needs a cluster",
+        "config: contexts[0].context.cluster: missing: a context needs a cluster",
     );
     check(HEAD, "config: contexts[0].context.cluster: there is no cluster \"k\"");
     check(
@@ -161,7 +179,7 @@ fn every_dead_end_names_what_was_wanted() {
 }
 
 #[test]
-fn broken_yaml_names_line_and_column_and_quotes_nothing() {
+fn syntax_errors_name_line_and_column_without_values() {
     check("users:\n- name: u\n  user: s3cr3t\n", "config:3:9: users[0].user: expected a map");
     for text in [
         "users:\n- name: u\n  user: {token: [s3cr3t]}\n",
@@ -179,8 +197,8 @@ fn broken_yaml_names_line_and_column_and_quotes_nothing() {
     ] {
         let error = resolve(text).expect_err(text).to_string();
         assert!(!error.contains("s3cr3t"), "{error}");
-        let place = error.strip_prefix(": config:").expect("the file's name");
-        let mut parts = place.split(':');
+        let rest = error.strip_prefix(": config:").expect("the file's name");
+        let mut parts = rest.split(':');
         let at: Vec<u64> = parts.by_ref().take(2).map(|n| n.parse().expect("a number")).collect();
         assert!(at[0] > 0 && at[1] > 0, "{error}");
         assert!(parts.next().is_some_and(|what| what.len() > 5), "{error}");
@@ -188,7 +206,7 @@ fn broken_yaml_names_line_and_column_and_quotes_nothing() {
 }
 
 #[test]
-fn a_full_one_is_read_whole() {
+fn all_fields_are_read() {
     let folder = Folder::new();
     let path = folder.write("config", FULL);
     folder.write("token", "from-the-file\n");
@@ -206,7 +224,9 @@ fn a_full_one_is_read_whole() {
     assert!(
         matches!(&roots.source, BlobSource::File(file) if *file == folder.path().join("pki/ca.crt"))
     );
-    assert!(matches!(&rancher.identity.bearer, Bearer::Token(token) if token.reveal() == "t0ken"));
+    assert!(
+        matches!(&rancher.identity.authorization, AuthSource::Token(token) if token.reveal() == "t0ken")
+    );
     let headers: Vec<_> = rancher
         .identity
         .impersonate
@@ -230,12 +250,12 @@ fn a_full_one_is_read_whole() {
     assert_eq!(six.server.to_string(), "https://[fd00::1]:6443");
     assert_eq!(six.namespace, "default");
     assert!(matches!(
-        &six.identity.bearer,
-        Bearer::TokenFile { first, .. } if first.reveal() == "from-the-file"
+        &six.identity.authorization,
+        AuthSource::TokenFile { first, .. } if first.reveal() == "from-the-file"
     ));
 
     let cloud = cluster_of("cloud");
-    let Bearer::Exec(plugin) = &cloud.identity.bearer else { panic!("{cloud:?}") };
+    let AuthSource::Exec(plugin) = &cloud.identity.authorization else { panic!("{cloud:?}") };
     assert_eq!(plugin.command, folder.path().join("bin/get-token"));
     assert_eq!(plugin.args, ["--cluster", "x"]);
     assert_eq!(plugin.env, [("REGION".to_owned(), OsString::from("eu"))]);
@@ -247,19 +267,19 @@ fn a_full_one_is_read_whole() {
 
     let local = cluster_of("local");
     assert!(!local.server.tls);
-    // Credentials go over TLS only, so the user's are not even looked at.
-    assert!(matches!(local.identity.bearer, Bearer::Absent));
+    // Without TLS the user's credentials are not used.
+    assert!(matches!(local.identity.authorization, AuthSource::Absent));
 }
 
 #[test]
-fn json_is_yaml() {
+fn a_json_file_is_read() {
     let cluster = resolve(JSON).unwrap();
     assert_eq!(cluster.server.to_string(), "https://127.0.0.1:36443");
     assert!(cluster.identity.client_cert.is_some());
 }
 
 #[test]
-fn nothing_secret_is_printed() {
+fn secrets_are_not_printed() {
     let text = format!(
         "{HEAD}clusters: [{{name: k, cluster: {{server: 'https://a', \
          insecure-skip-tls-verify: true, proxy-url: 'http://me:s3cr3t@p'}}}}]\n\
@@ -279,7 +299,7 @@ fn nothing_secret_is_printed() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_are_refused_at_once() {
+fn unusable_certificates_are_refused_by_connect() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let (chain, key) = authority.issue(&["me"]);
     let (_, other_key) = authority.issue(&["you"]);
@@ -317,7 +337,7 @@ fn certificates_that_cannot_be_used_are_refused_at_once() {
 }
 
 #[test]
-fn files_are_merged_and_the_first_wins_whole() {
+fn the_first_entry_of_a_name_wins() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("sub")).unwrap();
     let second = folder.path().join("sub/second");
@@ -339,13 +359,15 @@ fn files_are_merged_and_the_first_wins_whole() {
     let env = |name: &str| (name == "KUBECONFIG").then(|| OsString::from(&list));
     let cluster = sources(None, &env).resolve().unwrap();
     assert_eq!(cluster.server.host, "first");
-    assert_eq!(cluster.tls_server_name, None, "nothing is merged into an entry");
-    let Bearer::TokenFile { path, .. } = &cluster.identity.bearer else { panic!("{cluster:?}") };
+    assert_eq!(cluster.tls_server_name, None, "entries are not merged");
+    let AuthSource::TokenFile { path, .. } = &cluster.identity.authorization else {
+        panic!("{cluster:?}")
+    };
     assert_eq!(*path, folder.path().join("sub/token"));
 }
 
 #[test]
-fn home_is_the_last_resort() {
+fn home_is_searched_last() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join(".kube")).unwrap();
     std::fs::write(folder.path().join(".kube/config"), JSON).unwrap();
@@ -356,8 +378,8 @@ fn home_is_the_last_resort() {
     let error = sources(None, &no_env).resolve().expect_err("nothing").to_string();
     assert_eq!(
         error,
-        "no Kubernetes configuration: looked at KUBERNETES_SERVICE_HOST (not a pod), $KUBECONFIG; \
-         name one with --kubeconfig"
+        "no Kubernetes configuration found; searched KUBERNETES_SERVICE_HOST (not a pod), \
+         $KUBECONFIG; set --kubeconfig"
     );
     let none = Path::new("/nonexistent/config");
     let error = sources(Some(none), &no_env).resolve().expect_err("nothing").to_string();
@@ -365,7 +387,7 @@ fn home_is_the_last_resort() {
 }
 
 #[test]
-fn public_authorities_stand_in_for_absent_ones() {
+fn public_authorities_are_the_default() {
     let folder = Folder::new();
     let text = format!(
         "{HEAD}users: [{{name: u}}]\nclusters: [{{name: k, cluster: {{server: 'https://a'}}}}]"
@@ -374,7 +396,7 @@ fn public_authorities_stand_in_for_absent_ones() {
     let bundle = folder.write("bundle", Authority::new().pem);
     let bundle_text = bundle.to_str().unwrap();
     let root_of = |sources: &Sources<'_>| match sources.resolve().unwrap().trust {
-        Trust::Roots(blob) => blob.place(),
+        Trust::Roots(blob) => blob.location(),
         Trust::Anything => "anything".to_owned(),
     };
     let bundles = ["/nonexistent", bundle_text];
@@ -390,7 +412,7 @@ fn public_authorities_stand_in_for_absent_ones() {
     );
 }
 
-/// No mutation of a good kubeconfig makes reading one panic or run away.
+/// A mutated kubeconfig never causes a panic or an endless loop.
 #[test]
 fn fuzz() {
     let folder = Folder::new();
@@ -404,7 +426,7 @@ fn fuzz() {
         }
         std::fs::write(&path, &bytes).unwrap();
         let context = ["rancher", "six", "cloud", "local"][usize::try_from(rng.below(4)).unwrap()];
-        // Either answer will do.
+        // Success and failure are both fine.
         let ended = std::panic::catch_unwind(|| {
             let asked = Sources { context: Some(context), ..sources(Some(&path), &no_env) };
             if let Ok(cluster) = asked.resolve() {

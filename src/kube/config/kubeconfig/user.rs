@@ -1,4 +1,4 @@
-//! Owns a kubeconfig's user entries: tokens, certificates, plugins, whom they impersonate.
+//! User entries of a kubeconfig: tokens, certificates, plugins and impersonation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::http::{HeaderName, HeaderValue};
 
-use super::Place;
+use super::EntryLocation;
 use crate::kube::config::exec_plugin::{ExecPlugin, ExecVersion};
 use crate::kube::config::{
-    Bearer, ClientCert, ConfigError, Identity, Secret, header_value, read_token,
+    AuthSource, ClientCert, ClientIdentity, ConfigError, Secret, header_value, read_token,
 };
 use crate::wire::section::{self, Section};
 use crate::wire::yaml::Entry;
 
-/// A user as it is written.
+/// The fields of a user entry.
 #[derive(Clone)]
 pub(super) struct RawUser {
     as_user: Option<String>,
@@ -38,7 +38,7 @@ struct RawExec {
     api_version: Option<String>,
     args: Vec<String>,
     command: Option<String>,
-    /// Names and values.
+    /// Pairs of name and value.
     env: Vec<(String, String)>,
     install_hint: Option<String>,
     interactive_mode: Option<String>,
@@ -94,42 +94,49 @@ impl RawExec {
     }
 }
 
-/// What a user entry means; `cluster_info` is what a plugin may be told of the cluster.
+/// Resolves a user entry. `cluster_info` makes the `spec.cluster` for a plugin.
 pub(super) fn identity(
-    place: &Place<'_>,
+    location: &EntryLocation<'_>,
     user: RawUser,
     cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
-) -> Result<Identity, ConfigError> {
+) -> Result<ClientIdentity, ConfigError> {
     if user.has_auth_provider {
-        return Err(
-            place.error("auth-provider", "was removed from Kubernetes clients: use an exec plugin")
-        );
+        return Err(location.error(
+            "auth-provider",
+            "is no longer supported by Kubernetes clients: use an exec plugin",
+        ));
     }
-    let chain = place.blob(
+    let chain = location.blob(
         ("client-certificate-data", user.client_certificate_data.clone()),
         ("client-certificate", user.client_certificate.clone()),
     )?;
-    let key = place.blob(
+    let key = location.blob(
         ("client-key-data", user.client_key_data.clone()),
         ("client-key", user.client_key.clone()),
     )?;
     let client_cert = match (chain, key) {
         (Some(chain), Some(key)) => Some(ClientCert { chain, key }),
         (None, None) => None,
-        (Some(_), None) => return Err(place.error("client-key", "absent beside a certificate")),
+        (Some(_), None) => {
+            return Err(location.error("client-key", "missing, but there is a client certificate"));
+        }
         (None, Some(_)) => {
-            return Err(place.error("client-certificate", "absent beside a key"));
+            return Err(location.error("client-certificate", "missing, but there is a client key"));
         }
     };
-    let impersonate = impersonation(place, &user)?;
-    Ok(Identity { bearer: bearer(place, user, cluster_info)?, client_cert, impersonate })
+    let impersonate = impersonation(location, &user)?;
+    Ok(ClientIdentity {
+        authorization: authorization(location, user, cluster_info)?,
+        client_cert,
+        impersonate,
+    })
 }
 
-fn bearer(
-    place: &Place<'_>,
+fn authorization(
+    location: &EntryLocation<'_>,
     user: RawUser,
     cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
-) -> Result<Bearer, ConfigError> {
+) -> Result<AuthSource, ConfigError> {
     let (token, token_file) = (user.token, user.token_file);
     let basic = match (user.username, user.password) {
         (None, None) => None,
@@ -138,61 +145,64 @@ fn bearer(
         }
     };
     if basic.is_some() && (token.is_some() || token_file.is_some()) {
-        return Err(place.error("username", "beside a token: remove one of the two"));
+        return Err(location.error("username", "together with a token: remove one of the two"));
     }
     if let Some(token) = &token {
-        header_value(token).map_err(|e| place.error("token", e))?;
+        header_value(token).map_err(|e| location.error("token", e))?;
     }
     if let Some(path) = token_file {
-        let path = place.path(&path);
+        let path = location.path(&path);
         let first = match (read_token(&path), token) {
             (Ok(first), _) => first,
             (Err(_), Some(token)) => Secret::new(token),
-            (Err(e), None) => return Err(place.error("tokenFile", e)),
+            (Err(e), None) => return Err(location.error("tokenFile", e)),
         };
-        return Ok(Bearer::TokenFile { path, first });
+        return Ok(AuthSource::TokenFile { path, first });
     }
     if let Some(token) = token {
-        return Ok(Bearer::Token(Secret::new(token)));
+        return Ok(AuthSource::Token(Secret::new(token)));
     }
     if let Some((username, password)) = basic {
-        return Ok(Bearer::Basic { username, password });
+        return Ok(AuthSource::Basic { username, password });
     }
     match user.exec {
-        Some(raw) => Ok(Bearer::Exec(Box::new(exec(place, raw, cluster_info)?))),
-        None => Ok(Bearer::Absent),
+        Some(raw) => Ok(AuthSource::Exec(Box::new(exec(location, raw, cluster_info)?))),
+        None => Ok(AuthSource::Absent),
     }
 }
 
 fn exec(
-    place: &Place<'_>,
+    location: &EntryLocation<'_>,
     raw: RawExec,
     cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
 ) -> Result<ExecPlugin, ConfigError> {
     let version = raw.api_version.as_deref().and_then(ExecVersion::parse).ok_or_else(|| {
         let known = [ExecVersion::V1, ExecVersion::V1beta1].map(ExecVersion::as_str);
-        place.error("exec.apiVersion", format!("must be one of {}", known.join(", ")))
+        location.error("exec.apiVersion", format!("must be one of {}", known.join(", ")))
     })?;
     match (raw.interactive_mode.as_deref(), version) {
         (Some("Never" | "IfAvailable"), _) | (None | Some(""), ExecVersion::V1beta1) => {}
         (Some("Always"), _) => {
-            return Err(place.error(
+            return Err(location.error(
                 "exec.interactiveMode",
-                "Always: the plugin wants a terminal, and posse gives it none",
+                "Always: the plugin needs a terminal, but posse does not provide one",
             ));
         }
         (_, ExecVersion::V1 | ExecVersion::V1beta1) => {
-            return Err(place.error("exec.interactiveMode", "must be Never or IfAvailable"));
+            return Err(location.error("exec.interactiveMode", "must be Never or IfAvailable"));
         }
     }
     let command = raw
         .command
-        .ok_or_else(|| place.error("exec.command", "absent: name the program to run"))?;
-    let command = if command.contains('/') { place.path(&command) } else { PathBuf::from(command) };
+        .ok_or_else(|| location.error("exec.command", "missing: set it to the program to run"))?;
+    let command =
+        if command.contains('/') { location.path(&command) } else { PathBuf::from(command) };
     let mut env = Vec::new();
     for (i, (name, value)) in raw.env.into_iter().enumerate() {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(place.error(&format!("exec.env[{i}]"), "not a variable"));
+            return Err(
+                location.error(&format!("exec.env[{i}]"), "not a valid environment variable")
+            );
         }
         env.push((name, value.into()));
     }
@@ -208,7 +218,7 @@ fn exec(
     })
 }
 
-/// What may stand in a header's name unescaped, other than letters and digits.
+/// The characters that need no escape in a header's name (RFC 9110, token).
 const HEADER_NAME: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'!')
     .remove(b'#')
@@ -226,14 +236,14 @@ const HEADER_NAME: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 fn impersonation(
-    place: &Place<'_>,
+    location: &EntryLocation<'_>,
     user: &RawUser,
 ) -> Result<Vec<(HeaderName, HeaderValue)>, ConfigError> {
     let mut headers = Vec::new();
     let mut add = |field: &str, name: &str, value: &str| {
         let name = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| place.error(field, "makes no HTTP header"))?;
-        headers.push((name, header_value(value).map_err(|e| place.error(field, e))?));
+            .map_err(|_| location.error(field, "cannot be used in an HTTP header"))?;
+        headers.push((name, header_value(value).map_err(|e| location.error(field, e))?));
         Ok(())
     };
     if let Some(name) = &user.as_user {
@@ -252,7 +262,7 @@ fn impersonation(
         }
     }
     if user.as_user.is_none() && !headers.is_empty() {
-        return Err(place.error("as", "absent: who is impersonated beside the rest?"));
+        return Err(location.error("as", "missing, but other as-* fields are set"));
     }
     Ok(headers)
 }

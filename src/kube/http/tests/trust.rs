@@ -1,9 +1,9 @@
-//! Who is believed and who we are: certificates, tokens and plugins, and what rotates under them.
+//! Server and client certificates, tokens and plugins, and their rotation.
 
 use super::*;
 
 #[test]
-fn only_the_right_server_is_believed() {
+fn only_a_server_with_a_trusted_certificate_is_accepted() {
     for versions in [&BOTH[..], &[&TLS12], &[&TLS13]] {
         let (folder, authority) = (Folder::new(), Authority::new());
         folder.write("ca", &authority.pem);
@@ -16,7 +16,7 @@ fn only_the_right_server_is_believed() {
         let wrong = Cluster { trust: Trust::Roots(file("ca-field", other)), ..right.clone() };
         let outcome = http_post(&Http::connect(wrong.clone()).unwrap());
         assert_untrusted(outcome.clone(), "UnknownIssuer");
-        assert_untrusted(outcome, "(authorities: ca-field (");
+        assert_untrusted(outcome, "(trusted authorities: ca-field (");
         let careless = Cluster { trust: Trust::Anything, ..wrong };
         assert_eq!(get(&Http::connect(careless).unwrap()).unwrap().status, 200);
 
@@ -26,7 +26,7 @@ fn only_the_right_server_is_believed() {
 }
 
 #[test]
-fn the_certificate_may_carry_another_name() {
+fn tls_server_name_replaces_the_host_in_the_certificate_check() {
     let folder = Folder::new();
     let server = secure(&folder, &["kube.internal"], |_| ok("{}"));
     let plain_name = cluster(&server, &folder);
@@ -37,7 +37,7 @@ fn the_certificate_may_carry_another_name() {
 }
 
 #[test]
-fn a_rotated_authority_is_taken_up_at_once() {
+fn a_rotated_authority_is_used_at_once() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |_| {
         Answer::Reply(200, "Connection: close\r\n", Vec::new())
@@ -69,7 +69,7 @@ fn with_certificate(server: &TestServer, folder: &Folder, authority: &Authority)
 }
 
 #[test]
-fn a_client_certificate_is_shown_and_its_rotation_taken_up() {
+fn a_rotated_client_certificate_is_used() {
     for versions in [&BOTH[..], &[&TLS12], &[&TLS13]] {
         let (folder, authority, clients) = (Folder::new(), Authority::new(), Authority::new());
         folder.write("ca", &authority.pem);
@@ -92,16 +92,17 @@ fn a_client_certificate_is_shown_and_its_rotation_taken_up() {
     }
 }
 
-/// kube-apiserver lets any certificate through TLS and answers 401 to a wrong one.
+/// kube-apiserver accepts any client certificate in the TLS handshake and answers 401 if it does not
+/// trust it.
 #[test]
-fn a_401_has_the_client_certificate_looked_at() {
+fn after_a_401_the_client_certificate_is_read_again() {
     let (folder, clients) = (Folder::new(), Authority::new());
     let server = secure(&folder, &["127.0.0.1"], |seen| {
         Answer::Reply(if seen.connection == 0 { 401 } else { 200 }, "", Vec::new())
     });
     let http = Http::connect(with_certificate(&server, &folder, &clients)).unwrap();
     assert_eq!(get(&http).unwrap().status, 401);
-    assert_eq!(server.seen().len(), 1, "nothing changed, so nothing is tried again");
+    assert_eq!(server.seen().len(), 1, "nothing has changed, so there is no retry");
     let (chain, key) = clients.issue(&["me"]);
     folder.write("chain", chain);
     folder.write("key", key);
@@ -109,7 +110,7 @@ fn a_401_has_the_client_certificate_looked_at() {
 }
 
 #[test]
-fn a_401_has_the_token_file_read_and_the_request_sent_once_more() {
+fn after_a_401_the_token_file_is_read_again_and_the_request_repeated() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |seen| match seen.header("authorization") {
         Some("Bearer new") => ok("{}"),
@@ -117,10 +118,10 @@ fn a_401_has_the_token_file_read_and_the_request_sent_once_more() {
     });
     let mut cluster = cluster(&server, &folder);
     let path = folder.write("token", "old");
-    cluster.identity.bearer = Bearer::TokenFile { path, first: Secret::new("old") };
+    cluster.identity.authorization = AuthSource::TokenFile { path, first: Secret::new("old") };
     let http = Http::connect(cluster).unwrap();
     assert_eq!(http_post(&http).unwrap().status, 401);
-    assert_eq!(server.seen().len(), 1, "the same token again would change nothing");
+    assert_eq!(server.seen().len(), 1, "there is no retry with the same token");
 
     folder.write("token", "new\n");
     assert_eq!(http_post(&http).unwrap().status, 200);
@@ -132,14 +133,14 @@ fn a_401_has_the_token_file_read_and_the_request_sent_once_more() {
     assert_eq!(headers, ["Bearer old", "Bearer new"]);
     assert_eq!(server.n_connections(), 1);
 
-    // A stream as well, and 401 is only ever answered with one more try.
+    // The same for a stream.
     folder.write("token", "old");
     let own = http.with_own_streams();
     assert_eq!(own.open_stream("/watch", Duration::from_secs(20)).unwrap().status, 200);
 }
 
 #[test]
-fn a_401_has_the_plugin_run_once_more() {
+fn after_a_401_the_plugin_runs_once_more() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |seen| match seen.header("authorization") {
         Some("Bearer t2") => ok("{}"),
@@ -147,9 +148,9 @@ fn a_401_has_the_plugin_run_once_more() {
     });
     let mut cluster = cluster(&server, &folder);
     let plugin = folder.counting_plugin(None);
-    cluster.identity.bearer = Bearer::Exec(Box::new(plugin.clone()));
+    cluster.identity.authorization = AuthSource::Exec(Box::new(plugin.clone()));
     let http = Http::connect(cluster.clone()).unwrap();
-    assert!(!folder.path().join("runs").exists(), "nothing is run before it is needed");
+    assert!(!folder.path().join("runs").exists(), "the plugin runs only when it is needed");
     assert_eq!(get(&http).unwrap().status, 200);
     assert_eq!(server.seen().len(), 2);
 
@@ -161,20 +162,20 @@ fn a_401_has_the_plugin_run_once_more() {
 }
 
 #[test]
-fn a_plugin_takes_none_of_the_requests_time() {
+fn the_run_of_a_plugin_does_not_count_against_the_timeout() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], |_| ok("{}"));
     let mut cluster = cluster(&server, &folder);
     let mut plugin = folder.counting_plugin(None);
     plugin.args = vec!["-c".to_owned(), format!("sleep 2; . {}", plugin.args[0])];
-    cluster.identity.bearer = Bearer::Exec(Box::new(plugin));
+    cluster.identity.authorization = AuthSource::Exec(Box::new(plugin));
     let http = Http::connect(cluster).unwrap();
     let short = Request { timeout: Duration::from_secs(2), ..request(Method::Get, None) };
     assert_eq!(http.call(&short).unwrap().status, 200);
 }
 
 #[test]
-fn a_plugins_certificate_is_shown() {
+fn the_certificate_of_a_plugin_is_used() {
     let (folder, authority, clients) = (Folder::new(), Authority::new(), Authority::new());
     folder.write("ca", &authority.pem);
     let tls = authority.server(&["127.0.0.1"], &BOTH, Some(&clients));
@@ -187,6 +188,6 @@ fn a_plugins_certificate_is_shown() {
     });
     let mut cluster = cluster(&server, &folder);
     let plugin = folder.plugin(&format!("cat <<'END'\n{credential}\nEND"));
-    cluster.identity.bearer = Bearer::Exec(Box::new(plugin));
+    cluster.identity.authorization = AuthSource::Exec(Box::new(plugin));
     assert_eq!(get(&Http::connect(cluster).unwrap()).unwrap().status, 200);
 }
