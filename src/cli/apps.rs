@@ -177,7 +177,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         let tail = args.tail;
         let read = move |say: Listener<'_>| {
             let is_ended = &AtomicBool::new(false);
-            LogFollower { objects, say, tail, is_ended }.follow(&pod_name);
+            LogFollower { objects, listener: say, tail, is_ended }.follow(&pod_name);
         };
         return Ok(match wait::pump(Box::new(read), &signals()?, &mut || true, out)? {
             true => Code::Clean,

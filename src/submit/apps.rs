@@ -1,5 +1,4 @@
-//! Owns what there is of applications in a namespace, or in all: put together from the labels of
-//! Jobs and pods. Which of them are meant is decided by patterns.
+//! Lists applications by the labels of their Jobs and pods, for `posse apps` and `posse stop`.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -7,7 +6,9 @@ use serde_json::{Value, json};
 use crate::core::model::refusal::Refusal;
 use crate::kube::api::objects::{Kind, Objects};
 use crate::submit::plan::driver_selector;
-use crate::submit::state::{State, driver_status, exit_code, is_final, name_of, newest, state};
+use crate::submit::state::{
+    DriverState, driver_status, exit_code, is_final, name_of, newest, state,
+};
 use crate::submit::workload::owned_pods;
 use crate::wire::labels::{APP, COMPONENT, DRIVER, EXECUTORS, INSTANCE, MANAGED_BY};
 use crate::wire::names;
@@ -17,31 +18,31 @@ use crate::wire::names;
 pub struct App {
     pub namespace: String,
     pub name: String,
-    /// None: its driver is not in the cluster, or was not put there by `posse submit`.
-    pub state: Option<State>,
-    /// Executors that run and are not on their way out, and those that do not run yet.
+    /// `None` if `posse submit` did not create its driver.
+    pub state: Option<DriverState>,
+    /// Executors that are running, and those that are not running yet. Terminating ones do not count.
     pub n_running: u64,
     pub n_pending: u64,
-    /// How many its configuration asks for at start, where that is known.
+    /// The number of executors at start by its configuration, if known.
     pub n_wanted: Option<u64>,
-    /// The driver's newest pod.
+    /// The name of the driver's newest pod.
     pub driver: Option<String>,
     pub node: Option<String>,
     pub instance: Option<String>,
     pub exit_code: Option<u8>,
-    /// How many of the driver's pods failed.
+    /// How many of the driver's pods have failed.
     pub n_failed: u64,
-    /// When it was made, seconds since 1970.
+    /// The time of creation, in seconds since 1970.
     pub created_s: Option<i64>,
 }
 
 impl App {
-    /// As `-o json` prints it.
+    /// The format of `-o json`.
     pub fn to_json(&self, now_s: i64) -> Value {
         json!({
             "namespace": self.namespace,
             "app": self.name,
-            "state": self.state.map(State::as_str),
+            "state": self.state.map(DriverState::as_str),
             "executors": { "running": self.n_running, "pending": self.n_pending,
                            "wanted": self.n_wanted },
             "driver": { "pod": self.driver, "node": self.node, "instance": self.instance,
@@ -50,7 +51,7 @@ impl App {
         })
     }
 
-    /// Executors that run, of those that are wanted.
+    /// `RUNNING/WANTED`, or only `RUNNING` if the wanted number is not known.
     pub fn executors(&self) -> String {
         match self.n_wanted {
             Some(wanted) => format!("{}/{wanted}", self.n_running),
@@ -59,18 +60,18 @@ impl App {
     }
 }
 
-/// Looks for applications whose names match one of `patterns`; of all, where there are none.
+/// Finds the applications whose names match one of `patterns`, or all if there are no patterns.
 pub fn find(objects: &Objects, patterns: &[String]) -> Result<Vec<App>, Refusal> {
     let (jobs, _) = objects.list(Kind::Job, &driver_selector(None), &|job| job)?;
     let of_posse = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
-    let (pods, _) = objects.list(Kind::Pod, &of_posse, &slim)?;
-    let mut apps = gather(&jobs, &pods);
+    let (pods, _) = objects.list(Kind::Pod, &of_posse, &reduce)?;
+    let mut apps = group_by_app(&jobs, &pods);
     apps.retain(|app| patterns.is_empty() || patterns.iter().any(|one| matches(one, &app.name)));
     Ok(apps)
 }
 
-/// Of an executor, of which there may be thousands, what is counted; drivers as they are.
-fn slim(pod: Value) -> Value {
+/// Keeps only the counted fields of an executor, because there may be thousands. Keeps drivers whole.
+fn reduce(pod: Value) -> Value {
     if pod["metadata"]["labels"][COMPONENT.0] != COMPONENT.1 {
         return pod;
     }
@@ -83,25 +84,25 @@ fn slim(pod: Value) -> Value {
     })
 }
 
-/// What one application has.
+/// The objects of one application.
 #[derive(Default)]
-struct Parts<'a> {
+struct AppObjects<'a> {
     job: Option<&'a Value>,
     drivers: Vec<Value>,
     executors: Vec<&'a Value>,
 }
 
-fn gather(jobs: &[Value], pods: &[Value]) -> Vec<App> {
-    let mut all: Vec<((&str, &str), Parts<'_>)> = Vec::new();
+fn group_by_app(jobs: &[Value], pods: &[Value]) -> Vec<App> {
+    let mut all: Vec<((&str, &str), AppObjects<'_>)> = Vec::new();
     for object in jobs.iter().chain(pods) {
         let Some(key) = key_of(object) else { continue };
         let at = all.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-            all.push((key, Parts::default()));
+            all.push((key, AppObjects::default()));
             all.len() - 1
         });
         let parts = &mut all[at].1;
         match object["metadata"]["labels"][DRIVER.0].as_str() {
-            // Pods have containers, Jobs have not.
+            // A pod has spec.containers, a Job does not.
             Some(component) if component == DRIVER.1 && object["spec"]["containers"].is_null() => {
                 parts.job = Some(object);
             }
@@ -119,8 +120,8 @@ fn key_of(object: &Value) -> Option<(&str, &str)> {
     Some((meta["namespace"].as_str()?, meta["labels"][APP].as_str()?))
 }
 
-fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
-    let Parts { job, drivers, executors } = parts;
+fn app(namespace: &str, name: &str, parts: &AppObjects<'_>) -> App {
+    let AppObjects { job, drivers, executors } = parts;
     let drivers = &owned_pods(*job, drivers.clone());
     let driver = newest(drivers);
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -161,11 +162,11 @@ fn app(namespace: &str, name: &str, parts: &Parts<'_>) -> App {
     }
 }
 
-/// True where the name fits the pattern, in which `*` stands for any letters and `?` for one.
+/// True if the name matches the pattern. `*` matches any characters, `?` matches one.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
-    // Where the last star stands, and how far of the name it may have to swallow.
+    // The position of the last star, and where the text that it matches ends.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match (pattern.get(p), star) {
@@ -184,7 +185,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == b'*')
 }
 
-/// An age as kubectl shows it: two units at most.
+/// An age in the format of kubectl: at most two units.
 pub fn age(seconds: i64) -> String {
     let s = seconds.max(0);
     let (m, h, d) = (s / 60, s / 3_600, s / 86_400);
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn names_match_patterns() {
         for (pattern, name, fits) in [
             ("wc", "wc", true),
             ("wc", "wc2", false),
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn ages() {
+    fn ages_are_printed_as_kubectl_does() {
         for (s, want) in [
             (-1, "0s"),
             (119, "119s"),
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_and_pods_are_put_together() {
+    fn jobs_and_pods_are_grouped_by_application() {
         let made = "2026-01-01T00:00:00Z";
         let job = labelled(
             "wc",
@@ -271,9 +272,9 @@ mod tests {
                 "status": {"phase": phase}}),
             )
         };
-        let mut going = executor("wc", "Running");
-        going["metadata"]["deletionTimestamp"] = json!(made);
-        // An earlier Job's, not collected yet.
+        let mut terminating = executor("wc", "Running");
+        terminating["metadata"]["deletionTimestamp"] = json!(made);
+        // A pod of an earlier Job, not deleted yet.
         let old = labelled(
             "wc",
             "driver",
@@ -287,15 +288,15 @@ mod tests {
             executor("wc", "Running"),
             executor("wc", "Pending"),
             executor("wc", "Failed"),
-            going,
+            terminating,
             executor("outside", "Running"),
         ];
-        let pods = pods.map(slim);
-        let apps = gather(&[job], &pods);
+        let pods = pods.map(reduce);
+        let apps = group_by_app(&[job], &pods);
         let [outside, wc] = apps.as_slice() else { panic!("{apps:?}") };
         assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));
         assert_eq!(outside.instance.as_deref(), Some("k3f9x"));
-        assert_eq!((wc.state, wc.executors().as_str()), (Some(State::Running), "1/3"));
+        assert_eq!((wc.state, wc.executors().as_str()), (Some(DriverState::Running), "1/3"));
         assert_eq!((wc.n_pending, wc.n_failed, wc.node.as_deref()), (1, 1, Some("n1")));
         let shown = wc.to_json(1_767_225_600 + 5);
         assert_eq!(shown["age_seconds"], 5);

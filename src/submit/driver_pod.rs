@@ -1,5 +1,5 @@
-//! Owns the driver's pod: what is laid over its author's template so that posse runs in it as the
-//! driver's parent. Whatever else comes into a driver's pod is added here.
+//! Builds the driver's pod: changes the user's template so that posse runs in it as the parent process
+//! of the driver.
 
 use serde_json::{Map, Value, json};
 
@@ -9,27 +9,24 @@ use crate::wire::config::DriverKind;
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
 
-/// Where the control API's socket lies: the first of the folders that posse looks at.
+/// The folder of the control API's socket: the first one that posse tries.
 const RUN_DIR: &str = "/run/posse";
-/// The volumes of posse's own: the ConfigMap as a folder, single files of it, the control
-/// API's socket, and posse.
+/// Our volumes: the ConfigMap as a folder, single files of the ConfigMap, the folder of the control
+/// API's socket, and the posse binary.
 const CONFIG_VOLUME: &str = "posse-config";
 const FILES_VOLUME: &str = "posse-config-files";
 const RUN_VOLUME: &str = "posse-run";
 const BIN_VOLUME: &str = "posse-bin";
-/// Where the init container puts posse.
+/// The folder into which the init container copies posse.
 const BIN_DIR: &str = "/opt/posse";
-/// posse by name: its own image and a driver's have it on their PATH.
+/// The command, which is in the PATH of posse's image and of a driver image with posse in it.
 const PROGRAM: &str = "posse";
-/// The service account that `deploy/rbac.yaml` makes.
+/// The service account that `deploy/rbac.yaml` creates.
 const SERVICE_ACCOUNT: &str = "posse-driver";
 
-/// The driver's pod without a name, and what of the template was replaced, one sentence each.
+/// The driver's pod, without a name, and a warning for each replaced field of the template.
 #[derive(Clone, PartialEq)]
-#[expect(
-    missing_debug_implementations,
-    reason = "an environment may hold what is nobody's business"
-)]
+#[expect(missing_debug_implementations, reason = "the environment may contain secrets")]
 pub struct DriverPodParts {
     pub metadata: Map<String, Value>,
     pub spec: Map<String, Value>,
@@ -38,10 +35,10 @@ pub struct DriverPodParts {
     pub warnings: Vec<String>,
 }
 
-/// Makes the driver's pod.
+/// Builds the driver's pod.
 ///
 /// # Errors
-/// A field of the template that has to be changed and is not what it should be.
+/// A field of the template that must be changed has the wrong type.
 pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let template = plan.template.clone().with_shorthands(plan.pod.shorthands.clone());
     let build = Build { plan, template: &template, parts: parts() };
@@ -53,19 +50,19 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     }
     build.add_posse(&mut spec)?;
     build.add_volumes(&mut spec)?;
-    build.add_place(&mut spec)?;
-    build.add_ends(&mut spec, &mut warnings);
+    build.add_scheduling(&mut spec)?;
+    build.add_termination(&mut spec, &mut warnings);
     let metadata = build.metadata()?;
     Ok(DriverPodParts { metadata, spec, container, warnings })
 }
 
-/// What is the same in every driver: of its pod, its Job, its Service. Limits of the init container
-/// are there for quotas that ask for them.
+/// The constant parts of a driver's pod, Job and Service. The init container has limits because some
+/// quotas require them.
 const PARTS: &str = include_str!("parts.json");
 
-/// `PARTS`, read.
+/// `PARTS`, parsed.
 pub(super) fn parts() -> Value {
-    serde_json::from_slice(PARTS.as_bytes()).expect("our own text is JSON; a test reads it")
+    serde_json::from_slice(PARTS.as_bytes()).expect("parts.json is valid JSON; a test parses it")
 }
 
 struct Build<'a> {
@@ -75,20 +72,20 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    /// Has posse be the driver container's program; gives the container's name.
+    /// Makes posse the command of the driver's container. Returns the container's name.
     fn add_driver(&self, spec: &mut Map<String, Value>) -> Result<String, TemplateError> {
         let i = self.index(spec)?;
         let field = format!("spec.containers[{i}]");
         let own_image = self.is_own_image();
         let container = self.container(spec, i, &field)?;
         let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let theirs: Vec<Value> = ["command", "args"]
+        let template_command: Vec<Value> = ["command", "args"]
             .iter()
             .filter_map(|key| container.remove(*key))
             .flat_map(|words| words.as_array().cloned().unwrap_or_default())
             .collect();
         self.template.lay_over(container, &field)?;
-        let program = match self.is_brought() {
+        let program = match self.is_copied() {
             true => format!("{BIN_DIR}/{PROGRAM}"),
             false => PROGRAM.to_owned(),
         };
@@ -104,13 +101,13 @@ impl Build<'_> {
         let exclusive = self.plan.exclusive.then_some("--exclusive");
         let words = first.into_iter().chain(as_job).chain(exclusive).chain(files).chain(given);
         let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
-        // What the template has its container run is the driver, where nothing else says so.
-        if !theirs.is_empty() && !self.plan.has_driver_command {
+        // Unless the driver's command is given elsewhere, it is the one in the template.
+        if !template_command.is_empty() && !self.plan.has_driver_command {
             args.push(json!("--"));
-            args.extend(theirs);
+            args.extend(template_command);
         }
         container.insert("args".to_owned(), Value::Array(args));
-        self.add_identity(container, &field)?;
+        self.add_pod_variables(container, &field)?;
         if own_image {
             container.entry("resources").or_insert_with(|| self.parts["ownResources"].clone());
         }
@@ -121,8 +118,8 @@ impl Build<'_> {
         Ok(name)
     }
 
-    /// By these posse knows its own pod, which becomes the executors' owner, and its address.
-    fn add_identity(
+    /// Adds the variables by which posse knows its pod, which owns the executors, and its address.
+    fn add_pod_variables(
         &self,
         container: &mut Map<String, Value>,
         field: &str,
@@ -134,16 +131,16 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// The mounts of the driver's container. Two at one path are the server's to refuse.
+    /// Adds the mounts of the driver's container. The server refuses two mounts at the same path.
     fn add_mounts(&self, mounts: &mut Vec<Value>) {
-        // Somebody may want the control API's socket elsewhere.
+        // The template may mount its own volume for the control API's socket.
         let has_run_dir = mounts.iter().any(|theirs| theirs["mountPath"] == RUN_DIR);
         let mut add = |name: &str, path: &str, is_read_only: bool| {
             let mount = json!({ "name": name, "mountPath": path, "readOnly": is_read_only });
             mounts.push(mount);
         };
         add(CONFIG_VOLUME, CONFIG_DIR, true);
-        if self.is_brought() {
+        if self.is_copied() {
             add(BIN_VOLUME, BIN_DIR, true);
         }
         for (i, (_, path)) in self.plan.pod.secrets.iter().enumerate() {
@@ -178,7 +175,7 @@ impl Build<'_> {
         }
         let empty = || Value::Object(Map::new());
         add(RUN_VOLUME, "emptyDir", empty());
-        if self.is_brought() {
+        if self.is_copied() {
             add(BIN_VOLUME, "emptyDir", empty());
         }
         for (i, (name, _)) in self.plan.pod.secrets.iter().enumerate() {
@@ -190,9 +187,9 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// The init container that brings posse into a driver's image that lacks it.
+    /// Adds the init container that copies posse into a pod whose image does not contain it.
     fn add_posse(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        let Some(image) = self.plan.pod.posse_image.as_ref().filter(|_| self.is_brought()) else {
+        let Some(image) = self.plan.pod.posse_image.as_ref().filter(|_| self.is_copied()) else {
             return Ok(());
         };
         let mut container = self.parts["init"].as_object().cloned().unwrap_or_default();
@@ -203,8 +200,8 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Where it may run, and as whom.
-    fn add_place(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+    /// Adds the node selector, pull secrets, service account and security context.
+    fn add_scheduling(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let pod = &self.plan.pod;
         if !pod.node_selector.is_empty() {
             let selector = self.template.map(spec, "nodeSelector", "spec.nodeSelector")?;
@@ -222,8 +219,8 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// How it ends.
-    fn add_ends(&self, spec: &mut Map<String, Value>, warnings: &mut Vec<String>) {
+    /// Sets the restart policy, the grace period and the deadline.
+    fn add_termination(&self, spec: &mut Map<String, Value>, warnings: &mut Vec<String>) {
         let mut replaced = |field: &str, theirs: &Value, why: &str| {
             let message = format!("{} is replaced: {why}", describe(theirs));
             warnings.push(self.template.fail(field, message).to_string());
@@ -231,10 +228,10 @@ impl Build<'_> {
         let policy = spec.entry("restartPolicy").or_insert_with(|| json!("Never"));
         let is_job = self.plan.pod.kind == DriverKind::Job;
         if is_job && *policy != "Never" {
-            replaced("spec.restartPolicy", policy, "the Job makes another pod of one that fails");
+            replaced("spec.restartPolicy", policy, "the Job creates another pod if this one fails");
             *policy = json!("Never");
         }
-        let needed_s = self.plan.ends_in_s();
+        let needed_s = self.plan.termination_s();
         let field = "terminationGracePeriodSeconds";
         let grace = spec.entry(field).or_insert_with(|| json!(needed_s));
         if grace.as_u64().is_none_or(|s| s < needed_s) {
@@ -271,7 +268,7 @@ impl Build<'_> {
         let names: Vec<&str> = containers.filter_map(|one| one["name"].as_str()).collect();
         names.iter().position(|name| name == wanted).ok_or_else(|| {
             let there = names.join(", ");
-            let message = format!("none is named `{wanted}`; there are: {there}");
+            let message = format!("none is named `{wanted}`; the containers are: {there}");
             self.template.fail("spec.containers", message)
         })
     }
@@ -287,8 +284,8 @@ impl Build<'_> {
         container.ok_or_else(|| self.template.fail(field, "expected a map".to_owned()))
     }
 
-    /// What the level `restricted` of pod security asks for, where the template does not say
-    /// otherwise. A driver's image may need a file system to write to; posse's own does not.
+    /// Adds the security context that the Pod Security level `restricted` requires, unless the template
+    /// has one. The file system is read-only only in posse's image: a driver may need to write.
     fn add_security(&self, container: &mut Map<String, Value>, is_own_image: bool) {
         container.entry("securityContext").or_insert_with(|| {
             let mut context = self.parts["security"].clone();
@@ -299,12 +296,12 @@ impl Build<'_> {
         });
     }
 
-    /// True where an init container brings posse.
-    fn is_brought(&self) -> bool {
+    /// True if an init container copies posse into the pod.
+    fn is_copied(&self) -> bool {
         self.plan.pod.posse_image.is_some() && !self.is_own_image()
     }
 
-    /// True where the container's image is posse's own, which needs no file system.
+    /// True if the container's image is posse's own.
     fn is_own_image(&self) -> bool {
         let image = self.plan.pod.shorthands.image.as_ref();
         image.is_some() && image == self.plan.pod.posse_image.as_ref()

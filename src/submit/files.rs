@@ -1,42 +1,43 @@
-//! Owns where posse.yaml and the templates that it names lie in the driver's pod: each path that the
-//! file writes must mean the same there. Reads no file.
+//! The paths of posse.yaml and of its templates in the driver's pod. Relative paths in posse.yaml must
+//! still be right there.
 
 use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-/// Where the files of the ConfigMap are mounted.
+/// The mount path of the ConfigMap.
 pub const CONFIG_DIR: &str = "/etc/posse";
-/// The name of the folders above posse.yaml, where its templates lie above it.
+/// The name of the folders above posse.yaml, if it names templates with `..`.
 const ABOVE: &str = "above";
-/// The key of the configuration, and its name in the pod.
+/// The key of the configuration in the ConfigMap and its file name in the pod.
 const CONFIG: &str = "posse.yaml";
 
-/// The files of a submission, each under a key of its own.
+/// The files of a submission. Each has its own key in the ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     files: Vec<File>,
-    /// How many folders posse.yaml lies below `CONFIG_DIR`.
+    /// The number of folders between `CONFIG_DIR` and posse.yaml.
     depth: usize,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 struct File {
     key: String,
-    /// Below `CONFIG_DIR`, or absolute.
+    /// Relative to `CONFIG_DIR`, or absolute.
     path: String,
     text: String,
 }
 
 impl fmt::Debug for File {
-    /// Without the text: an environment in it may hold what is nobody's business.
+    /// Without the text, which may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
 impl Files {
-    /// The configuration, and templates by the paths under which it names them.
+    /// The configuration and its templates. Each template comes with the path by which the
+    /// configuration names it.
     pub fn new(config: String, templates: Vec<(String, String)>) -> Self {
         let depth = templates.iter().map(|(path, _)| parts(path).0).max().unwrap_or(0);
         let mut files = Self { files: Vec::new(), depth };
@@ -44,16 +45,16 @@ impl Files {
         files.push(CONFIG, path, config);
         for (path, text) in templates {
             let (n_up, names) = parts(&path);
-            let place = match path.starts_with('/') {
+            let target = match path.starts_with('/') {
                 true => format!("/{}", names.join("/")),
                 false => files.below(n_up, &names),
             };
-            files.push(&names.join("-"), place, text);
+            files.push(&names.join("-"), target, text);
         }
         files
     }
 
-    /// Adds a file that a flag names, and gives its path in the pod.
+    /// Adds a file that a flag names. Returns its path in the pod.
     pub fn add_flag(&mut self, flag: &str, text: String) -> String {
         let path = format!("flags/{flag}.yaml");
         self.push(&format!("{flag}.yaml"), path.clone(), text);
@@ -65,7 +66,7 @@ impl Files {
         format!("{CONFIG_DIR}/{}", self.below(0, &[CONFIG]))
     }
 
-    /// What the ConfigMap holds.
+    /// The `data` of the ConfigMap.
     pub fn data(&self) -> Map<String, Value> {
         self.files.iter().map(|file| (file.key.clone(), json!(file.text))).collect()
     }
@@ -76,7 +77,7 @@ impl Files {
         below.map(|file| json!({ "key": file.key, "path": file.path })).collect()
     }
 
-    /// Key and path of the files that the configuration names by an absolute path.
+    /// Key and path of each file that the configuration names by an absolute path.
     pub fn absolute(&self) -> impl Iterator<Item = (&str, &str)> {
         let absolute = self.files.iter().filter(|file| file.path.starts_with('/'));
         absolute.map(|file| (file.key.as_str(), file.path.as_str()))
@@ -94,14 +95,14 @@ impl Files {
         self.files.push(File { key, path, text });
     }
 
-    /// A path that begins `n_up` folders above the configuration.
+    /// A path that starts `n_up` folders above the configuration.
     fn below(&self, n_up: usize, names: &[&str]) -> String {
         let above = std::iter::repeat_n(ABOVE, self.depth - n_up);
         above.chain(names.iter().copied()).collect::<Vec<_>>().join("/")
     }
 }
 
-/// How many folders a path leads up before it leads down, and the names on its way down.
+/// Normalizes a path: the number of leading `..`, and the names after them.
 fn parts(path: &str) -> (usize, Vec<&str>) {
     let (mut n_up, mut names) = (0, Vec::new());
     let is_absolute = path.starts_with('/');
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_path_means_the_same_in_the_pod() {
+    fn relative_paths_are_valid_in_the_pod() {
         for (templates, config, paths) in [
             (&[][..], "posse.yaml", &[][..]),
             (&["a.yaml", "./sub/dir/x.yaml"], "posse.yaml", &["a.yaml", "sub/dir/x.yaml"]),
@@ -130,7 +131,7 @@ mod tests {
                 "above/above/posse.yaml",
                 &["above/common/p.yaml", "q.yaml", "above/above/r.yaml", "above/above/s.yaml"],
             ),
-            // The same file twice is there once.
+            // A file that is named twice is stored once.
             (&["a.yaml", "b/../a.yaml"], "posse.yaml", &["a.yaml"]),
         ] {
             let list = templates.iter().map(|path| ((*path).to_owned(), "text".to_owned()));
@@ -141,7 +142,7 @@ mod tests {
                 items.iter().map(|item| item["path"].as_str().unwrap()).collect();
             assert_eq!(got.remove(0), config, "{templates:?}");
             assert_eq!(got, paths, "{templates:?}");
-            // As `posse run` in the pod joins them.
+            // `posse run` in the pod resolves paths like this.
             let dir = config.strip_suffix("posse.yaml").unwrap();
             for template in templates {
                 let joined = format!("{dir}{template}");
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_valid_and_differ() {
+    fn keys_are_valid_and_unique() {
         let templates = ["a/b.yaml", "a-b.yaml", "ä.yaml", "/abs/pod.yaml"];
         let list = templates.iter().map(|path| ((*path).to_owned(), (*path).to_owned()));
         let mut files = Files::new("config".to_owned(), list.collect());

@@ -1,5 +1,5 @@
-//! Owns following a driver to its end: looks, says what changed, waits for the next change. A cut
-//! connection, a version that is too old, a server that is away only make it look again.
+//! Follows a driver to its end: reads its state, reports changes, waits for the next change. After any
+//! connection error it reads the state again.
 
 use std::collections::BTreeMap;
 use std::io::BufRead as _;
@@ -16,77 +16,77 @@ use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;
 use crate::submit::state::{
-    State, exit_code, has_begun, is_final, job_end, name_of, newest, pod_line, reason_and_message,
-    state, uid_of,
+    DriverState, exit_code, has_begun, is_final, job_end, name_of, newest, pod_line,
+    reason_and_message, state, uid_of,
 };
 use crate::submit::workload::is_owned;
 
-/// How long a watch of the pods may wait for a change.
+/// The timeout of a watch of the driver's pods, in seconds.
 const WATCH_S: u32 = 30;
-/// Changes that come so soon after one another are looked at once.
+/// Changes within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(100);
-/// How often a Job is looked at whose pod tells nothing more.
+/// How often a Job without a live pod is read.
 const POLL: Duration = Duration::from_millis(500);
-/// The first wait after a server did not answer, and the longest.
+/// The first and the longest wait after a failed request.
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// So often in a row may the server refuse our rights: a change of roles takes a moment.
-const NOT_ALLOWED_MAX: u32 = 5;
-/// What the end of a log may take once the driver is over.
+/// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
+const FORBIDDEN_MAX: u32 = 5;
+/// How long the rest of the log may take after the driver has ended.
 const LOG_END: Duration = Duration::from_secs(10);
-/// Pods that may wait for their logs to be read.
+/// How many pods may wait for their logs to be read.
 const PODS_MAX: usize = 100;
-/// The longest line of a watch that is read to its end, bytes.
+/// The longest line of a watch that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// How it ended.
+/// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
-    /// The driver's own exit code; 1 where it left none and did not end well.
+pub struct DriverEnd {
+    /// The driver's exit code; 1 if it failed without one.
     pub code: u8,
-    /// Why it is over, where that is not the driver's own end.
+    /// Why it ended, if the driver did not end by itself; else empty.
     pub why: String,
 }
 
-/// One driver.
+/// Follows one driver.
 #[derive(Debug)]
 pub struct Follower {
     pub objects: Objects,
     pub app: String,
-    /// What keeps its pods: a Job, or the pod itself.
+    /// Whether a Job or a bare Pod runs the driver.
     pub kind: Kind,
     pub name: String,
     pub uid: String,
-    /// Read its log, too.
+    /// Report its log too.
     pub logs: bool,
-    /// Of the first pod's log only the last so many lines.
+    /// Only this many lines from the end of the first pod's log.
     pub tail: Option<u32>,
 }
 
-/// What one look shows.
-struct Look {
-    /// None: it is gone, or another has its name.
+/// The state of a driver at one time.
+struct Observation {
+    /// `None` if it was deleted; also if another object has the name now.
     workload: Option<Value>,
     pods: Vec<Value>,
     version: String,
 }
 
-/// What was said already.
+/// What has been reported already.
 #[derive(Default)]
-struct Memory {
+struct Reported {
     lines: BTreeMap<String, String>,
     failed: u64,
-    /// The code of the pod that was made last.
+    /// The exit code of the newest pod.
     code: Option<u8>,
     has_logs_of: Vec<String>,
 }
 
 impl Follower {
-    /// Follows it to its end. None where nobody listens any more.
+    /// Follows the driver to its end. `None` if the listener wants no more reports.
     ///
     /// # Errors
-    /// The server's refusal to let us look.
-    pub fn follow(&self, say: Listener<'_>) -> Result<Option<Ending>, Refusal> {
+    /// We are not permitted to read the driver's state.
+    pub fn follow(&self, listener: Listener<'_>) -> Result<Option<DriverEnd>, Refusal> {
         let (sender, pods) = bounded::<String>(PODS_MAX);
         let (done_sender, done) = bounded::<()>(1);
         let (log_objects, streams) = self.objects.with_own_streams();
@@ -94,7 +94,7 @@ impl Follower {
         thread::scope(|scope| {
             if self.logs {
                 let (tail, is_ended) = (self.tail, &is_ended);
-                let mut reader = LogFollower { objects: log_objects, say, tail, is_ended };
+                let mut reader = LogFollower { objects: log_objects, listener, tail, is_ended };
                 let read = move || {
                     for pod in &pods {
                         reader.follow(&pod);
@@ -105,42 +105,42 @@ impl Follower {
                 if let Err(error) =
                     thread::Builder::new().name("log".to_owned()).spawn_scoped(scope, read)
                 {
-                    log::warn!("the driver's log is not read: {error}");
+                    log::warn!("the driver's log is not shown: {error}");
                 }
             } else {
                 drop((pods, done_sender));
             }
-            let ending = self.look_to_the_end(say, &sender);
+            let driver_end = self.observe_to_the_end(listener, &sender);
             drop(sender);
             if done.recv_timeout(LOG_END) == Err(RecvTimeoutError::Timeout) {
                 is_ended.store(true, Ordering::Release);
                 streams.shutdown();
             }
-            ending
+            driver_end
         })
     }
 
-    fn look_to_the_end(
+    fn observe_to_the_end(
         &self,
-        say: Listener<'_>,
+        listener: Listener<'_>,
         logs: &Sender<String>,
-    ) -> Result<Option<Ending>, Refusal> {
-        let mut memory = Memory::default();
+    ) -> Result<Option<DriverEnd>, Refusal> {
+        let mut reported = Reported::default();
         let (mut wait, mut n_refused) = (BACKOFF, 0);
         loop {
-            let look = match self.look() {
-                Ok(look) => look,
+            let observation = match self.observe() {
+                Ok(observation) => observation,
                 Err(refusal) => {
-                    let is_rights = matches!(
+                    let is_forbidden = matches!(
                         refusal.class,
                         RefusalClass::Forbidden | RefusalClass::Unauthorized
                     );
-                    n_refused = if is_rights { n_refused + 1 } else { 0 };
-                    if n_refused == NOT_ALLOWED_MAX {
+                    n_refused = if is_forbidden { n_refused + 1 } else { 0 };
+                    if n_refused == FORBIDDEN_MAX {
                         return Err(refusal);
                     }
-                    let line = format!("it cannot be looked at: {refusal}; trying again");
-                    if !memory.say(say, "look", line) {
+                    let line = format!("its state cannot be read: {refusal}; trying again");
+                    if !reported.report(listener, "state", line) {
                         return Ok(None);
                     }
                     thread::park_timeout(wait);
@@ -149,22 +149,22 @@ impl Follower {
                 }
             };
             (wait, n_refused) = (BACKOFF, 0);
-            memory.lines.remove("look");
-            if !self.tell(&look, &mut memory, say, logs) {
+            reported.lines.remove("state");
+            if !self.report(&observation, &mut reported, listener, logs) {
                 return Ok(None);
             }
-            if let Some(ending) = self.ending(&look, &memory) {
-                return Ok(Some(ending));
+            if let Some(driver_end) = self.driver_end(&observation, &reported) {
+                return Ok(Some(driver_end));
             }
-            self.wait_for_change(&look);
+            self.wait_for_change(&observation);
         }
     }
 
-    fn look(&self) -> Result<Look, Refusal> {
+    fn observe(&self) -> Result<Observation, Refusal> {
         let workload = self.objects.get(self.kind, &self.name)?;
         let workload = workload.filter(|object| uid_of(object) == self.uid);
         if self.kind == Kind::Pod {
-            return Ok(Look {
+            return Ok(Observation {
                 pods: workload.iter().cloned().collect(),
                 version: version_of(&workload),
                 workload,
@@ -173,50 +173,53 @@ impl Follower {
         let (mut pods, version) =
             self.objects.list(Kind::Pod, &driver_selector(Some(&self.app)), &|pod| pod)?;
         pods.retain(|pod| is_owned(pod, &self.uid));
-        Ok(Look { workload, pods, version })
+        Ok(Observation { workload, pods, version })
     }
 
-    /// Says what is new; false once nobody listens.
-    fn tell(
+    /// Reports changes. False if the listener wants no more.
+    fn report(
         &self,
-        look: &Look,
-        memory: &mut Memory,
-        say: Listener<'_>,
+        observation: &Observation,
+        reported: &mut Reported,
+        listener: Listener<'_>,
         logs: &Sender<String>,
     ) -> bool {
         let mut listens = true;
-        for pod in &look.pods {
-            listens &= memory.say(say, uid_of(pod), pod_line(pod));
+        for pod in &observation.pods {
+            listens &= reported.report(listener, uid_of(pod), pod_line(pod));
             if self.logs
                 && has_begun(pod)
-                && !memory.has_logs_of.iter().any(|uid| uid == uid_of(pod))
+                && !reported.has_logs_of.iter().any(|uid| uid == uid_of(pod))
             {
-                memory.has_logs_of.push(uid_of(pod).to_owned());
+                reported.has_logs_of.push(uid_of(pod).to_owned());
                 if logs.try_send(name_of(pod).to_owned()).is_err() {
-                    log::warn!("the log of pod {} is not read: too many wait", name_of(pod));
+                    log::warn!(
+                        "the log of pod {} is not shown: too many logs are waiting",
+                        name_of(pod)
+                    );
                 }
             }
         }
-        if let Some(pod) = newest(&look.pods) {
-            memory.code = exit_code(pod).or(memory.code);
+        if let Some(pod) = newest(&observation.pods) {
+            reported.code = exit_code(pod).or(reported.code);
         }
-        let Some(job) = look.workload.as_ref().filter(|_| self.kind == Kind::Job) else {
+        let Some(job) = observation.workload.as_ref().filter(|_| self.kind == Kind::Job) else {
             return listens;
         };
         let n_failed = job["status"]["failed"].as_u64().unwrap_or(0);
-        if n_failed > memory.failed {
-            memory.failed = n_failed;
-            let n_tries = job["spec"]["backoffLimit"].as_u64().unwrap_or(0).saturating_add(1);
-            let line = format!("job {}: {n_failed} of {n_tries} tries failed", self.name);
-            listens &= memory.say(say, "job", line);
+        if n_failed > reported.failed {
+            reported.failed = n_failed;
+            let n_attempts = job["spec"]["backoffLimit"].as_u64().unwrap_or(0).saturating_add(1);
+            let line = format!("job {}: {n_failed} of {n_attempts} attempts failed", self.name);
+            listens &= reported.report(listener, "job", line);
         }
-        if look.pods.is_empty() && state(Some(job), &[]) == State::Pending {
-            listens &= memory.say(say, "no pod", self.why_no_pod());
+        if observation.pods.is_empty() && state(Some(job), &[]) == DriverState::Pending {
+            listens &= reported.report(listener, "no pod", self.why_no_pod());
         }
         listens
     }
 
-    /// What was last recorded about a Job that has no pod.
+    /// The newest warning Event of a Job without a pod.
     fn why_no_pod(&self) -> String {
         let events = self.objects.events(&self.uid).unwrap_or_default();
         let warnings = events.iter().filter(|event| event["type"] == "Warning");
@@ -230,42 +233,42 @@ impl Follower {
         }
     }
 
-    fn ending(&self, look: &Look, memory: &Memory) -> Option<Ending> {
-        let Some(workload) = &look.workload else {
-            let why = format!("{} {} was removed", self.kind.word(), self.name);
-            return Some(Ending { code: memory.code.unwrap_or(1), why });
+    fn driver_end(&self, observation: &Observation, reported: &Reported) -> Option<DriverEnd> {
+        let Some(workload) = &observation.workload else {
+            let why = format!("{} {} was deleted", self.kind.word(), self.name);
+            return Some(DriverEnd { code: reported.code.unwrap_or(1), why });
         };
-        let failed_code = memory.code.filter(|code| *code != 0).unwrap_or(1);
+        let failed_code = reported.code.filter(|code| *code != 0).unwrap_or(1);
         if self.kind == Kind::Pod {
             let ended = is_final(workload).then(|| workload["status"]["phase"] == "Succeeded")?;
             let code = if ended { 0 } else { failed_code };
-            return Some(Ending { code, why: reason_and_message(&workload["status"]) });
+            return Some(DriverEnd { code, why: reason_and_message(&workload["status"]) });
         }
-        job_end(workload).map(|(is_well, why)| {
-            let code = if is_well { 0 } else { failed_code };
-            Ending { code, why }
+        job_end(workload).map(|(succeeded, why)| {
+            let code = if succeeded { 0 } else { failed_code };
+            DriverEnd { code, why }
         })
     }
 
     /// Waits until something may have changed.
-    fn wait_for_change(&self, look: &Look) {
-        let has_live = look.pods.iter().any(|pod| !is_final(pod));
+    fn wait_for_change(&self, observation: &Observation) {
+        let has_live = observation.pods.iter().any(|pod| !is_final(pod));
         if !has_live {
-            // The Job's own word is awaited, or another pod.
+            // Either the Job finishes or its controller creates another pod.
             return thread::park_timeout(POLL);
         }
-        let asked = Instant::now();
+        let watched_at = Instant::now();
         let selector = driver_selector(Some(&self.app));
-        let changed = self.objects.watch(Kind::Pod, &selector, &look.version, WATCH_S);
-        let told = changed.map(|mut stream| {
+        let changed = self.objects.watch(Kind::Pod, &selector, &observation.version, WATCH_S);
+        let change = changed.map(|mut stream| {
             let mut line = Vec::new();
             let mut reader = std::io::Read::take(stream.reader(), LINE_BYTES_MAX);
             reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0)
         });
-        match told {
+        match change {
             Ok(true) => thread::park_timeout(SETTLE),
-            // A clean end says nothing; one that comes at once must not make us turn in a circle.
-            Ok(false) => thread::park_timeout(BACKOFF.saturating_sub(asked.elapsed())),
+            // The watch ended without a change. If it ends at once, avoid a busy loop.
+            Ok(false) => thread::park_timeout(BACKOFF.saturating_sub(watched_at.elapsed())),
             Err(refusal) => {
                 log::debug!("no watch of the driver's pods: {refusal}");
                 thread::park_timeout(BACKOFF);
@@ -274,14 +277,15 @@ impl Follower {
     }
 }
 
-impl Memory {
-    /// Says a line where it differs from the last one about the same; false once nobody listens.
-    fn say(&mut self, say: Listener<'_>, about: &str, line: String) -> bool {
+impl Reported {
+    /// Reports a line if it differs from the last one about the same subject. False if the listener
+    /// wants no more.
+    fn report(&mut self, listener: Listener<'_>, about: &str, line: String) -> bool {
         if self.lines.get(about) == Some(&line) {
             return true;
         }
         self.lines.insert(about.to_owned(), line.clone());
-        say(FollowEvent::Line(line))
+        listener(FollowEvent::Line(line))
     }
 }
 

@@ -1,13 +1,13 @@
-//! What following a driver reports, and to whom.
+//! What the followers of drivers and logs report.
 
-/// What is said on the way.
+/// A report about a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FollowEvent {
-    /// A change of the state, in words.
+    /// A change of its state, as a line of text.
     Line(String),
-    /// Bytes of the driver's log.
+    /// Bytes of its log.
     Log(Vec<u8>),
 }
 
-/// Where it goes; false once nobody listens any more.
+/// Receives the reports. Returns false if it wants no more of them.
 pub type Listener<'a> = &'a (dyn Fn(FollowEvent) -> bool + Sync);

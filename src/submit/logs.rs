@@ -1,5 +1,5 @@
-//! Owns reading a container's log to its end, whatever becomes of the connection: each line once,
-//! in order, by the times that the server puts before them.
+//! Follows a container's log to its end and reconnects if the connection is lost. The timestamps that
+//! the server puts in front of the lines show which lines were read already.
 
 use std::io::{BufRead as _, Read as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,39 +13,39 @@ use crate::kube::api::objects::{Kind, LogQuery, Objects};
 use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::state::{driver_status, main_container};
 
-/// The longest line that is read in one piece, bytes; the rest of it is the next piece.
+/// The longest line that is read in one piece, in bytes. A longer line is read in several pieces.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
-/// How long to wait before a log is asked for again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// So often in a row may a log be refused.
+/// How long to wait before the log is opened again.
+const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+/// How often in a row the server may refuse the log.
 const REFUSED_MAX: u32 = 30;
 
 /// Reads the logs of drivers' pods.
 #[expect(missing_debug_implementations, reason = "a closure has nothing to show")]
 pub struct LogFollower<'a> {
     pub objects: Objects,
-    pub say: Listener<'a>,
-    /// Only the last so many lines.
+    pub listener: Listener<'a>,
+    /// Only this many lines from the end of the log.
     pub tail: Option<u32>,
-    /// Set where no more of it is wanted.
+    /// Set to end the follower.
     pub is_ended: &'a AtomicBool,
 }
 
-/// How far a log has been read.
+/// The position up to which a log has been read.
 #[derive(Debug, Default)]
-struct Read {
+struct ReadPosition {
     /// The time of the last line.
     last: Option<Timestamp>,
     /// How many lines of that time there were.
     n_at_last: u32,
-    /// How many of them have come again since the log was opened anew.
+    /// How many of these lines have been read again since the last reconnect.
     n_again: u32,
 }
 
 impl LogFollower<'_> {
-    /// Reads a pod's log until its driver's container has ended and all was read.
+    /// Reads a pod's log until the driver's container has terminated and everything is read.
     pub fn follow(&self, pod: &str) {
-        let mut read = Read::default();
+        let mut position = ReadPosition::default();
         let mut n_refused = 0;
         while n_refused < REFUSED_MAX && !self.is_ended.load(Ordering::Acquire) {
             let seen = self.objects.get(Kind::Pod, pod);
@@ -58,67 +58,68 @@ impl LogFollower<'_> {
                 container,
                 follow: true,
                 timestamps: true,
-                tail: self.tail.filter(|_| read.last.is_none()),
-                since: read.last.map(since),
+                tail: self.tail.filter(|_| position.last.is_none()),
+                since: position.last.map(since),
             };
-            let was_over = seen.is_ok_and(|pod| {
+            let had_terminated = seen.is_ok_and(|pod| {
                 pod.is_some_and(|pod| !driver_status(&pod)["state"]["terminated"].is_null())
             });
             match self.objects.log(pod, &query) {
                 Err(refusal) if refusal.class == RefusalClass::NotFound => return,
                 Err(refusal) => {
-                    log::debug!("the log of {pod}: {refusal}");
+                    log::debug!("the log of {pod} cannot be read: {refusal}");
                     n_refused += 1;
                 }
                 Ok(mut stream) => {
                     n_refused = 0;
-                    read.n_again = 0;
-                    let is_whole = self.copy(stream.reader(), &mut read);
+                    position.n_again = 0;
+                    let is_whole = self.copy(stream.reader(), &mut position);
                     match is_whole {
                         None => return,
-                        // It ended before, so that was all of it.
-                        Some(true) if was_over => return,
+                        // The container had terminated before the log was opened: this is all.
+                        Some(true) if had_terminated => return,
                         Some(_) => {}
                     }
                 }
             }
-            thread::park_timeout(AGAIN);
+            thread::park_timeout(RECONNECT_WAIT);
         }
         log::warn!("the log of {pod} could not be read to its end");
     }
 
-    /// Copies what is new; whether it came to a clean end, or none where nobody listens.
-    fn copy(&self, reader: &mut dyn std::io::BufRead, read: &mut Read) -> Option<bool> {
-        // The rest of a long line carries no time, and goes where its beginning went.
-        let (mut is_new, mut begins) = (true, true);
+    /// Reports new lines. Returns whether the log ended without an error; `None` if the listener wants
+    /// no more.
+    fn copy(&self, reader: &mut dyn std::io::BufRead, position: &mut ReadPosition) -> Option<bool> {
+        // The later pieces of a long line have no timestamp. They are treated like its first piece.
+        let (mut is_new, mut is_line_start) = (true, true);
         loop {
             let mut piece = Vec::new();
             match reader.take(PIECE_BYTES_MAX).read_until(b'\n', &mut piece) {
                 Ok(0) => return Some(true),
                 Ok(_) => {}
                 Err(error) => {
-                    log::debug!("a log was cut: {error}");
+                    log::debug!("the connection of a log was lost: {error}");
                     return Some(false);
                 }
             }
-            let text = match begins {
+            let text = match is_line_start {
                 true => {
                     let (time, text) = split_time(&piece);
-                    is_new = time.is_none_or(|time| read.is_new(time));
+                    is_new = time.is_none_or(|time| position.is_new(time));
                     text
                 }
                 false => piece.as_slice(),
             };
-            begins = piece.ends_with(b"\n");
-            if is_new && !(self.say)(FollowEvent::Log(text.to_vec())) {
+            is_line_start = piece.ends_with(b"\n");
+            if is_new && !(self.listener)(FollowEvent::Log(text.to_vec())) {
                 return None;
             }
         }
     }
 }
 
-impl Read {
-    /// True for a line of that time that has not been read yet.
+impl ReadPosition {
+    /// True if a line with this time has not been read yet.
     fn is_new(&mut self, time: Timestamp) -> bool {
         match self.last {
             Some(last) if time < last => false,
@@ -136,12 +137,12 @@ impl Read {
     }
 }
 
-/// The whole second of a time, as `sinceTime` has it.
+/// The time in whole seconds, as `sinceTime` requires.
 fn since(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }
 
-/// The time before a line, and the line.
+/// Splits a line into its timestamp and the rest.
 fn split_time(line: &[u8]) -> (Option<Timestamp>, &[u8]) {
     let Some(at) = line.iter().position(|c| *c == b' ') else { return (None, line) };
     let (time, rest) = line.split_at(at);
@@ -166,31 +167,31 @@ mod tests {
             ("2026-01-01T00:00:02Z", "e"),
             ("2026-01-01T00:00:02Z", "f"),
         ];
-        // Cut after every line, and opened again with what the whole second holds.
+        // The connection is lost after line `cut`; the next log starts at the whole second.
         for cut in 0..=log.len() {
-            let mut read = Read::default();
+            let mut position = ReadPosition::default();
             let mut got = String::new();
-            let mut copy = |lines: &[(&str, &str)], read: &mut Read| {
-                read.n_again = 0;
+            let mut copy = |lines: &[(&str, &str)], position: &mut ReadPosition| {
+                position.n_again = 0;
                 for (time, text) in lines {
-                    if read.is_new(time.parse().unwrap()) {
+                    if position.is_new(time.parse().unwrap()) {
                         got.push_str(text);
                     }
                 }
             };
-            copy(&log[..cut], &mut read);
-            let from = match read.last.map(since) {
+            copy(&log[..cut], &mut position);
+            let from = match position.last.map(since) {
                 Some(since) if since == "2026-01-01T00:00:02Z" => 4,
                 Some(_) | None => 0,
             };
-            copy(&log[from..], &mut read);
-            copy(&log[from..], &mut read);
+            copy(&log[from..], &mut position);
+            copy(&log[from..], &mut position);
             assert_eq!(got, "abcdef", "cut after {cut}");
         }
     }
 
     #[test]
-    fn times_are_taken_off() {
+    fn timestamps_are_removed() {
         let (time, text) = split_time(b"2026-01-01T00:00:01.123456789Z hello  world\n");
         assert_eq!(
             (time.map(since).as_deref(), text),

@@ -1,5 +1,4 @@
-//! Owns what a driver consists of in the cluster: its objects, in the order in which they are made.
-//! The pod itself is `driver_pod.rs`'s.
+//! The objects of a driver in the cluster, in the order of their creation.
 
 use std::fmt;
 
@@ -15,40 +14,40 @@ use crate::wire::staged::TICKET_KEY;
 use crate::wire::template::TemplateError;
 use crate::wire::yaml::Node;
 
-/// ServiceAccount, Role and RoleBinding with the rights that posse needs, and no others.
+/// ServiceAccount, Role and RoleBinding with exactly the permissions that posse needs.
 const RBAC: &str = include_str!("../../deploy/rbac.yaml");
 
 /// A driver's objects.
 #[derive(Clone, PartialEq)]
 pub struct Manifests {
-    /// What has to be there before the driver is, in the order of their making.
+    /// The objects that must exist before the driver.
     pub parts: Vec<Value>,
-    /// The Job or Pod that all others belong to.
+    /// The Job or Pod that owns the other objects.
     pub workload: Value,
-    /// The pod that it comes to, to be shown to the server beforehand.
+    /// The pod that the Job creates, for a dry run.
     pub pod: Value,
-    /// What of the template was replaced, one sentence each.
+    /// A warning for each replaced field of the template.
     pub warnings: Vec<String>,
 }
 
 impl fmt::Debug for Manifests {
-    /// Without the objects: an environment in them may hold what is nobody's business.
+    /// Without the objects: their environment may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Manifests").field("warnings", &self.warnings).finish_non_exhaustive()
     }
 }
 
 impl Manifests {
-    /// All of them in the order of their making.
+    /// All objects in the order of their creation.
     pub fn all(&self) -> impl Iterator<Item = &Value> {
         self.parts.iter().chain([&self.workload])
     }
 }
 
-/// Makes the objects of a driver.
+/// Builds the objects of a driver.
 ///
 /// # Errors
-/// A field of the driver's template that is not what it should be.
+/// A field of the driver's template has the wrong type.
 pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     let mut parts = if plan.create_rbac { rbac(plan)? } else { Vec::new() };
     let fixed = driver_pod::parts();
@@ -57,7 +56,8 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
         let data = json!({ TICKET_KEY: BASE64_STANDARD.encode(ticket.to_json()) });
         parts.push(object("v1", "Secret", plan.metadata(), "data", data));
     }
-    // Addresses are told early: executors may dial before the driver's container counts as ready.
+    // The Service publishes addresses that are not ready: executors may connect before the driver's
+    // container is ready.
     let mut service = fixed["service"].clone();
     service["selector"] = json!({ APP: plan.app, DRIVER.0: DRIVER.1 });
     parts.push(object("v1", "Service", plan.metadata(), "spec", service));
@@ -81,11 +81,10 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     Ok(Manifests { parts, workload, pod, warnings: warnings.clone() })
 }
 
-/// A Job that is over is kept for ten minutes: time to look at it. Its policy: a disruption is no
-/// failure; nor is 13, by which posse says that another driver of the application has taken over;
-/// 2, 4 and 11 are posse's own codes that another try comes to again (a mistake in what it was given,
-/// a template that the server refuses, a spent failure budget). A server that knows neither policy
-/// leaves them out.
+/// The Job. It is deleted ten minutes after its end, so that a user can inspect it. Its pod failure
+/// policy does not count disruptions, nor exit code 13 (another driver of the application has taken
+/// over), and does not retry codes 2, 4 and 11, which would occur again (usage error, refused
+/// template, spent failure budget). A server that does not support a policy drops the field.
 fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
     let mut spec = fixed.clone();
     let rules = spec["podFailurePolicy"]["rules"].as_array_mut().into_iter().flatten();
@@ -104,15 +103,15 @@ fn object(version: &str, kind: &str, metadata: Value, key: &str, value: Value) -
     json!({ "apiVersion": version, "kind": kind, "metadata": metadata, key: value })
 }
 
-/// The fields of a Job that the server's answer to it must have, or it does not know them.
+/// Fields of a Job that an older server drops, so they are missing in its answer.
 pub const NEWER_FIELDS: [&str; 2] = ["podFailurePolicy", "podReplacementPolicy"];
 
-/// The objects of `deploy/rbac.yaml` under this application's name.
+/// The objects of `deploy/rbac.yaml`, renamed for this application.
 fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
     RBAC.split("\n---\n")
         .map(|text| {
             let node = Node::read(text)
-                .map_err(|mistake| plan.template.fail("deploy/rbac.yaml", mistake.message))?;
+                .map_err(|error| plan.template.fail("deploy/rbac.yaml", error.message))?;
             let mut object = node.to_json();
             object["metadata"] = plan.metadata();
             for key in ["roleRef", "subjects"] {

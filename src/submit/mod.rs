@@ -1,5 +1,5 @@
-//! Putting a driver into the cluster, following it, ending it. What its objects look like is decided
-//! by pure functions; requests and streams are a thin shell around those.
+//! Runs a driver in the cluster: creates its objects, follows it, stops it. Pure functions build the
+//! objects; the rest sends requests.
 
 pub mod apps;
 pub mod driver_pod;

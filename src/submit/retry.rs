@@ -1,17 +1,18 @@
-//! Repeats requests that the server puts off or whose outcome is unknown.
+//! Retries of requests.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 
-/// How often a request is sent that the server puts off, or whose outcome is unknown.
+/// How often a request is sent at most.
 const TRIES_MAX: u32 = 5;
-/// How long to wait between them where the server does not say, and the longest wait it can ask for.
+/// The wait between two attempts if the server sends no `Retry-After`, and the longest wait that
+/// `Retry-After` can cause.
 const WAIT_MS: u64 = 1_000;
 const WAIT_MS_MAX: u64 = 10_000;
 
-/// Repeats what the server puts off, or what nobody knows the outcome of.
+/// Repeats a request that the server did not accept now, or whose outcome is unknown.
 pub(super) fn with_retries<T>(
     mut request: impl FnMut() -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {

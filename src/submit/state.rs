@@ -1,22 +1,22 @@
-//! Owns what an application's Job and pods say about it: its state, how its driver ended, and what
-//! that is in a line. Pure functions over the server's own JSON.
+//! The state of a driver, read from the JSON of its Job and pods.
 
 use serde_json::Value;
 
 use crate::submit::files::CONFIG_DIR;
 use crate::wire::labels::CONTAINER;
-/// The longest message of a server or kubelet that goes into a line, in characters.
+
+/// The longest message of the server or kubelet that is printed, in characters.
 const MESSAGE_CHARS_MAX: usize = 300;
 
-/// The state of a driver in a word.
+/// The state of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Its pod is not there yet, or does not run yet.
+pub enum DriverState {
+    /// Its pod does not exist yet or is not running yet.
     Pending,
     Running,
-    /// It failed, and the Job is about to try again.
+    /// It failed, and the Job will create another pod.
     Retrying,
-    /// It was told to end.
+    /// It is being stopped.
     Stopping,
     /// The Job is suspended.
     Suspended,
@@ -24,13 +24,13 @@ pub enum State {
     Failed,
 }
 
-impl State {
-    /// Nothing comes after it.
+impl DriverState {
+    /// True for final states.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
-    /// As it is printed.
+    /// The name in outputs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -44,17 +44,17 @@ impl State {
     }
 }
 
-/// An object's name; empty where there is none.
+/// An object's name; empty if it has none.
 pub fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// An object's uid; empty where there is none.
+/// An object's uid; empty if it has none.
 pub fn uid_of(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap_or_default()
 }
 
-/// An object as messages name it: `job wordcount-driver`. A Job's or Pod's from a list say no kind.
+/// Kind and name for messages, for example `job wordcount-driver`. Objects from a list have no kind.
 pub fn kind_and_name(object: &Value) -> String {
     let kind = object["kind"].as_str().unwrap_or("object").to_ascii_lowercase();
     format!("{kind} {}", name_of(object))
@@ -64,7 +64,7 @@ fn is_ending(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// True for a Job or Pod that is over.
+/// True if a Job or Pod has finished.
 pub fn is_final(workload: &Value) -> bool {
     match workload["status"]["phase"].as_str() {
         Some(phase) => matches!(phase, "Failed" | "Succeeded"),
@@ -72,7 +72,7 @@ pub fn is_final(workload: &Value) -> bool {
     }
 }
 
-/// How a Job ended: whether well, and the reason and message where not.
+/// How a Job finished: true if it succeeded, else false with reason and message.
 pub fn job_end(job: &Value) -> Option<(bool, String)> {
     let conditions = job["status"]["conditions"].as_array()?;
     conditions.iter().filter(|condition| condition["status"] == "True").find_map(|condition| {
@@ -84,42 +84,45 @@ pub fn job_end(job: &Value) -> Option<(bool, String)> {
     })
 }
 
-/// The state of a driver from its Job, where it has one, and its pods.
-pub fn state(job: Option<&Value>, pods: &[Value]) -> State {
+/// The state of a driver by its pods and its Job, if it has one.
+pub fn state(job: Option<&Value>, pods: &[Value]) -> DriverState {
     let newest = newest(pods);
     let phase = |pod: &Value| pod["status"]["phase"].as_str().unwrap_or_default().to_owned();
-    let by_pod = newest.map_or(State::Pending, |pod| match phase(pod).as_str() {
-        "Succeeded" => State::Succeeded,
-        "Failed" => State::Failed,
-        _ if is_ending(pod) => State::Stopping,
-        "Running" => State::Running,
-        _ => State::Pending,
+    let by_pod = newest.map_or(DriverState::Pending, |pod| match phase(pod).as_str() {
+        "Succeeded" => DriverState::Succeeded,
+        "Failed" => DriverState::Failed,
+        _ if is_ending(pod) => DriverState::Stopping,
+        "Running" => DriverState::Running,
+        _ => DriverState::Pending,
     });
     let Some(job) = job else { return by_pod };
     match job_end(job) {
-        Some((true, _)) => State::Succeeded,
-        Some((false, _)) => State::Failed,
-        // `posse stop` has it have no pods before it deletes it.
-        None if is_ending(job) || job["spec"]["parallelism"] == 0 => State::Stopping,
-        None if job["spec"]["suspend"] == true => State::Suspended,
-        // The controller has yet to see it, or waits before it makes another pod.
-        None if by_pod.is_over() || by_pod == State::Stopping => State::Retrying,
-        None if newest.is_none() && job["status"]["failed"].as_u64() > Some(0) => State::Retrying,
+        Some((true, _)) => DriverState::Succeeded,
+        Some((false, _)) => DriverState::Failed,
+        // `posse stop` sets parallelism to 0 before it deletes the Job.
+        None if is_ending(job) || job["spec"]["parallelism"] == 0 => DriverState::Stopping,
+        None if job["spec"]["suspend"] == true => DriverState::Suspended,
+        // The Job controller has not seen the end of the pod yet, or waits before it creates another.
+        None if by_pod.is_over() || by_pod == DriverState::Stopping => DriverState::Retrying,
+        None if newest.is_none() && job["status"]["failed"].as_u64() > Some(0) => {
+            DriverState::Retrying
+        }
         None => by_pod,
     }
 }
 
-/// The pod that was made last.
+/// The pod that was created last.
 pub fn newest(pods: &[Value]) -> Option<&Value> {
     pods.iter().max_by_key(|pod| {
-        // Times of one form compare as texts do.
+        // Timestamps in the same format can be compared as text.
         let made = pod["metadata"]["creationTimestamp"].as_str().unwrap_or_default();
-        // Of two within a second the one that has not ended is the later one.
+        // Of two pods created in the same second, the one that has not finished is newer.
         (made, !is_final(pod), name_of(pod))
     })
 }
 
-/// The container of a driver's or executor's pod that matters: by its mark, else the first.
+/// The name of the container that runs the driver or executor: by our mount or annotation, else the
+/// first container.
 pub fn main_container(pod: &Value) -> &str {
     let containers = pod["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     let named = pod["metadata"]["annotations"][CONTAINER].as_str();
@@ -132,7 +135,7 @@ pub fn main_container(pod: &Value) -> &str {
     found.and_then(|container| container["name"].as_str()).unwrap_or_default()
 }
 
-/// The status of the driver's container; null where there is none yet.
+/// The status of the main container; null if there is none yet.
 pub fn driver_status(pod: &Value) -> &Value {
     let name = main_container(pod);
     let statuses = pod["status"]["containerStatuses"].as_array();
@@ -140,20 +143,20 @@ pub fn driver_status(pod: &Value) -> &Value {
     found.unwrap_or(&Value::Null)
 }
 
-/// The driver's exit code, where it has ended.
+/// The exit code of the main container, if it has terminated.
 pub fn exit_code(pod: &Value) -> Option<u8> {
     let code = driver_status(pod)["state"]["terminated"]["exitCode"].as_i64()?;
-    // Codes are bytes, but a field is what somebody wrote into it.
+    // Exit codes are bytes, but the field may contain any number.
     Some(u8::try_from(code & 0xff).unwrap_or(u8::MAX))
 }
 
-/// True once the driver's container has begun: there is a log.
+/// True if the main container has started, so that there is a log.
 pub fn has_begun(pod: &Value) -> bool {
     let state = &driver_status(pod)["state"];
     !state["running"].is_null() || !state["terminated"].is_null()
 }
 
-/// A driver's pod in a line, in the kubelet's and scheduler's own words.
+/// A driver's pod in one line, with the messages of kubelet and scheduler.
 pub fn pod_line(pod: &Value) -> String {
     let status = &pod["status"];
     let name = name_of(pod);
@@ -163,15 +166,15 @@ pub fn pod_line(pod: &Value) -> String {
         n => format!(", restarted {n} times"),
     };
     let what = match status["phase"].as_str().unwrap_or_default() {
-        "Succeeded" => "has ended well".to_owned(),
+        "Succeeded" => "has succeeded".to_owned(),
         "Failed" => format!("has failed: {}", failure(pod)),
-        _ if is_ending(pod) => "is ending".to_owned(),
+        _ if is_ending(pod) => "is terminating".to_owned(),
         "Running" => match pod["spec"]["nodeName"].as_str() {
             Some(node) => format!("runs on {node}"),
             None => "runs".to_owned(),
         },
         _ => match waits_for(pod) {
-            Some(why) => format!("waits: {why}"),
+            Some(why) => format!("is waiting: {why}"),
             None => "is pending".to_owned(),
         },
     };
@@ -190,7 +193,7 @@ fn failure(pod: &Value) -> String {
         }
         (Some(code), false) => format!("{by_pod}, exit code {code}"),
         (None, false) => by_pod,
-        (None, true) => first_failed_init(pod).unwrap_or_else(|| "it does not say why".to_owned()),
+        (None, true) => first_failed_init(pod).unwrap_or_else(|| "no reason given".to_owned()),
     }
 }
 
@@ -203,15 +206,15 @@ fn first_failed_init(pod: &Value) -> Option<String> {
     failed.map(|(name, code)| format!("init container {name} ended with exit code {code}"))
 }
 
-/// What a pending pod waits for.
+/// Why a pending pod is waiting.
 fn waits_for(pod: &Value) -> Option<String> {
     let status = &pod["status"];
     let containers = ["initContainerStatuses", "containerStatuses"];
     let lists = containers.iter().filter_map(|key| status[*key].as_array());
     let waiting = lists.flatten().map(|one| &one["state"]["waiting"]);
-    // That others are initialising is no reason of its own.
-    let told = waiting.filter(|waiting| waiting["reason"] != "PodInitializing");
-    let by_container = told.map(reason_and_message).find(|text| !text.is_empty());
+    // PodInitializing only says that init containers are not done.
+    let reasons = waiting.filter(|waiting| waiting["reason"] != "PodInitializing");
+    let by_container = reasons.map(reason_and_message).find(|text| !text.is_empty());
     by_container.or_else(|| {
         let conditions = status["conditions"].as_array()?;
         let unscheduled = conditions
@@ -222,8 +225,8 @@ fn waits_for(pod: &Value) -> Option<String> {
 }
 
 /// `reason: message` of a condition, a container's state or a pod's status.
-pub fn reason_and_message(told: &Value) -> String {
-    let text = |key: &str| told[key].as_str().unwrap_or_default();
+pub fn reason_and_message(status: &Value) -> String {
+    let text = |key: &str| status[key].as_str().unwrap_or_default();
     let message: String = text("message").chars().take(MESSAGE_CHARS_MAX).collect();
     match (text("reason"), message.as_str()) {
         (reason, "") => reason.to_owned(),

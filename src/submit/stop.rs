@@ -1,5 +1,5 @@
-//! Owns how an application in the cluster is ended: first its driver, which ends its executors and
-//! needs its rights for that, then all that belongs to it.
+//! Stops an application in the cluster: first the driver, which needs its service account to stop its
+//! executors, then all objects that belong to it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,30 +14,30 @@ use crate::submit::state::{is_final, name_of, uid_of};
 use crate::submit::workload::{find_workload, is_driver_of, is_owned};
 use crate::wire::labels::{APP, COMPONENT};
 
-/// What a pod has that names none, seconds.
+/// Kubernetes' default for terminationGracePeriodSeconds.
 const GRACE_DEFAULT_S: u64 = 30;
-/// How much longer than its grace a pod may take to be gone.
+/// How much longer than its grace period a pod may take to disappear.
 const GONE_RESERVE: Duration = Duration::from_secs(30);
-/// How long a Job's controller may take to end the pods of a Job that is to have none.
+/// How long the Job controller may take to delete the pods after parallelism was set to 0.
 const CONTROLLER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(200);
 
-/// What goes with the driver, the rights last.
+/// The objects that are deleted with the driver, the permissions last.
 const PARTS: [Kind; 5] =
     [Kind::ConfigMap, Kind::Service, Kind::RoleBinding, Kind::Role, Kind::ServiceAccount];
 
-/// What came of it.
+/// The result of a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// All of it is gone.
+    /// Everything is deleted.
     Gone,
-    /// There was no driver of that application, nor anything of it.
+    /// The application has no driver and no other objects.
     Nothing,
-    /// These pods were not seen to go.
+    /// These pods still exist.
     Remain(Vec<String>),
 }
 
-/// An application that has been told to end.
+/// An application whose driver is being stopped.
 #[derive(Debug)]
 pub struct StopRequest<'a> {
     objects: &'a Objects,
@@ -48,33 +48,32 @@ pub struct StopRequest<'a> {
 }
 
 impl<'a> StopRequest<'a> {
-    /// Tells an application's driver to end. `grace_s` is what it gets for that, instead of what its
-    /// pod says.
+    /// Deletes an application's driver. `grace_s` replaces the grace period of its pod.
     pub fn new(objects: &'a Objects, app: &str, grace_s: Option<u32>) -> Result<Self, Refusal> {
         let workload = find_workload(objects, app)?;
-        let asked = Self {
+        let request = Self {
             objects,
             app: app.to_owned(),
             workload,
             drivers: drivers(objects, app)?,
             grace_s,
         };
-        if asked.live().next().is_some() {
-            if let Some((Kind::Job, job)) = &asked.workload {
-                empty(objects, app, job)?;
+        if request.live().next().is_some() {
+            if let Some((Kind::Job, job)) = &request.workload {
+                delete_pods_of_job(objects, app, job)?;
             }
-            for pod in asked.live() {
+            for pod in request.live() {
                 with_retries(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), grace_s))?;
             }
         }
-        Ok(asked)
+        Ok(request)
     }
 
     fn live(&self) -> impl Iterator<Item = &Value> {
         self.drivers.iter().filter(|pod| !is_final(pod))
     }
 
-    /// Sees it end, and removes what is left of it.
+    /// Waits for the driver's end and deletes its other objects.
     pub fn finish(&self) -> Result<Stopped, Refusal> {
         let objects = self.objects;
         let live: Vec<&Value> = self.live().collect();
@@ -86,7 +85,7 @@ impl<'a> StopRequest<'a> {
         for pod in self.drivers.iter().filter(|pod| is_final(pod)) {
             with_retries(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
         }
-        let n_parts = remove_parts(objects, &self.app)?;
+        let n_parts = delete_parts(objects, &self.app)?;
         Ok(match remaining.is_empty() {
             false => Stopped::Remain(remaining),
             true if self.workload.is_none() && self.drivers.is_empty() && n_parts == 0 => {
@@ -97,19 +96,20 @@ impl<'a> StopRequest<'a> {
     }
 }
 
-/// The pods that were made for an application's driver.
+/// All pods of an application's driver.
 pub fn drivers(objects: &Objects, app: &str) -> Result<Vec<Value>, Refusal> {
     objects.list(Kind::Pod, &driver_selector(Some(app)), &|pod| pod).map(|(pods, _)| pods)
 }
 
-/// Has a Job end its pods and make no other. Were it deleted, the garbage collector would take the
-/// driver's rights away while it ends its executors.
-fn empty(objects: &Objects, app: &str, job: &Value) -> Result<(), Refusal> {
+/// Sets the Job's parallelism to 0, so that its controller deletes the pods and creates no others. If
+/// the Job were deleted now, the garbage collector would delete the driver's permissions while the
+/// driver still stops its executors.
+fn delete_pods_of_job(objects: &Objects, app: &str, job: &Value) -> Result<(), Refusal> {
     let patch = json!({ "metadata": { "uid": uid_of(job) }, "spec": { "parallelism": 0 } });
     match with_retries(|| objects.patch(Kind::Job, name_of(job), &patch)) {
         Ok(_) => {}
         Err(refusal) if refusal.class == RefusalClass::Forbidden => {
-            log::debug!("the job is deleted first: {refusal}");
+            log::debug!("parallelism cannot be set, so the job is deleted now: {refusal}");
             return with_retries(|| objects.delete(Kind::Job, name_of(job), uid_of(job), None));
         }
         Err(refusal)
@@ -119,20 +119,21 @@ fn empty(objects: &Objects, app: &str, job: &Value) -> Result<(), Refusal> {
         }
         Err(refusal) => return Err(refusal),
     }
-    let asked = Instant::now();
-    while asked.elapsed() < CONTROLLER_LIMIT {
-        let is_told =
+    let started_at = Instant::now();
+    while started_at.elapsed() < CONTROLLER_LIMIT {
+        let is_terminating =
             |pod: &Value| is_final(pod) || !pod["metadata"]["deletionTimestamp"].is_null();
-        if drivers(objects, app)?.iter().all(is_told) {
+        if drivers(objects, app)?.iter().all(is_terminating) {
             return Ok(());
         }
         thread::park_timeout(POLL);
     }
-    log::debug!("the job's pods are not ended by its controller");
+    log::debug!("the job controller has not deleted the pods yet");
     Ok(())
 }
 
-/// Waits for the driver's pods to go, and for the executors that are theirs.
+/// Waits until the driver's pods and their executors are gone. Returns the names of those that are
+/// left after the grace period.
 fn wait_until_gone(
     objects: &Objects,
     app: &str,
@@ -144,7 +145,7 @@ fn wait_until_gone(
     let longest = live.iter().map(|pod| own(pod).unwrap_or(GRACE_DEFAULT_S)).max().unwrap_or(0);
     let grace_s = grace_s.map_or(longest, u64::from);
     let limit = Duration::from_secs(grace_s).saturating_add(GONE_RESERVE);
-    let asked = Instant::now();
+    let started_at = Instant::now();
     let executors = format!("{APP}={app},{}={}", COMPONENT.0, COMPONENT.1);
     loop {
         let mut left: Vec<String> = Vec::new();
@@ -155,17 +156,17 @@ fn wait_until_gone(
         }
         let is_driver_gone = left.is_empty();
         let (pods, _) = objects.list(Kind::Pod, &executors, &|pod| pod)?;
-        let theirs = pods.iter().filter(|pod| uids.iter().any(|uid| is_owned(pod, uid)));
-        let theirs: Vec<&Value> = theirs.collect();
-        // Failed ones that were kept to be looked at go with their owner.
-        let alive = theirs.iter().filter(|pod| !is_final(pod));
+        let owned = pods.iter().filter(|pod| uids.iter().any(|uid| is_owned(pod, uid)));
+        let owned: Vec<&Value> = owned.collect();
+        // The garbage collector deletes retained failed pods with their owner.
+        let alive = owned.iter().filter(|pod| !is_final(pod));
         left.extend(alive.map(|pod| name_of(pod).to_owned()));
-        if left.is_empty() || asked.elapsed() > limit {
+        if left.is_empty() || started_at.elapsed() > limit {
             return Ok(left);
         }
         if is_driver_gone {
-            // Whoever should have ended them is gone.
-            for pod in theirs.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()) {
+            // The driver, which should have deleted them, is gone.
+            for pod in owned.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()) {
                 with_retries(|| objects.delete(Kind::Pod, name_of(pod), uid_of(pod), None))?;
             }
         }
@@ -173,9 +174,9 @@ fn wait_until_gone(
     }
 }
 
-/// Removes what belongs to the driver: by the garbage collector's hand it would go as well, but not
-/// what a submit left that was killed. Gives how many there were.
-fn remove_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
+/// Deletes the other objects of the driver and returns how many there were. The garbage collector
+/// would also delete them, but not those of a killed `posse submit`, which have no owner.
+fn delete_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
     let name = driver_name(app);
     let mut n_parts = 0;
     for kind in PARTS {
@@ -191,7 +192,7 @@ fn remove_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
             }
             Ok(_) => {}
             Err(refusal) if refusal.class == RefusalClass::Forbidden => {
-                log::debug!("whether there is a {} cannot be told: {refusal}", kind.name());
+                log::debug!("no permission to read the {}: {refusal}", kind.name());
             }
             Err(refusal) => return Err(refusal),
         }

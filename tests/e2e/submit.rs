@@ -166,7 +166,7 @@ pub fn submit_and_exit_codes(server: &dyn Server) {
         expect(
             &run(&scene).once(&["submit"]),
             3,
-            &["it runs already: job shop-driver is not over"],
+            &["it is already running: job shop-driver has not finished"],
         );
         let apps = ask(&scene, &["apps"]);
         expect(&apps, 0, &["Running", name_of(&driver)]);
@@ -321,7 +321,7 @@ pub fn submit_cut_short(server: &dyn Server) {
         "labels": {"posse.dev/app": APP, "app.kubernetes.io/managed-by": "posse",
                    "app.kubernetes.io/component": "driver"}}});
     scene.admin.post(&path(&scene, "/api/v1", "configmaps"), &left).ok();
-    let words = ["configmap shop-driver is in the way", "posse stop shop"];
+    let words = ["configmap shop-driver exists already", "posse stop shop"];
     expect(&run(&scene).once(&["submit"]), 1, &words);
     stop_and_finish(scene);
 }

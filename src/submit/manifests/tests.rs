@@ -1,4 +1,4 @@
-//! What a driver consists of, field by field.
+//! The objects of a driver, field by field.
 
 use super::*;
 use crate::submit::files::Files;
@@ -109,7 +109,7 @@ fn files_come_with_a_secret_and_an_image_that_has_posse() {
 }
 
 #[test]
-fn the_job_tries_again_what_may_come_out_better() {
+fn the_job_retries_only_what_may_succeed() {
     let job = built("{image: i, retries: 7, deadline: 1500ms}").workload;
     assert_eq!(job["metadata"]["annotations"]["posse.dev/executors"], "4");
     let spec = &job["spec"];
@@ -134,7 +134,7 @@ fn the_job_tries_again_what_may_come_out_better() {
 }
 
 #[test]
-fn a_bare_pod_has_what_the_job_would_have() {
+fn a_bare_pod_equals_the_pod_of_a_job() {
     let made = built("{image: i, kind: pod, deadline: 1m, annotations: {a/b: c}}");
     let pod = &made.workload;
     assert_eq!((&pod["kind"], &pod["metadata"]["name"]), (&json!("Pod"), &json!("wc-driver")));
@@ -151,7 +151,7 @@ fn a_bare_pod_has_what_the_job_would_have() {
 }
 
 #[test]
-fn posse_is_the_drivers_parent() {
+fn posse_is_the_parent_process_of_the_driver() {
     let found = built("{image: i}").pod["spec"].clone();
     let container = &found["containers"][0];
     assert_eq!((&container["image"], &container["command"]), (&json!("i"), &json!(["posse"])));
@@ -191,7 +191,7 @@ fn posse_is_the_drivers_parent() {
 }
 
 #[test]
-fn what_the_file_says_is_laid_over_the_template() {
+fn the_configuration_overrides_the_template() {
     let template = "{metadata: {name: x, labels: {team: b, own: mine}, annotations: {k: v}},
         spec: {serviceAccountName: theirs, nodeSelector: {zone: a}, terminationGracePeriodSeconds: 90,
           securityContext: {runAsUser: 7}, volumes: [{name: data, emptyDir: {}}],
@@ -224,7 +224,7 @@ fn what_the_file_says_is_laid_over_the_template() {
     assert_eq!(init, ["posse", "first"]);
     assert_eq!(spec["containers"][0], json!({"name": "proxy", "image": "q"}));
     let main = &spec["containers"][1];
-    // Its own command is the driver, where nothing else is.
+    // The template's command is the driver, because no other is given.
     let args = main["args"].as_array().unwrap();
     assert_eq!(args[args.len() - 3..], ["--", "python", "a.py"]);
     assert_eq!(main["securityContext"], json!({"privileged": true}));
@@ -248,7 +248,7 @@ fn what_the_file_says_is_laid_over_the_template() {
 }
 
 #[test]
-fn what_is_replaced_is_told() {
+fn replaced_fields_give_warnings() {
     let made = built(
         "{pod: {spec: {restartPolicy: Always, terminationGracePeriodSeconds: 3, \
          containers: [{name: c}]}}}",
@@ -260,8 +260,8 @@ fn what_is_replaced_is_told() {
         "{second}"
     );
     let unknown = plan("{container: x, image: i}", |_| {});
-    let mistake = manifests(&unknown).unwrap_err().to_string();
-    assert!(mistake.contains("none is named `x`; there are: driver"), "{mistake}");
+    let error = manifests(&unknown).unwrap_err().to_string();
+    assert!(error.contains("none is named `x`; the containers are: driver"), "{error}");
     for wrong in ["volumes: 1", "nodeSelector: [a]"] {
         let driver = format!(
             "{{node_selector: {{a: b}}, pod: {{spec: {{containers: [{{name: c}}], {wrong}}}}}}}"

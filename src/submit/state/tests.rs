@@ -1,4 +1,4 @@
-//! What is read from Jobs and pods as servers write them.
+//! The state of drivers from Jobs and pods as servers return them.
 
 use serde_json::json;
 
@@ -18,7 +18,7 @@ fn ended(phase: &str, code: i64, reason: &str) -> Value {
 }
 
 #[test]
-fn a_pod_in_a_line() {
+fn a_pod_is_described_in_one_line() {
     let waiting = |list: &str, reason: &str| {
         json!({"phase": "Pending", list: [{"name": "driver",
             "state": {"waiting": {"reason": reason, "message": "the words"}}}]})
@@ -36,31 +36,31 @@ fn a_pod_in_a_line() {
         json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
     for (status, want) in [
         (json!({"phase": "Pending"}), "is pending"),
-        (waiting("containerStatuses", "ErrImagePull"), "waits: ErrImagePull: the words"),
+        (waiting("containerStatuses", "ErrImagePull"), "is waiting: ErrImagePull: the words"),
         (
             waiting("initContainerStatuses", "CreateContainerError"),
-            "waits: CreateContainerError: the words",
+            "is waiting: CreateContainerError: the words",
         ),
-        (both, "waits: ErrImagePull"),
-        (unscheduled, "waits: Unschedulable: 0/1 nodes are available"),
+        (both, "is waiting: ErrImagePull"),
+        (unscheduled, "is waiting: Unschedulable: 0/1 nodes are available"),
         (json!({"phase": "Running"}), "runs on n1"),
         (restarted, "runs on n1, restarted 2 times"),
-        (ended("Succeeded", 0, "Completed"), "has ended well"),
+        (ended("Succeeded", 0, "Completed"), "has succeeded"),
         (ended("Failed", 3, "Error"), "has failed: exit code 3"),
         (ended("Failed", 137, "OOMKilled"), "has failed: exit code 137 (OOMKilled)"),
         (failed_init, "has failed: init container posse ended with exit code 3"),
         (evicted, "has failed: Evicted: The node was low on memory."),
-        (json!({"phase": "Failed"}), "has failed: it does not say why"),
+        (json!({"phase": "Failed"}), "has failed: no reason given"),
     ] {
         assert_eq!(pod_line(&pod("p", "t", status.clone())), format!("pod p {want}"), "{status}");
     }
-    let mut going = pod("p", "t", json!({"phase": "Running"}));
-    going["metadata"]["deletionTimestamp"] = json!("t");
-    assert_eq!(pod_line(&going), "pod p is ending");
+    let mut terminating = pod("p", "t", json!({"phase": "Running"}));
+    terminating["metadata"]["deletionTimestamp"] = json!("t");
+    assert_eq!(pod_line(&terminating), "pod p is terminating");
 }
 
 #[test]
-fn a_state_in_a_word() {
+fn the_state_is_derived_from_job_and_pods() {
     let job = |status: Value| json!({"kind": "Job", "spec": {}, "status": status});
     let over = |kind: &str, reason: &str| {
         job(json!({"conditions": [{"type": kind, "status": "True", "reason": reason}]}))
@@ -74,19 +74,19 @@ fn a_state_in_a_word() {
     let mut emptied = job(json!({}));
     emptied["spec"]["parallelism"] = json!(0);
     for (job, pods, want) in [
-        (Some(emptied), vec![], State::Stopping),
-        (Some(job(json!({}))), vec![], State::Pending),
-        (Some(job(json!({}))), vec![running()], State::Running),
-        (Some(job(json!({}))), vec![failed()], State::Retrying),
-        (Some(job(json!({}))), vec![running(), failed()], State::Running),
-        (Some(job(json!({"failed": 1}))), vec![], State::Retrying),
-        (Some(over("Complete", "")), vec![running()], State::Succeeded),
-        (Some(over("Failed", "BackoffLimitExceeded")), vec![failed()], State::Failed),
-        (Some(suspended), vec![], State::Suspended),
-        (Some(stopping), vec![running()], State::Stopping),
-        (None, vec![running()], State::Running),
-        (None, vec![failed()], State::Failed),
-        (None, vec![], State::Pending),
+        (Some(emptied), vec![], DriverState::Stopping),
+        (Some(job(json!({}))), vec![], DriverState::Pending),
+        (Some(job(json!({}))), vec![running()], DriverState::Running),
+        (Some(job(json!({}))), vec![failed()], DriverState::Retrying),
+        (Some(job(json!({}))), vec![running(), failed()], DriverState::Running),
+        (Some(job(json!({"failed": 1}))), vec![], DriverState::Retrying),
+        (Some(over("Complete", "")), vec![running()], DriverState::Succeeded),
+        (Some(over("Failed", "BackoffLimitExceeded")), vec![failed()], DriverState::Failed),
+        (Some(suspended), vec![], DriverState::Suspended),
+        (Some(stopping), vec![running()], DriverState::Stopping),
+        (None, vec![running()], DriverState::Running),
+        (None, vec![failed()], DriverState::Failed),
+        (None, vec![], DriverState::Pending),
     ] {
         assert_eq!(state(job.as_ref(), &pods), want, "{job:?} {pods:?}");
     }
@@ -99,7 +99,7 @@ fn a_state_in_a_word() {
 }
 
 #[test]
-fn the_drivers_container_tells_the_code() {
+fn the_exit_code_is_read_from_the_main_container() {
     let one = pod("p", "t", ended("Failed", 3, "Error"));
     assert_eq!((main_container(&one), exit_code(&one)), ("driver", Some(3)));
     assert!(has_begun(&one));
