@@ -1,5 +1,5 @@
-//! How many watch events a second are read: the parser alone, and the whole way through TLS, HTTP
-//! and the line reader. `cargo bench --bench watch`. Prints; judges nothing.
+//! Measures watch events per second: the parser alone, and the whole path through TLS, HTTP and the
+//! line reader. `cargo bench --bench watch` builds with the optimisation of the shipped binary.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(2);
-/// What users' pods look like: environment and volumes make them larger than the fixture.
+/// Typical size of a user's pod: environment and volumes make it larger than the fixture.
 const LINE_BYTES: usize = 7_200;
 /// One write of the server, as kube-apiserver writes each event by itself.
 const EVENTS_MAX: usize = 2_000_000;

@@ -30,7 +30,7 @@ def posse_binary():
     if "POSSE" in os.environ:
         return os.environ["POSSE"]
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = [path for path in target.glob("*/posse") if path.parent.name in ("release", "debug")]
+    built = [*target.glob("*/release/posse"), *target.glob("*/debug/posse")]
     if not built:
         sys.exit(f"no posse in {target}: run `cargo build --release`, or name one by $POSSE")
     return str(max(built, key=lambda path: path.stat().st_mtime))

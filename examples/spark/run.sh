@@ -4,7 +4,7 @@
 # [decommission] [in_cluster] [timing] [prepare] [install]; without names the first five. Takes some
 # minutes, and 4 GB of memory for `dynamic`.
 # After `real` they run on a real API server, of $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
-# POSSE: the binary (default: target/release/posse, else target/debug/posse).
+# POSSE: the binary (default: the one in target/ that was built last).
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,9 +27,8 @@ cannot() {
 }
 
 command -v javac >/dev/null || cannot "javac is missing: install a JDK, 17 or later"
-posse=${POSSE:-$top/target/release/posse}
-[ -x "$posse" ] || posse=$top/target/debug/posse
-[ -x "$posse" ] || fail "there is no posse at $posse: cargo build --release"
+posse=${POSSE:-$(ls -t "$top"/target/*/release/posse "$top"/target/*/debug/posse 2>/dev/null | head -n 1)}
+[ -x "$posse" ] || fail "posse is not built: run cargo build --release"
 
 # Once; a half-made environment has no mark.
 if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
