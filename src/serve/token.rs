@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use subtle::ConstantTimeEq as _;
+
 /// A secret token. `Debug` does not show it.
 #[derive(Clone)]
 pub struct Token(String);
@@ -54,12 +56,7 @@ impl Token {
     #[must_use]
     pub fn admits(&self, header: Option<&str>) -> bool {
         let Some(given) = bearer(header) else { return false };
-        let (given, ours) = (given.as_bytes(), self.0.as_bytes());
-        let mut difference = given.len() ^ ours.len();
-        for (i, &byte) in given.iter().enumerate() {
-            difference |= usize::from(byte ^ ours[i % ours.len()]);
-        }
-        std::hint::black_box(difference) == 0
+        given.as_bytes().ct_eq(self.0.as_bytes()).into()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Answers reviews: SubjectAccessReview, SelfSubjectRulesReview, TokenReview and their relatives.
 
 use serde_json::{Value, json};
+use subtle::ConstantTimeEq as _;
 
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
@@ -164,7 +165,8 @@ fn token(api: &Api, value: &Value) -> Result<Value, StatusError> {
         array_at(value, "/spec/audiences").iter().filter_map(Value::as_str).collect();
     let asked = if given.is_empty() { vec![ISSUER] } else { given };
     let now = api.clock.wall(api.clock.now());
-    let (user, audiences) = if api.admin_token.as_deref() == Some(token) {
+    let is_admin = |secret: &String| bool::from(secret.as_bytes().ct_eq(token.as_bytes()));
+    let (user, audiences) = if api.admin_token.as_ref().is_some_and(is_admin) {
         (User::admin(), asked.into_iter().filter(|audience| *audience == ISSUER).collect())
     } else {
         let Some(claims) = api.tokens.claims(&api.lock(), token, now) else {
