@@ -86,13 +86,13 @@ pub struct FileArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The application's name: at most 40 of [a-z0-9-], starting with a letter
-    #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: Option<String>,
     /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
     /// The run's part of the pods' names [default: from the driver pod's uid, else random]
-    #[arg(long, value_name = "ID", value_parser = named(names::instance_mistake))]
+    #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
     /// How many executors there should be (of the only group)
     #[arg(long, value_name = "N")]
@@ -211,16 +211,16 @@ pub struct CheckArgs {
 #[command(group = clap::ArgGroup::new("whose").required(true).args(["app", "all_apps"]))]
 pub struct CleanupArgs {
     /// Whose leftovers: the application's name
-    #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: Option<String>,
     /// Those of every application in the namespace
     #[arg(long, conflicts_with = "instance")]
     pub all_apps: bool,
     /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
     /// Also executors of this instance that have no owner
-    #[arg(long, value_name = "ID", value_parser = named(names::instance_mistake))]
+    #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
     /// Also executors without an owner whose Lease was not renewed for so long, and such Leases
     /// themselves
@@ -291,7 +291,7 @@ pub struct ClientArgs {
     #[arg(long, value_name = "FILE")]
     pub control_token_file: Option<PathBuf>,
     /// The application's name
-    #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: Option<String>,
 }
 
@@ -312,11 +312,11 @@ pub struct ScaleArgs {
     #[command(flatten)]
     pub client: ClientArgs,
     /// The group [default: the only one]
-    #[arg(value_name = "GROUP", value_parser = named(names::group_mistake))]
+    #[arg(value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
     /// The group, as a flag
     #[arg(long = "group", value_name = "GROUP", conflicts_with = "group",
-          value_parser = named(names::group_mistake))]
+          value_parser = named(names::group_name_error))]
     pub group_flag: Option<String>,
     /// How many executors there should be
     #[arg(value_name = "TARGET")]
@@ -382,7 +382,7 @@ pub struct ExplainArgs {
     #[arg(value_name = "ID")]
     pub id: Option<u64>,
     /// Only this group
-    #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_mistake))]
+    #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
     /// With an ID, also the last N lines of its log
     #[arg(long, value_name = "N", requires = "id",
@@ -392,7 +392,7 @@ pub struct ExplainArgs {
     #[arg(long)]
     pub json: bool,
     /// The namespace of a run that is gone [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,

@@ -172,11 +172,11 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::wire::status_json::{Identity, tests::sample};
+    use crate::wire::status_json::{RunNames, tests::sample};
     use crate::wire::time::Epoch;
 
     fn status() -> StatusJson {
-        StatusJson::new(&Identity::default(), &sample(), Epoch(SystemTime::UNIX_EPOCH))
+        StatusJson::new(&RunNames::default(), &sample(), Epoch(SystemTime::UNIX_EPOCH))
     }
 
     const DAY_0: Timestamp = Timestamp::UNIX_EPOCH;

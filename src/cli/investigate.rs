@@ -21,7 +21,7 @@ use crate::kube::api::executor_lookup::ExecutorLookup;
 use crate::kube::api::pods::Pods;
 use crate::wire::labels::{EXECUTOR_ID, INSTANCE, Selection};
 use crate::wire::pod;
-use crate::wire::status_json::{Identity, StatusJson};
+use crate::wire::status_json::{RunNames, StatusJson};
 
 /// `posse explain`.
 ///
@@ -138,7 +138,7 @@ fn left_behind(
         let label = |name: &str| pod["metadata"]["labels"][name].as_str().unwrap_or("?").to_owned();
         let id: u64 = label(EXECUTOR_ID).parse().unwrap_or(0);
         let mut story = Story { id, ..Story::default() };
-        let who = Identity {
+        let who = RunNames {
             run: String::new(),
             app: app.to_owned(),
             instance: label(INSTANCE),
@@ -171,7 +171,7 @@ struct Sight {
 }
 
 impl Sight {
-    fn new(server: &Connection, who: &Identity) -> Self {
+    fn new(server: &Connection, who: &RunNames) -> Self {
         let namespace = who.namespace.as_str();
         let selection = Selection { app: who.app.clone(), instance: who.instance.clone() };
         Self {

@@ -195,7 +195,7 @@ impl Run<'_> {
             core: Arc::new(line) as Arc<dyn Core>,
             drafts: Arc::new(drafter) as Arc<dyn Drafts>,
             events: Arc::clone(&log) as Arc<dyn crate::control::Events>,
-            identity: status_json::Identity {
+            identity: status_json::RunNames {
                 run,
                 app: selection.app.clone(),
                 instance: selection.instance.clone(),

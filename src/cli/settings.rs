@@ -11,10 +11,10 @@ use crate::cli::{Env, World};
 use crate::core::machines::orphan_cleanup::OrphanPolicy;
 use crate::core::model::ids::GroupName;
 use crate::core::policy::settings::{GroupSpec, Policy};
-use crate::wire::build::{Identity, Owner};
+use crate::wire::build::{OwnerRef, PodContext};
 use crate::wire::config::{self, Config, Control, Driver, Group, PodSource, Ready};
 use crate::wire::control_addr::ControlAddr;
-use crate::wire::memory::Growth;
+use crate::wire::memory::MemoryScaling;
 use crate::wire::names;
 use crate::wire::staged::Staged;
 use crate::wire::template::Template;
@@ -86,7 +86,7 @@ pub struct GroupSettings {
     /// Any other container's failure is the executor's end, too.
     pub fails_with_sidecars: bool,
     /// How memory grows after an executor ran out of it.
-    pub growth: Option<Growth>,
+    pub memory_scaling: Option<MemoryScaling>,
     /// `activeDeadlineSeconds` of its pods.
     pub max_age_s: Option<u64>,
 }
@@ -96,7 +96,7 @@ pub struct GroupSettings {
 pub struct RunIdentity {
     pub instance: String,
     pub namespace: String,
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerRef>,
     pub driver_host: String,
 }
 
@@ -112,7 +112,7 @@ impl RunSettings {
             return Err(Failure::usage(message));
         };
         let longest = args.file.instance.as_deref().unwrap_or("xxxxx");
-        if let Some(why) = names::pod_name_mistake(&app, longest) {
+        if let Some(why) = names::pod_name_error(&app, longest) {
             return Err(Failure::usage(why));
         }
         lay_over(&mut config, &args.file, &file)?;
@@ -166,8 +166,8 @@ impl RunSettings {
 
     /// Whose executors a group's template is compiled for; without a group: of no group yet.
     #[must_use]
-    pub fn identity(&self, group: Option<&GroupSettings>, run: &RunIdentity) -> Identity {
-        Identity {
+    pub fn identity(&self, group: Option<&GroupSettings>, run: &RunIdentity) -> PodContext {
+        PodContext {
             app: self.app.clone(),
             instance: run.instance.clone(),
             namespace: run.namespace.clone(),
@@ -178,7 +178,7 @@ impl RunSettings {
             staged: self.staged.clone(),
             container: group.and_then(|group| group.container.clone()),
             fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
-            growth: group.and_then(|group| group.growth.clone()),
+            memory_scaling: group.and_then(|group| group.memory_scaling.clone()),
             max_age_s: group.and_then(|group| group.max_age_s),
         }
     }
@@ -296,7 +296,7 @@ fn group_settings(
         }
     };
     let template = template.with_shorthands(group.shorthands);
-    let compiled = template.check(group.container.as_deref(), group.growth.as_ref())?;
+    let compiled = template.check(group.container.as_deref(), group.memory_scaling.as_ref())?;
     Ok(GroupSettings {
         spec: GroupSpec {
             name: GroupName::from(group.name.as_str()),
@@ -314,7 +314,7 @@ fn group_settings(
         template,
         container: group.container,
         fails_with_sidecars: group.fails_with_sidecars,
-        growth: group.growth,
+        memory_scaling: group.memory_scaling,
         max_age_s: group.max_age_s,
     })
 }
@@ -335,7 +335,7 @@ fn driver(config: &mut Config, args: &RunArgs, env: Env<'_>) -> Result<Driver, F
     if driver.host.is_none()
         && let Some(host) = env("POD_IP").filter(|host| !host.is_empty())
     {
-        if let Some(why) = config::host_mistake(&host) {
+        if let Some(why) = config::host_error(&host) {
             return Err(Failure::usage(format!("POD_IP: {why}; set driver.host")));
         }
         driver.host = Some(host);

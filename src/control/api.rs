@@ -14,7 +14,7 @@ use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::names;
-use crate::wire::status_json::{Identity, StatusJson};
+use crate::wire::status_json::{RunNames, StatusJson};
 use crate::wire::time::Epoch;
 
 /// The control API, served. Dropped without `stop`, it stops all the same.
@@ -33,7 +33,7 @@ pub struct Subject {
     pub core: Arc<dyn Core>,
     pub drafts: Arc<dyn Drafts>,
     pub events: Arc<dyn Events>,
-    pub identity: Identity,
+    pub identity: RunNames,
     pub epoch: Epoch,
 }
 
@@ -126,8 +126,8 @@ impl Answer {
     }
 }
 
-impl From<calls::BadCall> for Answer {
-    fn from(bad: calls::BadCall) -> Self {
+impl From<calls::CallError> for Answer {
+    fn from(bad: calls::CallError) -> Self {
         Self::error(400, &bad.error, bad.field.as_deref())
     }
 }
@@ -347,7 +347,7 @@ fn health(good: bool) -> Answer {
 }
 
 fn group_name(segment: &str) -> Result<GroupName, Answer> {
-    match names::group_mistake(segment) {
+    match names::group_name_error(segment) {
         Some(what) => Err(Answer::error(400, &what, Some("group"))),
         None => Ok(GroupName::from(segment)),
     }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::core::model::command::{Command, Reply};
 use crate::core::model::ids::GroupName;
 use crate::core::model::pod_text::PodText;
-use crate::wire::control::BadCall;
+use crate::wire::control::CallError;
 
 /// The way to the one thread that decides. Its owner implements it over the inbox.
 pub trait Core: Send + Sync {
@@ -52,7 +52,7 @@ pub trait Drafts: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoDraft {
     /// It is at fault, by our word or the server's.
-    Bad(BadCall),
+    Bad(CallError),
     /// The server cannot say now; how long it wants to be left alone, in milliseconds.
     NotNow { why: String, retry_after_ms: Option<u64> },
 }

@@ -91,12 +91,12 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::wire::status_json::{Identity, tests::sample};
+    use crate::wire::status_json::{RunNames, tests::sample};
     use crate::wire::time::Epoch;
 
     #[test]
     fn looks_like_this() {
-        let identity = Identity {
+        let identity = RunNames {
             run: "k3f9".into(),
             app: "w".into(),
             instance: "a1b2c".into(),

@@ -19,9 +19,9 @@ use crate::core::model::command::{AfterKill, Command, Reply};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::{Part, PodText};
 use crate::serve::token::Token;
-use crate::wire::control::{BadCall, Killed};
+use crate::wire::control::{CallError, Killed};
 use crate::wire::control_addr::ControlAddr;
-use crate::wire::status_json::{Identity, StatusJson, tests::sample};
+use crate::wire::status_json::{RunNames, StatusJson, tests::sample};
 use crate::wire::time::Epoch;
 
 /// A folder of the test's own, gone with it.
@@ -107,7 +107,7 @@ impl Drafts for FakeCore {
         container: Option<&str>,
     ) -> Result<Arc<PodText>, NoDraft> {
         let text = match template.get("spec") {
-            None => return Err(NoDraft::Bad(BadCall::new("template.spec", "is missing"))),
+            None => return Err(NoDraft::Bad(CallError::new("template.spec", "is missing"))),
             Some(Value::Null) => {
                 let why = "it is away".to_owned();
                 return Err(NoDraft::NotNow { why, retry_after_ms: Some(1_500) });
@@ -222,8 +222,8 @@ fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> Subject {
     Subject { core: core.clone(), drafts, events: events.clone(), identity, epoch }
 }
 
-fn identity() -> Identity {
-    Identity {
+fn identity() -> RunNames {
+    RunNames {
         run: "k3f9".into(),
         app: "w".into(),
         instance: "a1b2c".into(),

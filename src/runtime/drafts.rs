@@ -12,8 +12,8 @@ use crate::core::model::input::PodAnswer;
 use crate::core::model::pod_text::{PodOverrides, PodText};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::pods::Pods;
-use crate::wire::build::Identity;
-use crate::wire::control::BadCall;
+use crate::wire::build::PodContext;
+use crate::wire::control::CallError;
 use crate::wire::template::{Template, TemplateError};
 
 /// The pod that the server is shown has the longest id there can be, which is never given.
@@ -26,7 +26,7 @@ const SOURCE: &str = "template";
 pub struct Drafter {
     pub pods: Pods,
     /// Whose executors they are; group and container come with each call.
-    pub identity: Identity,
+    pub identity: PodContext,
 }
 
 impl Drafts for Drafter {
@@ -36,7 +36,7 @@ impl Drafts for Drafter {
         template: Value,
         container: Option<&str>,
     ) -> Result<Arc<PodText>, NoDraft> {
-        let identity = Identity {
+        let identity = PodContext {
             group: group.as_str().to_owned(),
             container: container.map(str::to_owned),
             ..self.identity.clone()
@@ -49,7 +49,7 @@ impl Drafts for Drafter {
             Ok(PodAnswer::Foreign(_)) => {
                 let message = "the server takes the pod but not our labels (a mutating webhook \
                                changes them): posse would not find it again";
-                return Err(NoDraft::Bad(BadCall::new(SOURCE, message)));
+                return Err(NoDraft::Bad(CallError::new(SOURCE, message)));
             }
             Err(refusal) => judge(&refusal)?,
         }
@@ -64,7 +64,7 @@ impl Drafts for Drafter {
 fn bad(error: TemplateError) -> NoDraft {
     let TemplateError { source: _, field, message } = error;
     let field = if field.is_empty() { SOURCE.to_owned() } else { format!("{SOURCE}.{field}") };
-    NoDraft::Bad(BadCall { error: message, field: Some(field) })
+    NoDraft::Bad(CallError { error: message, field: Some(field) })
 }
 
 /// What the server's refusal of a pod that was only shown to it says of the template.
@@ -77,7 +77,7 @@ fn judge(refusal: &Refusal) -> Result<(), NoDraft> {
         | RefusalClass::NamespaceGone
         | RefusalClass::NotFound
         | RefusalClass::Forbidden
-        | RefusalClass::Invalid => Err(NoDraft::Bad(BadCall::new(SOURCE, refusal.to_string()))),
+        | RefusalClass::Invalid => Err(NoDraft::Bad(CallError::new(SOURCE, refusal.to_string()))),
         RefusalClass::Throttled
         | RefusalClass::Transient
         | RefusalClass::Unauthorized

@@ -20,7 +20,7 @@ use crate::runtime::inbox::Message;
 use crate::runtime::lease::{LeaseCommand, LeaseKeeper, keep};
 use crate::runtime::signals::{Signal, Signals};
 use crate::runtime::worker::Worker;
-use crate::wire::build::Owner;
+use crate::wire::build::OwnerRef;
 use crate::wire::labels::Selection;
 
 /// Commands to the Lease's keeper that wait at a time: reservations and the stop.
@@ -141,7 +141,7 @@ pub struct LeaseSettings {
     pub is_patient: bool,
     pub namespace: String,
     pub selection: Selection,
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerRef>,
     pub identity: LeaseIdentity,
 }
 

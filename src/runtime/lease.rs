@@ -16,7 +16,7 @@ use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
 use crate::kube::api::leases::Leases;
 use crate::kube::api::orphans::AppExecutors;
-use crate::wire::build::Owner;
+use crate::wire::build::OwnerRef;
 use crate::wire::labels::Selection;
 use crate::wire::lease::{LeaseObject, name_of};
 
@@ -46,7 +46,7 @@ pub struct LeaseKeeper<M> {
     pub namespace: String,
     pub selection: Selection,
     /// What the Lease goes with.
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerRef>,
     pub identity: LeaseIdentity,
     /// Takes the updates.
     pub inbox: Sender<M>,

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::kube::testing::{Answer, TestServer, plain_client};
     use crate::runtime::inbox::inbox;
-    use crate::wire::build::Owner;
+    use crate::wire::build::OwnerRef;
     use crate::wire::labels::Selection;
 
     const JSON: &str = "Content-Type: application/json\r\n";
@@ -254,7 +254,7 @@ mod tests {
     fn ids_are_reserved_on_the_drivers_pod_until_it_takes_them() {
         let pod = r#"{"metadata":{"name":"driver","uid":"u-1"}}"#;
         let server = TestServer::start(None, move |_| reply(200, pod));
-        let owner = Owner {
+        let owner = OwnerRef {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
             name: "driver".to_owned(),

@@ -105,7 +105,7 @@ impl Api {
             sha256: text("sha256"),
             secret_sha256: hex(digest(&SHA256, secret.as_bytes()).as_ref()),
         };
-        if let Some((field, why)) = label.mistake() {
+        if let Some((field, why)) = label.error() {
             return Err(Answer { status: 400, body: error_body(&why, Some(field)) });
         }
         let what =

@@ -16,7 +16,7 @@ use crate::stage::api::BUNDLES;
 use crate::stage::fetch::hash_rest;
 use crate::stage::retry::{Retries, check_answer, read_body};
 use crate::wire::bundle::{Entry, TICKET_BUNDLES_MAX, hex, parse_accepted};
-use crate::wire::names::file_mistake;
+use crate::wire::names::file_name_error;
 
 /// A file to upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Source {
         let text = |error: io::Error| error.to_string();
         let file = path.file_name().and_then(|name| name.to_str());
         let file = file.ok_or("the file name is not UTF-8")?.to_owned();
-        if let Some(mistake) = file_mistake(&file) {
+        if let Some(mistake) = file_name_error(&file) {
             return Err(mistake);
         }
         let mut content = File::open(path).map_err(text)?;

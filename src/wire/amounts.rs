@@ -1,5 +1,4 @@
-//! Owns lists of resource amounts as specs and quotas have them, their arithmetic, and what a pod
-//! counts for in a quota. Knows no quota.
+//! Lists of resource amounts as pod specs and quotas have them, and how much of a quota a pod uses.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +6,15 @@ use serde_json::Value;
 
 use crate::wire::quantity::Quantity;
 
-/// What stands before a resource's name in a quota of requests.
+/// Prefix of a resource's name in a quota on requests.
 pub const REQUESTS: &str = "requests.";
 
-/// Amounts by the name of their resource.
+/// Amounts by resource name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts(pub BTreeMap<String, Quantity>);
 
 impl Amounts {
-    /// Reads the list at a JSON pointer; what is no amount is left out.
-    #[must_use]
+    /// Reads the list at a JSON pointer. Values that are not quantities are skipped.
     pub fn read(value: &Value, pointer: &str) -> Self {
         let members = value.pointer(pointer).and_then(Value::as_object);
         let amount = |(name, amount): (&String, &Value)| {
@@ -28,18 +26,15 @@ impl Amounts {
         Self(amounts)
     }
 
-    /// The amount of that name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<Quantity> {
         self.0.get(name).copied()
     }
 
-    /// Sets the amount of that name.
     pub fn set(&mut self, name: &str, amount: Quantity) {
         self.0.insert(name.to_owned(), amount);
     }
 
-    /// Adds each amount to the one of its name.
+    /// Adds each amount of `others` to the amount of the same name.
     pub fn add(&mut self, others: &Self) {
         for (name, amount) in &others.0 {
             let sum = self.get(name).map_or(*amount, |present| present.plus(*amount));
@@ -47,7 +42,7 @@ impl Amounts {
         }
     }
 
-    /// Takes the larger of each two amounts.
+    /// Keeps the larger amount for each name.
     pub fn raise_to(&mut self, others: &Self) {
         for (name, amount) in &others.0 {
             if self.get(name).is_none_or(|present| amount.exceeds(present)) {
@@ -56,8 +51,7 @@ impl Amounts {
         }
     }
 
-    /// Those whose names pass.
-    #[must_use]
+    /// The amounts whose name satisfies `pass`.
     pub fn only(&self, pass: impl Fn(&str) -> bool) -> Self {
         let passing = self.0.iter().filter(|(name, _)| pass(name));
         let mut amounts = BTreeMap::new();
@@ -65,23 +59,20 @@ impl Amounts {
         Self(amounts)
     }
 
-    /// As messages tell them: `cpu=1,pods=3`.
-    #[must_use]
+    /// For messages: `cpu=1,pods=3`.
     pub fn text(&self) -> String {
         let texts = self.0.iter().map(|(name, amount)| format!("{name}={}", amount.canonical()));
         texts.collect::<Vec<_>>().join(",")
     }
 
-    /// As objects hold them.
-    #[must_use]
+    /// As a JSON object, the way Kubernetes objects hold amounts.
     pub fn json(&self) -> Value {
         let members = self.0.iter().map(|(name, amount)| (name.clone(), amount.canonical().into()));
         Value::Object(members.collect())
     }
 }
 
-/// What a pod uses up of quotas, by the names that quotas have for it.
-#[must_use]
+/// How much of each quota resource a pod uses, by the quota's resource names.
 pub fn pod_usage(pod: &Value) -> Amounts {
     let mut totals = [Amounts::default(), Amounts::default()];
     for (total, list) in totals.iter_mut().zip(["/resources/requests", "/resources/limits"]) {
@@ -96,8 +87,7 @@ pub fn pod_usage(pod: &Value) -> Amounts {
     named(&requests, &limits)
 }
 
-/// Requests and limits under the names that quotas have for them.
-#[must_use]
+/// Requests and limits under the quota's resource names, and one pod.
 pub fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut used = Amounts::default();
     used.set("pods", Quantity::whole(1));

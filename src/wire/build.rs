@@ -1,5 +1,5 @@
-//! Owns what posse adds to a template and the pods that come of it. All that can be decided once a
-//! run is decided once; per pod only its ids are put between stretches of finished JSON.
+//! Turns a template into executor pods: adds posse's labels, environment and owner once for each
+//! run; rendering a pod then only fills its ids into finished JSON.
 
 use std::sync::Arc;
 
@@ -8,104 +8,102 @@ use serde_json::{Map, Value, json};
 
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::pod_text::{Part, PodOverrides, PodText};
-use crate::wire::keep_away;
 use crate::wire::labels::{self, Selection};
-use crate::wire::memory::{Growth, Steps};
+use crate::wire::memory::{MemoryScaling, MemorySteps};
 use crate::wire::names::host_in_url;
+use crate::wire::node_affinity;
 use crate::wire::placeholders::{self, Piece, Word};
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
 
-/// What the cluster keeps pods on a dead node for, when nobody says otherwise, are these taints.
+/// The DefaultTolerationSeconds admission plugin adds tolerations of 300 s for these taints.
 const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-/// Fields of `metadata` that only a server writes; a pod that was fetched has them.
+/// Fields of `metadata` that only a server sets. A pod printed by `kubectl get -o yaml` has them.
 const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
-/// The field by which a pod's kubelet ends it.
+/// The kubelet ends a pod after this many seconds.
 const DEADLINE: &str = "activeDeadlineSeconds";
-/// The prefix of labels and annotations that mean something to posse.
-const OUR_PREFIX: &str = "posse.dev/";
-/// Where a container's memory stands in its resources.
+/// Prefix of posse's own labels and annotations.
+const POSSE_PREFIX: &str = "posse.dev/";
+/// Path of a container's memory below `resources`.
 const LIMIT: &str = ".limits.memory";
 const REQUEST: &str = ".requests.memory";
 
-/// Whose executors are made.
+/// Everything that is the same for all pods of one group in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct PodContext {
     pub app: String,
     pub instance: String,
     pub namespace: String,
     pub group: String,
-    /// The driver pod, where there is one.
-    pub owner: Option<Owner>,
-    /// What executors dial; an IPv6 address may come without brackets.
+    /// The driver pod, if there is one.
+    pub owner: Option<OwnerRef>,
+    /// Host that executors connect to. An IPv6 address may come without brackets.
     pub driver_host: String,
-    /// How long a pod stays on a node that is gone; none: no tolerations are added.
+    /// How long a pod stays bound to a lost node, seconds. None: posse adds no tolerations.
     pub node_loss_after_s: Option<u64>,
-    /// Whose end decides; none: the first container.
+    /// Name of the main container. None: the first one.
     pub container: Option<String>,
-    /// Any other container's failure is the executor's end, too.
+    /// The executor counts as failed if any other container fails.
     pub fails_with_sidecars: bool,
-    /// Files that its pods find; none: no files are staged.
+    /// Staged files for the pods. None: no files are staged.
     pub staged: Option<Staged>,
-    /// How memory grows after the deciding container ran out of it; none: it does not.
-    pub growth: Option<Growth>,
-    /// How old a pod gets, in seconds; none: as old as its template lets it.
+    /// How memory scales after the main container was killed for its memory. None: it does not.
+    pub memory_scaling: Option<MemoryScaling>,
+    /// Maximum age of a pod, seconds. None: the template's deadline applies, if it has one.
     pub max_age_s: Option<u64>,
 }
 
-/// The object that executors belong to and go with.
+/// The owner of the executors (an ownerReference): they are garbage-collected with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Owner {
+pub struct OwnerRef {
     pub api_version: String,
     pub kind: String,
     pub name: String,
     pub uid: String,
 }
 
-/// A template with all filled in but the ids of a pod.
+/// A template with everything filled in except a pod's own ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    /// The pods, as the core hands them on.
+    /// The finished JSON with gaps, as `core` hands it on.
     pub pod: Arc<PodText>,
     warnings: Vec<String>,
 }
 
 impl Compiled {
     /// The body of the POST that creates executor `id` in `slot`.
-    #[must_use]
     pub fn render(&self, id: u64, slot: u32, overrides: &PodOverrides) -> Vec<u8> {
         self.pod.render(ExecutorId(id), slot, overrides)
     }
 
-    /// What of the template was replaced or left out, one sentence each.
-    #[must_use]
+    /// What posse replaced or dropped in the template: one sentence each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 }
 
 impl Template {
-    /// Lays posse's part over the template: name, labels, owner, environment, tolerations.
+    /// Adds posse's part to the template: name, labels, owner, environment, tolerations.
     ///
     /// # Errors
-    /// A field that posse has to change and that is not what it should be, an owner that is not
-    /// ours, an unknown placeholder.
-    pub fn compile(&self, identity: &Identity) -> Result<Compiled, TemplateError> {
+    /// A field that posse has to change has the wrong type, the owner is not the driver pod, or a
+    /// placeholder is unknown.
+    pub fn compile(&self, context: &PodContext) -> Result<Compiled, TemplateError> {
         let mut build = Build {
             template: self,
-            identity,
-            memory: Steps::default(),
+            context,
+            memory: MemorySteps::default(),
             memory_field: String::new(),
             warnings: Vec::new(),
         };
         let mut pod = build.pod()?;
         let parts = build.emit(&pod, false)?;
-        keep_away::leave_gaps(&mut pod);
+        node_affinity::leave_gaps(&mut pod);
         let avoiding = build.emit(&pod, true)?;
         let memory = build.memory.amounts;
-        let pod = PodText::new(parts, identity.pod_name_prefix());
+        let pod = PodText::new(parts, context.pod_name_prefix());
         Ok(Compiled {
             pod: Arc::new(pod.with_node_affinity(avoiding).with_memory_steps(memory)),
             warnings: build.warnings,
@@ -113,15 +111,15 @@ impl Template {
     }
 }
 
-impl Identity {
-    /// A pod's name up to its id.
+impl PodContext {
+    /// The pod's name without the id.
     fn pod_name_prefix(&self) -> String {
         let selection = Selection { app: self.app.clone(), instance: self.instance.clone() };
         let name = selection.pod_name(0);
         name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
     }
 
-    /// What a word stands for; a gap where that differs from pod to pod.
+    /// The value of a placeholder. If the value differs between pods, a gap.
     fn word(&self, word: Word) -> Part {
         match word {
             Word::App => Part::Text(self.app.clone()),
@@ -135,22 +133,22 @@ impl Identity {
     }
 }
 
-/// One compilation.
+/// State of one `compile` call.
 struct Build<'a> {
     template: &'a Template,
-    identity: &'a Identity,
-    memory: Steps,
-    /// Where the deciding container's memory is written; empty where it does not grow.
+    context: &'a PodContext,
+    memory: MemorySteps,
+    /// Path of the main container's resources. Empty if memory does not scale.
     memory_field: String,
     warnings: Vec<String>,
 }
 
 impl Build<'_> {
-    /// The pod with placeholders where a text differs from run to run or from pod to pod.
+    /// The pod as JSON, still with placeholders.
     fn pod(&mut self) -> Result<Value, TemplateError> {
         let mut metadata = self.template.metadata.clone();
         let mut spec = self.template.spec.clone();
-        if let Some(staged) = &self.identity.staged {
+        if let Some(staged) = &self.context.staged {
             staged.lay_over(self.template, &mut spec)?;
         }
         self.add_containers(&mut spec, &mut metadata)?;
@@ -180,7 +178,7 @@ impl Build<'_> {
         spec: &mut Map<String, Value>,
         metadata: &mut Map<String, Value>,
     ) -> Result<(), TemplateError> {
-        let deciding = self.deciding(spec)?;
+        let main_container = self.main_container(spec)?;
         for list in ["initContainers", "containers"] {
             let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
             for (i, container) in containers.iter_mut().enumerate() {
@@ -188,28 +186,28 @@ impl Build<'_> {
                 let Value::Object(container) = container else {
                     return Err(self.fail(&field, "expected a map".to_owned()));
                 };
-                if (list, i) == ("containers", deciding) {
+                if (list, i) == ("containers", main_container) {
                     self.template.lay_over(container, &field)?;
-                    self.add_growth(container, &field)?;
+                    self.add_memory_scaling(container, &field)?;
                 }
                 self.add_env(container, &field)?;
             }
         }
         let annotations = self.template.map(metadata, "annotations", "metadata.annotations")?;
-        let theirs = keys_of_ours(annotations);
+        let theirs = posse_keys(annotations);
         for key in theirs {
             annotations.remove(&key);
             let field = format!("metadata.annotations.{key}");
-            self.warn(&field, "is left out: posse keeps its own notes there".to_owned());
+            self.warn(&field, "is dropped: posse sets the annotations with this prefix".to_owned());
         }
-        if deciding > 0 {
-            let name = self.identity.container.clone().expect("only a named one is not the first");
+        if main_container > 0 {
+            let name = self.context.container.clone().expect("only a named one is not the first");
             annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
         }
-        if let Some(seconds) = self.identity.max_age_s {
+        if let Some(seconds) = self.context.max_age_s {
             annotations.insert(labels::MAX_AGE.to_owned(), json!(format!("{seconds}s")));
         }
-        if self.identity.fails_with_sidecars {
+        if self.context.fails_with_sidecars {
             annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
         }
         if annotations.is_empty() {
@@ -218,9 +216,9 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// The index of the container whose end decides.
-    fn deciding(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
-        let Some(wanted) = &self.identity.container else { return Ok(0) };
+    /// Index of the main container.
+    fn main_container(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
+        let Some(wanted) = &self.context.container else { return Ok(0) };
         let containers = spec.get("containers").and_then(Value::as_array);
         let names: Vec<&str> = containers
             .into_iter()
@@ -233,30 +231,30 @@ impl Build<'_> {
         })
     }
 
-    /// Makes gaps of the deciding container's memory, where it grows.
-    fn add_growth(
+    /// Replaces the main container's memory by gaps if memory scales.
+    fn add_memory_scaling(
         &mut self,
         container: &mut Map<String, Value>,
         field: &str,
     ) -> Result<(), TemplateError> {
-        let Some(growth) = &self.identity.growth else { return Ok(()) };
+        let Some(memory_scaling) = &self.context.memory_scaling else { return Ok(()) };
         let field = format!("{field}.resources");
         let limit = container.get("resources").and_then(|all| all.get("limits")?.get("memory"));
         let request = container.get("resources").and_then(|all| all.get("requests")?.get("memory"));
-        self.memory = Steps::new(growth, limit, request)
+        self.memory = MemorySteps::new(memory_scaling, limit, request)
             .map_err(|(part, what)| self.fail(&format!("{field}.{part}.memory"), what))?;
         self.memory_field = field;
         Ok(())
     }
 
-    /// Puts our variables first, so that those of the template may refer to them.
+    /// Puts posse's variables first, so that the template's own may refer to them (`$(NAME)`).
     fn add_env(
         &mut self,
         container: &mut Map<String, Value>,
         field: &str,
     ) -> Result<(), TemplateError> {
         let field = format!("{field}.env");
-        let ours = our_env();
+        let ours = posse_env();
         let list = self.template.list(container, "env", &field)?;
         let mut theirs = std::mem::take(list);
         let taken = |entry: &Value| ours.iter().any(|our| our.get("name") == entry.get("name"));
@@ -274,15 +272,16 @@ impl Build<'_> {
         let theirs = spec.insert("restartPolicy".to_owned(), json!("Never"));
         if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && theirs != "Never") {
             let what = describe(&theirs);
-            let message =
-                format!("{what} is replaced by `Never`: a lost executor gets a successor");
+            let message = format!(
+                "{what} is replaced by `Never`: posse replaces a lost executor by a new pod"
+            );
             self.warn("spec.restartPolicy", message);
         }
     }
 
-    /// Ends pods that have outlived their time, whether or not anybody is left to do it.
+    /// Sets the deadline that makes the kubelet end a pod of that age, even if posse is gone.
     fn add_max_age(&mut self, spec: &mut Map<String, Value>) {
-        let Some(seconds) = self.identity.max_age_s else { return };
+        let Some(seconds) = self.context.max_age_s else { return };
         let theirs = spec.insert(DEADLINE.to_owned(), json!(seconds));
         if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && *theirs != seconds) {
             let what = describe(&theirs);
@@ -291,9 +290,10 @@ impl Build<'_> {
         }
     }
 
-    /// Shortens the stay of pods on lost nodes, as the server's own admission would lengthen it.
+    /// Shortens how long pods stay bound to a lost node. Without this the server's default is 300
+    /// s.
     fn add_tolerations(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        let Some(seconds) = self.identity.node_loss_after_s else { return Ok(()) };
+        let Some(seconds) = self.context.node_loss_after_s else { return Ok(()) };
         let list = self.template.list(spec, "tolerations", "spec.tolerations")?;
         for taint in NODE_TAINTS {
             let covers = |toleration: &Value| {
@@ -319,7 +319,7 @@ impl Build<'_> {
         }
         for field in ["name", "generateName"] {
             if let Some(theirs) = metadata.remove(field).filter(|theirs| !theirs.is_null()) {
-                let prefix = self.identity.pod_name_prefix();
+                let prefix = self.context.pod_name_prefix();
                 let what = describe(&theirs);
                 let message =
                     format!("{what} is replaced: executors are named {prefix}1 and so on");
@@ -327,7 +327,7 @@ impl Build<'_> {
             }
         }
         metadata.insert("name".to_owned(), json!("{{POD_NAME}}"));
-        let ours = json!(self.identity.namespace);
+        let ours = json!(self.context.namespace);
         let theirs = metadata.insert("namespace".to_owned(), ours.clone());
         if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && *theirs != ours) {
             let what = describe(&theirs);
@@ -341,18 +341,18 @@ impl Build<'_> {
     fn add_labels(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let list = self.template.map(metadata, "labels", "metadata.labels")?;
         let ours = [
-            (labels::APP, json!(self.identity.app)),
-            (labels::INSTANCE, json!(self.identity.instance)),
-            (labels::GROUP, json!(self.identity.group)),
+            (labels::APP, json!(self.context.app)),
+            (labels::INSTANCE, json!(self.context.instance)),
+            (labels::GROUP, json!(self.context.group)),
             (labels::EXECUTOR_ID, json!("{{EXECUTOR_ID}}")),
             (labels::SLOT, json!("{{SLOT}}")),
             (labels::MANAGED_BY.0, json!(labels::MANAGED_BY.1)),
             (labels::COMPONENT.0, json!(labels::COMPONENT.1)),
         ];
-        for key in keys_of_ours(list) {
+        for key in posse_keys(list) {
             list.remove(&key);
             let field = format!("metadata.labels.{key}");
-            self.warn(&field, "is left out: posse sets the labels of that prefix".to_owned());
+            self.warn(&field, "is dropped: posse sets the labels with this prefix".to_owned());
         }
         for (key, value) in ours {
             let theirs = list.insert(key.to_owned(), value.clone());
@@ -367,11 +367,11 @@ impl Build<'_> {
     fn add_owner(&self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let field = "metadata.ownerReferences";
         let list = self.template.list(metadata, "ownerReferences", field)?;
-        let uid = self.identity.owner.as_ref().map(|owner| owner.uid.as_str());
+        let uid = self.context.owner.as_ref().map(|owner| owner.uid.as_str());
         let other =
             |theirs: &Value| uid.is_none() || theirs.get("uid").and_then(Value::as_str) != uid;
         if list.iter().any(other) {
-            let message = match &self.identity.owner {
+            let message = match &self.context.owner {
                 Some(owner) => format!(
                     "names another owner than the driver pod, {}; leave the owner out",
                     owner.name
@@ -381,7 +381,7 @@ impl Build<'_> {
             return Err(self.fail(field, message));
         }
         list.clear();
-        match &self.identity.owner {
+        match &self.context.owner {
             None => {
                 metadata.remove("ownerReferences");
             }
@@ -398,13 +398,13 @@ impl Build<'_> {
     }
 }
 
-/// The keys of a map of labels or annotations that only posse may set.
-fn keys_of_ours(map: &Map<String, Value>) -> Vec<String> {
-    map.keys().filter(|key| key.starts_with(OUR_PREFIX)).cloned().collect()
+/// Keys with posse's prefix: only posse may set them.
+fn posse_keys(map: &Map<String, Value>) -> Vec<String> {
+    map.keys().filter(|key| key.starts_with(POSSE_PREFIX)).cloned().collect()
 }
 
-/// The variables that every container gets; what they hold is filled in with the placeholders.
-fn our_env() -> Vec<Value> {
+/// posse's environment variables for every container. The placeholders are filled in later.
+fn posse_env() -> Vec<Value> {
     let field = |name: &str, path: &str| {
         let from = json!({ "fieldRef": { "fieldPath": path } });
         json!({ "name": name, "valueFrom": from })
@@ -422,11 +422,11 @@ fn our_env() -> Vec<Value> {
     ]
 }
 
-/// Writes JSON, and leaves gaps where a pod's ids go.
+/// Writes JSON and leaves a gap for each value that differs between pods.
 struct Emitter<'a> {
     build: &'a Build<'a>,
     parts: Vec<Part>,
-    /// Gaps are left where the nodes go that the pod keeps away from.
+    /// Also leave gaps for the nodes that the pod must avoid.
     is_avoiding: bool,
 }
 
@@ -445,7 +445,7 @@ impl Emitter<'_> {
                 self.text("[");
                 for (i, item) in items.iter().enumerate() {
                     self.text(if i > 0 { "," } else { "" });
-                    if self.is_avoiding && keep_away::is_gap(field, item) {
+                    if self.is_avoiding && node_affinity::is_gap(field, item) {
                         self.parts.push(Part::AvoidedNodes);
                     } else {
                         self.value(item, &format!("{field}[{i}]"))?;
@@ -469,7 +469,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// True for what grows.
+    /// True for the main container's memory if memory scales.
     fn is_memory(&self, field: &str) -> bool {
         let rest = field.strip_prefix(&self.build.memory_field);
         !self.build.memory_field.is_empty() && matches!(rest, Some(LIMIT | REQUEST))
@@ -482,7 +482,7 @@ impl Emitter<'_> {
         for piece in pieces {
             match piece {
                 Piece::Text(text) => self.escaped(text),
-                Piece::Word(word) => match self.build.identity.word(word) {
+                Piece::Word(word) => match self.build.context.word(word) {
                     Part::Text(text) => self.escaped(&text),
                     gap @ (Part::AvoidedNodes
                     | Part::ExecutorId
@@ -497,7 +497,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Adds what stands between the quotes of a JSON string.
+    /// Appends `text` escaped as the inside of a JSON string.
     fn escaped(&mut self, text: &str) {
         let quoted = Value::String(text.to_owned()).to_string();
         self.text(&quoted[1..quoted.len() - 1]);

@@ -1,52 +1,51 @@
-//! Owns the texts of staged bundles: what the server writes before the bytes of each, what it
-//! answers, and the ticket by which bundles are fetched. Makes no id and no secret.
+//! Formats of staged files: the label stored in front of each bundle, the answer to an upload, and
+//! the ticket that lists what to fetch.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::wire::names::{app_mistake, file_mistake, namespace_mistake};
+use crate::wire::names::{app_name_error, file_name_error, namespace_error};
 
-/// Bundles of one ticket.
+/// Limit of bundles in one ticket.
 pub const TICKET_BUNDLES_MAX: usize = 1_000;
-/// The hexadecimal digits of an id, and of a digest.
+/// Number of hexadecimal digits of a bundle's id.
 pub const ID_DIGITS: usize = 32;
 pub const SHA256_DIGITS: usize = 64;
 
-/// What is known of a bundle beside its bytes.
+/// Metadata of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     pub namespace: String,
-    /// The application that it is for.
+    /// Application that uploaded the bundle.
     pub owner: String,
-    /// The file's name, without a folder.
+    /// File name without a directory.
     pub file: String,
     pub bytes: u64,
-    /// Of the bytes, in hexadecimal.
+    /// SHA-256 of the bytes, in hexadecimal.
     pub sha256: String,
-    /// Of the secret that opens it: who reads the disk does not learn the secret.
+    /// SHA-256 of the secret. The secret itself is not stored, so reading the disk does not reveal
+    /// it.
     pub secret_sha256: String,
 }
 
 impl Label {
-    /// What is wrong with it: the field, and why.
-    #[must_use]
-    pub fn mistake(&self) -> Option<(&'static str, String)> {
+    /// The first invalid field and why it is invalid.
+    pub fn error(&self) -> Option<(&'static str, String)> {
         let digest = |text: &str| {
             (!is_hex(text, SHA256_DIGITS))
                 .then(|| "expected a SHA-256 in 64 lower-case hexadecimal digits".to_owned())
         };
         let checks = [
-            ("namespace", namespace_mistake(&self.namespace)),
-            ("app", app_mistake(&self.owner)),
-            ("file", file_mistake(&self.file)),
+            ("namespace", namespace_error(&self.namespace)),
+            ("app", app_name_error(&self.owner)),
+            ("file", file_name_error(&self.file)),
             ("sha256", digest(&self.sha256)),
         ];
-        checks.into_iter().find_map(|(field, mistake)| Some((field, mistake?)))
+        checks.into_iter().find_map(|(field, error)| Some((field, error?)))
     }
 
     /// One line of JSON.
-    #[must_use]
     pub fn to_line(&self) -> String {
         let Self { namespace, owner, file, bytes, sha256, secret_sha256 } = self;
         format!(
@@ -56,8 +55,7 @@ impl Label {
         )
     }
 
-    /// Reads what `to_line` wrote.
-    #[must_use]
+    /// Reads a line that `to_line` wrote.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(line).ok()?;
         let text = |key: &str| value[key].as_str().map(str::to_owned);
@@ -69,16 +67,16 @@ impl Label {
             sha256: text("sha256")?,
             secret_sha256: text("secretSha256")?,
         };
-        label.mistake().is_none().then_some(label)
+        label.error().is_none().then_some(label)
     }
 }
 
-/// One bundle of a ticket.
+/// One bundle in a ticket.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     pub id: String,
     pub secret: String,
-    /// The name that it gets, without a folder.
+    /// Name of the file to create, without a directory.
     pub file: String,
     pub bytes: u64,
     pub sha256: String,
@@ -91,21 +89,20 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// All that it takes to fetch bundles. Holds their secrets.
+/// Everything needed to fetch bundles. Contains their secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// Where they are fetched.
+    /// Base URL of the stage server.
     pub url: String,
-    /// The authorities that vouch for the server there, PEM; none: those of the machine.
+    /// PEM of the certificate authorities for that server. None: the machine's own.
     pub ca: Option<String>,
-    /// Plain HTTP is good enough, as whoever left the files has said.
+    /// Plain HTTP is allowed (`--insecure` at upload).
     pub insecure: bool,
     pub bundles: Vec<Entry>,
 }
 
 impl Ticket {
-    /// As it stands in a file.
-    #[must_use]
+    /// The ticket as a JSON file.
     pub fn to_json(&self) -> String {
         let bundles: Vec<Value> = self
             .bundles
@@ -128,7 +125,8 @@ impl Ticket {
     /// Reads a ticket.
     ///
     /// # Errors
-    /// It is none, or names a file that leads out of a folder; what is wrong, without a secret.
+    /// What is wrong with it, for example a file name that leads out of the directory. Never
+    /// contains a secret.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes).map_err(|e| format!("not JSON: {e}"))?;
         let url = value["url"].as_str().ok_or("`url` is missing")?.to_owned();
@@ -142,7 +140,7 @@ impl Ticket {
         let bundles = bundles?;
         for (i, one) in bundles.iter().enumerate() {
             if bundles[..i].iter().any(|other| other.file == one.file) {
-                return Err(format!("bundles[{i}].file: `{}` stands there twice", one.file));
+                return Err(format!("bundles[{i}].file: `{}` is listed twice", one.file));
             }
         }
         let insecure = value["insecure"] == true;
@@ -163,8 +161,8 @@ fn entry(i: usize, value: &Value) -> Result<Entry, String> {
         sha256: text("sha256")?,
         executable: value["executable"].as_bool().unwrap_or(false),
     };
-    if let Some(mistake) = file_mistake(&entry.file) {
-        return Err(format!("bundles[{i}].file: {mistake}"));
+    if let Some(error) = file_name_error(&entry.file) {
+        return Err(format!("bundles[{i}].file: {error}"));
     }
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_graphic());
     if !is_hex(&entry.id, ID_DIGITS)
@@ -176,28 +174,24 @@ fn entry(i: usize, value: &Value) -> Result<Entry, String> {
     Ok(entry)
 }
 
-/// What the server answers to an upload.
-#[must_use]
+/// The answer to an upload.
 pub fn accepted(id: &str, secret: &str) -> String {
     format!("{}\n", json!({"id": id, "secret": secret}))
 }
 
-/// Reads the id and the secret out of such an answer.
-#[must_use]
+/// Reads id and secret from the answer to an upload.
 pub fn parse_accepted(bytes: &[u8]) -> Option<(String, String)> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let text = |key: &str| value[key].as_str().map(str::to_owned);
     text("id").zip(text("secret")).filter(|(id, _)| is_hex(id, ID_DIGITS))
 }
 
-/// True for so many lower-case hexadecimal digits.
-#[must_use]
+/// True if `text` is `n_digits` lower-case hexadecimal digits.
 pub fn is_hex(text: &str, n_digits: usize) -> bool {
     text.len() == n_digits && text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Bytes in lower-case hexadecimal digits.
-#[must_use]
+/// Bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -220,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_read_as_they_were_written() {
+    fn labels_are_read_back() {
         let line = label().to_line();
         assert_eq!(line.matches('\n').count(), 1);
         assert_eq!(Label::parse(line.as_bytes()), Some(label()));
@@ -235,13 +229,13 @@ mod tests {
         ] {
             let mut bad = label();
             shape(&mut bad);
-            assert_eq!(bad.mistake().map(|(field, _)| field), Some(field));
+            assert_eq!(bad.error().map(|(field, _)| field), Some(field));
             assert_eq!(Label::parse(bad.to_line().as_bytes()), None);
         }
     }
 
     #[test]
-    fn tickets_are_read_as_they_were_written_and_checked() {
+    fn tickets_are_read_back_and_checked() {
         let entry = |file: &str| Entry {
             id: hex(&[7; 16]),
             secret: "s3cret".to_owned(),
@@ -273,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_as_they_were_written() {
+    fn answers_are_read_back() {
         let id = hex(&[1; 16]);
         let accepted = accepted(&id, "s");
         assert_eq!(parse_accepted(accepted.as_bytes()), Some((id, "s".to_owned())));

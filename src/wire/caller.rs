@@ -1,35 +1,33 @@
-//! Owns the bytes of two questions about somebody else: whose token is this (TokenReview), and what
-//! may they do (SubjectAccessReview, whose answer `review` reads).
+//! TokenReview (who owns this token?) and SubjectAccessReview (may that user do this?). `review`
+//! reads the answer to the second.
 
 use serde_json::{Value, json};
 
 use crate::wire::pod::WireError;
 use crate::wire::review::Access;
 
-/// Somebody, as the API server knows them.
+/// A user as the API server describes them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caller(Value);
 
 impl Caller {
-    /// Their name.
-    #[must_use]
+    /// User name.
     pub fn name(&self) -> &str {
         self.0["username"].as_str().unwrap_or_default()
     }
 }
 
-/// The body that asks whose token it is.
-#[must_use]
+/// Body of a TokenReview.
 pub fn token_question(token: &str) -> Vec<u8> {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
                         "spec": {"token": token}});
     review.to_string().into_bytes()
 }
 
-/// Reads the answer: none where the token is nobody's.
+/// Reads the answer to a TokenReview. None: the token is not valid.
 ///
 /// # Errors
-/// When it is not JSON, or names nobody although the token is good.
+/// The bytes are not JSON, or the token is valid but the user has no name.
 pub fn caller(bytes: &[u8]) -> Result<Option<Caller>, WireError> {
     let mut review: Value = serde_json::from_slice(bytes)?;
     if review["status"]["authenticated"] != true {
@@ -42,8 +40,7 @@ pub fn caller(bytes: &[u8]) -> Result<Option<Caller>, WireError> {
     Ok(Some(caller))
 }
 
-/// The body that asks whether they may do `access`.
-#[must_use]
+/// Body of a SubjectAccessReview.
 pub fn access_question(caller: &Caller, access: Access<'_>) -> Vec<u8> {
     let mut spec = json!({"user": caller.name(), "resourceAttributes": access});
     for field in ["uid", "groups", "extra"] {
@@ -61,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_somebody_is_and_what_they_may_do() {
+    fn reviews_of_tokens_and_of_access() {
         let question = String::from_utf8(token_question("a\"b")).unwrap();
         assert!(question.contains(r#""spec":{"token":"a\"b"}"#), "{question}");
         let answer = br#"{"kind":"TokenReview","status":{"authenticated":true,"user":{

@@ -1,5 +1,4 @@
-//! Owns the format of posse.yaml: its keys, their defaults and what is wrong with a value. Reads
-//! no file itself, and knows no flags: `cli/` lays those over what comes from here.
+//! The format of posse.yaml: keys, defaults, checks. `cli` reads the file and applies flags on top.
 
 use crate::core::machines::orphan_cleanup::OrphanPolicy;
 use crate::core::policy::settings::{FailureLimit, Policy};
@@ -10,17 +9,17 @@ use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::yaml::{Kind, Node};
 
-pub use driver::{Driver, DriverKind, DriverPod, Ready, host_mistake};
+pub use driver::{Driver, DriverKind, DriverPod, Ready, host_error};
 pub use group::{Group, PodSource};
 
-/// The most creates under way at a time; each has a connection and a thread of its own.
+/// Upper limit of concurrent creates: each takes a connection and a thread.
 pub const IN_FLIGHT_LIMIT: u32 = 256;
 
-/// Keys of the contract whose behaviour is not built yet, each with the one value that is accepted
-/// because it changes nothing. Delete a line when its behaviour is there.
+/// Documented keys without an implementation, each with the only accepted value (it changes
+/// nothing). Remove a line once its key is implemented.
 const NOT_BUILT: &[(&str, &str)] = &[("metrics", "off")];
 
-/// Every key, by the section it is in; the entries of `executors` are maps alike.
+/// All keys by section. `executors` lists the keys of each group.
 pub const KEYS: &[(&str, &[&str])] = &[
     (
         "",
@@ -117,41 +116,41 @@ pub const KEYS: &[(&str, &[&str])] = &[
     ("shutdown", &["grace", "orphans", "timeout"]),
 ];
 
-/// What posse.yaml says, checked. Times in milliseconds.
+/// The checked content of posse.yaml. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// None where it has to come from `--app`.
+    /// None: `--app` must give it.
     pub app: Option<String>,
-    /// None: the service account's, or the context's.
+    /// None: the service account's namespace, or the context's.
     pub namespace: Option<String>,
     pub driver: Driver,
     pub executors: Vec<Group>,
-    /// What the core is told.
+    /// Settings for `core`.
     pub policy: Policy,
-    /// 0: no poll.
+    /// 0: no polling.
     pub poll_interval_ms: u64,
     /// 0: no tolerations are added.
     pub node_loss_after_ms: u64,
     pub watch: bool,
     pub lease: bool,
-    /// No two drivers of the application at once; none: as whoever starts it thinks best.
+    /// Only one driver of the application at a time. None: the command that starts it decides.
     pub exclusive: Option<bool>,
-    /// What becomes of executors whose driver is gone.
+    /// What to do with executors whose driver is gone.
     pub orphans: OrphanPolicy,
-    /// What the driver gets to end in.
+    /// How long the driver may take to end.
     pub grace_ms: u64,
     pub control: Control,
 }
 
-/// Where the control API listens.
+/// Address of the control API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Control {
-    /// At an address that was given.
+    /// An address from the configuration.
     At(ControlAddr),
-    /// A unix socket in the first writable of the usual folders.
+    /// A unix socket in the first writable default directory.
     #[default]
     Default,
-    /// Nowhere.
+    /// No control API.
     Off,
 }
 
@@ -176,17 +175,17 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a configuration. `file` is only named in errors.
+    /// Reads a configuration. `file` is only used in errors.
     ///
     /// # Errors
-    /// The first mistake, with its place.
+    /// The first error, with its position.
     pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let node = Node::read(text).map_err(|mistake| ConfigError::from_mistake(file, mistake))?;
+        let node = Node::read(text).map_err(|error| ConfigError::from_yaml(file, error))?;
         let top = Section::new(file, String::new(), &node)?;
         only(&top, "")?;
         let mut config = Self {
-            app: checked(&top, "app", names::app_mistake)?,
-            namespace: checked(&top, "namespace", names::namespace_mistake)?,
+            app: checked(&top, "app", names::app_name_error)?,
+            namespace: checked(&top, "namespace", names::namespace_error)?,
             driver: driver::driver(&top.section("driver")?)?,
             executors: group::groups(&top)?,
             watch: top.flag("watch", true)?,
@@ -199,7 +198,7 @@ impl Config {
             ..Self::default()
         };
         config.read_allocation(&top.section("allocation")?)?;
-        config.policy.bad_nodes = trouble::bad_nodes(&top)?;
+        config.policy.bad_nodes = nodes_and_memory::bad_nodes(&top)?;
         config.read_failures(&top.section("failures")?)?;
         config.read_heartbeat(&top.section("heartbeat")?)?;
         config.policy.driver_silence_ms = top.section("driver")?.duration_ms("silence", 0)?;
@@ -215,7 +214,7 @@ impl Config {
         let policy = &mut self.policy;
         policy.in_flight_max = match section.number("in_flight_max")? {
             None => policy.in_flight_max,
-            // Without a limit of its own: as many as there can be.
+            // 0 means no limit of its own: the upper limit applies.
             Some(0) => IN_FLIGHT_LIMIT,
             Some(n @ 1..=IN_FLIGHT_LIMIT) => n,
             Some(n) => {
@@ -245,7 +244,8 @@ impl Config {
         policy.failures_start = failure_limit(section, "start", policy.failures_start)?;
         policy.failures_window_ms = section.duration_ms("window", policy.failures_window_ms)?;
         if policy.failures_window_ms == 0 {
-            return Err(section.error("window", "has to be longer than 0s; `off` ends a budget"));
+            return Err(section
+                .error("window", "must be longer than 0s; set a budget to `off` to disable it"));
         }
         policy.keep_failed = section.number("keep_failed")?.unwrap_or(policy.keep_failed);
         policy.log_lines = section.number("log_lines")?.unwrap_or(policy.log_lines);
@@ -279,7 +279,7 @@ impl Config {
     }
 }
 
-/// Said where nothing would tell posse what became of its pods.
+/// Error text if neither watch nor poll would tell posse about its pods.
 pub const WATCH_AND_POLL_OFF: &str =
     "is off, and so is allocation.poll_interval: leave one of the two on";
 
@@ -313,20 +313,20 @@ fn control(top: &Section<'_>) -> Result<Control, ConfigError> {
     }
 }
 
-/// A text that has to pass a check of its own.
+/// A text that must pass `error_in`, which returns what is wrong.
 fn checked(
     section: &Section<'_>,
     key: &str,
-    mistake: impl FnOnce(&str) -> Option<String>,
+    error_in: impl FnOnce(&str) -> Option<String>,
 ) -> Result<Option<String>, ConfigError> {
     let text = section.text(key)?;
-    match text.as_deref().and_then(mistake) {
+    match text.as_deref().and_then(error_in) {
         Some(why) => Err(section.error(key, why)),
         None => Ok(text),
     }
 }
 
-/// Refuses keys that `KEYS` does not have for this section, and values that are not built yet.
+/// Rejects keys that `KEYS` does not list for this section, and values that are not implemented.
 fn only(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {
     let found = KEYS.iter().find(|(section, _)| *section == name);
     let (_, known) = found.expect("every section has a line in KEYS");
@@ -339,7 +339,7 @@ fn only(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {
         let Some(node) = section.get(key) else { continue };
         if node.scalar().map(|text| canonical(&text)) != Some(canonical(accepted)) {
             let message = format!(
-                "{} is not supported by this version yet; leave the key out or say {accepted}",
+                "{} is not supported by this version yet; leave the key out or set it to {accepted}",
                 node.describe()
             );
             return Err(section.error(key, message));
@@ -348,7 +348,7 @@ fn only(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// One spelling for equal values: milliseconds for durations, `off` for YAML's false.
+/// Equal values get equal texts: milliseconds for durations, `off` for YAML's false.
 fn canonical(text: &str) -> String {
     match (duration::parse_ms(text), text) {
         (Some(ms), _) => ms.to_string(),
@@ -359,7 +359,7 @@ fn canonical(text: &str) -> String {
 
 mod driver;
 mod group;
-mod trouble;
+mod nodes_and_memory;
 
 #[cfg(test)]
 pub(in crate::wire) mod tests;

@@ -1,5 +1,4 @@
-//! Owns the JSON of control calls: bodies to commands, replies and errors to bodies. What a call
-//! does is the core's.
+//! JSON of the control API: bodies to commands, answers and errors to bodies.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,57 +12,55 @@ use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::PodText;
 use crate::core::policy::settings::{Replace, ScaleDown};
 
-/// What a kill call did, as its answer says.
+/// Answer to a kill call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Killed {
     pub killed: Vec<u64>,
-    /// Spared.
+    /// Not killed because they are busy.
     pub busy: Vec<u64>,
     pub unknown: Vec<u64>,
-    /// The target now in force; none where the ids belong to no group that is known.
+    /// The target now in force. None if the ids belong to no known group.
     pub target: Option<u32>,
 }
 
 impl Killed {
-    /// The answer as it is on the wire.
-    #[must_use]
+    /// The answer's body.
     pub fn to_json(&self) -> String {
         let Self { killed, busy, unknown, target } = self;
         json!({"killed": killed, "busy": busy, "unknown": unknown, "target": target}).to_string()
     }
 }
 
-/// What is wrong with a call, and which of its fields it is.
+/// What is wrong with a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadCall {
+pub struct CallError {
     pub error: String,
-    /// None where the whole body is at fault.
+    /// The wrong field. None if the body as a whole is wrong.
     pub field: Option<String>,
 }
 
-impl BadCall {
-    /// A mistake in one field.
-    #[must_use]
+impl CallError {
+    /// An error in one field.
     pub fn new(field: &str, error: impl Into<String>) -> Self {
         Self { error: error.into(), field: Some(field.to_owned()) }
     }
 }
 
-/// What `PUT /v1/groups/{group}` asks for.
+/// Body of `PUT /v1/groups/{group}`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PutGroup {
-    /// A new target, and nothing else.
+    /// Only a new target.
     Target(u32),
-    /// What the group is to be.
+    /// The whole group.
     Whole(Box<NewGroup>),
 }
 
-/// What a group is to be, before its pods are built.
+/// A group from the control API, before its template is compiled.
 #[derive(Clone, Default, PartialEq)]
 pub struct NewGroup {
     /// A v1 Pod or PodTemplate as it was sent.
     pub template: Value,
-    /// Whose end decides; none: the first container.
+    /// Name of the main container. None: the first one.
     pub container: Option<String>,
     pub target: Option<u32>,
     pub min: Option<u32>,
@@ -73,15 +70,14 @@ pub struct NewGroup {
 }
 
 impl fmt::Debug for NewGroup {
-    /// Without the pod: its environment may hold what is nobody's business.
+    /// Without the pod, because its environment may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewGroup").field("target", &self.target).finish_non_exhaustive()
     }
 }
 
 impl NewGroup {
-    /// The command, once `pod` is what came of the template.
-    #[must_use]
+    /// The command. `pod` is the compiled template.
     pub fn command(self, group: GroupName, pod: Arc<PodText>) -> Command {
         let Self { template: _, container: _, target, min, max, scale_down, replace } = self;
         let change = GroupChange { pod, target, min, max, scale_down, replace };
@@ -90,10 +86,7 @@ impl NewGroup {
 }
 
 /// Reads the body of `PUT /v1/groups/{group}`.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, BadCall> {
+pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
     let mut fields = parse_object(body)?;
     check_names(
         &fields,
@@ -101,9 +94,9 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, BadCall> {
     )?;
     let Some(template) = fields.remove("template").filter(|template| !template.is_null()) else {
         if let Some(name) = fields.keys().find(|name| name.as_str() != "target") {
-            return Err(BadCall::new(name, "goes with a template only"));
+            return Err(CallError::new(name, "is only allowed together with a template"));
         }
-        let target = fields.get("target").ok_or_else(|| BadCall::new("target", "is missing"))?;
+        let target = fields.get("target").ok_or_else(|| CallError::new("target", "is missing"))?;
         return Ok(PutGroup::Target(count("target", target)?));
     };
     let number = |name: &str| optional(&fields, name).map(|value| count(name, value)).transpose();
@@ -129,15 +122,12 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, BadCall> {
 }
 
 /// Reads the body of `POST /v1/executors/kill`.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_kill(body: &[u8]) -> Result<Command, BadCall> {
+pub fn parse_kill(body: &[u8]) -> Result<Command, CallError> {
     let fields = parse_object(body)?;
     check_names(&fields, &["executors", "replace", "force", "reason", "target"])?;
     let after = match (optional(&fields, "replace"), optional(&fields, "target")) {
         (Some(_), Some(_)) => {
-            return Err(BadCall::new("target", "goes instead of replace, not with it"));
+            return Err(CallError::new("target", "excludes replace: give one of the two"));
         }
         (Some(replace), None) if !flag("replace", replace)? => AfterKill::Lower,
         (None, Some(target)) => AfterKill::Target(count("target", target)?),
@@ -149,32 +139,24 @@ pub fn parse_kill(body: &[u8]) -> Result<Command, BadCall> {
 }
 
 /// Reads the body of `POST /v1/executors/heartbeat` and of `POST /v1/executors/idle`.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn parse_executors(body: &[u8]) -> Result<BTreeSet<ExecutorId>, BadCall> {
+pub fn parse_executors(body: &[u8]) -> Result<BTreeSet<ExecutorId>, CallError> {
     let fields = parse_object(body)?;
     check_names(&fields, &["executors"])?;
     ids(&fields)
 }
 
 /// Reads the id in `POST /v1/executors/{id}/disconnected`.
-///
-/// # Errors
-/// It is none.
-pub fn parse_id(segment: &str) -> Result<ExecutorId, BadCall> {
+pub fn parse_id(segment: &str) -> Result<ExecutorId, CallError> {
     let id = segment.parse::<u64>().ok().filter(|&id| id > 0).map(ExecutorId);
-    id.ok_or_else(|| BadCall::new("executor", "must be an executor id: a whole number from 1"))
+    id.ok_or_else(|| CallError::new("executor", "must be an executor id: a whole number from 1"))
 }
 
-/// The body of the answer to a call that names executors.
-#[must_use]
+/// The answer to a call that names executors: those that posse does not know.
 pub fn unknown_body(unknown: &[ExecutorId]) -> Vec<u8> {
     json!({"unknown": numbers(unknown)}).to_string().into_bytes()
 }
 
-/// The body of an error.
-#[must_use]
+/// Body of an error answer.
 pub fn error_body(error: &str, field: Option<&str>) -> Vec<u8> {
     let body = match field {
         Some(field) => json!({"error": error, "field": field}),
@@ -183,29 +165,25 @@ pub fn error_body(error: &str, field: Option<&str>) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// The error in a body that somebody else's server may have written; none where it is not ours.
-#[must_use]
-pub fn parse_error(body: &[u8]) -> Option<BadCall> {
+/// Reads an error answer. None if another server wrote the body.
+pub fn parse_error(body: &[u8]) -> Option<CallError> {
     let fields = parse_object(body).ok()?;
     let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
-    Some(BadCall { error: text("error")?, field: text("field") })
+    Some(CallError { error: text("error")?, field: text("field") })
 }
 
-/// The body of a call that sets a target, and of its answer.
-#[must_use]
+/// Body of a call that sets a target, and of its answer.
 pub fn target_body(target: u32) -> Vec<u8> {
     json!({"target": target}).to_string().into_bytes()
 }
 
-/// Reads the answer to a call that sets a target; none where it is not one.
-#[must_use]
+/// Reads the answer to a call that sets a target. None if the body is something else.
 pub fn parse_target(body: &[u8]) -> Option<u32> {
     let fields = parse_object(body).ok()?;
     fields.get("target").and_then(|target| count("target", target).ok())
 }
 
-/// The body of a kill call.
-#[must_use]
+/// Body of a kill call.
 pub fn kill_body(
     executors: &BTreeSet<ExecutorId>,
     after: AfterKill,
@@ -222,8 +200,7 @@ pub fn kill_body(
     body.to_string().into_bytes()
 }
 
-/// The body of the answer to a kill call.
-#[must_use]
+/// Body of the answer to a kill call.
 pub fn killed_body(
     killed: &[ExecutorId],
     busy: &[ExecutorId],
@@ -234,8 +211,7 @@ pub fn killed_body(
     Killed { killed, busy, unknown, target }.to_json().into_bytes()
 }
 
-/// Reads the answer to a kill call; none where it is not one.
-#[must_use]
+/// Reads the answer to a kill call. None if the body is something else.
 pub fn parse_killed(body: &[u8]) -> Option<Killed> {
     serde_json::from_slice(body).ok()
 }
@@ -244,76 +220,77 @@ fn numbers(ids: &[ExecutorId]) -> Vec<u64> {
     ids.iter().map(|id| id.0).collect()
 }
 
-fn parse_object(body: &[u8]) -> Result<Map<String, Value>, BadCall> {
-    let value: Value = serde_json::from_slice(body).map_err(|error| BadCall {
+fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
+    let value: Value = serde_json::from_slice(body).map_err(|error| CallError {
         error: format!("the body is not JSON: {error}"),
         field: None,
     })?;
     match value {
         Value::Object(fields) => Ok(fields),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err(BadCall { error: "the body must be a JSON object".to_owned(), field: None })
+            Err(CallError { error: "the body must be a JSON object".to_owned(), field: None })
         }
     }
 }
 
-/// A misspelt field would otherwise be a call that does something else than was meant.
-fn check_names(fields: &Map<String, Value>, known: &[&str]) -> Result<(), BadCall> {
+/// Rejects unknown fields: a misspelt field must not silently change what a call does.
+fn check_names(fields: &Map<String, Value>, known: &[&str]) -> Result<(), CallError> {
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => {
-            Err(BadCall::new(name, format!("unknown field, expected one of {}", known.join(", "))))
-        }
+        Some(name) => Err(CallError::new(
+            name,
+            format!("unknown field, expected one of {}", known.join(", ")),
+        )),
         None => Ok(()),
     }
 }
 
-/// Null is as good as absent.
+/// Null counts as absent.
 fn optional<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-fn count(field: &str, value: &Value) -> Result<u32, BadCall> {
+fn count(field: &str, value: &Value) -> Result<u32, CallError> {
     let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
-    number.ok_or_else(|| BadCall::new(field, "must be a whole number from 0 to 4294967295"))
+    number.ok_or_else(|| CallError::new(field, "must be a whole number from 0 to 4294967295"))
 }
 
 fn word<T>(
     fields: &Map<String, Value>,
     name: &str,
     words: [(&str, T); 2],
-) -> Result<Option<T>, BadCall> {
+) -> Result<Option<T>, CallError> {
     let Some(value) = optional(fields, name) else { return Ok(None) };
     let [(first, _), (second, _)] = &words;
-    let mistake = BadCall::new(name, format!("must be {first} or {second}"));
-    words.into_iter().find(|(word, _)| value == word).map(|(_, meant)| Some(meant)).ok_or(mistake)
+    let error = CallError::new(name, format!("must be {first} or {second}"));
+    words.into_iter().find(|(word, _)| value == word).map(|(_, meant)| Some(meant)).ok_or(error)
 }
 
-fn flag(field: &str, value: &Value) -> Result<bool, BadCall> {
-    value.as_bool().ok_or_else(|| BadCall::new(field, "must be true or false"))
+fn flag(field: &str, value: &Value) -> Result<bool, CallError> {
+    value.as_bool().ok_or_else(|| CallError::new(field, "must be true or false"))
 }
 
-fn text(field: &str, value: &Value) -> Result<String, BadCall> {
+fn text(field: &str, value: &Value) -> Result<String, CallError> {
     let text = value.as_str().filter(|text| text.len() <= REASON_BYTES_MAX);
     text.map(str::to_owned).ok_or_else(|| {
-        BadCall::new(field, format!("must be a text of at most {REASON_BYTES_MAX} bytes"))
+        CallError::new(field, format!("must be a text of at most {REASON_BYTES_MAX} bytes"))
     })
 }
 
-fn ids(fields: &Map<String, Value>) -> Result<BTreeSet<ExecutorId>, BadCall> {
+fn ids(fields: &Map<String, Value>) -> Result<BTreeSet<ExecutorId>, CallError> {
     const FIELD: &str = "executors";
-    let list = fields.get(FIELD).ok_or_else(|| BadCall::new(FIELD, "is missing"))?;
-    let list = list.as_array().ok_or_else(|| BadCall::new(FIELD, "must be a list of numbers"))?;
+    let list = fields.get(FIELD).ok_or_else(|| CallError::new(FIELD, "is missing"))?;
+    let list = list.as_array().ok_or_else(|| CallError::new(FIELD, "must be a list of numbers"))?;
     let mut ids = BTreeSet::new();
     for id in list {
         let id = id.as_u64().filter(|&id| id > 0).map(ExecutorId);
-        ids.insert(
-            id.ok_or_else(|| BadCall::new(FIELD, "must hold executor ids: whole numbers from 1"))?,
-        );
+        ids.insert(id.ok_or_else(|| {
+            CallError::new(FIELD, "must hold executor ids: whole numbers from 1")
+        })?);
     }
     Ok(ids)
 }
 
-/// A reason goes into events and logs: a line, not a book.
+/// A reason appears in events and logs, so it has to be short.
 const REASON_BYTES_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -345,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_a_group_is_to_be() {
+    fn reads_groups() {
         let body = r#"{"template":{"spec":1},"target":3,"min":1,"max":9,"container":"w",
             "scale_down":"pending","replace":"gone"}"#;
         let want = NewGroup {
@@ -368,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_writes_it_reads() {
+    fn bodies_are_read_back() {
         let executors: BTreeSet<ExecutorId> = [ExecutorId(7), ExecutorId(9)].into();
         for after in [AfterKill::Lower, AfterKill::Replace, AfterKill::Target(3)] {
             for (force, reason) in [(true, Some("why \"so\"")), (false, None)] {
@@ -378,7 +355,7 @@ mod tests {
         }
         assert!(parse_put_group(&target_body(5)) == Ok(PutGroup::Target(5)));
         assert_eq!(parse_target(&target_body(5)), Some(5));
-        let want = BadCall::new("target", "is missing");
+        let want = CallError::new("target", "is missing");
         assert_eq!(parse_error(&error_body("is missing", Some("target"))), Some(want));
         let killed = killed_body(&[ExecutorId(1)], &[], &[ExecutorId(4)], None);
         assert_eq!(killed, br#"{"busy":[],"killed":[1],"target":null,"unknown":[4]}"#);
@@ -388,9 +365,9 @@ mod tests {
     }
 
     #[test]
-    fn names_the_field_that_is_wrong() {
+    fn errors_name_the_wrong_field() {
         #[track_caller]
-        fn check(got: Result<Command, BadCall>, field: Option<&str>, part: &str) {
+        fn check(got: Result<Command, CallError>, field: Option<&str>, part: &str) {
             let bad = got.expect_err("it must be refused");
             assert_eq!(bad.field.as_deref(), field, "{bad:?}");
             assert!(bad.error.contains(part), "{bad:?}");
@@ -407,7 +384,7 @@ mod tests {
         check(put(r#"{"target":"3"}"#), Some("target"), "whole number");
         check(put(r#"{"target":4294967296}"#), Some("target"), "whole number");
         check(put(r#"{"target":1,"tarjet":1}"#), Some("tarjet"), "unknown field");
-        check(put(r#"{"target":1,"min":1}"#), Some("min"), "with a template");
+        check(put(r#"{"target":1,"min":1}"#), Some("min"), "together with a template");
         check(put(r#"{"template":null}"#), Some("target"), "missing");
         check(put(r#"{"template":{},"max":"2"}"#), Some("max"), "whole number");
         check(put(r#"{"template":{},"scale_down":"all"}"#), Some("scale_down"), "any or pending");
@@ -423,7 +400,11 @@ mod tests {
         check(kill(r#"{"executors":[1],"force":1}"#), Some("force"), "true or false");
         check(kill(r#"{"executors":[1],"replace":"no"}"#), Some("replace"), "true or false");
         check(kill(r#"{"executors":[1],"reason":[]}"#), Some("reason"), "text");
-        check(kill(r#"{"executors":[1],"replace":true,"target":1}"#), Some("target"), "instead");
+        check(
+            kill(r#"{"executors":[1],"replace":true,"target":1}"#),
+            Some("target"),
+            "excludes replace",
+        );
         check(kill(r#"{"executor":[1]}"#), Some("executor"), "unknown field");
     }
 }

@@ -1,18 +1,18 @@
-//! Owns how the address of the control API is written: `unix:PATH` or a loopback `HOST:PORT`.
+//! Address of the control API: `unix:PATH` or a loopback `HOST:PORT`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-/// The longest path of a unix socket, in bytes; the kernel's field has one more for the end.
+/// Longest path of a unix socket, bytes: `sun_path` has 108 with the final NUL.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Where the control API is.
+/// Address of the control API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlAddr {
     /// A loopback address.
     Tcp(SocketAddr),
-    /// A unix socket.
+    /// Path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -20,7 +20,7 @@ impl ControlAddr {
     /// Reads an address.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// What is wrong, and what is allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.len() {
@@ -52,7 +52,7 @@ impl fmt::Display for ControlAddr {
     }
 }
 
-/// Reads `HOST:PORT` where the host is an address or `localhost`.
+/// Reads `HOST:PORT`. The host must be an IP address or `localhost`.
 fn tcp(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok()?;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_sockets_and_loopback_are_taken() {
+    fn only_unix_sockets_and_loopback_are_accepted() {
         for (text, written) in [
             ("unix:/run/posse/a.sock", Ok("unix:/run/posse/a.sock")),
             ("127.0.0.1:7077", Ok("127.0.0.1:7077")),

@@ -1,5 +1,4 @@
-//! Owns the annotation of an executor that was chosen to go: why, and until when it has time. What
-//! follows from it is the core's.
+//! The annotation on a draining executor: why it is removed, and when its drain period ends.
 
 use std::time::SystemTime;
 
@@ -10,11 +9,10 @@ use crate::core::model::pod::Draining;
 use crate::core::model::time::Millis;
 use crate::wire::time::Epoch;
 
-/// Between the cause and the time.
+/// Separates cause and time.
 const UNTIL: &str = " until ";
 
 /// The annotation's value: `scaled_down`, or `scaled_down until 2026-01-01T00:00:00.000Z`.
-#[must_use]
 pub fn value(draining: Draining) -> String {
     let mut text = draining.cause.as_str().to_owned();
     if let Some(ms) = draining.until_unix_ms {
@@ -24,8 +22,8 @@ pub fn value(draining: Draining) -> String {
     text
 }
 
-/// Reads it. Whatever else it says, the pod was chosen to go: at once, where no time can be read.
-#[must_use]
+/// Reads the value. An unknown value still means that the executor drains; without a readable time
+/// its drain period is over.
 pub fn parse(text: &str) -> Draining {
     let (cause, until) = text.split_once(UNTIL).map_or((text, None), |(c, at)| (c, Some(at)));
     let is_kill = cause == DeleteCause::Killed.as_str();
@@ -41,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn values_are_read_back() {
         use DeleteCause::{Killed, ScaledDown};
         for (text, cause, until_unix_ms) in [
             ("scaled_down", ScaledDown, None),
@@ -55,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_wrote_is_an_end_at_once() {
+    fn unknown_values_mean_an_expired_drain_period() {
         for text in ["", "true", "stopped", "scaled_down until later", "x until -1"] {
             let now = Draining { cause: DeleteCause::ScaledDown, until_unix_ms: None };
             assert_eq!(parse(text), now, "{text:?}");

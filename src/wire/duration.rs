@@ -1,10 +1,9 @@
-//! Owns how durations are written: `90s`, `5m`, `1h`, `250ms`. A plain 0 is a duration too.
+//! Durations in configuration: `90s`, `5m`, `1h`, `250ms`, or a plain `0`.
 
-/// The longest duration: a thousand days. A longer one is a slip.
+/// Upper limit: a thousand days. Anything longer is a typing error.
 const MS_MAX: u64 = 1_000 * 24 * 60 * 60 * 1_000;
 
-/// Reads a duration in milliseconds; none where it is not one, or beyond a thousand days.
-#[must_use]
+/// Milliseconds. None if the text is not a duration or exceeds a thousand days.
 pub fn parse_ms(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);
@@ -21,7 +20,7 @@ pub fn parse_ms(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit_ms).filter(|ms| *ms <= MS_MAX)
 }
 
-/// What to say about a text that is not a duration.
+/// For "expected ..." in errors.
 pub const EXPECTED: &str = "a duration like `90s`, `5m`, `1h` or `250ms`";
 
 #[cfg(test)]
@@ -29,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_each_unit_and_nothing_else() {
+    fn only_durations_with_a_known_unit_are_read() {
         for (text, ms) in [
             ("90s", Some(90_000)),
             ("5m", Some(300_000)),

@@ -1,4 +1,4 @@
-//! Owns the JSON of events: one object a line, as the contract has it. Decides nothing.
+//! JSON of events: one object a line.
 
 use serde::ser::{SerializeMap, Serializer};
 
@@ -6,8 +6,7 @@ use crate::core::model::event::{Event, Subject};
 use crate::core::model::time::Millis;
 use crate::wire::time::Epoch;
 
-/// The line of one event, with its line end. Absent facts are null.
-#[must_use]
+/// The line of one event, newline included. Absent facts are null.
 pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> String {
     let mut bytes = Vec::with_capacity(LINE_BYTES_USUAL);
     let mut serializer = serde_json::Serializer::new(&mut bytes);
@@ -26,7 +25,7 @@ pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> Str
     String::from_utf8(bytes).expect("JSON is written as UTF-8")
 }
 
-/// The contract's name of an event.
+/// The event's documented name.
 fn name(event: &Event) -> &'static str {
     match event {
         Event::BudgetExhausted { .. } => "budget_exhausted",
@@ -118,7 +117,7 @@ fn write_subject<M: SerializeMap>(map: &mut M, subject: &Subject) -> Result<(), 
     map.serialize_entry("pod", &subject.pod)
 }
 
-/// Most lines fit without the buffer growing.
+/// Initial buffer size: most lines fit.
 const LINE_BYTES_USUAL: usize = 320;
 
 #[cfg(test)]
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_as_the_contract_has_it() {
+    fn every_event_has_its_documented_form() {
         let group = GroupName::from("default");
         let nameless = Subject {
             group: group.clone(),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_memory_and_nodes() {
+    fn events_about_memory_and_nodes() {
         let group = GroupName::from("default");
         let subject = Subject { group, id: ExecutorId(3), uid: None, pod: "w-a-exec-3".into() };
         let who = r#""group":"default","executor":3,"uid":null,"pod":"w-a-exec-3""#;
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_executor_that_drains() {
+    fn the_event_of_a_draining_executor() {
         let subject = Subject {
             group: GroupName::from("g"),
             id: ExecutorId(3),
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_log_as_the_contract_has_it() {
+    fn the_event_with_the_end_of_a_log() {
         let subject = Subject {
             group: GroupName::from("default"),
             id: ExecutorId(3),

@@ -1,41 +1,42 @@
-//! Owns the names of labels, annotations and fields that posse writes, and the selection by them.
+//! Names of the labels, annotations and the field manager that posse writes, and the label selector
+//! of an instance.
 
-/// Whose executor: the application.
+/// Label: application.
 pub const APP: &str = "posse.dev/app";
-/// Whose executor: the run of the application.
+/// Label: instance (one run of the application).
 pub const INSTANCE: &str = "posse.dev/instance";
-/// Its group.
+/// Label: group.
 pub const GROUP: &str = "posse.dev/group";
-/// Its id.
+/// Label: executor id.
 pub const EXECUTOR_ID: &str = "posse.dev/executor-id";
-/// Its slot.
+/// Label: slot.
 pub const SLOT: &str = "posse.dev/slot";
-/// Its loss has been reported and has spent its budget.
+/// Label: posse has reported the loss and charged it to a budget.
 pub const COUNTED: &str = "posse.dev/counted";
-/// Annotation: chosen to go, why, and until when it has time.
+/// Annotation: the executor drains; the value says why and until when.
 pub const DRAINING: &str = "posse.dev/draining";
-/// Annotation: the container whose end decides, where it is not the first.
+/// Annotation: name of the main container, if it is not the first.
 pub const CONTAINER: &str = "posse.dev/container";
-/// Annotation, with the value `fail`: any other container's failure is the executor's end, too.
+/// Annotation with the value `fail`: the executor fails if any other container fails.
 pub const SIDECAR_FAILURE: &str = "posse.dev/sidecar-failure";
-/// Annotation: the deadline in its spec is posse's own, and how long that is.
+/// Annotation: posse set the deadline in the pod's spec; the value is its length.
 pub const MAX_AGE: &str = "posse.dev/max-age";
-/// Annotation on the Lease or the driver pod: ids up to here may have been given.
+/// Annotation on the Lease or the driver pod: the ids up to this one may be in use.
 pub const ID_HIGH_WATER: &str = "posse.dev/id-high-water";
-/// The standard label for who manages an object, and our value of it.
+/// Standard label: the program that manages an object.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "posse");
-/// The standard label for an object's part in the application, and our value of it.
+/// Standard label: the object's role in the application. Here: an executor.
 pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "executor");
-/// The same of all that a driver in the cluster consists of.
+/// The same label on everything that belongs to a driver.
 pub const DRIVER: (&str, &str) = ("app.kubernetes.io/component", "driver");
-/// Annotation on what `posse submit` makes: which call made it.
+/// Annotation on the objects of `posse submit`: which call created them.
 pub const SUBMISSION: &str = "posse.dev/submission";
-/// Annotation on a driver's Job or pod: how many executors its configuration asks for at start.
+/// Annotation on a driver's Job or pod: how many executors its configuration starts with.
 pub const EXECUTORS: &str = "posse.dev/executors";
-/// The field manager on every write.
+/// The field manager of every write.
 pub const FIELD_MANAGER: &str = "posse";
 
-/// One instance of one application: whose executors are meant.
+/// One instance of one application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     pub app: String,
@@ -43,20 +44,17 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The label selector that finds this instance's executors and nothing else.
-    #[must_use]
+    /// The label selector that matches this instance's executors only.
     pub fn selector(&self) -> String {
         format!("{APP}={},{INSTANCE}={},{}={}", self.app, self.instance, COMPONENT.0, COMPONENT.1)
     }
 
-    /// What the names of this instance's pods begin with; the id follows.
-    #[must_use]
+    /// Prefix of the pod names of this instance. The id follows.
     pub fn pod_prefix(&self) -> String {
         format!("{}-{}-exec-", self.app, self.instance)
     }
 
-    /// The name of the pod of executor `id`.
-    #[must_use]
+    /// Name of executor `id`'s pod.
     pub fn pod_name(&self, id: u64) -> String {
         format!("{}{id}", self.pod_prefix())
     }

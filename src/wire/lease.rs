@@ -1,4 +1,4 @@
-//! Owns the bytes of a Lease. Who holds it, and until when, is `core::lease`'s.
+//! JSON of a Lease (`coordination.k8s.io/v1`).
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,12 @@ use serde_json::Value;
 use crate::core::machines::lease::{LeaseScope, Record};
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::pod::OwnerPod;
-use crate::wire::build::Owner;
+use crate::wire::build::OwnerRef;
 use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
 use crate::wire::pod::WireError;
 
-/// The part of a Lease in an application: never an executor's, so no selection finds it as one.
+/// Value of the component label. It differs from an executor's, so that no pod selector matches a
+/// Lease.
 fn component(scope: LeaseScope) -> &'static str {
     match scope {
         LeaseScope::Application => "application",
@@ -21,15 +22,15 @@ fn component(scope: LeaseScope) -> &'static str {
     }
 }
 
-/// All of a Lease of ours, as it is to be.
+/// A Lease to write.
 #[derive(Clone, Debug)]
 pub struct LeaseObject<'a> {
     pub scope: LeaseScope,
     pub name: &'a str,
     pub namespace: &'a str,
     pub selection: &'a Selection,
-    pub owner: Option<&'a Owner>,
-    /// What it holds; where `version_text` is not empty, only that state of it is replaced.
+    pub owner: Option<&'a OwnerRef>,
+    /// Content of the Lease. If `version_text` is not empty, the write replaces only that version.
     pub record: &'a Record,
 }
 
@@ -52,7 +53,7 @@ struct JsonMeta<'a> {
     labels: BTreeMap<&'static str, &'a str>,
     annotations: BTreeMap<&'static str, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    owner_references: Vec<&'a Owner>,
+    owner_references: Vec<&'a OwnerRef>,
 }
 
 #[derive(Serialize)]
@@ -65,8 +66,8 @@ struct JsonSpec<'a> {
     lease_transitions: u32,
 }
 
-/// The name of a Lease. No application's can be an instance's: neither has a point of its own.
-#[must_use]
+/// Name of a Lease. The two scopes cannot collide: names of applications and instances contain no
+/// dot.
 pub fn name_of(scope: LeaseScope, selection: &Selection) -> String {
     match scope {
         LeaseScope::Application => format!("{}.exclusive", selection.app),
@@ -74,7 +75,7 @@ pub fn name_of(scope: LeaseScope, selection: &Selection) -> String {
     }
 }
 
-/// A Lease of ours in a list, and what it says of itself.
+/// One of posse's Leases in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedLease {
     pub name: String,
@@ -83,10 +84,10 @@ pub struct NamedLease {
     pub record: Record,
 }
 
-/// Reads a list of Leases; those that are not ours are left out.
+/// Reads a list of Leases and skips those of other programs.
 ///
 /// # Errors
-/// When it is not one, or has a Lease of ours without uid or version.
+/// The bytes are not a list, or one of posse's Leases has no uid or version.
 pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
     let list: Value = serde_json::from_slice(bytes)?;
     let items = list.get("items").ok_or(WireError::Missing("items"))?;
@@ -111,7 +112,7 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
 /// Reads a Lease.
 ///
 /// # Errors
-/// When it is not one, or has no uid or version.
+/// The bytes are not a Lease, or it has no uid or version.
 pub fn parse(bytes: &[u8]) -> Result<Record, WireError> {
     record(&serde_json::from_slice(bytes)?)
 }
@@ -147,8 +148,7 @@ fn owner_pod(owner: &Value) -> Option<OwnerPod> {
 }
 
 impl LeaseObject<'_> {
-    /// The bytes to send.
-    #[must_use]
+    /// The request body.
     pub fn to_json(&self) -> Vec<u8> {
         let record = self.record;
         let version = &record.version_text;
@@ -186,7 +186,7 @@ fn unix_ms(text: &str) -> Option<i64> {
     text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
 }
 
-/// Kubernetes' MicroTime: six digits after the point, no more and no fewer.
+/// Kubernetes' MicroTime: exactly six digits after the decimal point.
 fn micro_time(unix_ms: i64) -> Option<String> {
     Timestamp::from_millisecond(unix_ms).ok().map(|time| format!("{time:.6}"))
 }
@@ -198,7 +198,7 @@ mod tests {
     const OURS: &str = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"wordcount-ab3de","namespace":"analytics","resourceVersion":"7","labels":{"app.kubernetes.io/component":"instance","app.kubernetes.io/managed-by":"posse","posse.dev/app":"wordcount","posse.dev/instance":"ab3de"},"annotations":{"posse.dev/id-high-water":"2000"},"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"driver","uid":"d"}]},"spec":{"holderIdentity":"me","leaseDurationSeconds":60,"acquireTime":"2026-01-01T00:00:00.000000Z","renewTime":"2026-01-01T00:00:01.500000Z","leaseTransitions":3}}"#;
 
     #[test]
-    fn written_and_read_back() {
+    fn a_lease_is_read_back() {
         let record = Record {
             uid: Uid::new("u"),
             version_text: "7".to_owned(),
@@ -211,7 +211,7 @@ mod tests {
             owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("d") }),
         };
         let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
-        let owner = Owner {
+        let owner = OwnerRef {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
             name: "driver".to_owned(),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_those_that_are_ours() {
+    fn a_list_contains_only_leases_of_posse() {
         let ours = OURS.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
         let app = ours.replace(r#":"instance""#, r#":"application""#);
         let foreign = ours.replace(r#":"instance""#, r#":"controller""#);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn others_leases_are_read_as_far_as_they_go() {
+    fn incomplete_leases_are_read() {
         let bare = br#"{"metadata":{"uid":"u","resourceVersion":"1"},"spec":{"holderIdentity":null,"renewTime":"yesterday"}}"#;
         let record = parse(bare).unwrap();
         assert_eq!((record.holder.as_str(), record.duration_s), ("", 0));

@@ -1,60 +1,60 @@
-//! Owns reading one page of a LIST of pods. Following pages, and when to begin again, are `kube/`'s.
+//! Reads one page of a list of pods.
 
 use std::borrow::Cow;
 
 use crate::core::model::ids::Version;
 use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
-use crate::wire::json::{Bad, Json};
+use crate::wire::json::{Json, JsonError};
 use crate::wire::labels::Selection;
 use crate::wire::pod::{Fields, RawPod, WireError, object};
 
 /// One page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Our pods in it.
+    /// This instance's pods.
     pub pods: Vec<Pod>,
-    /// The list's resourceVersion, where it compares.
+    /// The list's resourceVersion. None: it is not a number.
     pub version: Option<Version>,
-    /// The same as it is written; empty where absent.
+    /// Text of the list's resourceVersion. Empty: absent.
     pub version_text: String,
-    /// The token of the next page; none on the last one.
+    /// Token of the next page. None on the last one.
     pub next: Option<String>,
-    /// How many pods in it match the selector but are not ours all the same.
+    /// Number of pods that match the selector but lack a valid id or group.
     pub n_foreign: usize,
 }
 
 /// Reads a page.
 ///
 /// # Errors
-/// When the bytes are not a list of pods: one unreadable pod makes the whole page unreadable, for a
-/// list with a hole in it would end an executor that is alive.
+/// The bytes are not a list of pods. One unreadable pod makes the whole page unreadable: a list
+/// without it would look as if that executor had been deleted.
 pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError> {
     let mut page = Page::default();
-    let ends = read_pods(bytes, &mut |pod| {
+    let end = read_pods(bytes, &mut |pod| {
         match pod.seen(selection)? {
             PodAnswer::Foreign(_) => page.n_foreign += 1,
             PodAnswer::Ours(pod) => page.pods.push(pod),
         }
         Ok(())
     })?;
-    page.version = Version::parse(&ends.version_text);
-    Ok(Page { version_text: ends.version_text, next: ends.next, ..page })
+    page.version = Version::parse(&end.version_text);
+    Ok(Page { version_text: end.version_text, next: end.next, ..page })
 }
 
-/// What a page says besides its pods.
-pub(super) struct Ends {
-    /// The list's resourceVersion; empty where absent.
+/// A page without its pods.
+pub(super) struct PageEnd {
+    /// Text of the list's resourceVersion. Empty: absent.
     version_text: String,
-    /// The token of the next page; none on the last one.
+    /// Token of the next page. None on the last one.
     pub(super) next: Option<String>,
 }
 
-/// Hands over each pod of a page.
+/// Calls `each` for every pod of a page.
 pub(super) fn read_pods(
     bytes: &[u8],
     each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
-) -> Result<Ends, WireError> {
+) -> Result<PageEnd, WireError> {
     let (mut meta, mut all) = (None, Ok(()));
     let mut json = Json::new(bytes)?;
     json.object(&mut |key, json| {
@@ -76,7 +76,7 @@ pub(super) fn read_pods(
     json.end()?;
     let meta = meta.ok_or(WireError::Missing("metadata"))?;
     all?;
-    Ok(Ends {
+    Ok(PageEnd {
         version_text: meta.version.unwrap_or_default().into_owned(),
         next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
     })
@@ -89,7 +89,7 @@ struct RawListMeta<'a> {
 }
 
 impl<'a> Fields<'a> for RawListMeta<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "resourceVersion" => self.version = json.text()?,
             "continue" => self.next = json.text()?,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_pages() {
+    fn empty_and_malformed_pages() {
         let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
         let page = |text: &str| parse_page(text.as_bytes(), &selection);
         assert_eq!(page(r#"{"metadata":{},"items":null}"#), Ok(Page::default()));

@@ -1,18 +1,17 @@
-//! Owns the reading of a container's log: bytes to lines that anybody may look at. Asks nobody.
+//! The last lines of a container's log, safe to print and bounded in size.
 
 use crate::core::model::text::sanitize;
 
-/// The most lines that are told of one log.
+/// Limit of lines from one log.
 pub const LOG_LINES_MAX: u32 = 200;
-/// The most that is asked for, in bytes: what is longer loses its end, not its beginning.
+/// Limit of bytes to ask for. The server cuts a longer log at its end.
 pub const LOG_BYTES_MAX: u64 = 256 << 10;
-/// Of one line, in bytes.
+/// Limit of one line, bytes.
 const LINE_BYTES_MAX: usize = 1_024;
-/// Of all lines together, in bytes: they travel in one event.
+/// Limit of all lines together, bytes: they travel in one event.
 const LINES_BYTES_MAX: usize = 64 << 10;
 
-/// The last `n_max` lines of a log, as many of them as fit. What is no UTF-8 is replaced.
-#[must_use]
+/// The last `n_max` lines, as many as fit. Invalid UTF-8 is replaced.
 pub fn last_lines(bytes: &[u8], n_max: u32) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<String> = Vec::new();
@@ -34,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_harmless_and_bounded() {
+    fn the_last_lines_are_escaped_and_bounded() {
         for (bytes, n_max, want) in [
             (&b""[..], 5, &[][..]),
             (b"a\nb\nc\n", 2, &["b", "c"]),

@@ -1,56 +1,62 @@
-//! Owns the amounts that a container's memory grows to, step by step. When it grows is `core/`'s.
+//! Memory scaling: the amounts that a container's memory takes after one OOM kill, after two, and
+//! so on.
 
 use serde_json::Value;
 
 use crate::wire::quantity::Quantity;
 
 const MEBI: i128 = 1 << 20;
-/// More steps than that are not needed: 25 % more each time, that is a thousand times as much.
+/// Limit of steps. At 25 % a step this is a factor of 1,000.
 const STEPS_MAX: usize = 32;
 
-/// How memory grows.
+/// How memory scales.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Growth {
-    /// Each step is so many thousandths of the one before; above 1,000.
+pub struct MemoryScaling {
+    /// Factor of one step, in thousandths. Above 1,000.
     pub permille: u32,
-    /// No limit is above this amount.
+    /// Upper limit of the memory limit.
     pub max: String,
 }
 
-/// Limit and request, as they are written: first the template's own.
+/// Memory limit and request for each step. The first pair is the template's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Steps {
+pub struct MemorySteps {
     pub(super) amounts: Vec<(String, String)>,
 }
 
-impl Steps {
-    /// The steps from what a container has; without a request the server makes it the limit.
+impl MemorySteps {
+    /// The steps for a container. Without a request, the server sets the request to the limit.
     ///
     /// # Errors
     /// `limits` or `requests`, and what is wrong with the memory there.
     pub fn new(
-        growth: &Growth,
+        memory_scaling: &MemoryScaling,
         limit: Option<&Value>,
         request: Option<&Value>,
     ) -> Result<Self, (&'static str, String)> {
         let Some(limit) = limit.filter(|limit| !limit.is_null()) else {
-            return Err(("limits", "is missing; oom_growth makes it larger".to_owned()));
+            return Err((
+                "limits",
+                "is missing; oom_growth needs a limit to start from".to_owned(),
+            ));
         };
         let first = bytes("limits", limit)?;
         let of_request = request.map(|request| bytes("requests", request)).transpose()?;
-        let max = Quantity::parse(&growth.max).map_or(0, Quantity::rounded_up_to_bytes);
+        let max = Quantity::parse(&memory_scaling.max).map_or(0, Quantity::rounded_up_to_bytes);
         if max < first {
-            let what = format!("{} is above memory_max, which is {}", written(limit), growth.max);
+            let what =
+                format!("{} is above memory_max, which is {}", written(limit), memory_scaling.max);
             return Err(("limits", what));
         }
         let mut amounts = vec![(written(limit), request.map(written).unwrap_or_default())];
         let mut last = first;
         while last < max && amounts.len() <= STEPS_MAX {
-            let grown = last.saturating_mul(i128::from(growth.permille)) / 1_000;
+            let grown = last.saturating_mul(i128::from(memory_scaling.permille)) / 1_000;
             last = mebis(grown).saturating_mul(MEBI).min(max);
             let request = of_request.map(|request| request.saturating_mul(last) / first);
             let request = request.map(|request| format!("{}Mi", mebis(request).min(mebis(last))));
-            let limit = if last == max { growth.max.clone() } else { format!("{}Mi", mebis(last)) };
+            let limit =
+                if last == max { memory_scaling.max.clone() } else { format!("{}Mi", mebis(last)) };
             amounts.push((limit, request.unwrap_or_default()));
         }
         Ok(Self { amounts })
@@ -68,7 +74,7 @@ fn bytes(part: &'static str, value: &Value) -> Result<i128, (&'static str, Strin
     })
 }
 
-/// Rounded up.
+/// Mebibytes, rounded up.
 fn mebis(bytes: i128) -> i128 {
     bytes.saturating_add(MEBI - 1) / MEBI
 }
@@ -81,17 +87,17 @@ mod tests {
 
     #[track_caller]
     fn check(permille: u32, max: &str, amounts: [Value; 2], want: &[(&str, &str)]) {
-        let growth = Growth { permille, max: max.to_owned() };
+        let memory_scaling = MemoryScaling { permille, max: max.to_owned() };
         let [limit, request] = amounts;
         let request = Some(&request).filter(|request| !request.is_null());
-        let steps = Steps::new(&growth, Some(&limit), request).unwrap();
+        let steps = MemorySteps::new(&memory_scaling, Some(&limit), request).unwrap();
         let amounts =
             steps.amounts.iter().map(|(limit, request)| (limit.as_str(), request.as_str()));
         assert_eq!(amounts.collect::<Vec<_>>(), want, "{limit}");
     }
 
     #[test]
-    fn memory_grows_to_its_end_and_the_request_with_it() {
+    fn limit_and_request_scale_up_to_the_maximum() {
         check(
             1_250,
             "2Gi",
@@ -114,10 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_grow_says_so() {
-        let growth = Growth { permille: 1_250, max: "1Gi".to_owned() };
+    fn memory_that_cannot_scale_is_an_error() {
+        let memory_scaling = MemoryScaling { permille: 1_250, max: "1Gi".to_owned() };
         for (limit, request, want) in [
-            (json!(null), json!(null), "limits: is missing; oom_growth makes it larger"),
+            (
+                json!(null),
+                json!(null),
+                "limits: is missing; oom_growth needs a limit to start from",
+            ),
             (json!("2Gi"), json!(null), "limits: 2Gi is above memory_max, which is 1Gi"),
             (
                 json!("lots"),
@@ -131,7 +141,8 @@ mod tests {
             ),
         ] {
             let request = Some(&request).filter(|request| !request.is_null());
-            let (part, what) = Steps::new(&growth, Some(&limit), request).unwrap_err();
+            let (part, what) =
+                MemorySteps::new(&memory_scaling, Some(&limit), request).unwrap_err();
             assert_eq!(format!("{part}: {what}"), want);
         }
     }

@@ -1,4 +1,4 @@
-//! Bytes to core values and back: serde lives here and nowhere below. No sockets, no clock.
+//! Formats: bytes to `core` values and back. All serde code for them is here; no sockets, no clock.
 
 pub mod amounts;
 pub mod build;
@@ -11,14 +11,14 @@ pub mod draining;
 pub mod duration;
 pub mod event;
 mod json;
-pub mod keep_away;
 pub mod labels;
 pub mod lease;
-pub mod leftover;
 pub mod list;
 pub mod log;
 pub mod memory;
 pub mod names;
+pub mod node_affinity;
+pub mod orphan;
 pub mod placeholders;
 pub mod pod;
 pub mod preflight;

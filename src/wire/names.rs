@@ -1,26 +1,22 @@
-//! Owns which texts may be names of applications, instances and groups, and how an instance's name
-//! is made from a uid.
+//! Rules for the names of applications, instances, groups, namespaces, labels and files, and how an
+//! instance's name is derived from a uid.
 
 use std::net::Ipv6Addr;
 
-/// The longest name of an application.
 pub const APP_LEN_MAX: usize = 40;
-/// The longest name of a group.
 pub const GROUP_LEN_MAX: usize = 40;
-/// The longest name of an instance.
 pub const INSTANCE_LEN_MAX: usize = 20;
-/// The longest name of a staged file: file systems take 255, and posse puts its own mark beside it.
+/// File systems allow 255 bytes; posse needs some for the suffix of its temporary files.
 pub const FILE_NAME_BYTES_MAX: usize = 200;
-/// The longest pod name: it becomes the host name in the pod.
+/// A pod's name becomes its host name, which has at most 63 characters.
 pub const POD_NAME_LEN_MAX: usize = 63;
-/// Ids are allowed for up to ten digits.
+/// Space reserved for an id in a pod's name.
 const ID_DIGITS_MAX: usize = 10;
-/// The letters of a made instance name.
+/// Length of a generated instance name.
 const INSTANCE_LEN: usize = 5;
 
-/// What is wrong with the name of an application.
-#[must_use]
-pub fn app_mistake(name: &str) -> Option<String> {
+/// What is wrong with an application's name.
+pub fn app_name_error(name: &str) -> Option<String> {
     let sound = is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase());
     (!sound || name.len() > APP_LEN_MAX).then(|| {
         format!(
@@ -30,10 +26,9 @@ pub fn app_mistake(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with the name of a group.
-#[must_use]
-pub fn group_mistake(name: &str) -> Option<String> {
-    // It is a label's value, which begins and ends with a letter or digit.
+/// What is wrong with a group's name.
+pub fn group_name_error(name: &str) -> Option<String> {
+    // It becomes a label value, which has to start and end with a letter or digit.
     (!is_label(name) || name.len() > GROUP_LEN_MAX).then(|| {
         format!(
             "`{name}` is not a name for a group: it has at most {GROUP_LEN_MAX} of [a-z0-9-] and \
@@ -42,9 +37,8 @@ pub fn group_mistake(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with the name of an instance.
-#[must_use]
-pub fn instance_mistake(name: &str) -> Option<String> {
+/// What is wrong with an instance's name.
+pub fn instance_name_error(name: &str) -> Option<String> {
     (!is_label(name) || name.len() > INSTANCE_LEN_MAX).then(|| {
         format!(
             "`{name}` is not a name for an instance: it has at most {INSTANCE_LEN_MAX} of \
@@ -54,8 +48,7 @@ pub fn instance_mistake(name: &str) -> Option<String> {
 }
 
 /// What is wrong with a namespace's name.
-#[must_use]
-pub fn namespace_mistake(name: &str) -> Option<String> {
+pub fn namespace_error(name: &str) -> Option<String> {
     (!is_label(name)).then(|| {
         format!(
             "`{name}` is not a namespace: it has at most 63 of [a-z0-9-] and no `-` at its ends"
@@ -63,9 +56,8 @@ pub fn namespace_mistake(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with the name of a file that is to stand in a folder of ours.
-#[must_use]
-pub fn file_mistake(name: &str) -> Option<String> {
+/// What is wrong with the name of a staged file: it must stay inside its directory.
+pub fn file_name_error(name: &str) -> Option<String> {
     let sound = !matches!(name, "" | "." | "..")
         && name.len() <= FILE_NAME_BYTES_MAX
         && !name.chars().any(|c| c == '/' || c.is_control());
@@ -77,9 +69,8 @@ pub fn file_mistake(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with a label, written `key=value`, that pods get beside posse's own.
-#[must_use]
-pub fn label_mistake(text: &str) -> Option<String> {
+/// What is wrong with a label, written `key=value`, that pods get in addition to posse's own.
+pub fn label_error(text: &str) -> Option<String> {
     let is_inner = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let is_name = |name: &str| {
@@ -92,29 +83,27 @@ pub fn label_mistake(text: &str) -> Option<String> {
         && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_label))
         && (value.is_empty() || is_name(value));
     if !sound {
-        return Some(format!("`{text}` is not a label: expected key=value as Kubernetes has it"));
+        return Some(format!("`{text}` is not a label: expected a Kubernetes label, key=value"));
     }
     matches!(prefix, Some("posse.dev" | "app.kubernetes.io"))
-        .then(|| format!("`{key}` is a label of posse's own"))
+        .then(|| format!("`{key}` is one of posse's own labels"))
 }
 
-/// What is wrong with the pod names that follow from an application and an instance.
-#[must_use]
-pub fn pod_name_mistake(app: &str, instance: &str) -> Option<String> {
+/// What is wrong with the pod names of an application and instance.
+pub fn pod_name_error(app: &str, instance: &str) -> Option<String> {
     let n_chars = app.len() + "-".len() + instance.len() + "-exec-".len() + ID_DIGITS_MAX;
     (n_chars > POD_NAME_LEN_MAX).then(|| {
         format!(
             "pods would be named `{app}-{instance}-exec-N`, up to {n_chars} characters with a \
-             ten-digit id, and Kubernetes takes {POD_NAME_LEN_MAX}: shorten the application's name \
+             ten-digit id, but Kubernetes allows {POD_NAME_LEN_MAX}: shorten the application's name \
              or --instance by {}",
             n_chars - POD_NAME_LEN_MAX
         )
     })
 }
 
-/// The instance of a driver pod: five of [a-z0-9] that follow from its uid, so that a restarted
-/// container finds its own executors and a new driver pod gets new names.
-#[must_use]
+/// Instance of a driver pod: five characters of [a-z0-9] derived from its uid, so that a restarted
+/// container finds its executors and a new driver pod gets new names.
 pub fn instance_from_uid(uid: &str) -> String {
     // FNV-1a: the same on every machine and in every version.
     let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -123,11 +112,10 @@ pub fn instance_from_uid(uid: &str) -> String {
     instance_from_bits(hash)
 }
 
-/// The instance that stands for 64 (random) bits.
-#[must_use]
+/// Instance for 64 (random) bits.
 pub fn instance_from_bits(bits: u64) -> String {
     const DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-    // The high bits mix best.
+    // FNV-1a mixes the high bits best.
     let mut rest = bits ^ bits >> 32;
     (0..INSTANCE_LEN)
         .map(|_| {
@@ -138,8 +126,7 @@ pub fn instance_from_bits(bits: u64) -> String {
         .collect()
 }
 
-/// A host as it stands before a port: an IPv6 address in brackets.
-#[must_use]
+/// A host in a URL: an IPv6 address gets brackets.
 pub fn host_in_url(host: &str) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(_) => format!("[{host}]"),
@@ -163,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_labels_of_a_length() {
+    fn names_are_labels_of_limited_length() {
         let forty = "a".repeat(40);
         let forty_one = "a".repeat(41);
         for (name, app, group, instance) in [
@@ -181,30 +168,30 @@ mod tests {
             (&forty, true, true, false),
             (&forty_one, false, false, false),
         ] {
-            assert_eq!(app_mistake(name).is_none(), app, "app {name:?}");
-            assert_eq!(group_mistake(name).is_none(), group, "group {name:?}");
-            assert_eq!(instance_mistake(name).is_none(), instance, "instance {name:?}");
+            assert_eq!(app_name_error(name).is_none(), app, "app {name:?}");
+            assert_eq!(group_name_error(name).is_none(), group, "group {name:?}");
+            assert_eq!(instance_name_error(name).is_none(), instance, "instance {name:?}");
         }
     }
 
     #[test]
     fn a_pod_name_has_room_for_a_ten_digit_id() {
-        assert_eq!(pod_name_mistake(&"a".repeat(40), "abcde"), None);
-        assert_eq!(pod_name_mistake(&"a".repeat(26), &"b".repeat(20)), None);
-        let mistake = pod_name_mistake(&"a".repeat(30), &"b".repeat(20)).unwrap();
-        assert!(mistake.contains("up to 67 characters"), "{mistake}");
-        assert!(mistake.ends_with("by 4"), "{mistake}");
+        assert_eq!(pod_name_error(&"a".repeat(40), "abcde"), None);
+        assert_eq!(pod_name_error(&"a".repeat(26), &"b".repeat(20)), None);
+        let error = pod_name_error(&"a".repeat(30), &"b".repeat(20)).unwrap();
+        assert!(error.contains("up to 67 characters"), "{error}");
+        assert!(error.ends_with("by 4"), "{error}");
     }
 
     #[test]
-    fn instances_follow_from_the_uid_alone() {
+    fn instances_depend_on_the_uid_alone() {
         let uid = "3f2504e0-4f89-41d3-9a0c-0305e82c3301";
         assert_eq!(instance_from_uid(uid), instance_from_uid(uid));
         let made: BTreeSet<String> =
             (0..1_000).map(|n| instance_from_uid(&format!("{uid}{n}"))).collect();
         assert!(made.len() > 990, "{} of 1000 differ", made.len());
         for name in &made {
-            assert_eq!((name.len(), instance_mistake(name)), (5, None), "{name}");
+            assert_eq!((name.len(), instance_name_error(name)), (5, None), "{name}");
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Owns `{{EXECUTOR_ID}}` and its sisters: where they are in a text and which there are. Does not
-//! know their values.
+//! Finds the placeholders in a text: `{{EXECUTOR_ID}}` and the others.
 
 use std::fmt;
 
-/// Something that is filled in.
+/// The known placeholders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Word {
     App,
@@ -15,14 +14,14 @@ pub enum Word {
     Slot,
 }
 
-/// A stretch of a text.
+/// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     Text(&'a str),
     Word(Word),
 }
 
-/// A placeholder that there is not.
+/// An unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownWord(pub String);
 
@@ -43,15 +42,12 @@ impl fmt::Display for UnknownWord {
         for (i, (name, _)) in WORDS.iter().enumerate() {
             write!(f, "{} {{{{{name}}}}}", if i == 0 { "" } else { "," })?;
         }
-        write!(f, "; {{{{{{{{{word}}}}}}}}} stands for {{{{{word}}}}} itself")
+        write!(f, "; {{{{{{{{{word}}}}}}}}} is a literal {{{{{word}}}}}")
     }
 }
 
-/// Cuts a text into what stands as it is and what is filled in. Only `{{[A-Z_]+}}` counts, and
+/// Splits a text into literal text and placeholders. Only `{{[A-Z_]+}}` is a placeholder;
 /// `{{{{X}}}}` is a literal `{{X}}`.
-///
-/// # Errors
-/// A word that is not known.
 pub fn split(text: &str) -> Result<Vec<Piece<'_>>, UnknownWord> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -78,14 +74,14 @@ pub fn split(text: &str) -> Result<Vec<Piece<'_>>, UnknownWord> {
     Ok(pieces)
 }
 
-/// The X of a text that begins with `{{X}}`.
+/// The X of a text that starts with `{{X}}`.
 fn word(text: &str) -> Option<&str> {
     let text = text.strip_prefix("{{")?;
     let len = text.bytes().take_while(|c| c.is_ascii_uppercase() || *c == b'_').count();
     (len > 0 && text[len..].starts_with("}}")).then(|| &text[..len])
 }
 
-/// The length of the `{{{{X}}}}` that a text begins with.
+/// The length of the `{{{{X}}}}` that a text starts with.
 fn quoted_len(text: &str) -> Option<usize> {
     let inner = word(text.strip_prefix("{{")?)?;
     let len = inner.len() + 8;
@@ -112,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_upper_case_words_in_two_braces_count() {
+    fn only_upper_case_words_in_two_braces_are_placeholders() {
         check("", "");
         check("plain", "plain");
         check("{{APP}}", "<App>");
@@ -133,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_word_names_the_known_ones() {
+    fn the_error_for_an_unknown_word_lists_the_known_ones() {
         let text = UnknownWord("FOO".to_owned()).to_string();
         assert!(text.starts_with("unknown placeholder {{FOO}}; known: {{APP}}, {{DRIVER_HOST}}"));
-        assert!(text.ends_with("{{{{FOO}}}} stands for {{FOO}} itself"), "{text}");
+        assert!(text.ends_with("{{{{FOO}}}} is a literal {{FOO}}"), "{text}");
     }
 }

@@ -1,5 +1,4 @@
-//! Owns reading a pod: the few facts that decisions need, taken from the bytes without building the
-//! rest. Decides nothing about the pod; the meaning of the facts is `core/`'s.
+//! Reads a pod: the few facts that `core` needs.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +13,7 @@ use crate::core::model::pod::{
 };
 use crate::core::policy::orphans::OrphanCandidate;
 use crate::wire::draining;
-use crate::wire::json::{Bad, Json};
+use crate::wire::json::{Json, JsonError};
 use crate::wire::labels::{COMPONENT, Selection};
 
 mod raw;
@@ -24,21 +23,21 @@ use self::raw::{
     Labels, RawCondition, RawContainerStatus, RawOwner, RawState, RawStatus, RawTerminated,
 };
 
-/// What ReplicaSets and their users call the price of a pod's end.
+/// A ReplicaSet deletes pods with a lower cost first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// A message of a pod or container is kept up to here, as the kubelet caps its own, in bytes.
+/// Limit of a pod's or container's message, bytes. The kubelet has the same limit.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// What is kept of the words about a pod that does not start, in bytes: thousands may not at a time.
-const WORDS_BYTES_MAX: usize = 512;
+/// Limit of the message about a pod that does not start, bytes. Thousands of pods may have one.
+const STUCK_BYTES_MAX: usize = 512;
 
-/// Why bytes are not what they should be.
+/// Why bytes could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// Not JSON, or not of the expected shape; the parser's words, with line and column.
+    /// Not JSON, or of another shape than expected; with the position.
     Json(String),
-    /// A field that every object has is absent.
+    /// A required field is absent.
     Missing(&'static str),
 }
 
@@ -53,9 +52,9 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-impl From<Bad> for WireError {
-    fn from(bad: Bad) -> Self {
-        Self::Json(format!("expected {} after {} bytes", bad.expected, bad.at))
+impl From<JsonError> for WireError {
+    fn from(error: JsonError) -> Self {
+        Self::Json(format!("expected {} after {} bytes", error.expected, error.at))
     }
 }
 
@@ -65,10 +64,10 @@ impl From<serde_json::Error> for WireError {
     }
 }
 
-/// Reads one pod: ours where its labels match the selection and carry an id and a group.
+/// Reads one pod. It is ours if its labels match the selection and carry an id and a group.
 ///
 /// # Errors
-/// When the bytes are not a pod with a name and a uid.
+/// The bytes are not a pod with a name and a uid.
 pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError> {
     let mut json = Json::new(bytes)?;
     let pod: RawPod<'_> = object(&mut json)?.ok_or(WireError::Missing("metadata.uid"))?;
@@ -76,14 +75,14 @@ pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError
     pod.seen(selection)
 }
 
-/// A string of the input: borrowed from it where it holds no escape.
+/// A string: borrowed from the input unless it contains escapes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 impl<'a> Text<'a> {
-    /// A string; none for null.
-    pub(super) fn read(json: &mut Json<'a>) -> Result<Option<Self>, Bad> {
+    /// A string. None for null.
+    pub(super) fn read(json: &mut Json<'a>) -> Result<Option<Self>, JsonError> {
         Ok(json.text()?.map(Self))
     }
 
@@ -93,13 +92,13 @@ impl<'a> Text<'a> {
 }
 
 impl RawPod<'_> {
-    /// `metadata.resourceVersion` as it is written.
+    /// `metadata.resourceVersion` as text.
     pub(super) fn version_text(&self) -> Option<&str> {
         self.metadata.as_ref()?.resource_version.as_ref().map(|text| &*text.0)
     }
 
-    /// What it is to a cleanup.
-    pub(super) fn leftover(self) -> Result<OrphanCandidate, WireError> {
+    /// The facts for `posse cleanup`.
+    pub(super) fn orphan(self) -> Result<OrphanCandidate, WireError> {
         let meta = self.metadata.ok_or(WireError::Missing("items[].metadata"))?;
         let name = meta.name.ok_or(WireError::Missing("items[].metadata.name"))?;
         let uid = meta.uid.ok_or(WireError::Missing("items[].metadata.uid"))?;
@@ -122,7 +121,7 @@ impl RawPod<'_> {
         })
     }
 
-    /// What it is as an owner.
+    /// The facts about a pod that owns others.
     pub(super) fn uid_and_phase(&self) -> Result<(Uid, Phase), WireError> {
         let uid = self.metadata.as_ref().and_then(|meta| meta.uid.as_ref());
         let uid = uid.ok_or(WireError::Missing("metadata.uid"))?;
@@ -130,7 +129,7 @@ impl RawPod<'_> {
         Ok((Uid::new(&uid.0), phase(text)))
     }
 
-    /// What it is to us.
+    /// The facts for the reconciler.
     pub(super) fn seen(self, selection: &Selection) -> Result<PodAnswer, WireError> {
         let meta = self.metadata.unwrap_or_default();
         let uid = match meta.uid.as_ref().map(|uid| &*uid.0) {
@@ -142,19 +141,19 @@ impl RawPod<'_> {
             Some(_) | None => return Err(WireError::Missing("metadata.name")),
         };
         let labels = meta.labels.unwrap_or_default();
-        let Some((id, group)) = labels.identity(selection) else {
+        let Some((id, group)) = labels.id_and_group(selection) else {
             return Ok(PodAnswer::Foreign(ForeignPod { name: name.into(), uid }));
         };
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
         let containers = spec.containers;
-        let deciding = annotations.container.or(containers.name);
-        let mut state = status.state_of(deciding.as_ref());
+        let main = annotations.container.or(containers.name);
+        let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
         let mut sidecar = None;
         if text_of(annotations.sidecar_failure.as_ref()) == "fail"
-            && let Some((name, failed)) = status.failed_sidecar(deciding.as_ref(), state)
+            && let Some((name, failed)) = status.failed_sidecar(main.as_ref(), state)
         {
             (state, sidecar) = (Some(failed), Some(Box::from(name)));
         }
@@ -173,9 +172,9 @@ impl RawPod<'_> {
             phase,
             deleting,
             container,
-            main_container: deciding.as_ref().filter(|_| containers.has_others).map(Text::boxed),
+            main_container: main.as_ref().filter(|_| containers.has_others).map(Text::boxed),
             start_problem: if is_starting {
-                status.stuck(deciding.as_ref(), state, gate)
+                status.stuck(main.as_ref(), state, gate)
             } else {
                 None
             },
@@ -194,7 +193,7 @@ impl RawPod<'_> {
 }
 
 impl Labels<'_> {
-    fn identity(&self, selection: &Selection) -> Option<(ExecutorId, GroupName)> {
+    fn id_and_group(&self, selection: &Selection) -> Option<(ExecutorId, GroupName)> {
         let ours = text_of(self.app.as_ref()) == selection.app
             && text_of(self.instance.as_ref()) == selection.instance
             && text_of(self.component.as_ref()) == COMPONENT.1;
@@ -217,15 +216,16 @@ impl<'a> RawStatus<'a> {
         statuses.into_iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
     }
 
-    /// The first other container that ended badly, where that was not for the deciding one's end
-    /// (`decided`). A native side-car is begun again as long as the pod lives, and is ended with it.
+    /// The first other container that failed, unless the main container failed too. A
+    /// failed native side-car only counts if it ended before the main container: later the kubelet
+    /// ends side-cars itself.
     fn failed_sidecar(
         &self,
-        deciding: Option<&Text<'_>>,
-        decided: Option<&RawState<'a>>,
+        main: Option<&Text<'_>>,
+        main_state: Option<&RawState<'a>>,
     ) -> Option<(&str, &RawState<'a>)> {
-        let decided = decided.and_then(|state| state.terminated.as_ref());
-        if decided.is_some_and(|end| end.exit_code != Some(0)) {
+        let main_end = main_state.and_then(|state| state.terminated.as_ref());
+        if main_end.is_some_and(|end| end.exit_code != Some(0)) {
             return None;
         }
         let failed = |status: &'_ &RawContainerStatus<'a>| {
@@ -237,26 +237,26 @@ impl<'a> RawStatus<'a> {
                 text_of(end.and_then(|end| end.finished_at.as_ref())).to_owned()
             };
             let state = status.state.as_ref();
-            time(state.and_then(|state| state.terminated.as_ref())) < time(decided)
+            time(state.and_then(|state| state.terminated.as_ref())) < time(main_end)
         };
         let others = self.container_statuses.iter();
         let natives = self.init_container_statuses.iter();
         others
-            .filter(|status| Some(text_of(status.name.as_ref())) != deciding.map(|name| &*name.0))
+            .filter(|status| Some(text_of(status.name.as_ref())) != main.map(|name| &*name.0))
             .chain(natives.filter(is_first))
             .find(failed)
             .and_then(|status| Some((text_of(status.name.as_ref()), status.state.as_ref()?)))
     }
 
-    /// What keeps the pod from starting, where anything tells. `state`: the deciding container's.
+    /// Why the pod does not start, if the status tells. `state`: the main container's.
     fn stuck(
         &self,
-        deciding: Option<&Text<'_>>,
+        main: Option<&Text<'_>>,
         state: Option<&RawState<'_>>,
         gate: Option<&Text<'_>>,
     ) -> Option<Box<StartProblem>> {
         let stuck = |kind, words: String| {
-            let words = clipped(&words, WORDS_BYTES_MAX).into();
+            let words = clipped(&words, STUCK_BYTES_MAX).into();
             Some(Box::new(StartProblem { kind, message: words }))
         };
         if let Some(unplaced) = self.condition("PodScheduled", "False") {
@@ -271,7 +271,7 @@ impl<'a> RawStatus<'a> {
         let mut creating = None;
         for status in self.init_container_statuses.iter() {
             let Some(state) = &status.state else { continue };
-            let words = state.trouble();
+            let words = state.reason_and_message();
             let kind = stuck_kind(words.0);
             let name = text_of(status.name.as_ref());
             if kind != StartProblemKind::Creating {
@@ -281,9 +281,9 @@ impl<'a> RawStatus<'a> {
                 creating = Some(format!("init container {name} runs"));
             }
         }
-        let (reason, message) = state.map_or(("", ""), RawState::trouble);
+        let (reason, message) = state.map_or(("", ""), RawState::reason_and_message);
         let kind = stuck_kind(reason);
-        let words = format!("container {}: {}", text_of(deciding), joined(reason, message));
+        let words = format!("container {}: {}", text_of(main), joined(reason, message));
         match (kind, creating) {
             (StartProblemKind::Creating, Some(creating)) => stuck(kind, creating),
             (StartProblemKind::Creating, None) if reason.is_empty() => None,
@@ -293,16 +293,16 @@ impl<'a> RawStatus<'a> {
 }
 
 impl RawState<'_> {
-    /// Reason and message of a container that waits.
-    fn trouble(&self) -> (&str, &str) {
+    /// Reason and message of a waiting container.
+    fn reason_and_message(&self) -> (&str, &str) {
         let waiting = self.waiting.as_ref();
         let reason = text_of(waiting.and_then(|waiting| waiting.reason.as_ref()));
         (reason, text_of(waiting.and_then(|waiting| waiting.message.as_ref())))
     }
 }
 
-/// What a kubelet's reason for a container that waits comes to. Words that are not known are
-/// trouble: what goes well has only these three.
+/// Classifies the kubelet's reason of a waiting container. Unknown reasons are errors: a healthy
+/// start has only the first three.
 fn stuck_kind(reason: &str) -> StartProblemKind {
     match reason {
         "" | "ContainerCreating" | "PodInitializing" => StartProblemKind::Creating,
@@ -317,7 +317,6 @@ fn stuck_kind(reason: &str) -> StartProblemKind {
     }
 }
 
-/// A reason and its message.
 fn joined(reason: &str, message: &str) -> String {
     if message.is_empty() { reason.to_owned() } else { format!("{reason}, {message}") }
 }
@@ -338,9 +337,9 @@ fn end(
 ) -> Option<Box<End>> {
     let terminated = state.and_then(|state| state.terminated.as_ref());
     let disruption = status.condition("DisruptionTarget", "True");
-    // A reason of the pod itself tells of trouble (NodeLost) before the phase does.
-    let troubled = !text_of(status.reason.as_ref()).is_empty();
-    if !phase.is_final() && terminated.is_none() && disruption.is_none() && !troubled {
+    // The pod's own reason (NodeLost) may be set before the phase changes.
+    let has_reason = !text_of(status.reason.as_ref()).is_empty();
+    if !phase.is_final() && terminated.is_none() && disruption.is_none() && !has_reason {
         return None;
     }
     let disruption_message = disruption.map_or("", |said| text_of(said.message.as_ref()));
@@ -361,7 +360,7 @@ fn end(
             MESSAGE_BYTES_MAX,
         )
         .into(),
-        // A side-car's code decides nothing: only where nothing else has ended is one to blame.
+        // An init container is only the cause if no main container ended.
         init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
         sidecar,
         has_max_age: false,
@@ -404,12 +403,12 @@ fn text_of<'t>(text: Option<&'t Text<'_>>) -> &'t str {
     text.map_or("", |text| &text.0)
 }
 
-/// Whatever is written as text and read as something else; none where it does not parse.
+/// Parses a text. None if it is absent or cannot be parsed.
 fn number<T: std::str::FromStr>(text: Option<&Text<'_>>) -> Option<T> {
     text?.0.parse().ok()
 }
 
-/// The longest beginning of `text` with at most `bytes_max` bytes.
+/// The longest prefix of `text` with at most `bytes_max` bytes.
 pub(super) fn clipped(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }

@@ -1,5 +1,5 @@
-//! Owns reading what `posse check` looks at besides pods: the namespace, its quotas and limits, and
-//! who the server takes us for; and what a quota leaves for executors. Asks nobody.
+//! What `posse check` reads besides pods: the namespace, its quotas and limit ranges, the user's
+//! name, and whether the quotas have room for the executors.
 
 use serde_json::Value;
 
@@ -7,15 +7,14 @@ use crate::wire::amounts::Amounts;
 use crate::wire::pod::WireError;
 use crate::wire::quantity::Quantity;
 
-/// The label by which a namespace says what its pods may be.
+/// The namespace's label with the enforced Pod Security level.
 const POD_SECURITY: &str = "/metadata/labels/pod-security.kubernetes.io~1enforce";
 
-/// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// Active or Terminating.
     pub phase: String,
-    /// The enforced level of its pods' security; none where nothing is enforced.
+    /// Enforced Pod Security level. None: nothing is enforced.
     pub pod_security: Option<String>,
 }
 
@@ -23,37 +22,31 @@ pub struct Namespace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
     pub name: String,
-    /// It means only some pods.
+    /// The quota applies to some pods only.
     pub has_scopes: bool,
     pub hard: Amounts,
     pub used: Amounts,
 }
 
-/// One resource of a quota that does not suffice.
+/// A quota without enough room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     pub quota: String,
     pub resource: String,
     pub wanted: Quantity,
-    /// Zero where more is used than allowed.
+    /// Zero if more is used than allowed.
     pub left: Quantity,
     pub hard: Quantity,
 }
 
 /// Reads a namespace.
-///
-/// # Errors
-/// When the bytes are not JSON.
 pub fn namespace(bytes: &[u8]) -> Result<Namespace, WireError> {
     let value: Value = serde_json::from_slice(bytes)?;
     let phase = text(&value, "/status/phase").unwrap_or_else(|| "Active".to_owned());
     Ok(Namespace { phase, pod_security: text(&value, POD_SECURITY) })
 }
 
-/// Reads a list of ResourceQuotas. One that the server has not counted yet counts by its spec.
-///
-/// # Errors
-/// When the bytes are not JSON.
+/// Reads a list of ResourceQuotas. A quota without a status yet counts by its spec.
 pub fn quotas(bytes: &[u8]) -> Result<Vec<Quota>, WireError> {
     let quota = |item: &Value| {
         let hard =
@@ -70,10 +63,7 @@ pub fn quotas(bytes: &[u8]) -> Result<Vec<Quota>, WireError> {
     Ok(items(bytes)?.iter().map(quota).collect())
 }
 
-/// Reads a list of LimitRanges: each as one line about containers and pods.
-///
-/// # Errors
-/// When the bytes are not JSON.
+/// Reads a list of LimitRanges: one line of text for each limit.
 pub fn limit_ranges(bytes: &[u8]) -> Result<Vec<String>, WireError> {
     let mut lines = Vec::new();
     for item in &items(bytes)? {
@@ -93,17 +83,13 @@ pub fn limit_ranges(bytes: &[u8]) -> Result<Vec<String>, WireError> {
 }
 
 /// Reads the user's name from the answer to a SelfSubjectReview.
-///
-/// # Errors
-/// When it names none.
 pub fn user(bytes: &[u8]) -> Result<String, WireError> {
     let value: Value = serde_json::from_slice(bytes)?;
     let name = text(&value, "/status/userInfo/username");
     name.ok_or(WireError::Missing("status.userInfo.username"))
 }
 
-/// What quotas without scopes leave too little of for `wanted`.
-#[must_use]
+/// The quotas without enough room for `wanted`. Quotas with scopes are skipped.
 pub fn shortages(quotas: &[Quota], wanted: &Amounts) -> Vec<Shortage> {
     let mut found = Vec::new();
     for quota in quotas.iter().filter(|quota| !quota.has_scopes) {
@@ -124,7 +110,7 @@ pub fn shortages(quotas: &[Quota], wanted: &Amounts) -> Vec<Shortage> {
 fn items(bytes: &[u8]) -> Result<Vec<Value>, WireError> {
     match serde_json::from_slice::<Value>(bytes)?.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) => Ok(items),
-        // Go writes an empty list so.
+        // Go serializes an empty list as null.
         Some(Value::Null) => Ok(Vec::new()),
         _ => Err(WireError::Missing("items")),
     }
@@ -139,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_is_held_against_what_is_wanted() {
+    fn shortages_of_quotas() {
         let list = br#"{"items":[
             {"metadata":{"name":"team"},"spec":{"hard":{"pods":"99"}},
              "status":{"hard":{"pods":"10","requests.cpu":"4","services":"1"},
@@ -172,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_servers_say() {
+    fn reads_the_servers_answers() {
         let bare = br#"{"metadata":{"name":"a"}}"#;
         let active = Namespace { phase: "Active".to_owned(), pod_security: None };
         assert_eq!(namespace(bare).unwrap(), active);

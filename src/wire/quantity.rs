@@ -1,19 +1,19 @@
-//! Owns resource quantities: their syntax, their canonical form and their order. Knows no resource.
+//! Resource quantities: syntax, canonical form, arithmetic, order.
 
 use serde_json::Value;
 
-/// The server's words about a text that is no quantity.
+/// The API server's error text for a malformed quantity.
 pub const SYNTAX: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
-/// An amount in billionths, and the form it was written in.
+/// An amount in billionths, and the notation it was written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity {
     nanos: i128,
     form: Form,
 }
 
-/// What follows the number.
+/// Notation of the suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Form {
     Binary,
@@ -22,12 +22,11 @@ enum Form {
 }
 
 const NANOS: i128 = 1_000_000_000;
-/// Beyond this many digits nothing is read: no resource comes near it.
+/// Limit of digits: no resource comes near it.
 const DIGITS_MAX: usize = 20;
 
 impl Quantity {
-    /// None where the text is no quantity.
-    #[must_use]
+    /// None if the text is not a quantity.
     pub fn parse(text: &str) -> Option<Self> {
         let split =
             text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());
@@ -46,14 +45,13 @@ impl Quantity {
         }
         let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
         let divisor = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
-        // Finer than a billionth is rounded up, as the real server does.
+        // Digits beyond a billionth are rounded up, as the API server does.
         let scaled = digits.checked_mul(scale)?;
         let nanos = (scaled + divisor - 1) / divisor;
         Some(Self { nanos: if negative { -nanos } else { nanos }, form })
     }
 
-    /// Reads a member of an object: a text or a bare number.
-    #[must_use]
+    /// Reads a JSON value: a text or a number.
     pub fn of(value: &Value) -> Option<Self> {
         match value {
             Value::String(text) => Self::parse(text),
@@ -62,20 +60,16 @@ impl Quantity {
         }
     }
 
-    /// Below zero.
-    #[must_use]
     pub fn is_negative(self) -> bool {
         self.nanos < 0
     }
 
-    /// More than `other`.
-    #[must_use]
+    /// True if this is more than `other`.
     pub fn exceeds(self, other: Self) -> bool {
         self.nanos > other.nanos
     }
 
-    /// Rounded up to a thousandth: what is finer is not kept in specs.
-    #[must_use]
+    /// Rounded up to a thousandth: specs keep no finer amounts.
     pub fn rounded_up(self) -> Self {
         const MILLI: i128 = 1_000_000;
         let excess = self.nanos.rem_euclid(MILLI);
@@ -83,21 +77,17 @@ impl Quantity {
         Self { nanos, ..self }
     }
 
-    /// How many of `unit` this is, rounded up; `unit` is not zero.
-    #[must_use]
+    /// How many times `unit` fits, rounded up. `unit` must not be zero.
     pub fn divided(self, unit: Self) -> i128 {
         let (whole, rest) = (self.nanos / unit.nanos, self.nanos % unit.nanos);
         if rest == 0 { whole } else { whole + 1 }
     }
 
-    /// A whole number.
-    #[must_use]
     pub fn is_whole(self) -> bool {
         self.nanos % NANOS == 0
     }
 
-    /// How the real server prints the structure in a message.
-    #[must_use]
+    /// How the API server prints the Go struct in a message.
     pub fn go_struct(self) -> String {
         let (value, step) = reduced(self.nanos, 1000);
         let scale = i32::try_from(step).unwrap_or_default() * 3 - 9;
@@ -113,64 +103,52 @@ impl Quantity {
         )
     }
 
-    /// Zero.
-    #[must_use]
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
     /// A plain number.
-    #[must_use]
     pub fn whole(number: i64) -> Self {
         Self { nanos: i128::from(number) * NANOS, form: Form::Decimal }
     }
 
-    /// The sum, in the form of the first summand that is not zero.
-    #[must_use]
+    /// The sum, in the notation of the first summand that is not zero.
     pub fn plus(self, other: Self) -> Self {
         let form = if self.nanos == 0 { other.form } else { self.form };
         Self { nanos: self.nanos.saturating_add(other.nanos), form }
     }
 
-    /// The difference, in the form of this one.
-    #[must_use]
+    /// The difference, in the notation of `self`.
     pub fn minus(self, other: Self) -> Self {
         Self { nanos: self.nanos.saturating_sub(other.nanos), ..self }
     }
 
-    /// So many of it.
-    #[must_use]
     pub fn times(self, n: u32) -> Self {
         Self { nanos: self.nanos.saturating_mul(i128::from(n)), ..self }
     }
 
-    /// The same amount, to be written with decimal suffixes.
-    #[must_use]
+    /// The same amount with decimal suffixes.
     pub fn decimal(self) -> Self {
         Self { form: Form::Decimal, ..self }
     }
 
     /// Rounded up to a whole number.
-    #[must_use]
     pub fn rounded_to_whole(self) -> Self {
         Self { nanos: self.rounded_up_to_bytes() * NANOS, ..self }
     }
 
-    /// How often `other` goes into this; none where that is nothing.
-    #[must_use]
+    /// `self / other`. None if `other` is zero.
     pub fn ratio(self, other: Self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "the real server computes in floats too")]
         (other.nanos != 0).then(|| self.nanos as f64 / other.nanos as f64)
     }
 
     /// Rounded up to a whole number, as a number.
-    #[must_use]
     pub fn rounded_up_to_bytes(self) -> i128 {
         self.nanos.saturating_add(NANOS - 1).div_euclid(NANOS)
     }
 
-    /// The one way to write this amount.
-    #[must_use]
+    /// The canonical text.
     pub fn canonical(self) -> String {
         const KIBI: i128 = 1024;
         if self.nanos == 0 {
@@ -190,7 +168,7 @@ impl Quantity {
     }
 }
 
-/// Divides by `base` as long as nothing is lost, at most as often as there are suffixes.
+/// Divides by `base` while nothing is lost, at most as often as there are suffixes.
 fn reduced(mut amount: i128, base: i128) -> (i128, usize) {
     let steps_max = if base == 1000 { 9 } else { 6 };
     let mut step = 0;
@@ -201,7 +179,7 @@ fn reduced(mut amount: i128, base: i128) -> (i128, usize) {
     (amount, step)
 }
 
-/// What one unit of a suffix is in billionths, and the form of the suffix.
+/// The value of a suffix in billionths, and its notation.
 fn scale_of(suffix: &str) -> Option<(i128, Form)> {
     let decimal = |power: u32| Some((10_i128.pow(power), Form::Decimal));
     let binary = |power: u32| Some((NANOS << (10 * power), Form::Binary));

@@ -1,19 +1,18 @@
-//! Owns the header `Range`: one range of bytes, as RFC 9110 has it.
+//! The HTTP header `Range`: a single range of bytes (RFC 9110, section 14.2).
 
-/// Which bytes of a whole are asked for.
+/// The requested bytes of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Range {
-    /// The first one and the one after the last; never empty.
+    /// First byte, and the byte after the last. Never empty.
     Part { from: u64, to: u64 },
-    /// None of it is there.
+    /// The range lies outside of the body.
     Unsatisfiable,
-    /// All: nothing else was asked for, or nothing that is understood here.
+    /// The whole body: no header, or one that is ignored.
     Whole,
 }
 
-/// Reads the header for a whole of `length` bytes. What is malformed, and several ranges at once,
-/// count for nothing, as they may.
-#[must_use]
+/// Reads the header for a body of `length` bytes. Malformed headers and several ranges at once are
+/// ignored, which RFC 9110 allows.
 pub fn parse(header: Option<&str>, length: u64) -> Range {
     let wanted = header.and_then(|header| header.trim().strip_prefix("bytes="));
     let Some((first, last)) = wanted.and_then(|one| one.trim().split_once('-')) else {
@@ -23,7 +22,7 @@ pub fn parse(header: Option<&str>, length: u64) -> Range {
     let (from, to) = match bounds {
         (Some(first), Some(last)) if first > last => return Range::Whole,
         (Some(first), last) => (first, last.map_or(length, |last| last.saturating_add(1))),
-        // The last so many bytes.
+        // Suffix range: the last `n` bytes.
         (None, Some(n)) => (length.saturating_sub(n), length),
         (None, None) => return Range::Whole,
     };
@@ -31,7 +30,7 @@ pub fn parse(header: Option<&str>, length: u64) -> Range {
     if from < to { Range::Part { from, to } } else { Range::Unsatisfiable }
 }
 
-/// The inner option is none where nothing is written, the outer one where no number is.
+/// Outer None: not a number. Inner None: empty.
 fn number(text: &str) -> Option<Option<u64>> {
     match text {
         "" => Some(None),
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_range_or_all() {
+    fn a_single_range_or_the_whole_body() {
         let part = |from, to| Range::Part { from, to };
         for (header, want) in [
             ("bytes=0-", part(0, 10)),

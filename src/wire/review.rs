@@ -1,27 +1,26 @@
-//! Owns the bytes of two small questions: may I (SelfSubjectAccessReview), and who are you
-//! (/version).
+//! SelfSubjectAccessReview (may I do this?) and /version.
 
 use serde::{Deserialize, Serialize};
 
 use crate::wire::pod::{Text, WireError};
 
-/// What one would like to do.
+/// An action to ask permission for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Access<'a> {
     pub namespace: &'a str,
     pub verb: &'a str,
-    /// The API group; empty for the core one.
+    /// API group. Empty: the core group.
     pub group: &'a str,
     pub resource: &'a str,
-    /// Empty where the resource itself is meant.
+    /// Empty: the resource itself.
     pub subresource: &'a str,
 }
 
-/// Whether one may.
+/// Answer to an access review.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct AccessDecision {
     pub allowed: bool,
-    /// The authorizer's words; often empty.
+    /// The authorizer's text. Often empty.
     pub reason: String,
 }
 
@@ -39,8 +38,7 @@ struct Spec<'a> {
     resource_attributes: Access<'a>,
 }
 
-/// The body of the question.
-#[must_use]
+/// Body of a SelfSubjectAccessReview.
 pub fn question(access: Access<'_>) -> Vec<u8> {
     let review = Review {
         api_version: "authorization.k8s.io/v1",
@@ -50,11 +48,8 @@ pub fn question(access: Access<'_>) -> Vec<u8> {
     serde_json::to_vec(&review).expect("strings serialize")
 }
 
-/// Reads the answer.
-///
-/// # Errors
-/// When it has no `status.allowed`.
-pub fn verdict(bytes: &[u8]) -> Result<Verdict, WireError> {
+/// Reads the answer to an access review.
+pub fn decision(bytes: &[u8]) -> Result<AccessDecision, WireError> {
     #[derive(Deserialize)]
     struct RawReview<'a> {
         #[serde(borrow)]
@@ -69,13 +64,10 @@ pub fn verdict(bytes: &[u8]) -> Result<Verdict, WireError> {
     let status = serde_json::from_slice::<RawReview<'_>>(bytes)?.status;
     let status = status.ok_or(WireError::Missing("status"))?;
     let allowed = status.allowed.ok_or(WireError::Missing("status.allowed"))?;
-    Ok(Verdict { allowed, reason: status.reason.unwrap_or_default().0.into_owned() })
+    Ok(AccessDecision { allowed, reason: status.reason.unwrap_or_default().0.into_owned() })
 }
 
-/// Reads `gitVersion` from an answer of /version.
-///
-/// # Errors
-/// When it has none.
+/// Reads `gitVersion` from the answer of /version.
 pub fn git_version(bytes: &[u8]) -> Result<String, WireError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -92,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn asks_and_reads() {
+    fn questions_and_answers() {
         let access = Access {
             namespace: "analytics",
             verb: "create",
@@ -106,8 +98,11 @@ mod tests {
             r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"namespace":"analytics","verb":"create","group":"","resource":"pods","subresource":""}}}"#
         );
         let answer = br#"{"kind":"SelfSubjectAccessReview","spec":{},"status":{"allowed":true,"reason":"RBAC"}}"#;
-        assert_eq!(verdict(answer), Ok(Verdict { allowed: true, reason: "RBAC".to_owned() }));
-        assert_eq!(verdict(b"{}"), Err(WireError::Missing("status")));
+        assert_eq!(
+            decision(answer),
+            Ok(AccessDecision { allowed: true, reason: "RBAC".to_owned() })
+        );
+        assert_eq!(decision(b"{}"), Err(WireError::Missing("status")));
         assert_eq!(
             git_version(br#"{"major":"1","gitVersion":"v1.36.2"}"#),
             Ok("v1.36.2".to_owned())

@@ -1,14 +1,14 @@
-//! Owns the typed look into one map of a configuration: each getter either gives a checked value
-//! or says which key of which line is wrong and what would be right.
+//! Typed access to one map of a configuration. Every getter returns a checked value, or an error
+//! with file, line, column and the key's full path.
 
 use std::fmt;
 
 use serde_json::Value;
 
 use crate::wire::duration;
-use crate::wire::yaml::{Entry, Kind, Mistake, Node, Position};
+use crate::wire::yaml::{Entry, Kind, Node, Position, YamlError};
 
-/// What is wrong with a configuration, and where. Printed as `posse.yaml:12:5: ...`.
+/// An error in a configuration. Printed as `posse.yaml:12:5: executors[0].count: ...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     pub file: String,
@@ -29,10 +29,9 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
-    /// A mistake of the document as a whole.
-    #[must_use]
-    pub fn from_mistake(file: &str, mistake: Mistake) -> Self {
-        Self { file: file.to_owned(), at: mistake.at, message: mistake.message }
+    /// An error of the YAML parser.
+    pub fn from_yaml(file: &str, error: YamlError) -> Self {
+        Self { file: file.to_owned(), at: error.at, message: error.message }
     }
 }
 
@@ -40,17 +39,14 @@ impl ConfigError {
 #[derive(Debug)]
 pub struct Section<'a> {
     pub file: &'a str,
-    /// The way here, like `executors[0]`; empty at the top.
+    /// Path of this map, like `executors[0]`. Empty at the top.
     path: String,
     at: Position,
     entries: &'a [Entry],
 }
 
 impl<'a> Section<'a> {
-    /// Looks into `node`, which is found under `path`.
-    ///
-    /// # Errors
-    /// A node that is not a map.
+    /// Wraps `node`, which must be a map. `path` is its path.
     pub fn new(file: &'a str, path: String, node: &'a Node) -> Result<Self, ConfigError> {
         let entries = match &node.kind {
             Kind::Map(entries) => entries.as_slice(),
@@ -64,14 +60,12 @@ impl<'a> Section<'a> {
         Ok(Self { file, path, at: node.at, entries })
     }
 
-    /// All keys and their values, as they stand.
-    #[must_use]
+    /// All keys with their values.
     pub fn entries(&self) -> &'a [Entry] {
         self.entries
     }
 
-    /// The full path of one of its keys.
-    #[must_use]
+    /// Full path of a key.
     pub fn path_of(&self, key: &str) -> String {
         match self.path.as_str() {
             "" => key.to_owned(),
@@ -79,18 +73,14 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// An error about a key: at its value where there is one, else at the map.
-    #[must_use]
+    /// An error about a key: at its value if the key is present, else at the map.
     pub fn error(&self, key: &str, message: impl fmt::Display) -> ConfigError {
         let at = self.get(key).map_or(self.at, |node| node.at);
         let message = format!("{}: {message}", self.path_of(key));
         ConfigError { file: self.file.to_owned(), at, message }
     }
 
-    /// Refuses every key that is not in `known`.
-    ///
-    /// # Errors
-    /// The first such key.
+    /// Rejects the first key that is not in `known`.
     pub fn only(&self, known: &[&str]) -> Result<(), ConfigError> {
         for Entry { at, key, value: _ } in self.entries {
             if !known.contains(&key.as_str()) {
@@ -102,17 +92,13 @@ impl<'a> Section<'a> {
         Ok(())
     }
 
-    /// The value of a key; an empty one (null) counts as absent.
-    #[must_use]
+    /// The value of a key. Null counts as absent.
     pub fn get(&self, key: &str) -> Option<&'a Node> {
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
         (!matches!(entry.value.kind, Kind::Null)).then_some(&entry.value)
     }
 
-    /// A text; numbers and the like are taken as they were written.
-    ///
-    /// # Errors
-    /// A list or a map.
+    /// A text. Numbers and booleans are taken as they were written.
     pub fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
         let Some(node) = self.get(key) else { return Ok(None) };
         match node.scalar() {
@@ -122,19 +108,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A text that may be empty, which counts as absent: kubeconfigs are written so.
-    ///
-    /// # Errors
-    /// A list or a map.
+    /// A text. An empty one counts as absent: kubeconfigs often contain empty texts.
     pub fn given(&self, key: &str) -> Result<Option<String>, ConfigError> {
         let empty = |node: &Node| node.scalar().is_some_and(|text| text.is_empty());
         if self.get(key).is_some_and(empty) { Ok(None) } else { self.text(key) }
     }
 
-    /// One of a few words.
-    ///
-    /// # Errors
-    /// Any other value.
+    /// One of the words in `words`.
     pub fn word<T: Copy>(
         &self,
         key: &str,
@@ -150,10 +130,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A whole number from 0 up.
-    ///
-    /// # Errors
-    /// Anything else.
+    /// A whole number from 0.
     pub fn number(&self, key: &str) -> Result<Option<u32>, ConfigError> {
         let Some(node) = self.get(key) else { return Ok(None) };
         match &node.kind {
@@ -165,9 +142,6 @@ impl<'a> Section<'a> {
     }
 
     /// A duration, in milliseconds.
-    ///
-    /// # Errors
-    /// Anything else.
     pub fn duration_ms(&self, key: &str, default: u64) -> Result<u64, ConfigError> {
         let Some(node) = self.get(key) else { return Ok(default) };
         node.scalar()
@@ -176,9 +150,6 @@ impl<'a> Section<'a> {
     }
 
     /// true or false.
-    ///
-    /// # Errors
-    /// Anything else.
     pub fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
         match self.get(key) {
             None => Ok(default),
@@ -188,9 +159,6 @@ impl<'a> Section<'a> {
     }
 
     /// A list.
-    ///
-    /// # Errors
-    /// Anything else.
     pub fn list(&self, key: &str) -> Result<Option<&'a [Node]>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
@@ -200,9 +168,6 @@ impl<'a> Section<'a> {
     }
 
     /// A list of texts.
-    ///
-    /// # Errors
-    /// Anything else, or an item that is not a scalar.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
         let Some(items) = self.list(key)? else { return Ok(None) };
         let text = |(i, item): (usize, &Node)| {
@@ -218,20 +183,14 @@ impl<'a> Section<'a> {
         items.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
     }
 
-    /// The maps that are listed under a key; an absent list is an empty one.
-    ///
-    /// # Errors
-    /// Anything else than a list of maps.
+    /// A list of maps. An absent list is empty.
     pub fn sections(&self, key: &str) -> Result<Vec<Self>, ConfigError> {
         let items = self.list(key)?.unwrap_or_default().iter().enumerate();
         let path = |i: usize| format!("{}[{i}]", self.path_of(key));
         items.map(|(i, item)| Self::new(self.file, path(i), item)).collect()
     }
 
-    /// The map under a key; an absent one is an empty map.
-    ///
-    /// # Errors
-    /// Anything that is not a map.
+    /// A map. An absent map is empty.
     pub fn section(&self, key: &str) -> Result<Self, ConfigError> {
         match self.get(key) {
             Some(node) => Self::new(self.file, self.path_of(key), node),
@@ -241,10 +200,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The value of a key as JSON, which has to be a map.
-    ///
-    /// # Errors
-    /// Anything that is not a map.
+    /// A map, as JSON.
     pub fn json_map(&self, key: &str) -> Result<Option<Value>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
@@ -253,8 +209,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// An error about a value of the wrong kind.
-    #[must_use]
+    /// An error about a value of the wrong type.
     pub fn expected(&self, key: &str, node: &Node, what: &str) -> ConfigError {
         self.error(key, format_args!("expected {what}, found {}", node.describe()))
     }

@@ -1,35 +1,36 @@
-//! Owns what a pod gets that is to find staged files: an init container that fetches them, the
-//! Secret that says how, the folder that they come into. Fetches nothing.
+//! What a pod needs to find staged files: an init container that fetches them, the Secret with the
+//! ticket, and the shared directory.
 
 use serde_json::{Map, Value, json};
 
 use crate::wire::template::{Template, TemplateError};
 
-/// Where the files are, in every container.
+/// Directory of the files, in every container.
 pub const FILES_DIR: &str = "/var/posse/files";
-/// The environment variable that says so.
+/// Environment variable with that directory.
 pub const FILES_DIR_VARIABLE: &str = "POSSE_FILES_DIR";
-/// The key of the Secret that holds the ticket.
+/// Key of the ticket in its Secret.
 pub const TICKET_KEY: &str = "ticket";
 
 const FILES_VOLUME: &str = "posse-files";
 const TICKET_VOLUME: &str = "posse-ticket";
 
-/// Files that the pods of an application find in `FILES_DIR`.
+/// Staged files of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staged {
-    /// The Secret with their ticket.
+    /// Name of the Secret with the ticket.
     pub secret: String,
-    /// An image with posse in it.
+    /// An image that contains posse.
     pub image: String,
 }
 
 impl Staged {
-    /// Adds them to the pod that `template` begins. The files come first: other init containers may
-    /// need them, too. A mount or a variable of the template's own wins.
+    /// Adds the files to `spec`, the spec of `template`. The fetching init container comes first,
+    /// because other init containers may need the files. The template's own mounts and variables
+    /// win.
     ///
     /// # Errors
-    /// A field that has to be added to and is not what it should be.
+    /// A field that has to be extended has the wrong type.
     pub fn lay_over(
         &self,
         template: &Template,
@@ -39,7 +40,7 @@ impl Staged {
             let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
             for (i, container) in containers.iter_mut().enumerate() {
                 let field = format!("spec.{list}[{i}]");
-                // What is no container is somebody else's to complain about.
+                // `Template::check_containers` reports containers that are not maps.
                 let Value::Object(container) = container else { continue };
                 let mounts =
                     template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
@@ -67,7 +68,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> Value {
     json!({ "name": name, "mountPath": path, "readOnly": read_only })
 }
 
-/// Limits, too: a quota may ask for them.
+/// With limits, because a quota may require them.
 const FETCHER: &str = r#"{
     "name": "posse-files",
     "command": ["posse", "stage", "get"],
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_container_finds_the_files_and_one_the_ticket() {
+    fn every_container_mounts_the_files_and_one_the_ticket() {
         let spec = laid(json!({
             "initContainers": [{ "name": "first", "image": "i" }],
             "containers": [{ "name": "worker", "image": "w", "env": [{ "name": "A", "value": "b" }] },
@@ -124,12 +125,12 @@ mod tests {
         assert_eq!(own["env"], json!([{ "name": FILES_DIR_VARIABLE, "value": "/mine" }]));
         assert_eq!(own["volumeMounts"], json!([{ "name": "mine", "mountPath": FILES_DIR }]));
         assert_eq!(spec["volumes"][2]["secret"]["secretName"], "wc-driver");
-        // The ticket is mounted by the one that fetches, and stands in no argument.
+        // Only the fetching container mounts the ticket, and no argument contains it.
         assert_eq!(spec.to_string().matches(TICKET_DIR).count(), 2);
     }
 
     #[test]
-    fn fields_that_are_not_what_they_should_be_are_named() {
+    fn fields_of_the_wrong_type_are_errors() {
         let error = laid(json!({ "volumes": {}, "containers": [{ "name": "w", "image": "i" }] }));
         assert!(error.unwrap_err().to_string().contains("spec.volumes: expected a list"));
     }

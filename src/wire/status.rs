@@ -1,5 +1,5 @@
-//! Owns what an answer other than success means: one table from code, reason and words to a class.
-//! What to do about a class is `core/`'s.
+//! Classifies error answers of the API server: one table from code, reason and message to a class.
+//! `core` decides what to do about a class.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use serde::Deserialize;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::wire::pod::{Text, clipped};
 
-/// How much of a server's words is kept, in bytes.
+/// Limit of a server's message, bytes.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// How much of an answer that is no Status is quoted, in bytes.
+/// Limit of the quote from an answer that is not a Status, bytes.
 const QUOTE_BYTES_MAX: usize = 200;
 
-/// What was asked for.
+/// The verb of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Create,
@@ -26,7 +26,7 @@ pub enum Verb {
     Watch,
 }
 
-/// A `metav1.Status` as it is on the wire.
+/// `metav1.Status` on the wire.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct RawApiStatus<'a> {
     #[serde(borrow)]
@@ -54,8 +54,7 @@ struct RawCause<'a> {
     reason: Option<Text<'a>>,
 }
 
-/// Sorts an answer. `json` tells whether its body says to be JSON.
-#[must_use]
+/// Classifies an answer. `json`: its Content-Type is JSON.
 pub fn refusal(
     status: u16,
     retry_after: Option<Duration>,
@@ -72,14 +71,13 @@ pub fn refusal(
             class: class_without_status(status),
             code: status,
             reason: String::new(),
-            message: format!("no Kubernetes answer, but {}", quoted(body)),
+            message: format!("the answer is not a Kubernetes Status: {}", quoted(body)),
             retry_after_ms,
         },
     }
 }
 
-/// The refusal for an answer of success whose body cannot be read. It was executed, perhaps.
-#[must_use]
+/// The refusal for a successful answer with an unreadable body: the request may have been executed.
 pub fn unreadable(status: u16, problem: &str) -> Refusal {
     Refusal {
         class: RefusalClass::OutcomeUnknown,
@@ -91,7 +89,7 @@ pub fn unreadable(status: u16, problem: &str) -> Refusal {
 }
 
 impl RawApiStatus<'_> {
-    /// As the object of an ERROR event of a watch, which tells its own code.
+    /// Classifies the object of an ERROR event in a watch, which carries its own code.
     pub(super) fn of_event(self) -> Refusal {
         let code = self.code.unwrap_or(0);
         self.into_refusal(code, None, Verb::Watch)
@@ -119,27 +117,32 @@ impl RawApiStatus<'_> {
     }
 }
 
-/// A row of the table: all that is given must match.
+/// A row of the table. All conditions must hold.
 struct Row {
     code: u16,
-    /// Of the Status; empty: any.
+    /// The Status' reason. Empty: any.
     reason: &'static str,
-    /// In its message; empty: any.
-    words: &'static str,
-    /// What was asked for; none: anything.
+    /// Part of its message. Empty: any.
+    message_part: &'static str,
+    /// The request's verb. None: any.
     verb: Option<Verb>,
     class: RefusalClass,
 }
 
-const fn row(code: u16, reason: &'static str, words: &'static str, class: RefusalClass) -> Row {
-    Row { code, reason, words, verb: None, class }
+const fn row(
+    code: u16,
+    reason: &'static str,
+    message_part: &'static str,
+    class: RefusalClass,
+) -> Row {
+    Row { code, reason, message_part, verb: None, class }
 }
 
-const fn on_create(code: u16, words: &'static str, class: RefusalClass) -> Row {
-    Row { code, reason: "", words, verb: Some(Verb::Create), class }
+const fn on_create(code: u16, message_part: &'static str, class: RefusalClass) -> Row {
+    Row { code, reason: "", message_part, verb: Some(Verb::Create), class }
 }
 
-/// The first row that matches counts. A 403 has no cause that a machine could read: words it is.
+/// The first matching row counts. A 403 has no machine-readable cause, so the message decides.
 const TABLE: &[Row] = &[
     row(400, "", "", RefusalClass::Invalid),
     row(401, "", "", RefusalClass::Unauthorized),
@@ -151,14 +154,14 @@ const TABLE: &[Row] = &[
     row(403, "", "violates PodSecurity", RefusalClass::Invalid),
     row(403, "", "error looking up service account", RefusalClass::Transient),
     row(403, "", "forbidden: User \"", RefusalClass::Forbidden),
-    // LimitRange, "must specify", PriorityClass, whatever a webhook thinks of it.
+    // LimitRange, "must specify", PriorityClass, webhooks.
     on_create(403, "", RefusalClass::Invalid),
     row(403, "", "", RefusalClass::Forbidden),
     row(404, "", "", RefusalClass::NotFound),
     on_create(405, "", RefusalClass::Invalid),
     row(405, "", "", RefusalClass::Forbidden),
     row(409, "AlreadyExists", "", RefusalClass::Exists),
-    // The quota's own bookkeeping lost a race, three times.
+    // The quota controller lost an update race three times.
     on_create(409, "on resourcequotas", RefusalClass::Transient),
     row(409, "", "", RefusalClass::Conflict),
     row(410, "", "", RefusalClass::Expired),
@@ -166,9 +169,9 @@ const TABLE: &[Row] = &[
     row(415, "", "", RefusalClass::Invalid),
     row(422, "", "", RefusalClass::Invalid),
     row(429, "", "", RefusalClass::Throttled),
-    // Refused before it was looked at. All other 5xx may come after the deed.
+    // 503: refused before execution. Any other 5xx may arrive after the request was executed.
     row(503, "", "", RefusalClass::Transient),
-    // An ERROR event may leave its code out.
+    // An ERROR event may lack the code.
     row(0, "Expired", "", RefusalClass::Expired),
     row(0, "Gone", "", RefusalClass::Expired),
 ];
@@ -177,7 +180,7 @@ fn class(code: u16, reason: &str, message: &str, verb: Verb) -> RefusalClass {
     let found = TABLE.iter().find(|row| {
         row.code == code
             && (row.reason.is_empty() || row.reason == reason)
-            && message.contains(row.words)
+            && message.contains(row.message_part)
             && row.verb.is_none_or(|wanted| wanted == verb)
     });
     match found {
@@ -187,8 +190,9 @@ fn class(code: u16, reason: &str, message: &str, verb: Verb) -> RefusalClass {
     }
 }
 
-/// An answer that is no Status comes from something between us and the server: it proves nothing
-/// about the object (a 404 of a proxy is no pod gone), and a 5xx may come after the deed.
+/// An answer that is not a Status comes from a proxy between posse and the server. It proves
+/// nothing about the object (a proxy's 404 does not mean that the pod is gone), and a 5xx may
+/// arrive after the request was executed.
 fn class_without_status(code: u16) -> RefusalClass {
     match code {
         401 => RefusalClass::Unauthorized,
@@ -257,7 +261,7 @@ mod tests {
         }
     }
 
-    /// As the server's source words them; our old server cannot be made to say them.
+    /// Message texts from Kubernetes' source: the test server cannot be made to send them.
     const HARD_TO_PROVOKE: &[(u16, &str, &str, RefusalClass)] = &[
         (
             403,
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_status_proves_nothing() {
+    fn answers_that_are_not_a_status_prove_nothing() {
         let html = b"<html><h1>Bad gateway</h1></html>";
         let table = [
             (404, RefusalClass::Transient),
@@ -380,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_a_code_is_sorted_by_its_reason() {
+    fn an_event_without_a_code_is_classified_by_its_reason() {
         let table = [
             ("Expired", RefusalClass::Expired),
             ("Gone", RefusalClass::Expired),
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_wait_counts() {
+    fn the_longer_retry_after_counts() {
         let body = br#"{"kind":"Status","details":{"retryAfterSeconds":7}}"#;
         for (header, wanted) in [(None, 7_000), (Some(3), 7_000), (Some(30), 30_000)] {
             let header = header.map(Duration::from_secs);

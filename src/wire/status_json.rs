@@ -1,4 +1,4 @@
-//! Owns the JSON of `GET /v1/status`, as it is written by a run and read by `posse status`.
+//! JSON of `GET /v1/status`: written by a run, read by `posse status`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::core::model::status::{ExecutorStatus, GroupStatus, Status};
 use crate::wire::time::Epoch;
 
-/// Which run it is.
+/// Names of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// Random per process.
+pub struct RunNames {
+    /// Random for each process.
     pub run: String,
     pub app: String,
     pub instance: String,
@@ -22,10 +22,10 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusJson {
     #[serde(flatten)]
-    pub identity: Identity,
+    pub identity: RunNames,
     pub groups: Vec<GroupJson>,
     pub executors: Vec<ExecutorJson>,
-    /// The nodes that new executors keep away from, and until when.
+    /// Nodes that new executors avoid, and until when.
     #[serde(default)]
     pub avoided_nodes: BTreeMap<String, String>,
 }
@@ -45,7 +45,7 @@ pub struct GroupJson {
     pub failed: u32,
     pub waiting: Option<String>,
     pub until: Option<String>,
-    /// The server's words for what holds the group back.
+    /// The server's message about what delays the group.
     pub message: Option<String>,
 }
 
@@ -64,9 +64,8 @@ pub struct ExecutorJson {
 }
 
 impl StatusJson {
-    /// The answer that tells `status`.
-    #[must_use]
-    pub fn new(identity: &Identity, status: &Status, epoch: Epoch) -> Self {
+    /// The answer for `status`.
+    pub fn new(identity: &RunNames, status: &Status, epoch: Epoch) -> Self {
         Self {
             identity: identity.clone(),
             groups: status.groups.iter().map(|group| group_json(group, epoch)).collect(),
@@ -77,16 +76,12 @@ impl StatusJson {
         }
     }
 
-    /// Its bytes.
-    #[must_use]
+    /// The answer's body.
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and numbers can be written to memory")
     }
 
-    /// Reads an answer. Fields that a newer posse adds are passed over.
-    ///
-    /// # Errors
-    /// It is not such an answer.
+    /// Reads an answer. Unknown fields of a newer posse are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
@@ -134,7 +129,7 @@ pub(crate) mod tests {
     use crate::core::model::time::Millis;
     use crate::core::model::waiting::Waiting;
 
-    /// Two groups and two executors in the most different states.
+    /// Two groups and two executors in very different states.
     pub(crate) fn sample() -> Status {
         let group = GroupStatus {
             group: GroupName::from("default"),
@@ -185,8 +180,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn writes_the_contracts_fields_and_reads_them_back() {
-        let identity = Identity {
+    fn fields_are_as_documented_and_read_back() {
+        let identity = RunNames {
             run: "k3f9".into(),
             app: "w".into(),
             instance: "a1b2c".into(),

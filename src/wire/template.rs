@@ -1,66 +1,66 @@
-//! Owns the executor template as its author wrote it: a v1 Pod or PodTemplate, read once, and the
-//! shorthands that are laid over it. What posse adds to it is `build.rs`'s.
+//! The executor template: a v1 Pod or PodTemplate, checked as far as posse needs, and the
+//! shorthands on top of it. `build` adds posse's own part.
 
 use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::wire::build::{Compiled, Identity, Owner};
-use crate::wire::memory::Growth;
+use crate::wire::build::{Compiled, OwnerRef, PodContext};
+use crate::wire::memory::MemoryScaling;
 use crate::wire::yaml::Node;
 
 mod overlay;
 
-/// The container of a pod that is made from an image alone.
+/// Name of the container in a pod that is built from an image alone.
 const CONTAINER_NAME: &str = "executor";
 
-/// A template, sound as far as posse looks into it; the rest is the server's to judge.
+/// A checked template. The API server checks the rest.
 #[derive(Clone, PartialEq)]
 pub struct Template {
-    /// Where it is from, as errors name it.
+    /// The file, for errors.
     pub(super) source: String,
-    /// The way to the pod within the source: empty, or `template.` in a PodTemplate.
+    /// Path of the pod in the file: empty, or `template.` in a PodTemplate.
     pub(super) prefix: &'static str,
     pub(crate) metadata: Map<String, Value>,
     pub(crate) spec: Map<String, Value>,
     pub(crate) shorthands: Shorthands,
 }
 
-/// What is laid over the deciding container.
+/// Values that replace those of the main container.
 #[derive(Clone, Default, PartialEq)]
 pub struct Shorthands {
     pub image: Option<String>,
     pub command: Option<Vec<String>>,
     pub args: Option<Vec<String>>,
-    /// Entries of a container's `env`; they replace those of the same name.
+    /// Entries of `env`. They replace entries of the same name.
     pub env: Vec<Value>,
-    /// Request and limit alike, so that quotas on either let the pod in.
+    /// Request and limit, because a quota may require either.
     pub cpu: Option<String>,
-    /// Request and limit alike: memory cannot be taken back from a process.
+    /// Request and limit, because memory cannot be taken back from a process.
     pub memory: Option<String>,
-    /// Requests and limits of any resource, as a container has them: a map of maps.
+    /// Requests and limits of any resource, as in a pod spec: a map of maps.
     pub resources: Option<Value>,
 }
 
-/// What is wrong with a template.
+/// An error in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateError {
-    /// The file, perhaps with line and column.
+    /// The file, possibly with line and column.
     pub source: String,
-    /// The field, like `spec.containers[0].env`; empty where the whole is meant.
+    /// The field, like `spec.containers[0].env`. Empty: the whole template.
     pub field: String,
     pub message: String,
 }
 
 impl fmt::Debug for Template {
-    /// Without the pod: its environment may hold what is nobody's business.
+    /// Without the pod, because its environment may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Template").field("source", &self.source).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Shorthands {
-    /// Without the environment, as above.
+    /// Without the environment, because it may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { image, command, args, env: _, cpu, memory, resources } = self;
         f.debug_struct("Shorthands")
@@ -87,26 +87,23 @@ impl fmt::Display for TemplateError {
 impl std::error::Error for TemplateError {}
 
 impl Template {
-    /// Reads a template file; `file` is only named in errors.
+    /// Reads a template file. `file` is only used in errors.
     ///
     /// # Errors
-    /// Anything that is not one v1 Pod or PodTemplate with containers.
+    /// The text is not one v1 Pod or PodTemplate with containers.
     pub fn parse(file: &str, text: &str) -> Result<Self, TemplateError> {
-        let node = Node::read(text).map_err(|mistake| TemplateError {
-            source: match mistake.at.line {
+        let node = Node::read(text).map_err(|error| TemplateError {
+            source: match error.at.line {
                 0 => file.to_owned(),
-                line => format!("{file}:{line}:{}", mistake.at.column),
+                line => format!("{file}:{line}:{}", error.at.column),
             },
             field: String::new(),
-            message: mistake.message,
+            message: error.message,
         })?;
         Self::from_json(file, node.to_json())
     }
 
-    /// Takes a template that is JSON already; `source` is only named in errors.
-    ///
-    /// # Errors
-    /// As for `parse`.
+    /// Reads a template from JSON. `source` is only used in errors.
     pub fn from_json(source: &str, value: Value) -> Result<Self, TemplateError> {
         let fail = |field: &str, message: String| TemplateError {
             source: source.to_owned(),
@@ -121,7 +118,7 @@ impl Template {
             return Err(fail("apiVersion", format!("expected v1, found {version}")));
         }
         let prefix = match object.get("kind") {
-            // A `pod:` within posse.yaml need not repeat what it is.
+            // `pod:` in posse.yaml needs no kind.
             None => "",
             Some(kind) if kind == "Pod" => "",
             Some(kind) if kind == "PodTemplate" => "template.",
@@ -150,47 +147,40 @@ impl Template {
         Ok(template)
     }
 
-    /// A pod with one container of this image.
-    ///
-    /// # Errors
-    /// No image.
+    /// A pod with one container of this image. No image is an error.
     pub fn from_image(source: &str, image: Option<&str>) -> Result<Self, TemplateError> {
         let Some(image) = image else {
             return Err(TemplateError {
                 source: source.to_owned(),
                 field: String::new(),
-                message: "there is no pod: give template, pod or image".to_owned(),
+                message: "no pod is given: set template, pod or image".to_owned(),
             });
         };
         let pod = json!({ "spec": { "containers": [{ "name": CONTAINER_NAME, "image": image }] } });
         Self::from_json(source, pod)
     }
 
-    /// The template with these shorthands to be laid over its deciding container.
-    #[must_use]
+    /// The template with these shorthands.
     pub fn with_shorthands(self, shorthands: Shorthands) -> Self {
         Self { shorthands, ..self }
     }
 
-    /// Finds what `compile` would find, whatever the run turns out to be.
-    ///
-    /// # Errors
-    /// As for `compile`.
+    /// Reports the errors that `compile` would report in any run.
     pub fn check(
         &self,
         container: Option<&str>,
-        growth: Option<&Growth>,
+        memory_scaling: Option<&MemoryScaling>,
     ) -> Result<Compiled, TemplateError> {
-        // Whoever is named as the owner may turn out to be the driver pod.
+        // Accept any owner here: in the run it may be the driver pod.
         let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
-        let owner = uid.and_then(Value::as_str).map(|uid| Owner {
+        let owner = uid.and_then(Value::as_str).map(|uid| OwnerRef {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
             name: "driver".to_owned(),
             uid: uid.to_owned(),
         });
         let any = || "any".to_owned();
-        self.compile(&Identity {
+        self.compile(&PodContext {
             app: any(),
             instance: any(),
             namespace: any(),
@@ -201,7 +191,7 @@ impl Template {
             staged: None,
             container: container.map(str::to_owned),
             fails_with_sidecars: false,
-            growth: growth.cloned(),
+            memory_scaling: memory_scaling.cloned(),
             max_age_s: None,
         })
     }
@@ -266,7 +256,7 @@ fn expected_map(found: Option<&Value>) -> String {
     }
 }
 
-/// What a value is, for "expected ..., found ...".
+/// For "expected ..., found ...".
 pub(crate) fn describe(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_owned(),

@@ -1,4 +1,4 @@
-//! Owns reading one line of a watch. What a line means for the next request is `core::watch`'s.
+//! Reads one line of a watch.
 
 use crate::core::model::ids::Version;
 use crate::core::model::input::PodAnswer;
@@ -12,31 +12,30 @@ use crate::wire::status::RawApiStatus;
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchLine {
-    /// What it tells.
     pub event: LineEvent,
-    /// The resourceVersion of its object as it is written, where it has one.
+    /// Text of the object's resourceVersion, if it has one.
     pub version_text: Option<String>,
 }
 
-/// What a line tells.
+/// Meaning of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineEvent {
     /// ADDED or MODIFIED.
     Applied(Pod),
-    /// BOOKMARK; no version where it does not compare.
+    /// BOOKMARK. None: the version is not a number.
     Bookmark(Option<Version>),
     /// DELETED.
     Deleted(Pod),
-    /// ERROR: the watch is over.
+    /// ERROR: the watch ends.
     Error(Refusal),
-    /// A type that we do not know, or a pod that is not ours. Its version counts all the same.
+    /// An unknown type, or a pod of somebody else. Its version still counts.
     Ignored,
 }
 
 /// Reads a line.
 ///
 /// # Errors
-/// When it is not a watch event, or its object is not what its type says.
+/// The line is not a watch event, or its object does not fit its type.
 pub fn parse_line(line: &[u8], selection: &Selection) -> Result<WatchLine, WireError> {
     let raw = read(line)?;
     if let Some(status) = raw.error {
@@ -74,7 +73,8 @@ fn read(line: &[u8]) -> Result<RawLine<'_>, WireError> {
             ("type", _) => raw.kind = json.text()?.map(|text| Kind::of(&text)),
             ("object", Some(Kind::Pod(_))) => raw.pod = object(json)?,
             ("object", Some(Kind::Error)) => raw.error = Some(json.raw()?),
-            // Servers write the type first. Where one does not, it is read when that is known.
+            // Servers write the type first. If one does not, the object is read once the type is
+            // known.
             ("object", None) => early = Some(json.raw()?),
             _ => {}
         }
@@ -119,7 +119,7 @@ impl Kind {
 struct RawLine<'a> {
     kind: Option<Kind>,
     pod: Option<RawPod<'a>>,
-    /// A Status as it is written.
+    /// Text of a Status.
     error: Option<&'a str>,
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_every_sort() {
+    fn lines_of_every_type() {
         let bookmark = |version| LineEvent::Bookmark(version);
         let table = [
             (

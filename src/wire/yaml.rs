@@ -1,28 +1,31 @@
-//! Owns the reading of YAML (and so of JSON) into a tree whose every node knows its line and
-//! column. Plain scalars mean what kubectl takes them for. Knows nothing of what the keys mean.
+//! Reads YAML (and so JSON) into a tree with a line and column for every node. Plain scalars have
+//! the meaning that kubectl gives them.
+//!
+//! This is hand-written on top of a YAML parser because serde-saphyr gives plain scalars another
+//! meaning than kubectl (`08` becomes 8.0, `oN` true), and its errors carry no key path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use serde_json::{Map, Number, Value};
 
-/// A file larger than this is not a configuration: etcd takes no object beyond 1.5 MiB.
+/// Larger files are refused: etcd takes no object beyond 1.5 MiB.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Deeper documents are refused; the tree is built and walked recursively.
+/// Deeper documents are refused, because the tree is built and walked recursively.
 const DEPTH_MAX: usize = 64;
-/// Nodes after aliases were followed: small anchors must not make a large tree.
+/// Limit of nodes after aliases are expanded: a small file must not become a large tree.
 const NODES_MAX: usize = 100_000;
 
-/// Where a node begins, counted from 1; 0 where that is not known.
+/// Position of a node, counted from 1. 0: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     pub line: u64,
     pub column: u64,
 }
 
-/// What is wrong, and where.
+/// A syntax error, or a value beyond the limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct YamlError {
     pub at: Position,
     pub message: String,
 }
@@ -31,12 +34,12 @@ pub struct Mistake {
 #[derive(Clone, Debug)]
 pub struct Node {
     pub at: Position,
-    /// A scalar as it was written, so that `1.10` and `off` may still be texts.
+    /// A scalar as it was written, so that `1.10` and `off` can be read as texts.
     pub written: Option<String>,
     pub kind: Kind,
 }
 
-/// What a node is.
+/// Value of a node.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Bool(bool),
@@ -56,22 +59,21 @@ pub struct Entry {
 }
 
 impl Node {
-    /// Reads the only document of `text`.
+    /// Reads the only document in `text`.
     ///
     /// # Errors
-    /// Text that is not one document of sound YAML, or is beyond the limits.
-    pub fn read(text: &str) -> Result<Self, Mistake> {
+    /// The text is not exactly one valid YAML document, or it exceeds the limits.
+    pub fn read(text: &str) -> Result<Self, YamlError> {
         if text.len() > FILE_BYTES_MAX {
             let message = format!("is larger than {FILE_BYTES_MAX} bytes");
-            return Err(Mistake { at: Position::default(), message });
+            return Err(YamlError { at: Position::default(), message });
         }
-        // A separator with nothing after it, as generators like to write.
+        // Generators like to end a file with a separator and nothing after it.
         let text = text.trim_end().strip_suffix("\n---").unwrap_or(text);
         Composer::new(text).document()
     }
 
-    /// What the node is, for "expected ..., found ...".
-    #[must_use]
+    /// For "expected ..., found ...".
     pub fn describe(&self) -> String {
         match &self.kind {
             Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {
@@ -84,8 +86,7 @@ impl Node {
         }
     }
 
-    /// A scalar's text, as it was written; none for null, lists and maps.
-    #[must_use]
+    /// A scalar's text as it was written. None for null, lists and maps.
     pub fn scalar(&self) -> Option<String> {
         match &self.kind {
             Kind::Text(text) => Some(text.clone()),
@@ -95,8 +96,7 @@ impl Node {
         }
     }
 
-    /// The node as JSON, positions left behind.
-    #[must_use]
+    /// The node as JSON.
     pub fn to_json(&self) -> Value {
         match &self.kind {
             Kind::Bool(value) => Value::Bool(*value),
@@ -112,10 +112,10 @@ impl Node {
     }
 }
 
-/// Builds the tree out of the parser's events.
+/// Builds the tree from the parser's events.
 struct Composer<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// Whole nodes by the number of their anchor.
+    /// Finished nodes by anchor number.
     anchors: BTreeMap<usize, Node>,
     n_nodes: usize,
 }
@@ -128,8 +128,8 @@ impl<'a> Composer<'a> {
         Self { parser, anchors: BTreeMap::new(), n_nodes: 0 }
     }
 
-    /// The only document there is; nothing at all is null.
-    fn document(mut self) -> Result<Node, Mistake> {
+    /// The only document. An empty file is null.
+    fn document(mut self) -> Result<Node, YamlError> {
         let mut root = None;
         loop {
             match self.next()? {
@@ -137,7 +137,10 @@ impl<'a> Composer<'a> {
                     return Ok(root.unwrap_or(Node { at, written: None, kind: Kind::Null }));
                 }
                 (Event::DocumentStart(..), at) if root.is_some() => {
-                    return Err(wrong(at, "holds several documents; one is expected"));
+                    return Err(error_at(
+                        at,
+                        "contains several documents; exactly one is expected",
+                    ));
                 }
                 (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
                 (event, at) => root = Some(self.node(event, at, 0)?),
@@ -145,27 +148,27 @@ impl<'a> Composer<'a> {
         }
     }
 
-    fn next(&mut self) -> Result<(Event<'a>, Position), Mistake> {
+    fn next(&mut self) -> Result<(Event<'a>, Position), YamlError> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => Ok((event, position(&span))),
-            Some(Err(error)) => Err(mistake(&error)),
+            Some(Err(error)) => Err(scan_error(&error)),
             None => Ok((Event::StreamEnd, Position::default())),
         }
     }
 
-    /// The node that begins with `event`.
-    // The parser's enum may grow, and nothing else begins a node.
+    /// The node that starts with `event`. The parser's enum is non_exhaustive, and no other event
+    /// starts a node.
     #[allow(clippy::wildcard_enum_match_arm)]
-    fn node(&mut self, event: Event<'a>, at: Position, depth: usize) -> Result<Node, Mistake> {
+    fn node(&mut self, event: Event<'a>, at: Position, depth: usize) -> Result<Node, YamlError> {
         if depth > DEPTH_MAX {
-            return Err(wrong(at, &format!("is nested deeper than {DEPTH_MAX}")));
+            return Err(error_at(at, &format!("is nested deeper than {DEPTH_MAX}")));
         }
         self.count(1, at)?;
         let (node, anchor) = match event {
             Event::Alias(anchor) => {
-                // An alias within what it stands for has no whole node yet.
+                // An alias inside of its own anchor: the anchor's node is not finished.
                 let known = self.anchors.get(&anchor).cloned();
-                let mut node = known.ok_or_else(|| wrong(at, "the alias stands for itself"))?;
+                let mut node = known.ok_or_else(|| error_at(at, "the alias refers to itself"))?;
                 self.count(node.size(), at)?;
                 node.at = at;
                 (node, 0)
@@ -181,7 +184,7 @@ impl<'a> Composer<'a> {
                 check_tag(tag.as_deref(), "map", at)?;
                 (Node { at, written: None, kind: Kind::Map(self.entries(depth)?) }, anchor)
             }
-            _ => return Err(wrong(at, "a value is expected")),
+            _ => return Err(error_at(at, "a value is expected")),
         };
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
@@ -189,15 +192,15 @@ impl<'a> Composer<'a> {
         Ok(node)
     }
 
-    fn count(&mut self, n: usize, at: Position) -> Result<(), Mistake> {
+    fn count(&mut self, n: usize, at: Position) -> Result<(), YamlError> {
         self.n_nodes = self.n_nodes.saturating_add(n);
         if self.n_nodes > NODES_MAX {
-            return Err(wrong(at, &format!("stands for more than {NODES_MAX} values")));
+            return Err(error_at(at, &format!("expands to more than {NODES_MAX} values")));
         }
         Ok(())
     }
 
-    fn items(&mut self, depth: usize) -> Result<Vec<Node>, Mistake> {
+    fn items(&mut self, depth: usize) -> Result<Vec<Node>, YamlError> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -207,7 +210,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    fn entries(&mut self, depth: usize) -> Result<Vec<Entry>, Mistake> {
+    fn entries(&mut self, depth: usize) -> Result<Vec<Entry>, YamlError> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut merged = Vec::new();
         let mut keys = BTreeSet::new();
@@ -217,7 +220,7 @@ impl<'a> Composer<'a> {
                 (Event::Scalar(text, style, ..), at) => {
                     (text.into_owned(), at, style == ScalarStyle::Plain)
                 }
-                (_, at) => return Err(wrong(at, "a key must be a text")),
+                (_, at) => return Err(error_at(at, "a key must be a text")),
             };
             let (event, value_at) = self.next()?;
             let value = self.node(event, value_at, depth + 1)?;
@@ -226,11 +229,11 @@ impl<'a> Composer<'a> {
                 continue;
             }
             if !keys.insert(key.clone()) {
-                return Err(wrong(at, &format!("duplicate mapping key: {key}")));
+                return Err(error_at(at, &format!("duplicate mapping key: {key}")));
             }
             entries.push(Entry { at, key, value });
         }
-        // What is written wins over what is merged, and the first merged over the next.
+        // Written keys win over merged ones, earlier merged maps over later ones.
         for entry in merged {
             if keys.insert(entry.key.clone()) {
                 entries.push(entry);
@@ -241,7 +244,7 @@ impl<'a> Composer<'a> {
 }
 
 impl Node {
-    /// How many values it holds, itself included.
+    /// Number of values, itself included.
     fn size(&self) -> usize {
         let mut n = 1;
         match &self.kind {
@@ -253,8 +256,8 @@ impl Node {
     }
 }
 
-/// The entries that `<<` brings: of a map, or of each map of a list.
-fn mergeable(value: Node) -> Result<Vec<Entry>, Mistake> {
+/// The entries that `<<` adds: those of a map, or of every map in a list.
+fn mergeable(value: Node) -> Result<Vec<Entry>, YamlError> {
     match value.kind {
         Kind::Map(entries) => Ok(entries),
         Kind::List(items) => {
@@ -265,7 +268,7 @@ fn mergeable(value: Node) -> Result<Vec<Entry>, Mistake> {
             Ok(all)
         }
         Kind::Bool(_) | Kind::Null | Kind::Number(_) | Kind::Text(_) => {
-            Err(wrong(value.at, "`<<` takes a map or a list of maps"))
+            Err(error_at(value.at, "`<<` takes a map or a list of maps"))
         }
     }
 }
@@ -275,7 +278,7 @@ fn scalar(
     style: ScalarStyle,
     tag: Option<&Tag>,
     at: Position,
-) -> Result<Node, Mistake> {
+) -> Result<Node, YamlError> {
     let is_text = match tag {
         Some(tag) => match tag.core_suffix() {
             Some("str") => true,
@@ -291,17 +294,17 @@ fn scalar(
     })
 }
 
-fn check_tag(tag: Option<&Tag>, expected: &str, at: Position) -> Result<(), Mistake> {
+fn check_tag(tag: Option<&Tag>, expected: &str, at: Position) -> Result<(), YamlError> {
     tag.filter(|tag| tag.core_suffix() != Some(expected))
         .map_or(Ok(()), |tag| Err(unknown_tag(tag, at)))
 }
 
-fn unknown_tag(tag: &Tag, at: Position) -> Mistake {
-    wrong(at, &format!("the tag {} has no meaning here", tag.original()))
+fn unknown_tag(tag: &Tag, at: Position) -> YamlError {
+    error_at(at, &format!("the tag {} is not supported", tag.original()))
 }
 
-/// What a plain scalar means to kubectl; none: a text.
-fn resolve(text: &str, at: Position) -> Result<Option<Kind>, Mistake> {
+/// The meaning that kubectl gives to a plain scalar. None: a text.
+fn resolve(text: &str, at: Position) -> Result<Option<Kind>, YamlError> {
     Ok(Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "true" | "True" | "TRUE" => {
@@ -321,7 +324,7 @@ fn resolve(text: &str, at: Position) -> Result<Option<Kind>, Mistake> {
             match number(&text.replace('_', "")) {
                 Some(number) => Kind::Number(number),
                 None if is_infinite || digits.parse().is_ok_and(f64::is_infinite) => {
-                    return Err(wrong(at, &format!("value `{text}` is not a finite number")));
+                    return Err(error_at(at, &format!("value `{text}` is not a finite number")));
                 }
                 None => return Ok(None),
             }
@@ -329,7 +332,7 @@ fn resolve(text: &str, at: Position) -> Result<Option<Kind>, Mistake> {
     }))
 }
 
-/// Whole numbers in the bases that Go reads, else a fraction.
+/// An integer in one of the bases that Go accepts, or a float.
 fn number(text: &str) -> Option<Number> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -342,7 +345,7 @@ fn number(text: &str) -> Option<Number> {
         [b'0', b'0'..=b'7', ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // A second sign is no digit.
+    // A second sign is not a digit.
     if digits.starts_with(['+', '-']) {
         return None;
     }
@@ -354,7 +357,7 @@ fn number(text: &str) -> Option<Number> {
     if let Ok(whole) = i64::from_str_radix(&format!("{sign}{digits}"), base) {
         return Some(whole.into());
     }
-    // `1e3` and `08` come here; words that Rust takes for numbers do not.
+    // `1e3` and `08` are floats. Words such as `inf`, which Rust would accept, are not.
     let is_fraction =
         text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
     text.parse().ok().filter(|_| is_fraction).and_then(Number::from_f64)
@@ -364,25 +367,25 @@ fn position(span: &Span) -> Position {
     Position { line: span.start.line() as u64, column: span.start.col() as u64 + 1 }
 }
 
-fn wrong(at: Position, message: &str) -> Mistake {
-    Mistake { at, message: message.to_owned() }
+fn error_at(at: Position, message: &str) -> YamlError {
+    YamlError { at, message: message.to_owned() }
 }
 
-fn mistake(error: &ScanError) -> Mistake {
+fn scan_error(error: &ScanError) -> YamlError {
     let marker = error.marker();
     let at = Position { line: marker.line() as u64, column: marker.col() as u64 + 1 };
-    wrong(at, &error.info())
+    error_at(at, &error.info())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The tree in a line: JSON, or the mistake with its place.
+    /// The tree as one line of JSON, or the error with its position.
     fn summary(text: &str) -> String {
         match Node::read(text) {
             Ok(node) => node.to_json().to_string(),
-            Err(Mistake { at, message }) => format!("{}:{} {message}", at.line, at.column),
+            Err(YamlError { at, message }) => format!("{}:{} {message}", at.line, at.column),
         }
     }
 
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_and_json_are_read_alike() {
+    fn yaml_and_json_are_read() {
         check(
             "a: 1\nb: [x, 'y', \"z\"]\nc: {d: null}",
             r#"{"a":1,"b":["x","y","z"],"c":{"d":null}}"#,
@@ -411,9 +414,9 @@ mod tests {
         check("---\na: 1\n---\n", r#"{"a":1}"#);
     }
 
-    /// Each was asked of kubectl.
+    /// Each of these was compared with kubectl.
     #[test]
-    fn plain_scalars_are_what_kubectl_takes_them_for() {
+    fn plain_scalars_mean_what_they_mean_to_kubectl() {
         for (text, want) in [
             ("0644", "420"),
             ("08", "8"),
@@ -451,21 +454,21 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_a_place() {
+    fn errors_have_a_position() {
         check("a: 1\na: 2", "2:1 duplicate mapping key: a");
-        check("a: 1\n---\nb: 2\n", "2:1 holds several documents; one is expected");
+        check("a: 1\n---\nb: 2\n", "2:1 contains several documents; exactly one is expected");
         check("a: [1, 2\nb: 3", "2:2 illegal placement of ':' indicator");
         check("? [a]\n: y\n", "1:3 a key must be a text");
         check("a: 1e999", "1:4 value `1e999` is not a finite number");
         check("a: -.inf", "1:4 value `-.inf` is not a finite number");
-        check("a: &x [*x]", "1:8 the alias stands for itself");
+        check("a: &x [*x]", "1:8 the alias refers to itself");
         check("a: *x", "1:4 while parsing node, found unknown anchor");
-        check("a: !thing 1", "1:11 the tag !thing has no meaning here");
+        check("a: !thing 1", "1:11 the tag !thing is not supported");
         check("<<: 1", "1:5 `<<` takes a map or a list of maps");
         check(&"x".repeat(FILE_BYTES_MAX + 1), "0:0 is larger than 1048576 bytes");
         let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
         assert!(Node::read(&deep).is_err(), "deeper than {DEPTH_MAX}");
-        // Each line doubles what the one before stands for.
+        // Each line doubles the number of nodes.
         let mut bomb = "a0: &a0 [x, x]\n".to_owned();
         for i in 1..30 {
             bomb.push_str(&format!("a{i}: &a{i} [*a{0}, *a{0}]\n", i - 1));
@@ -474,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_keep_how_they_were_written() {
+    fn scalars_keep_their_written_text() {
         for (text, want) in [
             ("1.10", "1.10"),
             ("off", "off"),

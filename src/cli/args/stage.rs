@@ -79,10 +79,10 @@ pub struct PutArgs {
     #[arg(long, value_name = "FILE")]
     pub token_file: PathBuf,
     /// The application that the files are for
-    #[arg(long, value_name = "NAME", value_parser = named(names::app_mistake))]
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: String,
     /// The namespace of its pods
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: String,
     /// Where the pods reach the same server [default: the same URL]
     #[arg(long, value_name = "URL")]

@@ -51,7 +51,7 @@ pub struct CopyArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub struct PlaceArgs {
     /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_mistake))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
@@ -86,7 +86,7 @@ pub enum AppsOutput {
 #[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
     /// The application
-    #[arg(value_name = "NAME", value_parser = named(names::app_mistake))]
+    #[arg(value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: String,
     /// Go on until it ends
     #[arg(short, long)]

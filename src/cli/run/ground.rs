@@ -11,13 +11,13 @@ use crate::cli::settings::{RunSettings, Server};
 use crate::core::policy::address_check::{AddressProblem, find_problem};
 use crate::kube::api::driver_pod::{self, Hints};
 use crate::kube::http::Http;
-use crate::wire::build::Owner;
+use crate::wire::build::OwnerRef;
 
 /// Where we are, before anything is asked of the server.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub namespace: String,
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerRef>,
     pub driver_host: String,
 }
 

@@ -229,5 +229,5 @@ fn random_instances_are_names_that_differ() {
     let made: std::collections::BTreeSet<String> =
         (0..50).map(|_| names::instance_from_bits(random_bits())).collect();
     assert!(made.len() > 45, "{made:?}");
-    assert!(made.iter().all(|name| names::instance_mistake(name).is_none() && name.len() == 5));
+    assert!(made.iter().all(|name| names::instance_name_error(name).is_none() && name.len() == 5));
 }

@@ -13,7 +13,7 @@ use crate::core::model::ids::ExecutorId;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::config::BoundPod;
 use crate::kube::http::{Http, Method};
-use crate::wire::build::Owner;
+use crate::wire::build::OwnerRef;
 use crate::wire::labels;
 use crate::wire::status::Verb;
 
@@ -36,7 +36,7 @@ pub struct Hints<'a> {
 /// Finds the driver's pod, in this order: POD_NAME and POD_UID, the pod that the token is bound to,
 /// the pod with the name in HOSTNAME if it has our IP address. `None` if we do not run in a pod of
 /// the executors' namespace.
-pub fn find(hints: Hints<'_>, http: &Http) -> Option<Owner> {
+pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
     let var = |name: &str| (hints.env)(name).filter(|value| !value.is_empty());
     if let Some((_, ours)) = hints.account
         && ours != hints.namespace
@@ -59,8 +59,8 @@ pub fn find(hints: Hints<'_>, http: &Http) -> Option<Owner> {
     }
 }
 
-fn owner(name: String, uid: String) -> Owner {
-    Owner { api_version: "v1".to_owned(), kind: "Pod".to_owned(), name, uid }
+fn owner(name: String, uid: String) -> OwnerRef {
+    OwnerRef { api_version: "v1".to_owned(), kind: "Pod".to_owned(), name, uid }
 }
 
 /// The driver's pod. It stores the id high water mark if there is no Lease.
@@ -74,7 +74,7 @@ pub struct DriverPod {
 
 impl DriverPod {
     /// The pod that `owner` names, in `namespace`.
-    pub fn new(http: Http, namespace: &str, owner: &Owner) -> Self {
+    pub fn new(http: Http, namespace: &str, owner: &OwnerRef) -> Self {
         let namespace = namespace.to_owned();
         Self { http, namespace, name: owner.name.clone(), uid: owner.uid.clone() }
     }
@@ -192,7 +192,7 @@ struct RawStatus {
     pod_ip: Option<IpAddr>,
 }
 
-fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<Owner> {
+fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<OwnerRef> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     if !host_name.chars().all(is_allowed) {
         return None;

@@ -11,7 +11,7 @@ use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::policy::orphans::{OrphanCandidate, OwnerState};
 use crate::kube::http::{Http, Method};
 use crate::wire::labels::{COMPONENT, INSTANCE};
-use crate::wire::leftover;
+use crate::wire::orphan;
 use crate::wire::status::{Verb, unreadable};
 
 /// The executors of one application, or of all applications, in one namespace.
@@ -50,7 +50,7 @@ impl AppExecutors {
     pub fn owner(&self, named: &OwnerPod) -> OwnerState {
         let path = object_path("/api/v1", &self.namespace, "pods", Some(&named.name));
         match call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get) {
-            Ok((_, answer)) => match leftover::parse_owner(&answer) {
+            Ok((_, answer)) => match orphan::parse_owner(&answer) {
                 Ok((uid, phase)) if uid == named.uid => OwnerState::Found(phase),
                 Ok(_) => OwnerState::Replaced,
                 Err(problem) => OwnerState::Unknown(problem.to_string()),
@@ -75,7 +75,7 @@ impl AppExecutors {
         read_pages(&first, |path| {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
             let (status, answer) = call(&self.http, &request, Verb::List)?;
-            let mut page = leftover::parse_page(&answer)
+            let mut page = orphan::parse_page(&answer)
                 .map_err(|problem| unreadable(status, &problem.to_string()))?;
             all.append(&mut page.pods);
             Ok(page.next)

@@ -5,7 +5,7 @@ use crate::core::model::refusal::Refusal;
 use crate::kube::http::{Http, Method};
 use crate::wire::caller::{self, Caller};
 use crate::wire::pod::WireError;
-use crate::wire::review::{self, Access, Verdict};
+use crate::wire::review::{self, Access, AccessDecision};
 use crate::wire::status::{Verb, unreadable};
 
 /// Whose token this is; `None` if the server does not accept the token. Needs permission to create
@@ -20,15 +20,15 @@ pub fn subject_access_review(
     http: &Http,
     who: &Caller,
     access: Access<'_>,
-) -> Result<Verdict, Refusal> {
+) -> Result<AccessDecision, Refusal> {
     let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-    review(http, path, &caller::access_question(who, access), review::verdict)
+    review(http, path, &caller::access_question(who, access), review::decision)
 }
 
 /// Whether we are allowed `access` (SelfSubjectAccessReview).
-pub fn access_review(http: &Http, access: Access<'_>) -> Result<Verdict, Refusal> {
+pub fn access_review(http: &Http, access: Access<'_>) -> Result<AccessDecision, Refusal> {
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    review(http, path, &review::question(access), review::verdict)
+    review(http, path, &review::question(access), review::decision)
 }
 
 fn review<T>(

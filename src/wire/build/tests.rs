@@ -1,5 +1,5 @@
-//! The pods that come of templates, against goldens, and what is said about wrong templates.
-//! `UPDATE_GOLDEN=1` rewrites the goldens.
+//! Rendered pods compared with golden files, and the errors for invalid templates.
+//! `UPDATE_GOLDEN=1` rewrites the golden files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::wire::template::Shorthands;
 
 const EVERYTHING: &str = include_str!("../../../fixtures/template/everything.yaml");
 
-fn identity() -> Identity {
-    Identity {
+fn context() -> PodContext {
+    PodContext {
         app: "wordcount".to_owned(),
         instance: "k3f9x".to_owned(),
         namespace: "analytics".to_owned(),
@@ -22,13 +22,13 @@ fn identity() -> Identity {
         staged: None,
         container: None,
         fails_with_sidecars: false,
-        growth: None,
+        memory_scaling: None,
         max_age_s: None,
     }
 }
 
-fn driver_pod() -> Owner {
-    Owner {
+fn driver_pod() -> OwnerRef {
+    OwnerRef {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
         name: "driver".to_owned(),
@@ -36,15 +36,15 @@ fn driver_pod() -> Owner {
     }
 }
 
-/// Compares what comes of `fixtures/template/{name}.yaml` with `{golden}.json` beside it.
+/// Compares the pod of `fixtures/template/{name}.yaml` with `{golden}.json`.
 #[track_caller]
-fn check(name: &str, golden: &str, shorthands: Shorthands, identity: &Identity) {
+fn check(name: &str, golden: &str, shorthands: Shorthands, context: &PodContext) {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/template");
     let text = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
     let template = Template::parse(&format!("{name}.yaml"), &text).unwrap();
     let template = template.with_shorthands(shorthands);
-    template.check(identity.container.as_deref(), None).unwrap();
-    let compiled = template.compile(identity).unwrap();
+    template.check(context.container.as_deref(), None).unwrap();
+    let compiled = template.compile(context).unwrap();
     let pod: Value =
         serde_json::from_slice(&compiled.render(37, 4, &PodOverrides::default())).unwrap();
     let got = format!("{:#}\n", json!({ "pod": pod, "warnings": compiled.warnings() }));
@@ -73,29 +73,29 @@ fn all_shorthands() -> Shorthands {
 }
 
 #[test]
-fn pods_are_as_in_the_goldens() {
-    check("image", "image", Shorthands::default(), &identity());
-    let owned = Identity { owner: Some(driver_pod()), node_loss_after_s: None, ..identity() };
+fn pods_match_the_golden_files() {
+    check("image", "image", Shorthands::default(), &context());
+    let owned = PodContext { owner: Some(driver_pod()), node_loss_after_s: None, ..context() };
     check("image", "image-owned", all_shorthands(), &owned);
-    let deciding = Identity {
+    let second_container = PodContext {
         container: Some("worker".to_owned()),
         driver_host: "fd00::1".to_owned(),
-        ..identity()
+        ..context()
     };
-    check("everything", "everything", all_shorthands(), &deciding);
-    let owned = Identity { owner: Some(driver_pod()), ..identity() };
+    check("everything", "everything", all_shorthands(), &second_container);
+    let owned = PodContext { owner: Some(driver_pod()), ..context() };
     check("pod-template", "pod-template", Shorthands::default(), &owned);
 }
 
-/// `render` the slow way: every text of the tree is filled in, then the tree is written.
-fn fill_in(value: &Value, identity: &Identity, id: u64, slot: u32) -> Value {
+/// A slow version of `render`: fills in every text of the tree, then writes the tree.
+fn fill_in(value: &Value, context: &PodContext, id: u64, slot: u32) -> Value {
     let text = |text: &str| -> String {
         let pieces = placeholders::split(text).unwrap();
         let fill = |piece: &Piece<'_>| match piece {
             Piece::Text(text) => (*text).to_owned(),
-            Piece::Word(word) => match identity.word(*word) {
+            Piece::Word(word) => match context.word(*word) {
                 Part::ExecutorId => id.to_string(),
-                Part::PodName => format!("{}-{}-exec-{id}", identity.app, identity.instance),
+                Part::PodName => format!("{}-{}-exec-{id}", context.app, context.instance),
                 Part::Slot => slot.to_string(),
                 Part::Text(text) => text,
                 Part::AvoidedNodes | Part::MemoryLimit | Part::MemoryRequest => panic!("no word"),
@@ -105,24 +105,24 @@ fn fill_in(value: &Value, identity: &Identity, id: u64, slot: u32) -> Value {
     };
     match value {
         Value::String(value) => Value::String(text(value)),
-        Value::Array(items) => items.iter().map(|item| fill_in(item, identity, id, slot)).collect(),
+        Value::Array(items) => items.iter().map(|item| fill_in(item, context, id, slot)).collect(),
         Value::Object(map) => Value::Object(
-            map.iter().map(|(key, item)| (text(key), fill_in(item, identity, id, slot))).collect(),
+            map.iter().map(|(key, item)| (text(key), fill_in(item, context, id, slot))).collect(),
         ),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
     }
 }
 
 #[test]
-fn rendering_equals_the_slow_way() {
-    let identity =
-        Identity { container: Some("worker".to_owned()), owner: Some(driver_pod()), ..identity() };
+fn render_equals_a_slow_version() {
+    let context =
+        PodContext { container: Some("worker".to_owned()), owner: Some(driver_pod()), ..context() };
     let template = Template::parse("t.yaml", EVERYTHING).unwrap().with_shorthands(all_shorthands());
-    let compiled = template.compile(&identity).unwrap();
+    let compiled = template.compile(&context).unwrap();
     let mut build = Build {
         template: &template,
-        identity: &identity,
-        memory: Steps::default(),
+        context: &context,
+        memory: MemorySteps::default(),
         memory_field: String::new(),
         warnings: Vec::new(),
     };
@@ -130,67 +130,74 @@ fn rendering_equals_the_slow_way() {
     for (id, slot) in [(1, 0), (2, 1), (1_234_567_890, 99), (u64::MAX, u32::MAX)] {
         let fast: Value =
             serde_json::from_slice(&compiled.render(id, slot, &PodOverrides::default())).unwrap();
-        assert_eq!(fast, fill_in(&pod, &identity, id, slot), "id {id}, slot {slot}");
+        assert_eq!(fast, fill_in(&pod, &context, id, slot), "id {id}, slot {slot}");
     }
 }
 
-/// One mistake: a template, and what is said about it.
+/// One error: a template, and the message about it.
 #[track_caller]
-fn mistake(text: &str, want: &str) {
+fn fails(text: &str, want: &str) {
     let got = Template::parse("t.yaml", text).and_then(|template| template.check(Some("b"), None));
     let got = got.expect_err(text).to_string();
     assert!(got.starts_with(want), "{text:?}\n got: {got}\nwant: {want}");
 }
 
 #[test]
-fn mistakes_name_file_and_field() {
-    mistake("", "t.yaml: a v1 Pod is expected, found nothing");
-    mistake("[]", "t.yaml: a v1 Pod is expected, found a list");
-    mistake("a: [", "t.yaml:1:4: unclosed bracket");
-    mistake("kind: Pod\n---\nkind: Pod", "t.yaml:2:1: holds several documents; one is expected");
-    mistake(
+fn errors_name_file_and_field() {
+    fails("", "t.yaml: a v1 Pod is expected, found nothing");
+    fails("[]", "t.yaml: a v1 Pod is expected, found a list");
+    fails("a: [", "t.yaml:1:4: unclosed bracket");
+    fails(
+        "kind: Pod\n---\nkind: Pod",
+        "t.yaml:2:1: contains several documents; exactly one is expected",
+    );
+    fails(
         "{apiVersion: apps/v1, kind: Deployment}",
         "t.yaml: apiVersion: expected v1, found \"apps/v1\"",
     );
-    mistake(
+    fails(
         "{apiVersion: v1, kind: Job}",
         "t.yaml: kind: expected Pod or PodTemplate, found \"Job\"",
     );
-    mistake("{kind: Pod}", "t.yaml: spec: is missing; expected a map");
-    mistake("{kind: Pod, spec: []}", "t.yaml: spec: expected a map, found a list");
-    mistake("{kind: Pod, metadata: x, spec: {}}", "t.yaml: metadata: expected a map, found `x`");
-    mistake("{kind: PodTemplate}", "t.yaml: template: is missing; expected a map");
-    mistake("{kind: PodTemplate, template: {}}", "t.yaml: template.spec: is missing");
-    mistake("spec: {}", "t.yaml: spec.containers: is missing; a pod needs at least one container");
-    mistake("spec: {containers: []}", "t.yaml: spec.containers: is empty; a pod needs");
-    mistake("spec: {containers: {}}", "t.yaml: spec.containers: expected a list, found a map");
-    mistake("spec: {containers: [x]}", "t.yaml: spec.containers[0]: expected a map, found `x`");
-    mistake("spec: {containers: [{image: x}]}", "t.yaml: spec.containers[0].name: is missing");
-    mistake(
+    fails("{kind: Pod}", "t.yaml: spec: is missing; expected a map");
+    fails("{kind: Pod, spec: []}", "t.yaml: spec: expected a map, found a list");
+    fails("{kind: Pod, metadata: x, spec: {}}", "t.yaml: metadata: expected a map, found `x`");
+    fails("{kind: PodTemplate}", "t.yaml: template: is missing; expected a map");
+    fails("{kind: PodTemplate, template: {}}", "t.yaml: template.spec: is missing");
+    fails("spec: {}", "t.yaml: spec.containers: is missing; a pod needs at least one container");
+    fails("spec: {containers: []}", "t.yaml: spec.containers: is empty; a pod needs");
+    fails("spec: {containers: {}}", "t.yaml: spec.containers: expected a list, found a map");
+    fails("spec: {containers: [x]}", "t.yaml: spec.containers[0]: expected a map, found `x`");
+    fails("spec: {containers: [{image: x}]}", "t.yaml: spec.containers[0].name: is missing");
+    fails(
         "spec: {containers: [{name: b}], initContainers: {}}",
         "t.yaml: spec.initContainers: expected a list, found a map",
     );
-    mistake(
+    fails(
         "spec: {containers: [{name: b}], initContainers: [{}]}",
         "t.yaml: spec.initContainers[0].name: is missing; every container needs a name",
     );
-    mistake(
+    fails(
         "spec: {containers: [{name: a}, {name: c}]}",
         "t.yaml: spec.containers: none is named `b`; there are: a, c",
     );
-    mistake(
+    fails(
         "spec: {containers: [{name: b, env: {A: 1}}]}",
         "t.yaml: spec.containers[0].env: expected a list, found a map",
     );
-    mistake(
+}
+
+#[test]
+fn errors_about_placeholders_and_metadata_name_the_field() {
+    fails(
         "spec: {containers: [{name: a}, {name: b, args: [x, '{{FOO}}']}]}",
         "t.yaml: spec.containers[1].args[1]: unknown placeholder {{FOO}}; known: {{APP}}, ",
     );
-    mistake(
+    fails(
         "{metadata: {labels: {'{{X}}': a}}, spec: {containers: [{name: b}]}}",
         "t.yaml: metadata.labels.{{X}}: unknown placeholder {{X}}",
     );
-    mistake(
+    fails(
         "{kind: PodTemplate, template: {spec: {containers: [{name: b}], hostname: '{{X}}'}}}",
         "t.yaml: template.spec.hostname: unknown placeholder {{X}}",
     );
@@ -199,50 +206,50 @@ fn mistakes_name_file_and_field() {
         ("metadata.annotations", "{metadata: {annotations: x}, "),
     ] {
         let text = format!("{value}spec: {{containers: [{{name: b}}]}}}}");
-        mistake(&text, &format!("t.yaml: {field}: expected a map, found"));
+        fails(&text, &format!("t.yaml: {field}: expected a map, found"));
     }
-    mistake(
+    fails(
         "{metadata: {ownerReferences: {}}, spec: {containers: [{name: b}]}}",
         "t.yaml: metadata.ownerReferences: expected a list, found a map",
     );
-    mistake(
+    fails(
         "spec: {containers: [{name: b}], tolerations: x}",
         "t.yaml: spec.tolerations: expected a list, found `x`",
     );
-    mistake(
+    fails(
         "{metadata: {ownerReferences: [{uid: a}, {uid: b}]}, spec: {containers: [{name: b}]}}",
         "t.yaml: metadata.ownerReferences: names another owner than the driver pod",
     );
 }
 
 #[test]
-fn an_owner_has_to_be_the_driver_pod() {
+fn another_owner_than_the_driver_pod_is_an_error() {
     let text = "{metadata: {ownerReferences: [{uid: a}]}, spec: {containers: [{name: b}]}}";
     let template = Template::parse("t.yaml", text).unwrap();
     template.check(None, None).unwrap();
-    let error = template.compile(&identity()).unwrap_err().to_string();
+    let error = template.compile(&context()).unwrap_err().to_string();
     assert!(error.starts_with("t.yaml: metadata.ownerReferences: names an owner"), "{error}");
-    let owned = Identity { owner: Some(driver_pod()), ..identity() };
+    let owned = PodContext { owner: Some(driver_pod()), ..context() };
     let error = template.compile(&owned).unwrap_err().to_string();
     assert!(error.contains("names another owner than the driver pod, driver;"), "{error}");
     let owned =
-        Identity { owner: Some(Owner { uid: "a".to_owned(), ..driver_pod() }), ..identity() };
+        PodContext { owner: Some(OwnerRef { uid: "a".to_owned(), ..driver_pod() }), ..context() };
     template.compile(&owned).unwrap();
 }
 
 #[test]
-fn resources_that_are_no_maps_are_named() {
+fn resources_that_are_not_maps_are_errors() {
     let text = "spec: {containers: [{name: b, resources: {limits: 5}}]}";
     let shorthands = Shorthands { cpu: Some("1".to_owned()), ..Shorthands::default() };
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands);
-    let error = template.compile(&identity()).unwrap_err().to_string();
+    let error = template.compile(&context()).unwrap_err().to_string();
     assert_eq!(error, "t.yaml: spec.containers[0].resources.limits: expected a map, found `5`");
 }
 
 #[test]
-fn a_pod_by_image_alone_has_one_container() {
+fn a_pod_from_an_image_has_one_container() {
     let template = Template::from_image("posse.yaml: executors[0]", Some("x:1")).unwrap();
-    let pod: Value = serde_json::from_slice(&template.compile(&identity()).unwrap().render(
+    let pod: Value = serde_json::from_slice(&template.compile(&context()).unwrap().render(
         1,
         0,
         &PodOverrides::default(),
@@ -253,12 +260,12 @@ fn a_pod_by_image_alone_has_one_container() {
     let error = Template::from_image("posse.yaml: executors[0]", None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "posse.yaml: executors[0]: there is no pod: give template, pod or image"
+        "posse.yaml: executors[0]: no pod is given: set template, pod or image"
     );
 }
 
 #[test]
-fn json_is_a_template_too() {
+fn a_template_may_be_json() {
     let yaml = Template::parse("t", EVERYTHING).unwrap();
     let node = crate::wire::yaml::Node::read(EVERYTHING).unwrap();
     assert_eq!(Template::parse("t", &format!("{:#}", node.to_json())).unwrap(), yaml);
@@ -266,13 +273,13 @@ fn json_is_a_template_too() {
 }
 
 #[test]
-fn no_template_makes_it_panic() {
+fn no_template_causes_a_panic() {
     const ROUNDS: u64 = 4_000;
     let mut taken = 0;
     for seed in 0..ROUNDS {
         let Ok(template) = Template::parse("t.yaml", &mangled(EVERYTHING, seed)) else { continue };
         let template = template.with_shorthands(all_shorthands());
-        let Ok(compiled) = template.compile(&identity()) else { continue };
+        let Ok(compiled) = template.compile(&context()) else { continue };
         taken += 1;
         let pod: Result<Value, _> =
             serde_json::from_slice(&compiled.render(seed, 1, &PodOverrides::default()));
@@ -284,9 +291,9 @@ fn no_template_makes_it_panic() {
     assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
 }
 
-/// What is given for one resource wins over the shorthand for all kinds of it, and leaves the rest.
+/// `resources` wins over the shorthands for the resources that it names.
 #[test]
-fn resources_are_laid_over_amount_by_amount() {
+fn resources_replace_single_amounts() {
     let shorthands = Shorthands {
         memory: Some("2Gi".to_owned()),
         resources: Some(json!({
@@ -297,7 +304,7 @@ fn resources_are_laid_over_amount_by_amount() {
     };
     let text = "spec: {containers: [{name: c, resources: {limits: {cpu: 4, a.b/c: 1}}}]}";
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands);
-    let pod = template.compile(&identity()).unwrap().render(1, 0, &PodOverrides::default());
+    let pod = template.compile(&context()).unwrap().render(1, 0, &PodOverrides::default());
     let pod: Value = serde_json::from_slice(&pod).unwrap();
     let want = json!({
         "limits": { "cpu": 4, "a.b/c": 1, "nvidia.com/gpu": 2, "memory": "2Gi" },
@@ -314,7 +321,7 @@ fn debug_prints_no_environment() {
     };
     let text = "spec: {containers: [{name: b, env: [{name: OTHER, value: hunter2}]}]}";
     let template = Template::parse("t.yaml", text).unwrap().with_shorthands(shorthands.clone());
-    let compiled = template.compile(&identity()).unwrap();
+    let compiled = template.compile(&context()).unwrap();
     assert!(
         String::from_utf8(compiled.render(1, 0, &PodOverrides::default()))
             .unwrap()
@@ -326,11 +333,11 @@ fn debug_prints_no_environment() {
     assert!(!shown.contains("hunter2"), "{shown}");
 }
 
-/// The affinity of a pod of this template that keeps away from two nodes.
+/// The node affinity of a pod of this template that avoids two nodes.
 #[track_caller]
 fn affinity(spec: &str, want: &Value) {
     let text = format!("spec: {{containers: [{{name: b}}], {spec}}}");
-    let compiled = Template::parse("t.yaml", &text).unwrap().compile(&identity()).unwrap();
+    let compiled = Template::parse("t.yaml", &text).unwrap().compile(&context()).unwrap();
     let avoid = Arc::new(vec!["n1".to_owned(), "n-2.x".to_owned()]);
     let shape = PodOverrides { avoid, ..PodOverrides::default() };
     let pod = |shape: &PodOverrides| -> Value {
@@ -344,7 +351,7 @@ fn affinity(spec: &str, want: &Value) {
 }
 
 #[test]
-fn pods_keep_away_from_nodes_in_every_term() {
+fn avoided_nodes_are_in_every_affinity_term() {
     let away = |node: &str| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
     let away = [away("n1"), away("n-2.x")];
     let required = |terms: Value| json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
@@ -364,18 +371,18 @@ fn pods_keep_away_from_nodes_in_every_term() {
             {"matchFields": [field, away[0], away[1]]},
         ])) }),
     );
-    // Who binds pods himself has the last word.
+    // A pod with a node name skips the scheduler.
     affinity("nodeName: n1", &Value::Null);
 }
 
 #[test]
-fn an_age_becomes_the_pods_deadline() {
-    let identity = Identity { max_age_s: Some(90), ..identity() };
+fn max_age_becomes_the_pods_deadline() {
+    let context = PodContext { max_age_s: Some(90), ..context() };
     for (theirs, n_warnings) in
         [("", 0), ("activeDeadlineSeconds: 90, ", 0), ("activeDeadlineSeconds: 7, ", 1)]
     {
         let text = format!("spec: {{{theirs}containers: [{{name: a, image: x}}]}}");
-        let compiled = Template::parse("t.yaml", &text).unwrap().compile(&identity).unwrap();
+        let compiled = Template::parse("t.yaml", &text).unwrap().compile(&context).unwrap();
         assert_eq!(compiled.warnings().len(), n_warnings, "{:?}", compiled.warnings());
         let pod: Value =
             serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap();
@@ -385,17 +392,17 @@ fn an_age_becomes_the_pods_deadline() {
 }
 
 #[test]
-fn memory_grows_in_the_deciding_container_alone() {
+fn only_the_main_containers_memory_scales() {
     let text = "spec: {containers: [
         {name: a, resources: {limits: {memory: 1Gi}}},
         {name: b, resources: {limits: {memory: 1Gi, cpu: 1}, requests: {memory: 512Mi}}}]}";
-    let identity = Identity {
+    let context = PodContext {
         container: Some("b".to_owned()),
-        growth: Some(Growth { permille: 1_500, max: "2Gi".to_owned() }),
+        memory_scaling: Some(MemoryScaling { permille: 1_500, max: "2Gi".to_owned() }),
         fails_with_sidecars: true,
-        ..identity()
+        ..context()
     };
-    let compiled = Template::parse("t.yaml", text).unwrap().compile(&identity).unwrap();
+    let compiled = Template::parse("t.yaml", text).unwrap().compile(&context).unwrap();
     assert_eq!(compiled.pod.memory_steps(), ["1536Mi", "2Gi"]);
     for (memory_step, limit, request) in
         [(0, "1Gi", "512Mi"), (1, "1536Mi", "768Mi"), (2, "2Gi", "1024Mi"), (9, "2Gi", "1024Mi")]
@@ -409,9 +416,9 @@ fn memory_grows_in_the_deciding_container_alone() {
         assert_eq!(pod["metadata"]["annotations"]["posse.dev/sidecar-failure"], "fail");
     }
     let text = "spec: {containers: [{name: b}]}";
-    let error = Template::parse("t.yaml", text).unwrap().compile(&identity).unwrap_err();
+    let error = Template::parse("t.yaml", text).unwrap().compile(&context).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "t.yaml: spec.containers[0].resources.limits.memory: is missing; oom_growth makes it larger"
+        "t.yaml: spec.containers[0].resources.limits.memory: is missing; oom_growth needs a limit to start from"
     );
 }

@@ -1,5 +1,5 @@
-//! Owns the keys of `driver`: what the driver is, where executors find it, what holds them back, and
-//! the pod that `posse submit` puts it into.
+//! The keys of `driver`: the driver process, the host that executors connect to, and the pod that
+//! `posse submit` creates.
 
 use crate::wire::config::group::{self, PodSource};
 use crate::wire::config::{checked, only};
@@ -8,56 +8,57 @@ use crate::wire::section::{ConfigError, Section};
 use crate::wire::template::Shorthands;
 use crate::wire::yaml::Kind as NodeKind;
 
-/// How often a failed driver is tried again where nobody says otherwise.
+/// Default of `driver.retries`.
 const RETRIES_DEFAULT: u32 = 3;
 
-/// The driver's part of posse.yaml.
+/// The `driver` section.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Driver {
-    /// The program and its arguments. Empty: posse runs without a driver of its own.
+    /// Program and arguments. Empty: posse starts no driver process.
     pub command: Vec<String>,
-    /// What executors dial; none: `$POD_IP`, or our address towards the API server.
+    /// Host that executors connect to. None: `$POD_IP`, or this machine's address towards the API
+    /// server.
     pub host: Option<String>,
     pub ready: Ready,
-    /// Where `posse submit` puts it; nothing else looks at this.
+    /// Only used by `posse submit`.
     pub pod: DriverPod,
 }
 
-/// What holds the creates back.
+/// What must happen before the first executor is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ready {
-    /// Until the driver says so by the control API.
+    /// The driver reports ready through the control API.
     Control,
     /// Nothing.
     #[default]
     None,
-    /// Until this port of the driver host accepts.
+    /// This port of the driver host accepts connections.
     Tcp(u16),
 }
 
-/// The pod of a driver in the cluster.
+/// The driver's pod in the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DriverPod {
     pub kind: DriverKind,
     pub source: PodSource,
-    /// The template's container that is the driver's; none: the first.
+    /// Name of the driver's container in the template. None: the first.
     pub container: Option<String>,
-    /// Image, environment and resources; the command is posse's.
+    /// Image, environment and resources. posse sets the command.
     pub shorthands: Shorthands,
-    /// Where posse comes from, where the driver's image does not have it.
+    /// Image to copy posse from if the driver's image does not contain it.
     pub posse_image: Option<String>,
     pub node_selector: Vec<(String, String)>,
     pub labels: Vec<(String, String)>,
     pub annotations: Vec<(String, String)>,
     pub service_account: Option<String>,
     pub image_pull_secrets: Vec<String>,
-    /// Secrets to mount, and where.
+    /// Secrets to mount: name and path.
     pub secrets: Vec<(String, String)>,
-    /// ConfigMaps to mount, and where.
+    /// ConfigMaps to mount: name and path.
     pub config_maps: Vec<(String, String)>,
-    /// How often a driver that failed is tried again, as a Job.
+    /// How often the Job retries a failed driver.
     pub retries: u32,
-    /// When all of it has to be over, milliseconds; 0: never.
+    /// Maximum run time of the Job, milliseconds. 0: no limit.
     pub deadline_ms: u64,
 }
 
@@ -82,12 +83,12 @@ impl Default for DriverPod {
     }
 }
 
-/// What keeps the driver's pod.
+/// The object that `posse submit` creates for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverKind {
-    /// A Job: another pod where one fails or its node goes.
+    /// A Job: creates another pod if one fails or its node is lost.
     Job,
-    /// Nothing: a pod that is lost is lost.
+    /// A bare pod: it is not replaced.
     Pod,
 }
 
@@ -107,7 +108,7 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
             }
         },
     };
-    let host = checked(section, "host", host_mistake)?;
+    let host = checked(section, "host", host_error)?;
     let mut shorthands = group::shorthands(section)?;
     let mut command = shorthands.command.take().unwrap_or_default();
     let args = shorthands.args.take().unwrap_or_default();
@@ -126,7 +127,7 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
     let kind = section.word("kind", &kinds, default.kind)?;
     let retries = section.number("retries")?;
     if kind == DriverKind::Pod && retries.is_some_and(|n| n > 0) {
-        return Err(section.error("retries", "a bare pod is not tried again; say kind: job"));
+        return Err(section.error("retries", "a bare pod is not retried; set kind: job"));
     }
     Ok(DriverPod {
         kind,
@@ -157,33 +158,31 @@ fn pairs(section: &Section<'_>, key: &str) -> Result<Vec<(String, String)>, Conf
     entries.iter().map(pair).collect()
 }
 
-/// Labels that are none of posse's own.
+/// Labels without posse's prefix.
 fn labels(section: &Section<'_>) -> Result<Vec<(String, String)>, ConfigError> {
     let labels = pairs(section, "labels")?;
     for (key, value) in &labels {
-        if let Some(why) = names::label_mistake(&format!("{key}={value}")) {
+        if let Some(why) = names::label_error(&format!("{key}={value}")) {
             return Err(section.error("labels", why));
         }
     }
     Ok(labels)
 }
 
-/// A map from objects to the folders that they are mounted at.
+/// A map from object names to mount paths.
 fn mounts(section: &Section<'_>, key: &str) -> Result<Vec<(String, String)>, ConfigError> {
     let mounts = pairs(section, key)?;
     match mounts.iter().find(|(_, path)| !path.starts_with('/')) {
         None => Ok(mounts),
         Some((name, path)) => {
-            let message =
-                format!("`{name}` is to be mounted at `{path}`, which has to begin with `/`");
+            let message = format!("the mount path `{path}` of `{name}` has to start with `/`");
             Err(section.error(key, message))
         }
     }
 }
 
-/// What is wrong with a host that executors are to dial.
-#[must_use]
-pub fn host_mistake(host: &str) -> Option<String> {
+/// What is wrong with a host that executors should connect to.
+pub fn host_error(host: &str) -> Option<String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._:[]%".contains(c);
     let sound = !host.is_empty() && host.len() <= 255 && host.chars().all(is_allowed);
     (!sound).then(|| format!("`{host}` is not a host name or an address"))

@@ -1,12 +1,12 @@
-//! Owns the keys of `executors`: groups, where their pods come from, and what is laid over those.
+//! The keys of `executors`: groups, where their pods come from, and the shorthands.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
 use crate::core::policy::settings::{Decommission, Replace, ScaleDown};
-use crate::wire::config::{checked, only, trouble};
-use crate::wire::memory::Growth;
+use crate::wire::config::{checked, nodes_and_memory, only};
+use crate::wire::memory::MemoryScaling;
 use crate::wire::names;
 use crate::wire::quantity::Quantity;
 use crate::wire::section::{ConfigError, Section};
@@ -21,33 +21,33 @@ pub struct Group {
     pub min: u32,
     pub max: Option<u32>,
     pub source: PodSource,
-    /// Whose end decides; none: the first.
+    /// Name of the main container. None: the first.
     pub container: Option<String>,
     pub shorthands: Shorthands,
     pub scale_down: ScaleDown,
     pub replace: Replace,
-    /// Any other container's failure is the executor's end, too.
+    /// The executor counts as failed if any other container fails.
     pub fails_with_sidecars: bool,
-    /// How memory grows after an executor ran out of it.
-    pub growth: Option<Growth>,
+    /// How memory scales after an executor was killed for its memory.
+    pub memory_scaling: Option<MemoryScaling>,
     pub decommission: Option<Decommission>,
-    /// How old an executor gets, in seconds; none: as old as it likes.
+    /// Maximum age of an executor, seconds. None: no limit.
     pub max_age_s: Option<u64>,
 }
 
 /// Where a group's pod comes from.
 #[derive(Clone, PartialEq)]
 pub enum PodSource {
-    /// A file, relative to the configuration's folder.
+    /// A file, relative to the directory of posse.yaml.
     File(String),
-    /// `pod:` in the configuration.
+    /// `pod:` in posse.yaml.
     Inline(Value),
-    /// Made from the shorthands alone.
+    /// Built from the shorthands alone.
     Shorthands,
 }
 
 impl fmt::Debug for PodSource {
-    /// Without the pod: its environment may hold what is nobody's business.
+    /// Without the pod, because its environment may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => f.debug_tuple("File").field(path).finish(),
@@ -70,7 +70,7 @@ impl Default for Group {
             scale_down: ScaleDown::Any,
             replace: Replace::Terminating,
             fails_with_sidecars: false,
-            growth: None,
+            memory_scaling: None,
             max_age_s: None,
             decommission: None,
         }
@@ -97,7 +97,7 @@ pub(super) fn groups(top: &Section<'_>) -> Result<Vec<Group>, ConfigError> {
 fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
     only(section, "executors")?;
     let default = Group::default();
-    let name = checked(section, "group", names::group_mistake)?.unwrap_or(default.name);
+    let name = checked(section, "group", names::group_name_error)?.unwrap_or(default.name);
     let min = section.number("min")?.unwrap_or(default.min);
     let max = section.number("max")?;
     let count = section.number("count")?.unwrap_or_else(|| default.count.max(min));
@@ -130,13 +130,13 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
             &[("ignore", false), ("fail", true)],
             default.fails_with_sidecars,
         )?,
-        growth: trouble::growth(section)?,
+        memory_scaling: nodes_and_memory::memory_scaling(section)?,
         max_age_s: Some(section.duration_ms("max_age", 0)?.div_ceil(1_000)).filter(|s| *s > 0),
         decommission: decommission(section)?,
     })
 }
 
-/// `template`, a file, or `pod`, the same inline.
+/// Either `template` (a file) or `pod` (inline).
 pub(super) fn source(section: &Section<'_>) -> Result<PodSource, ConfigError> {
     Ok(match (section.text("template")?, section.json_map("pod")?) {
         (Some(_), Some(_)) => return Err(section.error("pod", "give either pod or template")),
@@ -154,10 +154,10 @@ fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError
     only(&section, "decommission")?;
     let after_ms = section.duration_ms("after", 0)?;
     if after_ms == 0 {
-        let message = "has to be longer than 0s: the time that a running executor gets to end";
+        let message = "must be longer than 0s: it is the drain period of a running executor";
         return Err(section.error("after", message));
     }
-    let label = checked(&section, "label", names::label_mistake)?;
+    let label = checked(&section, "label", names::label_error)?;
     let label = label.map(|text| {
         let (key, value) = text.split_once('=').unwrap_or((&text, ""));
         (key.to_owned(), value.to_owned())
@@ -171,13 +171,13 @@ pub(super) fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigErro
         command: section.texts("command")?,
         args: section.texts("args")?,
         env: env(section)?,
-        cpu: checked(section, "cpu", cpu_mistake)?,
-        memory: checked(section, "memory", memory_mistake)?,
+        cpu: checked(section, "cpu", cpu_error)?,
+        memory: checked(section, "memory", memory_error)?,
         resources: resources(section)?,
     })
 }
 
-/// Requests and limits by resource: amounts as texts or numbers.
+/// Requests and limits by resource name. Amounts are texts or numbers.
 fn resources(section: &Section<'_>) -> Result<Option<Value>, ConfigError> {
     let Some(all) = section.json_map("resources")? else { return Ok(None) };
     let inner = section.section("resources")?;
@@ -198,7 +198,7 @@ fn resources(section: &Section<'_>) -> Result<Option<Value>, ConfigError> {
     Ok(Some(all))
 }
 
-/// `env` is a map of NAME: value, or a list as Kubernetes has it.
+/// `env` is a map of NAME: value, or a list as in a pod spec.
 fn env(section: &Section<'_>) -> Result<Vec<Value>, ConfigError> {
     let Some(node) = section.get("env") else { return Ok(Vec::new()) };
     match &node.kind {
@@ -242,13 +242,13 @@ fn env_item(section: &Section<'_>, i: usize, item: &Node) -> Result<Value, Confi
     Ok(json!({ "name": name, "value": value }))
 }
 
-fn cpu_mistake(text: &str) -> Option<String> {
+fn cpu_error(text: &str) -> Option<String> {
     let number = text.strip_suffix('m').unwrap_or(text);
     (!is_decimal(number))
         .then(|| format!("expected a number of CPUs like 2, 0.5 or 500m, found `{text}`"))
 }
 
-pub(super) fn memory_mistake(text: &str) -> Option<String> {
+pub(super) fn memory_error(text: &str) -> Option<String> {
     const UNITS: [&str; 12] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E"];
     let number = UNITS.iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(text);
     (!is_decimal(number)).then(|| {
@@ -264,7 +264,7 @@ pub(super) fn memory_mistake(text: &str) -> Option<String> {
     })
 }
 
-/// True for digits with at most one point among them.
+/// True for digits with at most one decimal point.
 pub(super) fn is_decimal(text: &str) -> bool {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     [whole, fraction]

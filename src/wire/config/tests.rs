@@ -1,18 +1,18 @@
-//! What posse.yaml may say, and what is said about each mistake in it.
+//! Accepted values of posse.yaml, and the text of every error.
 
 use serde_json::json;
 
 use super::*;
 use crate::core::model::rng::Rng;
 use crate::core::policy::settings::{BadNodes, Decommission, Replace, ScaleDown};
-use crate::wire::memory::Growth;
+use crate::wire::memory::MemoryScaling;
 use crate::wire::template::Shorthands;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
 const FULL_JSON: &str = include_str!("../../../fixtures/config/full.json");
 
 #[test]
-fn the_contracts_example_is_read_and_says_the_defaults() {
+fn the_documented_example_contains_the_defaults() {
     let config = Config::parse("posse.yaml", FULL).unwrap();
     let want = Config {
         app: Some("wordcount".to_owned()),
@@ -38,14 +38,14 @@ fn the_contracts_example_is_read_and_says_the_defaults() {
 }
 
 #[test]
-fn an_empty_file_says_the_defaults() {
+fn an_empty_file_gives_the_defaults() {
     for text in ["", "# nothing", "{}", "executors: []", "executors:", "allocation:\nwatch:"] {
         assert_eq!(Config::parse("posse.yaml", text).unwrap(), Config::default(), "{text:?}");
     }
 }
 
 #[test]
-fn every_value_arrives() {
+fn every_value_is_read() {
     let text = "
 driver: {ready: 'tcp:7077'}
 executors:
@@ -108,9 +108,8 @@ control: off";
     assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
 }
 
-/// What decisions depend on, as `every_value_arrives` has it.
 #[test]
-fn the_drivers_pod_arrives() {
+fn every_value_of_the_drivers_pod_is_read() {
     let text = "
 driver:
   command: [python, driver.py]
@@ -182,7 +181,7 @@ fn every_policy() -> Policy {
 }
 
 #[test]
-fn the_time_outs_of_what_the_driver_says_arrive() {
+fn the_timeouts_of_driver_reports_are_read() {
     let text = "driver: {silence: 90s}\nheartbeat: {reason_wait: 1s, timeout: 2m}";
     let policy = Config::parse("posse.yaml", text).unwrap().policy;
     let got = (policy.driver_silence_ms, policy.reason_wait_ms, policy.heartbeat_timeout_ms);
@@ -190,7 +189,7 @@ fn the_time_outs_of_what_the_driver_says_arrive() {
 }
 
 #[test]
-fn decommission_has_a_time_and_perhaps_a_label() {
+fn decommission_has_a_time_and_an_optional_label() {
     let group = |text: &str| format!("executors: [{{image: x, decommission: {{{text}}}}}]");
     let label = |key: &str, value: &str| Some((key.to_owned(), value.to_owned()));
     for (text, after_ms, label) in [
@@ -203,20 +202,20 @@ fn decommission_has_a_time_and_perhaps_a_label() {
     }
     let place = "executors[0].decommission";
     for (text, want) in [
-        ("after: 0s", format!("1:46: {place}.after: has to be longer than 0s")),
-        ("label: a=b", format!("1:38: {place}.after: has to be longer than 0s")),
+        ("after: 0s", format!("1:46: {place}.after: must be longer than 0s")),
+        ("label: a=b", format!("1:38: {place}.after: must be longer than 0s")),
         ("after: 1s, label: leaving", format!("1:57: {place}.label: `leaving` is not a label")),
         ("after: 1s, label: a b=c", format!("1:57: {place}.label: `a b=c` is not a label")),
         ("after: 1s, label: posse.dev/app=x", format!("1:57: {place}.label: `posse.dev/app` is")),
         ("for: 1s", format!("1:39: {place}.for: unknown key; known here: after, label")),
     ] {
-        mistake(&group(text), &want);
+        fails(&group(text), &want);
     }
 }
 
-/// One mistake: the text, and the beginning of what is said about it.
+/// One error: the text, and the beginning of the message.
 #[track_caller]
-fn mistake(text: &str, want: &str) {
+fn fails(text: &str, want: &str) {
     match Config::parse("posse.yaml", text) {
         Ok(config) => panic!("{text:?} was taken: {config:?}"),
         Err(error) => {
@@ -228,124 +227,115 @@ fn mistake(text: &str, want: &str) {
 }
 
 #[test]
-fn unknown_keys_name_their_place_and_the_known_ones() {
-    mistake("app: a\nexecuters: []", "2:1: executers: unknown key; known here: allocation, app, ");
-    mistake(
+fn unknown_keys_are_errors_that_list_the_known_ones() {
+    fails("app: a\nexecuters: []", "2:1: executers: unknown key; known here: allocation, app, ");
+    fails(
         "driver:\n  cmd: x",
         "2:3: driver.cmd: unknown key; known here: annotations, args, command, ",
     );
-    mistake(
+    fails(
         "executors:\n- group: a\n  cuont: 1",
         "3:3: executors[0].cuont: unknown key; known here: args, ",
     );
-    mistake("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
-    mistake("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
-    mistake(
-        "heartbeat: {x: 1}",
-        "1:13: heartbeat.x: unknown key; known here: reason_wait, timeout",
-    );
-    mistake(
-        "shutdown: {x: 1}",
-        "1:12: shutdown.x: unknown key; known here: grace, orphans, timeout",
-    );
-    mistake(
+    fails("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
+    fails("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
+    fails("heartbeat: {x: 1}", "1:13: heartbeat.x: unknown key; known here: reason_wait, timeout");
+    fails("shutdown: {x: 1}", "1:12: shutdown.x: unknown key; known here: grace, orphans, timeout");
+    fails(
         "executors: [{image: x, env: [{name: A, vlaue: x}]}]",
         "1:40: executors[0].env[0].vlaue: unknown key; known here: name, value, valueFrom",
     );
 }
 
 #[test]
-fn wrong_types_say_what_is_expected() {
-    mistake("[]", "1:1: the file: expected a map, found a list");
-    mistake("text", "1:1: the file: expected a map, found `text`");
-    mistake("app: [a]", "1:6: app: expected a text, found a list");
-    mistake("app: ''", "1:6: app: is empty; leave the key out instead");
-    mistake("driver: x", "1:9: driver: expected a map, found `x`");
-    mistake("driver: {command: run it}", "1:19: driver.command: expected a list, found `run it`");
-    mistake("driver: {command: [a, {}]}", "1:23: driver.command[1]: expected a text, found a map");
-    mistake("driver: {command: [a, ~]}", "1:23: driver.command[1]: expected a text, found nothing");
-    mistake("executors: {}", "1:12: executors: expected a list, found a map");
-    mistake("executors: [x]", "1:13: executors[0]: expected a map, found `x`");
+fn errors_about_types_name_the_expected_type() {
+    fails("[]", "1:1: the file: expected a map, found a list");
+    fails("text", "1:1: the file: expected a map, found `text`");
+    fails("app: [a]", "1:6: app: expected a text, found a list");
+    fails("app: ''", "1:6: app: is empty; leave the key out instead");
+    fails("driver: x", "1:9: driver: expected a map, found `x`");
+    fails("driver: {command: run it}", "1:19: driver.command: expected a list, found `run it`");
+    fails("driver: {command: [a, {}]}", "1:23: driver.command[1]: expected a text, found a map");
+    fails("driver: {command: [a, ~]}", "1:23: driver.command[1]: expected a text, found nothing");
+    fails("executors: {}", "1:12: executors: expected a list, found a map");
+    fails("executors: [x]", "1:13: executors[0]: expected a map, found `x`");
     for wrong in ["ten", "-1", "1.5", "4294967296", "'1'", "[1]"] {
         let text = format!("executors: [{{count: {wrong}}}]");
-        mistake(
+        fails(
             &text,
             "1:21: executors[0].count: expected a whole number from 0 to 4294967295, found ",
         );
     }
-    mistake("executors: [{pod: x}]", "1:19: executors[0].pod: expected a map, found `x`");
-    mistake(
+    fails("executors: [{pod: x}]", "1:19: executors[0].pod: expected a map, found `x`");
+    fails(
         "executors: [{env: x}]",
         "1:19: executors[0].env: expected a map of NAME: value, or a list",
     );
-    mistake(
+    fails(
         "executors: [{env: {A: ~}}]",
         "1:20: executors[0].env.A: expected a text (\"\" for none), found nothing",
     );
-    mistake("executors: [{env: [{value: x}]}]", "1:20: executors[0].env[0].name: is missing");
-    mistake(
+    fails("executors: [{env: [{value: x}]}]", "1:20: executors[0].env[0].name: is missing");
+    fails(
         "executors: [{env: [{name: A, value: x, valueFrom: {}}]}]",
         "1:37: executors[0].env[0].value: give either value or valueFrom",
     );
-    mistake("watch: 1", "1:8: watch: expected true or false, found `1`");
-    mistake("lease: maybe", "1:8: lease: expected true or false, found `maybe`");
-    mistake("shutdown: {grace: 5}", "1:19: shutdown.grace: expected a duration like `90s`, ");
-    mistake("a: [", "1:4: unclosed bracket");
-    mistake("app: a\napp: b", "2:1: duplicate mapping key: app");
-    mistake("app: a\n---\napp: b", "2:1: holds several documents; one is expected");
+    fails("watch: 1", "1:8: watch: expected true or false, found `1`");
+    fails("lease: maybe", "1:8: lease: expected true or false, found `maybe`");
+    fails("shutdown: {grace: 5}", "1:19: shutdown.grace: expected a duration like `90s`, ");
+    fails("a: [", "1:4: unclosed bracket");
+    fails("app: a\napp: b", "2:1: duplicate mapping key: app");
+    fails("app: a\n---\napp: b", "2:1: contains several documents; exactly one is expected");
 }
 
 #[test]
-fn wrong_values_say_what_is_right() {
-    mistake(
+fn errors_about_values_name_the_allowed_values() {
+    fails(
         "app: Foo",
         "1:6: app: `Foo` is not a name for an application: it has at most 40 of [a-z0-9-]",
     );
-    mistake("app: 1a", "1:6: app: `1a` is not a name for an application");
-    mistake("namespace: a.b", "1:12: namespace: `a.b` is not a namespace");
-    mistake("driver: {host: 'a b'}", "1:16: driver.host: `a b` is not a host name or an address");
-    mistake(
+    fails("app: 1a", "1:6: app: `1a` is not a name for an application");
+    fails("namespace: a.b", "1:12: namespace: `a.b` is not a namespace");
+    fails("driver: {host: 'a b'}", "1:16: driver.host: `a b` is not a host name or an address");
+    fails(
         "driver: {ready: tcp}",
         "1:17: driver.ready: expected none, tcp:PORT or control, found `tcp`",
     );
-    mistake("driver: {ready: 'tcp:0'}", "1:17: driver.ready: expected none, tcp:PORT or control");
-    mistake("executors: [{group: A}]", "1:21: executors[0].group: `A` is not a name for a group");
-    mistake(
+    fails("driver: {ready: 'tcp:0'}", "1:17: driver.ready: expected none, tcp:PORT or control");
+    fails("executors: [{group: A}]", "1:21: executors[0].group: `A` is not a name for a group");
+    fails(
         "executors:\n- group: a\n- group: a",
         "3:10: executors[1].group: `a` is already the name of executors[0]; each group needs",
     );
-    mistake(
+    fails(
         "executors: [{}, {}]",
         "1:17: executors[1].group: `default` is already the name of executors[0]",
     );
-    mistake(
+    fails(
         "executors: [{count: 1, min: 2}]",
         "1:21: executors[0].count: 1 is below min, which is 2",
     );
-    mistake(
+    fails(
         "executors: [{count: 3, max: 2}]",
         "1:21: executors[0].count: 3 is above max, which is 2",
     );
-    mistake(
-        "executors: [{min: 3, max: 2}]",
-        "1:13: executors[0].count: 3 is above max, which is 2",
-    );
-    mistake(
+    fails("executors: [{min: 3, max: 2}]", "1:13: executors[0].count: 3 is above max, which is 2");
+    fails(
         "executors: [{template: x, pod: {}}]",
         "1:32: executors[0].pod: give either pod or template",
     );
 }
 
 #[test]
-fn wrong_words_about_the_driver_say_what_is_right() {
+fn errors_about_driver_keys_name_the_allowed_values() {
     for (driver, want) in [
         ("{kind: cronjob}", "driver.kind: expected job or pod"),
-        ("{kind: pod, retries: 1}", "driver.retries: a bare pod is not tried again"),
+        ("{kind: pod, retries: 1}", "driver.retries: a bare pod is not retried"),
         ("{args: [a]}", "driver.args: needs driver.command"),
         ("{template: a, pod: {}}", "driver.pod: give either pod or template"),
-        ("{labels: {posse.dev/app: x}}", "`posse.dev/app` is a label of posse's own"),
+        ("{labels: {posse.dev/app: x}}", "`posse.dev/app` is one of posse's own labels"),
         ("{node_selector: [a]}", "driver.node_selector: expected a map of NAME: text"),
-        ("{secrets: {a: etc/a}}", "driver.secrets: `a` is to be mounted at `etc/a`"),
+        ("{secrets: {a: etc/a}}", "driver.secrets: the mount path `etc/a` of `a`"),
         ("{resources: {limit: {}}}", "driver.resources.limit: unknown key"),
         ("{resources: {limits: {cpu: two}}}", "limits.cpu: expected an amount like 1 or 4Gi"),
     ] {
@@ -355,81 +345,78 @@ fn wrong_words_about_the_driver_say_what_is_right() {
 }
 
 #[test]
-fn wrong_words_and_amounts_say_what_is_right() {
-    mistake(
+fn errors_about_words_and_amounts_name_the_allowed_values() {
+    fails(
         "executors: [{scale_down: all}]",
         "1:26: executors[0].scale_down: expected any or pending, found `all`",
     );
-    mistake(
+    fails(
         "executors: [{replace: now}]",
         "1:23: executors[0].replace: expected terminating or gone, found `now`",
     );
-    mistake(
+    fails(
         "executors: [{sidecar_failure: maybe}]",
         "1:31: executors[0].sidecar_failure: expected ignore or fail, found `maybe`",
     );
     for wrong in ["1", "11", "1.01", "more", "-2", "[2]"] {
-        mistake(
+        fails(
             &format!("executors: [{{oom_growth: {wrong}, memory_max: 1Gi}}]"),
             "1:26: executors[0].oom_growth: expected a factor from 1.05 to 10, like 1.25",
         );
     }
-    mistake(
+    fails(
         "executors: [{oom_growth: 1.5}]",
-        "1:13: executors[0].memory_max: is missing; oom_growth needs an end",
+        "1:13: executors[0].memory_max: is missing; oom_growth needs an upper limit",
     );
-    mistake(
+    fails(
         "executors: [{memory_max: 1Gi}]",
         "1:26: executors[0].memory_max: does nothing without oom_growth",
     );
-    mistake(
+    fails(
         "executors: [{oom_growth: 2, memory_max: big}]",
         "1:41: executors[0].memory_max: expected an amount of memory like 512Mi or 2Gi",
     );
-    mistake("bad_nodes: on", "1:12: bad_nodes: expected a map, found `on`");
-    mistake("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: avoid_for, losses, ");
-    mistake("bad_nodes: {share: 1.5}", "1:20: bad_nodes.share: is above 1, which is all nodes");
-    mistake("bad_nodes: {share: half}", "1:20: bad_nodes.share: expected a share of the nodes");
-    mistake(
+    fails("bad_nodes: on", "1:12: bad_nodes: expected a map, found `on`");
+    fails("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: avoid_for, losses, ");
+    fails("bad_nodes: {share: 1.5}", "1:20: bad_nodes.share: is above 1; 1 means all nodes");
+    fails("bad_nodes: {share: half}", "1:20: bad_nodes.share: expected a share of the nodes");
+    fails(
         "executors: [{cpu: 2x}]",
         "1:19: executors[0].cpu: expected a number of CPUs like 2, 0.5 or 500m, found `2x`",
     );
-    mistake(
+    fails(
         "executors: [{memory: 512m}]",
         "1:22: executors[0].memory: expected an amount of memory like 512Mi or 2Gi, found \
          `512m`; did you mean 512Mi",
     );
-    mistake(
-        "executors: [{memory: lots}]",
-        "1:22: executors[0].memory: expected an amount of memory",
-    );
-    mistake(
+    fails("executors: [{memory: lots}]", "1:22: executors[0].memory: expected an amount of memory");
+    fails(
         "failures: {log_lines: 201}",
         "1:23: failures.log_lines: 201 is above 200, the most that is supported",
     );
-    mistake(
+    fails(
         "allocation: {in_flight_max: 257}",
         "1:29: allocation.in_flight_max: 257 is above 256, the most",
     );
-    mistake(
+    fails(
         "failures: {app: some}",
         "1:17: failures.app: expected auto, off or a whole number, found `some`",
     );
-    mistake(
+    fails(
         "failures: {app: true}",
         "1:17: failures.app: expected auto, off or a whole number, found `true`",
     );
-    mistake("failures: {window: 0s}", "1:20: failures.window: has to be longer than 0s");
-    mistake("control: 0.0.0.0:80", "1:10: control: `0.0.0.0:80` is not a loopback address");
-    mistake("control: on", "1:10: control: expected unix:PATH or a loopback HOST:PORT, found `on`");
-    mistake(
+    fails("failures: {window: 0s}", "1:20: failures.window: must be longer than 0s");
+    fails("control: 0.0.0.0:80", "1:10: control: `0.0.0.0:80` is not a loopback address");
+    fails("control: on", "1:10: control: expected unix:PATH or a loopback HOST:PORT, found `on`");
+    fails(
         "watch: false\nallocation: {poll_interval: 0s}",
         "1:8: watch: is off, and so is allocation.poll_interval: leave one of the two on",
     );
 }
 
 #[test]
-fn what_is_not_built_is_refused_but_for_its_default() {
+fn unimplemented_keys_accept_only_their_default() {
     for (path, accepted) in NOT_BUILT {
         let (section, key) = path.split_once('.').unwrap_or(("", path));
         let text = |value: &str| match section {
@@ -447,7 +434,7 @@ fn what_is_not_built_is_refused_but_for_its_default() {
 }
 
 #[test]
-fn no_text_makes_it_panic() {
+fn no_text_causes_a_panic() {
     const ROUNDS: u64 = 4_000;
     let mut taken = 0;
     for seed in 0..ROUNDS {
@@ -460,7 +447,7 @@ fn no_text_makes_it_panic() {
     assert!((1..ROUNDS).contains(&taken), "{taken} of {ROUNDS} were taken: it mangles nothing");
 }
 
-/// The text with a few bytes or stretches changed.
+/// The text with a few bytes or pieces changed.
 pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
     const SPICES: &[u8] = b"{}[]:,-#&*!|>'\"%@`\n\t \\\0?<=~019ae\xff\xc3";
     let mut rng = Rng::new(seed);
@@ -484,7 +471,7 @@ pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
 }
 
 #[test]
-fn every_value_about_starts_and_nodes_arrives() {
+fn every_value_about_starts_and_nodes_is_read() {
     let text = "
 executors:
   - {group: a, image: x, sidecar_failure: fail, oom_growth: 1.25, memory_max: 2Gi, max_age: 1500ms}
@@ -494,9 +481,9 @@ bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
 ";
     let config = Config::parse("posse.yaml", text).unwrap();
     let [a, b] = config.executors.as_slice() else { panic!("two groups") };
-    let growth = Growth { permille: 1_250, max: "2Gi".to_owned() };
-    assert_eq!((a.fails_with_sidecars, &a.growth), (true, &Some(growth)));
-    assert_eq!((b.fails_with_sidecars, &b.growth), (false, &None));
+    let memory_scaling = MemoryScaling { permille: 1_250, max: "2Gi".to_owned() };
+    assert_eq!((a.fails_with_sidecars, &a.memory_scaling), (true, &Some(memory_scaling)));
+    assert_eq!((b.fails_with_sidecars, &b.memory_scaling), (false, &None));
     assert_eq!((a.max_age_s, b.max_age_s), (Some(2), None), "whole seconds, never less");
     let bad_nodes =
         BadNodes { losses: 2, window_ms: 60_000, avoid_for_ms: 120_000, share_permille: 500 };

@@ -1,27 +1,29 @@
-//! Owns a pod's shape on the wire: which of its fields are read at all. What they mean is `pod`'s.
+//! The fields of a pod that posse reads, as they are on the wire.
 
 use super::{DELETION_COST, Text};
-use crate::wire::json::{Bad, Json};
+use crate::wire::json::{Json, JsonError};
 use crate::wire::labels::{
     APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, MAX_AGE,
     SIDECAR_FAILURE, SLOT,
 };
 
-/// What is read key by key.
+/// A struct that is filled key by key.
 pub(in crate::wire) trait Fields<'a>: Default {
-    /// Takes the value of `key`, or leaves it.
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad>;
+    /// Reads the value of `key`, or leaves it to be skipped.
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError>;
 }
 
-/// An object; none for null.
-pub(in crate::wire) fn object<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Option<T>, Bad> {
+/// An object. None for null.
+pub(in crate::wire) fn object<'a, T: Fields<'a>>(
+    json: &mut Json<'a>,
+) -> Result<Option<T>, JsonError> {
     let mut whole = T::default();
     let is_given = json.object(&mut |key, json| whole.field(key, json))?;
     Ok(is_given.then_some(whole))
 }
 
-/// The objects of a list.
-fn objects<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Vec<T>, Bad> {
+/// A list of objects.
+fn objects<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Vec<T>, JsonError> {
     let mut all = Vec::new();
     json.list(&mut |json| {
         all.extend(object(json)?);
@@ -30,12 +32,12 @@ fn objects<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Vec<T>, Bad> {
     Ok(all)
 }
 
-/// A code as the kubelet writes it; none where it is no 32 bits.
-fn code(json: &mut Json<'_>) -> Result<Option<i32>, Bad> {
+/// An exit code or signal. None if it does not fit 32 bits.
+fn code(json: &mut Json<'_>) -> Result<Option<i32>, JsonError> {
     Ok(json.number()?.and_then(|number| i32::try_from(number).ok()))
 }
 
-/// The pod as it is on the wire; every field may be absent or null.
+/// Every field may be absent or null.
 #[derive(Debug, Default)]
 pub(in crate::wire) struct RawPod<'a> {
     pub(super) metadata: Option<RawMeta<'a>>,
@@ -44,7 +46,7 @@ pub(in crate::wire) struct RawPod<'a> {
 }
 
 impl<'a> Fields<'a> for RawPod<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "metadata" => self.metadata = object(json)?,
             "spec" => self.spec = object(json)?,
@@ -67,7 +69,7 @@ pub(in crate::wire) struct RawMeta<'a> {
 }
 
 impl<'a> Fields<'a> for RawMeta<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "name" => self.name = Text::read(json)?,
             "uid" => self.uid = Text::read(json)?,
@@ -91,7 +93,7 @@ pub(in crate::wire) struct RawOwner<'a> {
 }
 
 impl<'a> Fields<'a> for RawOwner<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "kind" => self.kind = Text::read(json)?,
             "name" => self.name = Text::read(json)?,
@@ -111,7 +113,7 @@ pub(in crate::wire) struct RawSpec<'a> {
 }
 
 impl<'a> Fields<'a> for RawSpec<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "nodeName" => self.node_name = Text::read(json)?,
             "containers" => self.containers = First::read(json)?,
@@ -134,7 +136,7 @@ pub(in crate::wire) struct RawStatus<'a> {
 }
 
 impl<'a> Fields<'a> for RawStatus<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "phase" => self.phase = Text::read(json)?,
             "reason" => self.reason = Text::read(json)?,
@@ -158,7 +160,7 @@ pub(in crate::wire) struct RawCondition<'a> {
 }
 
 impl<'a> Fields<'a> for RawCondition<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "type" => self.kind = Text::read(json)?,
             "status" => self.status = Text::read(json)?,
@@ -177,7 +179,7 @@ pub(in crate::wire) struct RawContainerStatus<'a> {
 }
 
 impl<'a> Fields<'a> for RawContainerStatus<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "name" => self.name = Text::read(json)?,
             "state" => self.state = object(json)?,
@@ -195,7 +197,7 @@ pub(in crate::wire) struct RawState<'a> {
 }
 
 impl<'a> Fields<'a> for RawState<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "running" => self.is_running = json.is_given()?,
             "terminated" => self.terminated = object(json)?,
@@ -213,7 +215,7 @@ pub(in crate::wire) struct RawWaiting<'a> {
 }
 
 impl<'a> Fields<'a> for RawWaiting<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "reason" => self.reason = Text::read(json)?,
             "message" => self.message = Text::read(json)?,
@@ -233,7 +235,7 @@ pub(in crate::wire) struct RawTerminated<'a> {
 }
 
 impl<'a> Fields<'a> for RawTerminated<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "exitCode" => self.exit_code = code(json)?,
             "signal" => self.signal = code(json)?,
@@ -246,7 +248,7 @@ impl<'a> Fields<'a> for RawTerminated<'a> {
     }
 }
 
-/// The labels that we read; the others are passed over, whatever they are.
+/// The labels that posse reads.
 #[derive(Debug, Default)]
 pub(in crate::wire) struct Labels<'a> {
     pub(super) app: Option<Text<'a>>,
@@ -259,7 +261,7 @@ pub(in crate::wire) struct Labels<'a> {
 }
 
 impl<'a> Fields<'a> for Labels<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             APP => self.app = Text::read(json)?,
             INSTANCE => self.instance = Text::read(json)?,
@@ -274,7 +276,7 @@ impl<'a> Fields<'a> for Labels<'a> {
     }
 }
 
-/// The annotations that we read.
+/// The annotations that posse reads.
 #[derive(Debug, Default)]
 pub(in crate::wire) struct Annotations<'a> {
     pub(super) container: Option<Text<'a>>,
@@ -285,7 +287,7 @@ pub(in crate::wire) struct Annotations<'a> {
 }
 
 impl<'a> Fields<'a> for Annotations<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), Bad> {
+    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             CONTAINER => self.container = Text::read(json)?,
             DELETION_COST => self.deletion_cost = Text::read(json)?,
@@ -298,7 +300,7 @@ impl<'a> Fields<'a> for Annotations<'a> {
     }
 }
 
-/// The name of the first of a list of containers, and whether there are others.
+/// The name of the first container in a list, and whether there are more.
 #[derive(Debug, Default)]
 pub(in crate::wire) struct First<'a> {
     pub(super) name: Option<Text<'a>>,
@@ -306,7 +308,7 @@ pub(in crate::wire) struct First<'a> {
 }
 
 impl<'a> First<'a> {
-    fn read(json: &mut Json<'a>) -> Result<Self, Bad> {
+    fn read(json: &mut Json<'a>) -> Result<Self, JsonError> {
         let (mut first, mut n_items) = (Self::default(), 0_usize);
         json.list(&mut |json| {
             n_items += 1;

@@ -1,4 +1,4 @@
-//! Pods as a real server tells them, pods that are odd, and pods that are broken.
+//! Pods of a real server, unusual pods, and malformed pods.
 
 use std::mem::{size_of, size_of_val};
 
@@ -29,7 +29,7 @@ fn is_stuck(pod: &Pod, kind: StartProblemKind) -> bool {
     pod.start_problem.as_ref().is_some_and(|stuck| stuck.kind == kind)
 }
 
-/// The facts in one line, `None`s left out.
+/// The facts in one line, without those that are None.
 fn facts(pod: &Pod) -> String {
     let mut facts = format!("{} {:?}", pod.id, pod.phase);
     let flags = [
@@ -118,7 +118,7 @@ fn pods_of_a_real_server() {
 }
 
 #[test]
-fn one_label_off_is_foreign() {
+fn a_pod_with_a_wrong_label_is_foreign() {
     let running = fixture!("running.json");
     let off = [
         (r#""posse.dev/app":"wordcount""#, r#""posse.dev/app":"wordcounts""#),
@@ -137,7 +137,7 @@ fn one_label_off_is_foreign() {
 }
 
 #[test]
-fn the_deciding_container_is_the_annotated_one() {
+fn an_annotation_names_the_main_container() {
     let beside = fixture!("ended_beside_sidecar.json");
     let json = beside.replacen(
         r#""labels":"#,
@@ -152,7 +152,7 @@ fn the_deciding_container_is_the_annotated_one() {
 }
 
 #[test]
-fn odd_values_are_tolerated() {
+fn unusual_values_are_accepted() {
     let minimal = |rest: &str, status: &str| {
         format!(
             r#"{{"metadata":{{"name":"n","uid":"u","labels":{{"posse.dev/app":"wordcount",
@@ -211,7 +211,7 @@ fn long_messages_are_clipped() {
 }
 
 #[test]
-fn what_is_no_pod_is_an_error() {
+fn other_bytes_are_an_error() {
     for broken in [
         "",
         "null",
@@ -227,7 +227,7 @@ fn what_is_no_pod_is_an_error() {
     }
 }
 
-/// All that a stored pod takes, in bytes.
+/// Memory of a stored pod, bytes.
 fn stored_bytes(pod: &Pod) -> usize {
     let uid = |uid: &Uid| match uid {
         Uid::Text(text) => text.len(),
@@ -246,7 +246,7 @@ fn stored_bytes(pod: &Pod) -> usize {
             .map(|text| text.len())
             .sum::<usize>()
     });
-    // An `Arc` counts its owners in two words.
+    // An `Arc` has two counters.
     let group = pod.group.as_str().len() + 2 * size_of::<usize>();
     size_of::<Pod>()
         + pod.name.len()
@@ -267,7 +267,7 @@ fn a_stored_pod_is_small() {
     assert!(failed < 500, "{failed} bytes");
 }
 
-/// Changes a few bytes, cuts, doubles or drops a piece.
+/// Changes a few bytes, or cuts, doubles or drops a piece.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     let tokens: &[&[u8]] =
         &[b"null", b"{}", b"[]", b"\"", b"\\u00", b"1e999", b"-", b"\n", b"\xff"];
@@ -295,7 +295,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
 }
 
 #[test]
-fn no_bytes_make_the_parsers_panic() {
+fn no_bytes_cause_a_panic() {
     let session = include_str!("../../../fixtures/watch/session.jsonl");
     let expired = include_str!("../../../fixtures/watch/expired.jsonl");
     let seeds: Vec<&str> = session
@@ -312,13 +312,13 @@ fn no_bytes_make_the_parsers_panic() {
         let page = parse_page(&bytes, &selection()).is_ok();
         n_read += usize::from(line || pod || page);
     }
-    // Some survive: the changes are small enough to get past the first byte.
+    // Some changes leave the pod readable.
     assert!((1_000..19_000).contains(&n_read), "{n_read}");
 }
 
-/// What Kubernetes writes into the status of a pod that ends, way by way, and what it is to us.
+/// The pod statuses that Kubernetes writes at a pod's end, and the facts read from them.
 #[test]
-fn every_way_to_end_has_its_reason() {
+fn the_facts_of_every_kind_of_end() {
     let running: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
     for row in fixture!("endings.jsonl").lines() {
         let row: serde_json::Value = serde_json::from_str(row).expect("a row");
@@ -336,9 +336,9 @@ fn every_way_to_end_has_its_reason() {
     }
 }
 
-/// What keeps a pod from starting, way by way, and the words for it.
+/// The pod statuses that keep a pod from starting, and the facts read from them.
 #[test]
-fn every_way_not_to_start_has_its_kind() {
+fn the_facts_of_every_failed_start() {
     let running: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
     for row in fixture!("starts.jsonl").lines() {
         let row: serde_json::Value = serde_json::from_str(row).expect("a row");
@@ -352,9 +352,9 @@ fn every_way_not_to_start_has_its_kind() {
     }
 }
 
-/// A native side-car that a kubelet begins again is no end, whatever it ended with.
+/// A native side-car that the kubelet restarts does not end the executor, whatever its exit code.
 #[test]
-fn a_side_car_ends_the_executor_only_where_it_is_told_to_and_for_good() {
+fn a_side_car_fails_the_executor_only_if_configured_and_final() {
     let failed = r#"{"name":"x","state":{"terminated":{"exitCode":1}}}"#;
     let running = r#"{"name":"worker","state":{"running":{}}}"#;
     for (annotation, regular, init, want) in [

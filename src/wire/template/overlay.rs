@@ -1,15 +1,11 @@
-//! Owns how the shorthands of posse.yaml are laid over a container of a template. Which container
-//! that is, is for those to say who build pods.
+//! Applies the shorthands of posse.yaml to a container of a template.
 
 use serde_json::{Map, Value, json};
 
 use crate::wire::template::{Shorthands, Template, TemplateError, describe};
 
 impl Template {
-    /// The map under `key`, made where it is absent.
-    ///
-    /// # Errors
-    /// Something else is there.
+    /// The map under `key`. An absent one is created; any other type is an error.
     pub(crate) fn map<'m>(
         &self,
         parent: &'m mut Map<String, Value>,
@@ -26,10 +22,7 @@ impl Template {
             .ok_or_else(|| self.fail(field, format!("expected a map, found {what}")))
     }
 
-    /// The list under `key`, made where it is absent.
-    ///
-    /// # Errors
-    /// Something else is there.
+    /// The list under `key`. An absent one is created; any other type is an error.
     pub(crate) fn list<'m>(
         &self,
         parent: &'m mut Map<String, Value>,
@@ -46,10 +39,7 @@ impl Template {
             .ok_or_else(|| self.fail(field, format!("expected a list, found {what}")))
     }
 
-    /// Lays the shorthands over the container at `field`.
-    ///
-    /// # Errors
-    /// A field that is not what it should be.
+    /// Applies the shorthands to the container at `field`.
     pub(crate) fn lay_over(
         &self,
         container: &mut Map<String, Value>,

@@ -399,8 +399,8 @@ impl Check {
                     return fail(format!("{name} has a member {id} that is none"));
                 };
                 let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
-                if executor.state != executor.derive(pod) {
-                    let should = executor.derive(pod);
+                if executor.state != executor.derive_state(pod) {
+                    let should = executor.derive_state(pod);
                     return fail(format!("{id} is {:?}, should be {should:?}", executor.state));
                 }
                 *counts.entry(executor.state).or_insert(0_u32) += 1;

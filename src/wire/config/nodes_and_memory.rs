@@ -1,16 +1,16 @@
-//! Owns the keys about executors that run out of memory and nodes that are bad.
+//! The keys `oom_growth` and `memory_max` (memory scaling after an OOM kill) and `bad_nodes`.
 
 use crate::core::policy::settings::BadNodes;
-use crate::wire::config::group::{is_decimal, memory_mistake};
+use crate::wire::config::group::{is_decimal, memory_error};
 use crate::wire::config::only;
-use crate::wire::memory::Growth;
+use crate::wire::memory::MemoryScaling;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::yaml::Kind;
 
-/// `oom_growth` is a factor within these thousandths.
+/// Allowed range of `oom_growth`, in thousandths.
 const GROWTH_PERMILLE: std::ops::RangeInclusive<u32> = 1_050..=10_000;
 
-/// `bad_nodes`: a section, or `off` (YAML's false too).
+/// `bad_nodes`: a section, or `off` (which YAML reads as false).
 pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
     let default = BadNodes::default();
     let off = BadNodes { losses: 0, ..default };
@@ -24,7 +24,7 @@ pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
     let share = permille(&section, "share", "a share of the nodes from 0 to 1, like 0.25")?;
     let share_permille = share.unwrap_or(default.share_permille);
     if share_permille > 1_000 {
-        return Err(section.error("share", "is above 1, which is all nodes"));
+        return Err(section.error("share", "is above 1; 1 means all nodes"));
     }
     Ok(BadNodes {
         losses: section.number("losses")?.unwrap_or(default.losses),
@@ -34,8 +34,8 @@ pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
     })
 }
 
-/// `oom_growth` and `memory_max`, of which neither comes alone.
-pub(super) fn growth(section: &Section<'_>) -> Result<Option<Growth>, ConfigError> {
+/// `oom_growth` and `memory_max`: both or neither.
+pub(super) fn memory_scaling(section: &Section<'_>) -> Result<Option<MemoryScaling>, ConfigError> {
     const EXPECTED: &str = "a factor from 1.05 to 10, like 1.25";
     let max = section.text("memory_max")?;
     let Some(permille) = permille(section, "oom_growth", EXPECTED)? else {
@@ -48,11 +48,11 @@ pub(super) fn growth(section: &Section<'_>) -> Result<Option<Growth>, ConfigErro
         return Err(section.error("oom_growth", format_args!("expected {EXPECTED}")));
     }
     let Some(max) = max else {
-        return Err(section.error("memory_max", "is missing; oom_growth needs an end"));
+        return Err(section.error("memory_max", "is missing; oom_growth needs an upper limit"));
     };
-    match memory_mistake(&max) {
+    match memory_error(&max) {
         Some(why) => Err(section.error("memory_max", why)),
-        None => Ok(Some(Growth { permille, max })),
+        None => Ok(Some(MemoryScaling { permille, max })),
     }
 }
 

@@ -1,16 +1,16 @@
-//! Owns how a pod is kept away from nodes: a requirement for each in every term of its required node
-//! affinity. Which nodes is `core/`'s.
+//! Node affinity: makes a pod avoid nodes by a `matchFields` requirement in every term of its
+//! required node affinity. `core` decides which nodes.
 
 use serde_json::{Value, json};
 
-/// The way to the terms that a node has to match one of.
+/// Path of the required node affinity. A node has to match one of its terms.
 const WAY: [&str; 4] =
     ["spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
 const TERMS: &str = "nodeSelectorTerms";
 const FIELDS: &str = "matchFields";
 
-/// Leaves a gap in every term, and makes one where there is none. A pod that its template binds, and
-/// what is not as it should be, stays as it is: that is the server's to judge.
+/// Leaves a gap in every term, and adds a term if there is none. A pod with `spec.nodeName` and
+/// malformed fields stay as they are: the server reports those.
 pub fn leave_gaps(pod: &mut Value) {
     if pod.pointer("/spec/nodeName").is_some_and(Value::is_string) {
         return;
@@ -21,7 +21,7 @@ pub fn leave_gaps(pod: &mut Value) {
         let next = map.entry(key).or_insert(Value::Null);
         if next.is_null() {
             *next = match key {
-                // An empty term matches no node; this one does not stay empty.
+                // An empty term would match no node, but this one gets the gap below.
                 key if key == WAY[3] => json!({ TERMS: [{ FIELDS: [] }] }),
                 _ => json!({}),
             };
@@ -42,7 +42,6 @@ pub fn leave_gaps(pod: &mut Value) {
 }
 
 /// True for a gap that `leave_gaps` left in the list `field`.
-#[must_use]
 pub fn is_gap(field: &str, item: &Value) -> bool {
     item.is_null() && field.ends_with(FIELDS)
 }

@@ -1,4 +1,4 @@
-//! Owns reading what `posse cleanup` looks at: pods of any instance, and the pods that own them.
+//! What `posse cleanup` reads: executors of any instance, and the pods that own them.
 
 use crate::core::model::ids::Uid;
 use crate::core::model::pod::Phase;
@@ -7,31 +7,31 @@ use crate::wire::json::Json;
 use crate::wire::list::read_pods;
 use crate::wire::pod::{RawPod, WireError, object};
 
-/// One page of a LIST.
+/// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub pods: Vec<OrphanCandidate>,
-    /// The token of the next page; none on the last one.
+    /// Token of the next page. None on the last one.
     pub next: Option<String>,
 }
 
 /// Reads a page.
 ///
 /// # Errors
-/// When the bytes are not a list of pods, each with a name and a uid.
+/// The bytes are not a list of pods, each with a name and a uid.
 pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
     let mut pods = Vec::new();
-    let ends = read_pods(bytes, &mut |pod| {
-        pods.push(pod.leftover()?);
+    let end = read_pods(bytes, &mut |pod| {
+        pods.push(pod.orphan()?);
         Ok(())
     })?;
-    Ok(Page { pods, next: ends.next })
+    Ok(Page { pods, next: end.next })
 }
 
-/// Reads the uid and the phase of a pod.
+/// Reads uid and phase of a pod.
 ///
 /// # Errors
-/// When the bytes are not a pod with a uid.
+/// The bytes are not a pod with a uid.
 pub fn parse_owner(bytes: &[u8]) -> Result<(Uid, Phase), WireError> {
     let mut json = Json::new(bytes)?;
     let pod = object::<RawPod<'_>>(&mut json)?.unwrap_or_default();
@@ -45,7 +45,7 @@ mod tests {
     use crate::core::model::pod::OwnerPod;
 
     #[test]
-    fn reads_what_matters() {
+    fn reads_pages_and_owners() {
         let page =
             br#"{"kind":"PodList","metadata":{"resourceVersion":"7","continue":"t"},"items":[
             {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y"},
