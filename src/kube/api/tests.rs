@@ -6,7 +6,7 @@ use super::preflight::version;
 use super::reviews::access_review;
 use super::*;
 use crate::core::model::input::PodAnswer;
-use crate::kube::testing::{Answer, PodAnswer as Asked, TestServer, plain_client};
+use crate::kube::testing::{Answer, Seen as Asked, TestServer, plain_client};
 use crate::wire::labels::Selection;
 use crate::wire::review::Access;
 
