@@ -7,9 +7,9 @@
 //! writers' answers, signals, child exit --/       ledger, plan
 //! ```
 //!
-//! Rooms import to the right only: `cli -> { submit, stage, dev } -> runtime -> control -> serve ->
-//! kube -> wire -> core`. The crate is a library for its own tests; its outside contract is the
-//! binary.
+//! Modules import to the right only:
+//! `cli -> { runtime -> control, submit, stage, dev } -> { kube, serve } -> wire -> core`.
+//! The crate is a library only for its own tests; the public interface is the program.
 
 pub mod cli;
 pub mod clock;

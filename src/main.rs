@@ -1,9 +1,10 @@
-//! The binary: arguments in, exit code out.
+//! The `posse` program: runs the command line and exits with its code.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use posse::cli::{self, World};
+use posse::cli;
+use posse::cli::world::World;
 
 fn main() -> ExitCode {
     let env = |name: &str| std::env::var(name).ok();

@@ -1,5 +1,4 @@
-//! Owns the command line as it is typed: commands, flags and their help. Checks nothing that needs
-//! more than one flag.
+//! The arguments: commands, flags and their help texts.
 
 #[cfg(feature = "dev")]
 use std::net::SocketAddr;
@@ -27,25 +26,25 @@ pub struct CommandLine {
 
 const AFTER_HELP: &str = "\
 Environment:
-  KUBECONFIG               where the API server is, where no flag and no cluster says so
-  POSSE_LOG                what is logged to stderr: error, warn, info (default), debug, trace,
-                           or module=level pairs
-  NO_COLOR                 no colours
+  KUBECONFIG               the kubeconfig, if no flag names one and posse is not in a pod
+  POSSE_LOG                log level on stderr: error, warn, info (default), debug, trace, or
+                           module=level pairs
+  NO_COLOR                 no progress line
   POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
-                           where status, scale, kill, events and explain find a run";
+                           the run's control API, for status, scale, kill, events and explain";
 
-/// What posse is asked to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Keep one application's executors alive until told to stop, or until the driver ends
+    /// Keep one application's executors running, until a signal or until the driver ends
     Run(RunArgs),
     /// Print the pods that would be created
     Render(RenderArgs),
-    /// Look whether a run would work: reach, rights, quota, templates; say what to do about it
+    /// Check whether a run would work: connection, permissions, quota, templates
     Check(CheckArgs),
-    /// Remove what ended applications left behind
+    /// Delete executors and leases that ended applications left behind
     Cleanup(CleanupArgs),
-    /// Put a driver into the cluster, and follow it to its end
+    /// Run a driver in the cluster, and follow it to its end
     Submit(SubmitArgs),
     /// List the applications in the cluster
     Apps(AppsArgs),
@@ -53,7 +52,7 @@ pub enum Command {
     Logs(LogsArgs),
     /// End applications in the cluster
     Stop(StopArgs),
-    /// Copy this program into a folder: how it gets into a driver's pod
+    /// Copy this program into a folder of a driver's pod
     #[command(hide = true)]
     Copy(CopyArgs),
     /// Write a commented posse.yaml
@@ -61,7 +60,7 @@ pub enum Command {
     /// Serve the embedded cluster until a signal
     #[cfg(feature = "dev")]
     Dev(DevArgs),
-    /// Become a container of the embedded cluster: its node starts those with volumes by this
+    /// Become a container with volumes of the embedded cluster (started by its node)
     #[cfg(feature = "dev")]
     #[command(name = crate::dev::COMMAND, hide = true)]
     DevContainer,
@@ -69,20 +68,20 @@ pub enum Command {
     Status(StatusArgs),
     /// Set the target of a group in a run
     Scale(ScaleArgs),
-    /// End executors of a run by their ids
+    /// Delete executors of a run by their ids
     Kill(KillArgs),
-    /// Print the events of a run, one JSON object a line
+    /// Print the events of a run, one JSON object per line
     Events(EventsArgs),
-    /// Say what a run waits for, or where one of its executors is
+    /// Explain what a run waits for, or what happened to an executor
     Explain(ExplainArgs),
-    /// Bring files from this machine to the pods: serve, put, get
+    /// Transfer files from this machine to the pods: serve, put, get
     Stage(StageArgs),
 }
 
-/// What is to be run: the file, and what is laid over it.
+/// The configuration file, and flags that override it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
-    /// The configuration, YAML or JSON [default: ./posse.yaml where there is one]
+    /// The configuration, YAML or JSON [default: ./posse.yaml, if it exists]
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The application's name: at most 40 of [a-z0-9-], starting with a letter
@@ -91,25 +90,24 @@ pub struct FileArgs {
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
-    /// The run's part of the pods' names [default: from the driver pod's uid, else random]
+    /// The instance: part of the pods' names [default: from the driver pod's uid, else random]
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
-    /// How many executors there should be (of the only group)
+    /// The number of executors (needs a single group)
     #[arg(long, value_name = "N")]
     pub executors: Option<u32>,
-    /// The executors' image (of the only group)
+    /// The executors' image (needs a single group)
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// The executors' template, a v1 Pod or PodTemplate (of the only group)
+    /// The executors' template, a v1 Pod or PodTemplate (needs a single group)
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
 }
 
-/// Which API server.
+/// The API server.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ServerArgs {
-    /// How to reach the API server [default: in a cluster its own, else $KUBECONFIG, else
-    /// ~/.kube/config]
+    /// The kubeconfig [default: in a pod its own cluster, else $KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig [default: its current one]
@@ -124,32 +122,32 @@ pub struct RunArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Start an embedded cluster in this process and run there
+    /// Start an embedded cluster in this process, and run there
     #[cfg(feature = "dev")]
     #[arg(long, conflicts_with_all = ["kubeconfig", "context"])]
     pub dev: bool,
     /// Append the events to this file or FIFO; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// Where the control API listens: unix:PATH or a loopback HOST:PORT
+    /// The address of the control API: unix:PATH or a loopback HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub control: Option<String>,
-    /// The token that a control API on HOST:PORT asks for
+    /// A file with the token that clients of a control API on HOST:PORT must send
     #[arg(long, value_name = "FILE")]
     pub control_token_file: Option<PathBuf>,
-    /// Leave the executors behind at the end
+    /// Leave the executors running at the end
     #[arg(long)]
     pub keep: bool,
-    /// A Secret with the ticket of staged files, which the executors find in /var/posse/files
+    /// A Secret with the ticket of staged files; the executors get the files in /var/posse/files
     #[arg(long, value_name = "NAME", requires = "files_image")]
     pub files_secret: Option<String>,
-    /// The image with posse in it that fetches them
+    /// An image with posse that fetches the staged files
     #[arg(long, value_name = "IMAGE", requires = "files_secret")]
     pub files_image: Option<String>,
-    /// End with 143 instead of 0 where a signal asked for the end: to a Job 0 would be its work done
+    /// Exit 143 after a signal, so that the Job does not count as completed
     #[arg(long)]
     pub as_job: bool,
-    /// No two drivers of the application at once
+    /// Run only one driver of the application at a time; wait for another one to end
     #[arg(long)]
     pub exclusive: bool,
     /// The driver and its arguments
@@ -164,30 +162,30 @@ pub struct RenderArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub server: ServerArgs,
-    /// The driver's objects instead, as `posse submit` makes them
+    /// Print the driver's objects instead, as `posse submit` creates them
     #[arg(long, conflicts_with_all = ["group", "id"])]
     pub driver: bool,
-    /// With --driver, also a service account with the rights that posse needs
+    /// With --driver, also print a service account with the permissions that posse needs
     #[arg(long, requires = "driver")]
     pub create_rbac: bool,
     /// Only this group
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
-    /// The executor id to fill in
+    /// The executor id in the printed pod
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub id: u64,
-    /// How it is printed
+    /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,
-    /// Ask the API server whether it would take the pods (dryRun=All); nothing is created
+    /// Let the API server check the pods by a dry run; nothing is created
     #[arg(long)]
     pub server_check: bool,
 }
 
-/// How manifests are printed.
+/// The output format of manifests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// One document a pod
+    /// One document for each object
     #[default]
     Yaml,
     /// A v1 List
@@ -208,25 +206,24 @@ pub struct CheckArgs {
 
 /// `posse cleanup`.
 #[derive(Args, Clone, Debug)]
-#[command(group = clap::ArgGroup::new("whose").required(true).args(["app", "all_apps"]))]
+#[command(group = clap::ArgGroup::new("apps").required(true).args(["app", "all_apps"]))]
 pub struct CleanupArgs {
-    /// Whose leftovers: the application's name
+    /// The application's name
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: Option<String>,
-    /// Those of every application in the namespace
+    /// All applications in the namespace
     #[arg(long, conflicts_with = "instance")]
     pub all_apps: bool,
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
-    /// Also executors of this instance that have no owner
+    /// Also executors without an owner, of this instance
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
-    /// Also executors without an owner whose Lease was not renewed for so long, and such Leases
-    /// themselves
+    /// Also executors without an owner whose Lease was not renewed for this time, and such Leases
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub stale: Option<u64>,
-    /// Remove them; without it they are only listed
+    /// Delete; without this flag the command only lists
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
@@ -236,7 +233,7 @@ pub struct CleanupArgs {
 /// `posse init`.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// The file to write, which must not be there yet; `-` is stdout
+    /// The file to write; must not exist; `-` is stdout
     #[arg(default_value = "posse.yaml")]
     pub file: PathBuf,
 }
@@ -246,48 +243,48 @@ pub struct InitArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = crate::dev::fault_table())]
 pub struct DevArgs {
-    /// The loopback address to serve at; port 0 takes a free one
+    /// The loopback address to listen on; port 0 chooses a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", value_parser = loopback)]
     pub listen: SocketAddr,
-    /// Where the kubeconfig is written [default: a private folder]
+    /// The kubeconfig file to write [default: in a private folder]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Start no process: pods only move through their phases, on nodes with room for all
+    /// Start no processes: pods only change their phases, on nodes with unlimited capacity
     #[arg(long)]
     pub simulate: bool,
-    /// How many nodes there are; with 0 pods stay pending, and clients play the node
+    /// The number of nodes; with 0, pods stay pending unless a client acts as node
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub nodes: u32,
-    /// How long a pod takes to start
+    /// The delay before a pod starts
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub start_delay: Option<u64>,
-    /// Whether a container that holds more memory than its limit is killed
+    /// Whether a container above its memory limit is killed
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
           action = clap::ArgAction::Set)]
     pub memory_limits: bool,
-    /// Ask everybody who they are, and allow what the roles in the cluster allow
+    /// Require authentication, and authorize requests by the roles in the cluster (RBAC)
     #[arg(long)]
     pub rbac: bool,
-    /// A fault to inject, of those below; may be given several times
+    /// A fault to inject, see below; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,
-    /// An admission plugin to leave out; may be given several times
+    /// An admission plugin to turn off; can be repeated
     #[arg(long, value_name = "PLUGIN",
           value_parser = ["LimitRanger", "ResourceQuota", "ServiceAccount"])]
     pub disable_admission_plugins: Vec<String>,
-    /// What the random choices follow from
+    /// The seed of random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// Which run is meant.
+/// Selects a run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ClientArgs {
-    /// The run's control API: unix:PATH or a loopback HOST:PORT [default: $POSSE_CONTROL, else
-    /// the one live socket of --app]
+    /// The run's control API: unix:PATH or a loopback HOST:PORT [default: $POSSE_CONTROL, else the
+    /// only live socket of --app]
     #[arg(long, value_name = "ADDRESS")]
     pub control: Option<String>,
-    /// The token for a control API on HOST:PORT [default: $POSSE_CONTROL_TOKEN_FILE]
+    /// A file with the token for a control API on HOST:PORT [default: $POSSE_CONTROL_TOKEN_FILE]
     #[arg(long, value_name = "FILE")]
     pub control_token_file: Option<PathBuf>,
     /// The application's name
@@ -300,7 +297,7 @@ pub struct ClientArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Print JSON, as `GET /v1/status` answers
+    /// Print JSON, like the answer of `GET /v1/status`
     #[arg(long)]
     pub json: bool,
 }
@@ -318,10 +315,10 @@ pub struct ScaleArgs {
     #[arg(long = "group", value_name = "GROUP", conflicts_with = "group",
           value_parser = named(names::group_name_error))]
     pub group_flag: Option<String>,
-    /// How many executors there should be
+    /// The number of executors
     #[arg(value_name = "TARGET")]
     pub target: u32,
-    /// Print JSON, as `PUT /v1/groups/{group}` answers
+    /// Print JSON, like the answer of `PUT /v1/groups/{group}`
     #[arg(long)]
     pub json: bool,
 }
@@ -331,25 +328,25 @@ pub struct ScaleArgs {
 pub struct KillArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Whom
+    /// The executors' ids
     #[arg(required = true, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     pub ids: Vec<u64>,
-    /// Others come in their place; this is the default
+    /// Create replacements; this is the default
     #[arg(long, conflicts_with_all = ["no_replace", "target"])]
     pub replace: bool,
-    /// Lower the target, so that no others come
+    /// Lower the target, so that no replacements are created
     #[arg(long, conflicts_with = "target")]
     pub no_replace: bool,
-    /// Set their group's target to this in the same step
+    /// Set the group's target to this value in the same step
     #[arg(long, value_name = "TARGET")]
     pub target: Option<u32>,
-    /// Also those that the driver calls busy
+    /// Also executors that the driver reports as busy
     #[arg(long)]
     pub force: bool,
-    /// Why; told in events and logs
+    /// The reason, for events and logs
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Print JSON, as `POST /v1/executors/kill` answers
+    /// Print JSON, like the answer of `POST /v1/executors/kill`
     #[arg(long)]
     pub json: bool,
 }
@@ -359,16 +356,16 @@ pub struct KillArgs {
 pub struct EventsArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Only events after this one
+    /// Only events after this number
     #[arg(long, value_name = "SEQ")]
     pub after: Option<u64>,
-    /// The run that SEQ counts in
+    /// The run that SEQ belongs to
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
-    /// Go on until the run ends
+    /// Follow until the run ends
     #[arg(long)]
     pub follow: bool,
-    /// Print JSON, which events are anyway
+    /// Print JSON (events are always JSON)
     #[arg(long)]
     pub json: bool,
 }
@@ -378,31 +375,31 @@ pub struct EventsArgs {
 pub struct ExplainArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// One executor instead of the groups
+    /// Explain one executor instead of the groups
     #[arg(value_name = "ID")]
     pub id: Option<u64>,
     /// Only this group
     #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
-    /// With an ID, also the last N lines of its log
+    /// With an ID, also print the last N lines of the pod's log
     #[arg(long, value_name = "N", requires = "id",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_LINES_MAX)))]
     pub logs: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The namespace of a run that is gone [default: the service account's, or the context's]
+    /// The namespace, if the run has ended [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
 }
 
-/// A parser for a name that `mistake` has nothing against.
+/// A parser for names; `check` returns what is wrong with a name.
 fn named(
-    mistake: fn(&str) -> Option<String>,
+    check: fn(&str) -> Option<String>,
 ) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
-    move |text| mistake(text).map_or_else(|| Ok(text.to_owned()), Err)
+    move |text| check(text).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
 fn duration_ms(text: &str) -> Result<u64, String> {
@@ -414,7 +411,7 @@ fn on_or_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("either on or off".to_owned()),
+        _ => Err("expected on or off".to_owned()),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Owns `posse copy`: an image without a shell has no `cp` to bring posse into a driver's pod with.
+//! `posse copy`: copies this program into a folder of a driver's pod, because an image without a shell
+//! has no `cp`.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -8,13 +9,10 @@ use std::path::Path;
 use crate::cli::args::submit::CopyArgs;
 use crate::cli::exit::{Code, Failure};
 
-/// The running program, whatever it was started as.
+/// The running program.
 const OURSELVES: &str = "/proc/self/exe";
 
 /// `posse copy`.
-///
-/// # Errors
-/// The folder cannot be written.
 pub fn copy(args: &CopyArgs) -> Result<Code, Failure> {
     let target = args.dir.join("posse");
     write(&args.dir, &target).map(|()| Code::Clean).map_err(|error| {
@@ -22,7 +20,7 @@ pub fn copy(args: &CopyArgs) -> Result<Code, Failure> {
     })
 }
 
-/// Under another name first: whoever starts it finds all of it or nothing.
+/// Writes to a temporary name first, so that nobody starts an incomplete file.
 fn write(dir: &Path, target: &Path) -> io::Result<()> {
     let part = dir.join(format!(".posse.{}", std::process::id()));
     let written = (|| {
@@ -34,7 +32,7 @@ fn write(dir: &Path, target: &Path) -> io::Result<()> {
         fs::rename(&part, target)
     })();
     if written.is_err() {
-        // The folder goes with its pod.
+        // The folder is deleted with its pod.
         let _ = fs::remove_file(&part);
     }
     written
@@ -46,7 +44,7 @@ mod tests {
     use crate::cli::testing::Folder;
 
     #[test]
-    fn it_is_whole_and_can_be_run() {
+    fn the_copy_is_complete_and_executable() {
         let folder = Folder::new(&[]);
         for _ in 0..2 {
             assert_eq!(copy(&CopyArgs { dir: folder.path().to_owned() }), Ok(Code::Clean));

@@ -1,4 +1,4 @@
-//! Owns `posse dev`: the embedded cluster in the foreground, until a signal.
+//! `posse dev`: runs the embedded cluster until a signal.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,25 +6,22 @@ use std::time::Duration;
 
 use crate::cli::args::DevArgs;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::{World, print};
+use crate::cli::world::{World, print};
 use crate::dev::{Cluster, DevError, Options};
 use crate::runtime::signals::Signals;
 
-/// Starts a cluster, prints the path of its kubeconfig, and serves until a signal.
-///
-/// # Errors
-/// The cluster does not start.
+/// Starts the cluster, prints the path of its kubeconfig, and serves until a signal.
 pub fn dev(args: &DevArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    // First: a signal that comes while the cluster starts must find somebody who stops it.
+    // The handlers come first: a signal while the cluster starts must stop it.
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
     serve(args, world, out, &mut |_| signals.until_stopped())
 }
 
-/// Becomes a container's program; comes back where that fails and the node knows why.
+/// Replaces this process by a container's program. Returns only on failure, which the node reports.
 ///
 /// # Errors
-/// Somebody else than the embedded node has called.
+/// The caller is not the embedded node.
 pub fn container() -> Result<Code, Failure> {
     crate::dev::enter().map(|()| Code::Failed).map_err(Failure::usage)
 }
@@ -38,7 +35,7 @@ fn serve(
 ) -> Result<Code, Failure> {
     let cluster = Cluster::start(Options {
         listen: args.listen,
-        kubeconfig: args.kubeconfig.as_ref().map(|path| whole(world.dir.join(path))),
+        kubeconfig: args.kubeconfig.as_ref().map(|path| absolute(world.dir.join(path))),
         simulate: args.simulate,
         nodes: args.nodes,
         start_delay: Duration::from_millis(args.start_delay.unwrap_or(0)),
@@ -58,8 +55,8 @@ fn serve(
     printed.map(|()| Code::Clean)
 }
 
-/// The path from the root, as it is printed for others to use.
-fn whole(path: PathBuf) -> PathBuf {
+/// The absolute path.
+fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
@@ -84,7 +81,7 @@ mod tests {
     use crate::cli::args::{Command, CommandLine};
     use crate::cli::testing::Folder;
 
-    /// Runs `posse dev ARGS` in `folder`, as long as `wait` does; what it printed.
+    /// Runs `posse dev ARGS` in `folder` until `wait` returns. Returns the output, too.
     fn served(
         folder: &Folder,
         args: &str,
@@ -92,7 +89,7 @@ mod tests {
     ) -> (Result<Code, Failure>, String) {
         let line = ["posse", "dev"].into_iter().chain(args.split_whitespace());
         let Command::Dev(args) = CommandLine::try_parse_from(line).unwrap().command else {
-            panic!("dev was asked for")
+            panic!("not `posse dev`")
         };
         let mut out = Vec::new();
         let world = World { env: &|_| None, dir: folder.path() };
@@ -101,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn render_finds_it_by_the_kubeconfig_that_it_writes() {
+    fn render_uses_the_clusters_kubeconfig() {
         let folder = Folder::new(&[("posse.yaml", "app: a\nexecutors: [{image: 'i:1'}]")]);
         let mut seen = Vec::new();
         let (done, out) = served(&folder, "--simulate --kubeconfig k", &mut |_| {
@@ -113,21 +110,21 @@ mod tests {
         assert_eq!((seen[0].0, seen[0].2.as_str()), (0, ""));
         assert!(seen[0].1.contains("  namespace: default\n"), "{}", seen[0].1);
         assert_eq!((seen[1].0, seen[1].1.as_str()), (4, ""));
-        let words = "posse: group default: the server would refuse its pods: namespaces \"gone\" \
+        let message = "posse: group default: the server would refuse its pods: namespaces \"gone\" \
                      not found (404)\n";
-        assert_eq!(seen[1].2, words);
+        assert_eq!(seen[1].2, message);
         let (code, _, err) = folder.posse("render --server-check --kubeconfig k");
         assert_eq!(code, 3, "{err}");
-        assert!(err.contains("cannot be asked: http://127.0.0.1:"), "{err}");
+        assert!(err.contains("cannot check its pods: http://127.0.0.1:"), "{err}");
     }
 
     #[test]
-    fn a_cluster_that_cannot_start_says_why() {
+    fn a_cluster_that_cannot_start_is_an_error() {
         let folder = Folder::new(&[]);
         for (args, want) in
             [("--fault flood=1", "flood"), ("--kubeconfig no/such/k", "no/such/k: No such file")]
         {
-            let (done, out) = served(&folder, args, &mut |_| panic!("it must not start"));
+            let (done, out) = served(&folder, args, &mut |_| panic!("the cluster must not start"));
             let failure = done.unwrap_err();
             assert_eq!((failure.code, out.as_str()), (Code::Usage, ""), "{failure}");
             assert!(failure.message.contains(want), "{failure}");

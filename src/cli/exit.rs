@@ -1,4 +1,4 @@
-//! Owns the exit codes of the contract, and the failure that ends a command with one.
+//! Exit codes, and failures that end a command with one.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -6,35 +6,34 @@ use std::process::ExitCode;
 use crate::wire::section::ConfigError;
 use crate::wire::template::TemplateError;
 
-/// How posse ends.
+/// An exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// 0: all went well.
+    /// 0: success.
     Clean,
-    /// 1: a command other than `run` could not do what was asked.
+    /// 1: a command other than `run` failed.
     Failed,
-    /// 2: a mistake in the arguments, the configuration or a template.
+    /// 2: an error in the arguments, the configuration or a template.
     Usage,
-    /// 3: the API server was not reachable or did not allow it at start, or another live posse
-    /// holds the instance.
+    /// 3: at the start, the API server was unreachable or refused, or another live posse holds the
+    /// instance.
     Server,
-    /// 4: the server refused a template of the file before any of its executors existed.
+    /// 4: the server refused a template of the file before any of the group's executors existed.
     TemplateRefused,
-    /// 11: the app failure budget is spent.
+    /// 11: the failure budget `app` is exhausted.
     BudgetSpent,
-    /// 12: executors may remain; they are named.
+    /// 12: executors were not confirmed deleted; they are named.
     Remain,
     /// 13: another posse of this application took over.
     TakenOver,
-    /// 14: the driver fell silent.
+    /// 14: the driver made no call within `driver.silence`.
     DriverSilent,
-    /// The driver's own code, which is not 0; 128 + the signal where one killed it.
+    /// The driver's exit code, which is not 0; 128 + signal number if a signal killed the driver.
     Driver(u8),
 }
 
 impl Code {
-    /// The number that the process ends with.
-    #[must_use]
+    /// The exit code as a number.
     pub fn number(self) -> u8 {
         match self {
             Self::Clean => 0,
@@ -50,9 +49,8 @@ impl Code {
         }
     }
 
-    /// The code of the whole run, from how it ended for posse and how it ended for the driver: a
-    /// driver's own failure wins over all but a spent budget.
-    #[must_use]
+    /// The exit code of a run, from posse's own code and the driver's. A failure of the driver takes
+    /// precedence, except over an exhausted budget.
     pub fn with_driver(self, driver: u8) -> Self {
         match (self, driver) {
             (Self::BudgetSpent, _) | (_, 0) => self,
@@ -67,7 +65,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// Why a command did not end well. Printed once, as `posse: <message>`.
+/// Why a command failed. Printed as `posse: <message>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
@@ -76,13 +74,11 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with this code and message.
-    #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 
-    /// A mistake in what was typed or configured.
-    #[must_use]
+    /// An error in the arguments or the configuration.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Code::Usage, message)
     }
@@ -113,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drivers_code_wins_but_for_a_spent_budget() {
+    fn the_drivers_code_wins_except_over_an_exhausted_budget() {
         for (own, driver, number) in [
             (Code::Clean, 0, 0),
             (Code::Clean, 7, 7),

@@ -1,19 +1,19 @@
-//! Owns `posse init`: a commented posse.yaml to begin with.
+//! `posse init`: writes a commented posse.yaml.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 
 use crate::cli::args::InitArgs;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::{World, print};
+use crate::cli::world::{World, print};
 
-/// The file as it is written: every key, with what it does.
+/// The written file: every key with its meaning.
 pub const SAMPLE: &str = include_str!("init.yaml");
 
 /// Writes the sample, to a new file or to stdout.
 ///
 /// # Errors
-/// A file that is there already, or that cannot be written.
+/// The file exists already, or cannot be written.
 pub fn init(args: &InitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     if args.file.as_os_str() == "-" {
         return print(out, SAMPLE).map(|()| Code::Clean);
@@ -26,10 +26,10 @@ pub fn init(args: &InitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         .open(path)
         .and_then(|mut file| file.write_all(SAMPLE.as_bytes()));
     match written {
-        Ok(()) => print(out, &format!("{shown} is written; next: posse run --dev -f {shown}\n"))
+        Ok(()) => print(out, &format!("created {shown}; next: posse run --dev -f {shown}\n"))
             .map(|()| Code::Clean),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Failure::usage(format!(
-            "{shown} is there already; name another file, or `-` for stdout"
+            "{shown} exists already; name another file, or `-` for stdout"
         ))),
         Err(error) => Err(Failure::usage(format!("{shown}: cannot be written: {error}"))),
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::wire::config::{Config, KEYS};
 
-    /// The sample with the keys in force that it holds back, all but one of template and pod.
+    /// The sample with all commented keys enabled, except `pod`, which excludes `template`.
     fn uncommented() -> String {
         let in_force = |line: &str| {
             let bare = line.trim_start();
@@ -54,13 +54,13 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_is_a_configuration() {
+    fn the_sample_is_a_valid_configuration() {
         let config = Config::parse("posse.yaml", SAMPLE).unwrap();
         let rest = Config { app: None, executors: Vec::new(), ..config.clone() };
         assert_eq!(
             rest,
             Config::default(),
-            "beyond app and executors, the sample says the defaults"
+            "except app and executors, the sample has the defaults"
         );
         Config::parse("posse.yaml", &uncommented()).unwrap();
     }

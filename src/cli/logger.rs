@@ -1,25 +1,25 @@
-//! Owns how log lines look, `2026-01-01T00:00:00Z INFO text`, and where they go.
+//! The logger: lines like `2026-01-01T00:00:00Z INFO text` on stderr.
 
 use std::io::Write;
 
 use jiff::Timestamp;
 use log::{Level, Record};
 
-use crate::cli::Env;
+use crate::cli::world::Env;
 
-/// Begins to log what `POSSE_LOG` asks for, to `writer` where there is one, such as the one that
-/// keeps a live line apart, else to stderr. A second call changes nothing.
+/// Starts logging with the filter in `POSSE_LOG`, to `writer` or else to stderr. A second call has no
+/// effect.
 pub fn init(env: Env<'_>, writer: Option<Box<dyn Write + Send>>) {
     let filters = env("POSSE_LOG").unwrap_or_else(|| "info".to_owned());
     let mut builder = env_logger::Builder::new();
     let target = writer.map_or(env_logger::Target::Stderr, env_logger::Target::Pipe);
     builder.parse_filters(&filters).target(target);
     builder.format(|out, record| writeln!(out, "{}", line(Timestamp::now(), record)));
-    // Fails where a logger is set already, as in tests that share a process.
+    // Fails if there is a logger already, as in tests that share a process.
     let _ = builder.try_init();
 }
 
-/// One line; the module is only of use to those who look for details.
+/// Formats a line. Only debug and trace lines have the module.
 fn line(now: Timestamp, record: &Record<'_>) -> String {
     let (level, text) = (record.level(), record.args());
     match level {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_show_from_debug_on() {
+    fn debug_lines_have_the_module() {
         let now: Timestamp = "2026-01-01T00:00:00.123456Z".parse().unwrap();
         for (level, want) in [
             (Level::Error, "2026-01-01T00:00:00Z ERROR text"),

@@ -1,5 +1,5 @@
-//! Owns how JSON is printed as YAML: block style, every text quoted unless it cannot be mistaken.
-//! The YAML crate can write too, but its writer would bring crates for these few lines.
+//! Prints JSON values as YAML in block style. Strings are quoted unless they are clearly strings.
+//! Hand-written, because the YAML crate's writer needs further crates.
 
 use std::io::Write;
 
@@ -7,15 +7,13 @@ use serde_json::{Value, json};
 
 use crate::cli::args::Output;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::world;
 
-/// Words that YAML of one version or another reads as something else than a text.
-const TAKEN_WORDS: [&str; 10] =
+/// Words that some YAML version does not read as a string.
+const RESERVED_WORDS: [&str; 10] =
     ["null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"];
 
-/// Prints manifests: as documents, or as one list.
-///
-/// # Errors
-/// stdout cannot be written.
+/// Prints manifests as YAML documents or as a JSON List.
 pub fn print<'a>(
     manifests: impl Iterator<Item = &'a Value>,
     output: Output,
@@ -29,24 +27,23 @@ pub fn print<'a>(
             format!("{list:#}\n")
         }
     };
-    super::print(out, &text).map(|()| Code::Clean)
+    world::print(out, &text).map(|()| Code::Clean)
 }
 
-/// One YAML document, with its separator.
-#[must_use]
+/// A YAML document with its separator.
 pub fn document(value: &Value) -> String {
     let mut text = "---\n".to_owned();
     block(value, 0, &mut text);
     text
 }
 
-/// Writes a value that starts on a line of its own.
+/// Writes a value that starts on a new line.
 fn block(value: &Value, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
     match value {
         Value::Object(map) if !map.is_empty() => {
             for (i, (key, item)) in map.iter().enumerate() {
-                // The first key of a map in a list stands behind its dash.
+                // The first key of a map in a list follows the dash.
                 if i > 0 || !text.ends_with("- ") {
                     text.push_str(&indent);
                 }
@@ -96,15 +93,15 @@ fn nested(value: &Value, depth: usize, text: &mut String) {
     }
 }
 
-/// A text as YAML has it: plain where that is safe, else as a JSON string, which YAML reads too.
+/// A YAML string: plain if that is unambiguous, otherwise a JSON string, which is valid YAML.
 fn scalar(text: &str) -> String {
     let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_./".contains(&c))
-        && !TAKEN_WORDS.contains(&text.to_ascii_lowercase().as_str());
+        && !RESERVED_WORDS.contains(&text.to_ascii_lowercase().as_str());
     if is_plain {
         return text.to_owned();
     }
-    // JSON leaves these as they are; YAML takes them for line ends, or not at all.
+    // JSON does not escape these characters, but YAML reads them as line breaks or rejects them.
     let mut quoted = String::new();
     for c in Value::String(text.to_owned()).to_string().chars() {
         match c {
@@ -128,7 +125,7 @@ mod tests {
     use crate::wire::yaml::Node;
 
     #[test]
-    fn what_is_printed_is_read_back() {
+    fn printed_documents_can_be_parsed() {
         let words = [
             "",
             "a",
@@ -182,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_looks_like_one_written_by_hand() {
+    fn a_document_is_in_block_style() {
         let value = serde_json::json!({
             "kind": "Pod",
             "spec": { "containers": [{ "args": ["-c", "echo 1"], "name": "a" }], "many": 1 },

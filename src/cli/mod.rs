@@ -1,51 +1,46 @@
-//! Arguments to checked settings, to a run, to an exit code.
+//! The command line: arguments to checked settings, to a call of another module, to an exit code.
 
 pub mod apps;
 pub mod args;
 pub mod check;
 pub mod cleanup;
-pub mod client;
+pub mod connection;
+pub mod control_client;
 pub mod copy;
 #[cfg(feature = "dev")]
 pub mod dev;
+pub mod events;
 pub mod exit;
 pub mod explain;
+pub mod follow;
 pub mod init;
-pub mod investigate;
+pub mod kill;
 pub mod logger;
+pub mod logs;
 pub mod manifest;
+pub mod namespace;
+pub mod permissions;
 pub mod render;
-pub mod rights;
 pub mod run;
-pub mod server;
+pub mod scale;
 pub mod settings;
 pub mod stage;
-pub mod story;
+pub mod status;
+pub mod stop;
 pub mod submit;
+pub mod world;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::Path;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
 
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::world::{World, print};
 
-/// The lookup of an environment variable; none where it is absent or not UTF-8.
-pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
-
-/// What a command finds around it; an argument, so that a test can bring its own.
-#[expect(missing_debug_implementations, reason = "a lookup has nothing to show")]
-#[derive(Clone, Copy)]
-pub struct World<'a> {
-    pub env: Env<'a>,
-    /// What relative paths start from; empty for the working directory.
-    pub dir: &'a Path,
-}
-
-/// Does what the arguments ask for. Errors are printed here and nowhere else.
+/// Runs the command that the arguments name. Errors are printed here and nowhere else.
 pub fn run(
     args: impl IntoIterator<Item = OsString>,
     world: &World<'_>,
@@ -54,17 +49,17 @@ pub fn run(
 ) -> Code {
     let done = match CommandLine::try_parse_from(args) {
         Ok(line) => dispatch(line.command, world, out),
-        Err(error) => refused(&error, out),
+        Err(error) => usage_error(&error, out),
     };
     done.unwrap_or_else(|failure| {
-        // There is nobody left to tell where stderr is closed.
+        // If stderr is closed, the error cannot be reported.
         let _ = writeln!(err, "posse: {failure}");
         failure.code
     })
 }
 
-/// Help and version come as errors from the parser; the others are mistakes.
-fn refused(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
+/// The parser reports help and version as errors, too.
+fn usage_error(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
     let text = error.to_string();
     let kind = error.kind();
     if matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -73,25 +68,26 @@ fn refused(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
     if kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Err(Failure::usage("a command is missing; `posse --help` lists them"));
     }
-    // The mistake comes first; how to use the command is what --help is for.
-    let mistake = text.split("\n\nUsage:").next().unwrap_or(&text);
-    let mistake = mistake.split("\n\nFor more information").next().unwrap_or(mistake);
-    let mistake = mistake.strip_prefix("error: ").unwrap_or(mistake);
-    let words: Vec<&str> = mistake.split_whitespace().collect();
+    // Only the error itself, in one line; --help prints the usage.
+    let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let message = message.split("\n\nFor more information").next().unwrap_or(message);
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let words: Vec<&str> = message.split_whitespace().collect();
     Err(Failure::usage(format!("{}; see `posse --help`", words.join(" "))))
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    // A run knows only later whether a live line shares the terminal with its log.
-    let waits = matches!(command, Command::Run(_));
-    // What a container's environment says about logs is not meant for posse.
+    // `run` starts its logger later, when it knows whether there is a progress line.
+    let has_own_logger = matches!(command, Command::Run(_));
+    // A container's environment variables are not meant for posse's logger.
     #[cfg(feature = "dev")]
-    let waits = waits || matches!(command, Command::DevContainer);
-    if !waits {
+    let has_own_logger = has_own_logger || matches!(command, Command::DevContainer);
+    if !has_own_logger {
         logger::init(world.env, None);
     }
     match command {
         Command::Init(args) => init::init(&args, world, out),
+        Command::Render(args) if args.driver => submit::render(&args, world, out),
         Command::Render(args) => render::command(&args, world, out),
         #[cfg(feature = "dev")]
         Command::Dev(args) => dev::dev(&args, world, out),
@@ -101,24 +97,17 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Check(args) => check::check(&args, world, out),
         Command::Submit(args) => submit::submit(&args, world, out),
         Command::Apps(args) => apps::apps(&args, world, out),
-        Command::Logs(args) => apps::logs(&args, world, out),
-        Command::Stop(args) => apps::stop(&args, world, out),
+        Command::Logs(args) => logs::logs(&args, world, out),
+        Command::Stop(args) => stop::stop(&args, world, out),
         Command::Copy(args) => copy::copy(&args),
         Command::Cleanup(args) => cleanup::cleanup(&args, world, out),
-        Command::Status(args) => client::status(&args, world, out),
-        Command::Scale(args) => client::scale(&args, world, out),
-        Command::Kill(args) => client::kill(&args, world, out),
-        Command::Events(args) => client::events(&args, world, out),
-        Command::Explain(args) => investigate::explain(&args, world, out),
+        Command::Status(args) => status::status(&args, world, out),
+        Command::Scale(args) => scale::scale(&args, world, out),
+        Command::Kill(args) => kill::kill(&args, world, out),
+        Command::Events(args) => events::events(&args, world, out),
+        Command::Explain(args) => explain::explain(&args, world, out),
         Command::Stage(args) => stage::stage(&args, world, out),
     }
-}
-
-/// Writes a text to stdout.
-fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))
 }
 
 #[cfg(test)]

@@ -1,40 +1,36 @@
-//! Owns `posse render`: the pods that would be created, as text, and the server's word on them.
+//! `posse render`: prints the pods that a run would create; optionally the server checks them.
 
 use std::io::Write;
 
 use serde_json::Value;
 
 use crate::cli::args::{RenderArgs, RunArgs};
+use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::server::Connection;
-use crate::cli::settings::{GroupSettings, RunIdentity, RunSettings};
-use crate::cli::{World, manifest, submit};
+use crate::cli::manifest;
+use crate::cli::settings::run_settings;
+use crate::cli::world::World;
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::pods::Pods;
+use crate::runtime::run::settings::{GroupSettings, RunIdentity, RunSettings};
 use crate::wire::labels::Selection;
 
-/// The instance that is shown where the real one is not known before the run.
+/// The printed instance, if only a run can know it.
 const INSTANCE_SHOWN: &str = "xxxxx";
-/// The namespace that is shown where it is the service account's or the context's.
+/// The printed namespace, if it depends on the cluster.
 pub(super) const NAMESPACE_SHOWN: &str = "default";
-/// The driver host that is shown where it depends on the way to the API server.
+/// The printed driver host, if it depends on the cluster.
 const DRIVER_HOST_SHOWN: &str = "127.0.0.1";
 
-/// Asks the server whether it would take a pod: the namespace and the body of the POST.
+/// Sends a dry-run create of a pod: the namespace and the request's body.
 pub type ServerCheck<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), Refusal>;
 
-/// `posse render`, with its flags and its file.
-///
-/// # Errors
-/// As `render`, and mistakes in the settings.
+/// `posse render`.
 pub fn command(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    if args.driver {
-        return submit::render(args, world, out);
-    }
     let run =
         RunArgs { file: args.file.clone(), server: args.server.clone(), ..RunArgs::default() };
-    let mut settings = RunSettings::new(&run, world)?;
+    let mut settings = run_settings(&run, world)?;
     if !args.server_check {
         return render(args, &settings, None, out);
     }
@@ -48,18 +44,18 @@ pub fn command(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Res
     render(args, &settings, Some(&mut check), out)
 }
 
-/// Prints one pod of each group, after asking the server about it where `check` is given.
+/// Prints one pod of each group, after `check` of each pod if given.
 ///
 /// # Errors
-/// A group that there is not, a template that cannot be compiled, a pod that the server would
-/// refuse (exit code 4), a server that cannot be asked (exit code 3).
+/// There is no such group, a template is invalid, the server refuses a pod (exit code 4), or the
+/// server cannot check the pods (exit code 3).
 pub fn render(
     args: &RenderArgs,
     settings: &RunSettings,
     check: Option<ServerCheck<'_>>,
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
-    let groups = chosen(args, settings)?;
+    let groups = selected_groups(args, settings)?;
     let run = shown_identity(settings);
     let mut bodies = Vec::new();
     for (id, group) in (args.id..).zip(&groups) {
@@ -81,8 +77,7 @@ pub fn render(
     manifest::print(pods.iter(), args.output, out)
 }
 
-/// Whose pods are shown before a run has found out: with stand-ins where only a run knows.
-#[must_use]
+/// The identity of the printed pods, with placeholders for what only a run can know.
 pub fn shown_identity(settings: &RunSettings) -> RunIdentity {
     RunIdentity {
         instance: settings.instance.clone().unwrap_or_else(|| INSTANCE_SHOWN.to_owned()),
@@ -92,11 +87,11 @@ pub fn shown_identity(settings: &RunSettings) -> RunIdentity {
     }
 }
 
-/// What the server's refusal of a group's pod comes to.
+/// The failure of a refused dry run.
 fn refused(group: &GroupSettings, refusal: &Refusal) -> Result<(), Failure> {
     let name = &group.spec.name;
     match refusal.class {
-        // It passed all checks; there happens to be a pod of the name that is shown.
+        // The pod is valid; another pod has the placeholder name.
         RefusalClass::Exists => Ok(()),
         RefusalClass::Capacity
         | RefusalClass::Conflict
@@ -112,14 +107,14 @@ fn refused(group: &GroupSettings, refusal: &Refusal) -> Result<(), Failure> {
         | RefusalClass::Transient
         | RefusalClass::Unauthorized
         | RefusalClass::OutcomeUnknown => {
-            let message = format!("group {name}: the server cannot be asked: {refusal}");
+            let message = format!("group {name}: the server cannot check its pods: {refusal}");
             Err(Failure::new(Code::Server, message))
         }
     }
 }
 
-/// The groups to be shown.
-fn chosen<'a>(
+/// The groups to print.
+fn selected_groups<'a>(
     args: &RenderArgs,
     settings: &'a RunSettings,
 ) -> Result<Vec<&'a GroupSettings>, Failure> {
@@ -127,6 +122,9 @@ fn chosen<'a>(
     let found = settings.groups.iter().find(|group| group.spec.name.as_str() == wanted);
     found.map(|group| vec![group]).ok_or_else(|| {
         let names: Vec<&str> = settings.groups.iter().map(|g| g.spec.name.as_str()).collect();
-        Failure::usage(format!("--group: there is no `{wanted}`; there are: {}", names.join(", ")))
+        Failure::usage(format!(
+            "--group: there is no group `{wanted}`; the groups are: {}",
+            names.join(", ")
+        ))
     })
 }

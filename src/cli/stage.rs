@@ -1,4 +1,4 @@
-//! Owns `posse stage`: from what was typed to a server, an upload or a download.
+//! `posse stage`: serves, uploads or downloads staged files.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::cli::args::stage::{
     GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, StageFileArgs, TrustArgs,
 };
+use crate::cli::connection::{Connection, sources};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::server::{Connection, sources};
-use crate::cli::{World, print};
+use crate::cli::world::{World, print};
 use crate::control::table::table;
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::read_file;
@@ -25,13 +25,13 @@ use crate::stage::send::{self, Source, Upload};
 use crate::stage::server::{Admission, Options, Quotas, Stage, StageError};
 use crate::wire::bundle::{Entry, Ticket};
 
-/// How long `posse submit` waits for a stage server without progress.
+/// How long `posse submit` waits for progress of a stage server.
 const SUBMIT_TIMEOUT_MS: u64 = 300_000;
 
 /// `posse stage`.
 ///
 /// # Errors
-/// A mistake in what was typed (exit code 2), or it cannot be done (1).
+/// Invalid arguments (exit code 2), or a failed transfer or server (1).
 pub fn stage(args: &StageArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     match &args.command {
         StageCommand::Serve(args) => serve(args, world, out),
@@ -41,27 +41,27 @@ pub fn stage(args: &StageArgs, world: &World<'_>, out: &mut dyn Write) -> Result
 }
 
 fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    // First: a signal that comes while it starts must find somebody who stops it.
+    // The handlers come first: a signal while the server starts must stop it.
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
     let pods = pods(args, world)?;
     let admission = match (&args.token_file, pods.clone()) {
         (Some(path), _) => {
             let path = world.dir.join(path);
-            // A mistake in it is to be seen now, not with the first client.
+            // Read now, so that an invalid file is an error at the start.
             Token::read(&path).map_err(|error| Failure::usage(error.to_string()))?;
             Admission::Shared(path)
         }
         (None, Some(http)) => Admission::Review(http),
         (None, None) => {
             return Err(Failure::usage(
-                "--token-review asks the API server: run it in a pod, or name --kubeconfig",
+                "--token-review needs an API server: run in a pod, or name --kubeconfig",
             ));
         }
     };
     if pods.is_none() {
         log::warn!(
-            "no API server is named: bundles are dropped {} s after their last use",
+            "no API server is configured: bundles are deleted {} s after their last use",
             args.idle / 1000
         );
     }
@@ -88,8 +88,8 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     printed.map(|()| Code::Clean)
 }
 
-/// The API server that knows of pods: the one of the pod that we run in, or the one that is named.
-/// Whatever else a machine is configured for is not meant.
+/// The API server of this pod, or the one named by a flag. Other configuration of this machine, such
+/// as ~/.kube/config, is ignored.
 fn pods(args: &ServeArgs, world: &World<'_>) -> Result<Option<Http>, Failure> {
     let is_named = args.server.kubeconfig.is_some() || args.server.context.is_some();
     let env = |name: &str| (world.env)(name).map(OsString::from);
@@ -116,19 +116,18 @@ fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, F
     print(out, &table(&heads, rows.collect())).map(|()| Code::Clean)
 }
 
-/// Files that are to be sent, and all that is known before they are.
+/// Files for an upload, read and checked.
 pub(super) struct Outgoing {
     transfer: Transfer,
     token: Token,
     sources: Vec<Source>,
     timeout: Duration,
-    /// The ticket without a bundle.
+    /// The ticket without bundles.
     ticket: Ticket,
 }
 
 impl Outgoing {
-    /// Reads the files, and what it takes to send them to `url`, where pods know the server by
-    /// another.
+    /// Reads the files and the token for an upload to `url`. Pods use `pod_url`, if given.
     fn new(
         (url, pod_url): (&str, Option<&String>),
         trust: &TrustArgs,
@@ -152,7 +151,7 @@ impl Outgoing {
         Ok(Self { transfer, token, sources, timeout, ticket })
     }
 
-    /// What `posse submit` takes along; none where that is nothing.
+    /// The upload of `posse submit`; `None` if there is none.
     pub(super) fn of_submission(
         args: &StageFileArgs,
         world: &World<'_>,
@@ -162,7 +161,7 @@ impl Outgoing {
             return Ok(None);
         };
         if args.files.is_empty() {
-            return Err(Failure::usage("--stage-url is given, and no --file to send there"));
+            return Err(Failure::usage("--stage-url needs at least one --file"));
         }
         let trust =
             TrustArgs { ca: args.stage_ca.clone(), insecure: false, timeout: SUBMIT_TIMEOUT_MS };
@@ -170,12 +169,12 @@ impl Outgoing {
         Self::new((url, pod_url), &trust, token_file, &args.files, world).map(Some)
     }
 
-    /// The ticket for these bundles.
+    /// A ticket for these bundles.
     pub(super) fn ticket(&self, bundles: Vec<Entry>) -> Ticket {
         Ticket { bundles, ..self.ticket.clone() }
     }
 
-    /// Sends the files for the pods of an application.
+    /// Uploads the files for the pods of an application.
     pub(super) fn send(&self, namespace: &str, app: &str) -> Result<Ticket, Failure> {
         let Self { transfer, token, sources, timeout, .. } = self;
         let upload = Upload { transfer, token, namespace, app, timeout: *timeout };
@@ -186,9 +185,9 @@ impl Outgoing {
 
 fn get(args: &GetArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let path = world.dir.join(&args.secret_file);
-    let mistake = |why: String| Failure::usage(format!("{}: {why}", path.display()));
-    let bytes = read_file(&path).map_err(|error| mistake(error.to_string()))?;
-    let ticket = Ticket::parse(&bytes).map_err(mistake)?;
+    let invalid = |why: String| Failure::usage(format!("{}: {why}", path.display()));
+    let bytes = read_file(&path).map_err(|error| invalid(error.to_string()))?;
+    let ticket = Ticket::parse(&bytes).map_err(invalid)?;
     let authorities = match (authorities(&args.trust, world), &ticket.ca) {
         (Authorities::Public, Some(pem)) => Authorities::Given(pem.clone()),
         (authorities, _) => authorities,
@@ -212,7 +211,7 @@ fn authorities(trust: &TrustArgs, world: &World<'_>) -> Authorities {
     trust.ca.as_ref().map_or(Authorities::Public, |file| Authorities::File(world.dir.join(file)))
 }
 
-/// What a pod has to be told so that it believes the server as we did.
+/// The CA certificates that pods need to trust the server.
 fn pem(authorities: &Authorities) -> Result<Option<String>, Failure> {
     match authorities {
         Authorities::File(path) => fs::read_to_string(path)
@@ -235,7 +234,7 @@ fn transfer(
         .map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Writes a file that nobody else can read, whole or not at all.
+/// Writes a file with mode 0600, atomically.
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
@@ -266,7 +265,7 @@ mod tests {
     const PUT: &str = "stage put -n ns --app wc --token-file token --timeout 0s";
 
     #[test]
-    fn mistakes_are_told_before_anything_is_done() {
+    fn invalid_arguments_are_errors_before_any_transfer() {
         let folder = Folder::new(&[
             ("token", "t0ken"),
             ("two", "two words"),
@@ -307,14 +306,14 @@ mod tests {
             let (code, out, err) = folder.posse(&args);
             assert_eq!((code, out.as_str()), (2, ""), "{args}: {err}");
             assert!(err.contains(words), "{args}: {err}");
-            // What is no ticket may be a secret.
+            // The file may be a secret, so its content is not printed.
             assert!(!err.contains("secret words"), "{args}: {err}");
         }
         assert!(!folder.path().join("store").exists() && !folder.path().join("out").exists());
     }
 
     #[test]
-    fn a_server_that_is_not_there_is_named() {
+    fn an_unreachable_server_is_named() {
         let folder = Folder::new(&[("token", "t0ken"), ("a.jar", "")]);
         let (code, _, err) = folder.posse(&format!("{PUT} --url http://127.0.0.1:1 a.jar"));
         assert_eq!(code, 1, "{err}");

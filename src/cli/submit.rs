@@ -1,5 +1,5 @@
-//! Owns `posse submit`: files and flags to a plan, the plan into the cluster, and what comes of it to
-//! an exit code.
+//! `posse submit`: creates a driver in the cluster from files and flags, and follows it to its end. Also
+//! `posse render --driver`, which prints the same objects.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,15 +10,17 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::args::submit::SubmitArgs;
-use crate::cli::args::{FileArgs, Output, RenderArgs, RunArgs};
+use crate::cli::args::{CleanupArgs, FileArgs, Output, RenderArgs, RunArgs, ServerArgs};
+use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::render::NAMESPACE_SHOWN;
-use crate::cli::server::Connection;
-use crate::cli::settings::{self, RunSettings};
+use crate::cli::settings;
 use crate::cli::stage::Outgoing;
-use crate::cli::{World, manifest, print};
+use crate::cli::world::{World, print};
+use crate::cli::{cleanup, follow, manifest};
 use crate::core::model::refusal::RefusalClass;
 use crate::kube::api::objects::{Kind, Objects};
+use crate::runtime::random::random_bits;
 use crate::runtime::signals::Signals;
 use crate::submit::files::Files;
 use crate::submit::follow::Follower;
@@ -31,49 +33,49 @@ use crate::wire::config::{DriverPod, PodSource};
 use crate::wire::names;
 use crate::wire::template::Template;
 
-pub mod wait;
-
-/// The driver's container where its pod is made from an image alone.
+/// The driver's container, if the pod is made from an image only.
 const CONTAINER_NAME: &str = "driver";
 
 /// `posse submit`.
 ///
 /// # Errors
-/// Mistakes in the settings (exit code 2), a template that the server refuses (4), a server that
-/// cannot be asked or does not allow it, an application that runs already (3), objects that could
-/// not be removed again (12).
+/// Invalid settings (exit code 2), a refused template (4), an API server that refuses or does not
+/// answer, or an application that is running already (3), objects that could not be deleted again (12).
 pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let asked = Asked { file: &args.file, driver: &args.driver, create_rbac: args.create_rbac };
-    // Mistakes in the file are told before the server is looked for.
-    let mut plan = plan(&asked, world)?;
+    let request =
+        SubmitRequest { file: &args.file, driver: &args.driver, create_rbac: args.create_rbac };
+    // Errors in the file are reported before the server is contacted.
+    let mut plan = plan(&request, world)?;
     let connection = Connection::new(&args.server, world)?;
     plan.or_namespace(&connection.namespace);
     let outgoing = Outgoing::of_submission(&args.stage, world)?;
-    // The server is to have checked all of it before a file is sent.
+    // The server checks all objects before any file is uploaded.
     plan.ticket = outgoing.as_ref().map(|outgoing| outgoing.ticket(Vec::new()));
-    let mut made = manifests(&plan)?;
-    made.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    let mut objects_to_create = manifests(&plan)?;
+    objects_to_create.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
     let now_s = Timestamp::now().as_second();
     let app = plan.app.clone();
     let failed = |why: SubmitError| failure(&app, &connection, &why);
     if let Some(outgoing) = outgoing.filter(|_| !args.dry_run) {
-        let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
+        let submission =
+            Submission { objects: &objects, plan: &plan, manifests: &objects_to_create, now_s };
         submission.check().map_err(failed)?;
         plan.ticket = Some(outgoing.send(&plan.namespace, &plan.app)?);
-        made = manifests(&plan)?;
+        objects_to_create = manifests(&plan)?;
     }
-    let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
+    let submission =
+        Submission { objects: &objects, plan: &plan, manifests: &objects_to_create, now_s };
     if args.dry_run {
         let unknown = submission.check().map_err(failed)?;
-        tell_unknown(&unknown, &plan);
-        return manifest::print(made.all(), Output::Yaml, out);
+        warn_unknown_fields(&unknown, &plan);
+        return manifest::print(objects_to_create.all(), Output::Yaml, out);
     }
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
     let Submitted { workload: keeper, unknown_fields } =
-        make(&submission, &signals, out)?.map_err(failed)?;
-    tell_unknown(&unknown_fields, &plan);
+        create(&submission, &signals, out)?.map_err(failed)?;
+    warn_unknown_fields(&unknown_fields, &plan);
     let line = format!(
         "application {} submitted: {} in namespace {}",
         plan.app,
@@ -93,44 +95,41 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         logs: args.logs,
         tail: None,
     };
-    let code = wait::wait(follower, &connection, &signals, out)?;
-    if code != wait::DETACHED {
-        wait::remove_executors(&plan.app, &plan.namespace, &args.server, world);
+    let code = follow::wait(follower, &connection, &signals, out)?;
+    if code != follow::DETACHED {
+        remove_executors(&plan.app, &plan.namespace, &args.server, world);
     }
     Ok(code)
 }
 
-/// Makes the driver on a thread of its own: an interrupt is heard also while the server is slow.
-fn make(
+/// Creates the driver on a thread of its own, so that an interrupt works even if the server is slow.
+fn create(
     submission: &Submission<'_>,
     signals: &Signals,
     out: &mut dyn Write,
 ) -> Result<Result<Submitted, SubmitError>, Failure> {
     let Submission { objects, plan, manifests, now_s } = *submission;
     let (objects, plan, manifests) = (objects.clone(), plan.clone(), manifests.clone());
-    let (is_interrupted, made) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
-    let (is_told, slot) = (Arc::clone(&is_interrupted), Arc::clone(&made));
+    let (is_interrupted, result) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
+    let (is_cancelled, slot) = (Arc::clone(&is_interrupted), Arc::clone(&result));
     let work = move |_: Listener<'_>| {
         let submission =
             Submission { objects: &objects, plan: &plan, manifests: &manifests, now_s };
-        drop(slot.set(submission.submit(&|| is_told.load(Ordering::Acquire))));
+        drop(slot.set(submission.submit(&|| is_cancelled.load(Ordering::Acquire))));
     };
     let mut interrupt = || {
         is_interrupted.store(true, Ordering::Release);
-        log::info!("interrupted: what was made is taken back");
+        log::info!("interrupted: deleting the created objects");
         false
     };
-    wait::pump(Box::new(work), signals, &mut interrupt, out)?;
-    Ok(made.get().cloned().unwrap_or(Err(SubmitError::Interrupted)))
+    follow::pump(Box::new(work), signals, &mut interrupt, out)?;
+    Ok(result.get().cloned().unwrap_or(Err(SubmitError::Interrupted)))
 }
 
-/// `posse render --driver`: the same objects, printed; the server is asked only where told to.
-///
-/// # Errors
-/// As `submit`.
+/// `posse render --driver`: prints the objects; the server checks them only with --server-check.
 pub fn render(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let asked = Asked { file: &args.file, driver: &[], create_rbac: args.create_rbac };
-    let mut plan = plan(&asked, world)?;
+    let request = SubmitRequest { file: &args.file, driver: &[], create_rbac: args.create_rbac };
+    let mut plan = plan(&request, world)?;
     let connection = match args.server_check {
         true => Some(Connection::new(&args.server, world)?),
         false => None,
@@ -144,41 +143,41 @@ pub fn render(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         let now_s = Timestamp::now().as_second();
         let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
         let failed = |why: SubmitError| failure(&plan.app, connection, &why);
-        tell_unknown(&submission.check().map_err(failed)?, &plan);
+        warn_unknown_fields(&submission.check().map_err(failed)?, &plan);
     }
     manifest::print(made.all(), args.output, out)
 }
 
-/// What the plan is made from, besides the file.
+/// The arguments of a plan.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct SubmitRequest<'a> {
     file: &'a FileArgs,
     driver: &'a [String],
     create_rbac: bool,
 }
 
-/// Reads the file and all that it names, checks it, and makes a plan of it, whose namespace is empty
-/// where nothing names one.
-fn plan(asked: &Asked<'_>, world: &World<'_>) -> Result<Plan, Failure> {
-    let file = asked.file;
+/// Reads and checks the configuration and the files that it names. The plan's namespace is empty if
+/// none is configured.
+fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Failure> {
+    let file = request.file;
     if file.instance.is_some() {
-        let message = "--instance is not for drivers in the cluster: each of their pods is one";
+        let message =
+            "--instance is not for drivers in the cluster: each driver pod is an instance";
         return Err(Failure::usage(message));
     }
-    let run = RunArgs { file: file.clone(), driver: asked.driver.to_vec(), ..RunArgs::default() };
-    let settings = RunSettings::new(&run, world)?;
+    let run = RunArgs { file: file.clone(), driver: request.driver.to_vec(), ..RunArgs::default() };
+    let settings = settings::run_settings(&run, world)?;
     let (shown, config) = settings::read_config(file, world)?;
     let driver = &settings.driver;
     let mut pod = driver.pod.clone();
-    if asked.create_rbac && pod.service_account.is_some() {
-        let message = format!(
-            "{shown}: driver.service_account names one, --create-rbac makes another: leave one out"
-        );
+    if request.create_rbac && pod.service_account.is_some() {
+        let message =
+            format!("{shown}: driver.service_account and --create-rbac exclude each other");
         return Err(Failure::usage(message));
     }
     let template = driver_template(&mut pod, &shown, folder(file), world)?;
     let text = config_text(file, &shown, &settings.app, world)?;
-    // With --template no other is read.
+    // --template replaces the templates of the groups.
     let groups = if file.template.is_none() { config.executors.as_slice() } else { &[] };
     let templates = groups.iter().filter_map(|group| match &group.source {
         PodSource::File(path) => Some(path),
@@ -189,11 +188,11 @@ fn plan(asked: &Asked<'_>, world: &World<'_>) -> Result<Plan, Failure> {
         Ok((path.clone(), settings::read_text(&at.display().to_string(), &at)?))
     };
     let mut files = Files::new(text, templates.map(read).collect::<Result<_, Failure>>()?);
-    let args = run_args(asked, &mut files, world)?;
+    let args = run_args(request, &mut files, world)?;
     Ok(Plan {
         app: settings.app.clone(),
         namespace: settings.namespace.clone().unwrap_or_default(),
-        submission: names::instance_from_bits(settings::random_bits()),
+        submission: names::instance_from_bits(random_bits()),
         pod,
         template,
         files,
@@ -202,21 +201,22 @@ fn plan(asked: &Asked<'_>, world: &World<'_>) -> Result<Plan, Failure> {
         n_executors: settings.groups.iter().map(|group| u64::from(group.spec.target)).sum(),
         grace_ms: settings.grace_ms,
         stop_timeout_ms: settings.policy.stop_timeout_ms,
-        // Of two pods of a Job one may be out of reach, and alive; without the Lease there is no way.
+        // A Job may create a second pod while the first still runs on an unreachable node. Only a
+        // Lease can prevent two drivers.
         exclusive: config.exclusive.unwrap_or(config.lease),
-        create_rbac: asked.create_rbac,
+        create_rbac: request.create_rbac,
         ticket: None,
     })
 }
 
-/// The flags that mean the same in the pod, and the driver's command.
+/// The flags that are passed on to `posse run` in the pod, and the driver's command.
 fn run_args(
-    asked: &Asked<'_>,
+    request: &SubmitRequest<'_>,
     files: &mut Files,
     world: &World<'_>,
 ) -> Result<Vec<String>, Failure> {
     let FileArgs { app, executors, image, template, file: _, namespace: _, instance: _ } =
-        asked.file;
+        request.file;
     let template = template.as_ref().map(|path| {
         let at = world.dir.join(path);
         let text = settings::read_text(&at.display().to_string(), &at)?;
@@ -232,14 +232,14 @@ fn run_args(
     for (flag, value) in flags {
         args.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
     }
-    if !asked.driver.is_empty() {
+    if !request.driver.is_empty() {
         args.push("--".to_owned());
-        args.extend_from_slice(asked.driver);
+        args.extend_from_slice(request.driver);
     }
     Ok(args)
 }
 
-/// The configuration as it is written; without a file, one that says the name.
+/// The text of the configuration; without a file, a text with the name only.
 fn config_text(
     file: &FileArgs,
     shown: &str,
@@ -270,12 +270,12 @@ fn driver_template(
             Template::from_json(&format!("{shown}: driver.pod"), value.clone())?
         }
         PodSource::Shorthands => {
-            // Without an image of its own the driver runs in posse's.
+            // Without an own image the driver runs in posse's image.
             let image = pod.shorthands.image.clone().or_else(|| pod.posse_image.clone());
             let Some(image) = image else {
                 return Err(Failure::usage(format!(
-                    "{shown}: driver: there is no pod to put it into: give image, template or pod, \
-                     or posse_image for posse alone"
+                    "{shown}: driver: there is no pod: give image, template or pod, or posse_image \
+                     to run without a driver"
                 )));
             };
             let containers = json!([{ "name": CONTAINER_NAME, "image": image }]);
@@ -288,23 +288,46 @@ fn driver_template(
     Ok(template)
 }
 
-fn tell_unknown(fields: &[&str], plan: &Plan) {
+fn warn_unknown_fields(fields: &[&str], plan: &Plan) {
     if !fields.is_empty() {
         log::warn!(
-            "this server does not know {}: a driver whose node is drained or lost counts as one \
-             that failed (driver.retries: {})",
+            "this API server does not support {}: a driver whose node is drained or lost counts as \
+             failed (driver.retries: {})",
             fields.join(" and "),
             plan.pod.retries
         );
     }
 }
 
-/// What a submission that failed comes to.
+/// Deletes executors whose driver pod has ended. Needed if the driver was killed, because posse runs in
+/// the same pod.
+fn remove_executors(app: &str, namespace: &str, server: &ServerArgs, world: &World<'_>) {
+    let args = CleanupArgs {
+        app: Some(app.to_owned()),
+        all_apps: false,
+        namespace: Some(namespace.to_owned()),
+        instance: None,
+        stale: None,
+        yes: true,
+        server: server.clone(),
+    };
+    let mut text = Vec::new();
+    let done = cleanup::cleanup(&args, world, &mut text);
+    let text = String::from_utf8_lossy(&text);
+    if let Some(line) = text.lines().find(|line| line.starts_with("removed ")) {
+        log::info!("executors of ended drivers: {line}");
+    }
+    if let Err(failure) = done {
+        log::warn!("executors of ended drivers may remain: {failure}");
+    }
+}
+
+/// The exit code and message of a failed submission.
 fn failure(app: &str, connection: &Connection, why: &SubmitError) -> Failure {
     let message = format!("application {app} is not submitted: {why}");
     let code = match why {
         SubmitError::NotCleanedUp { .. } => Code::Remain,
-        SubmitError::Interrupted => wait::DETACHED,
+        SubmitError::Interrupted => follow::DETACHED,
         SubmitError::AlreadyRunning(_) => Code::Server,
         SubmitError::NameTaken { .. } => Code::Failed,
         SubmitError::Refused { refusal, what } => match refusal.class {

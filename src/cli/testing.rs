@@ -1,12 +1,13 @@
-//! What the tests of this room share: a folder of their own, and the command line run inside it.
+//! Helpers for the tests of the command line: a temporary folder, in which posse is run.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::cli::{World, run};
+use crate::cli::run;
+use crate::cli::world::World;
 
-/// A folder that goes when the test ends.
+/// A temporary folder, deleted at the end of the test.
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
@@ -34,7 +35,7 @@ impl Folder {
         self.posse_with(args, &[])
     }
 
-    /// The same with these variables in the environment, and no others.
+    /// As `posse`, with only these environment variables.
     pub(super) fn posse_with(&self, args: &str, env: &[(&str, &str)]) -> (u8, String, String) {
         let args = std::iter::once("posse").chain(args.split_whitespace()).map(OsString::from);
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -50,7 +51,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left in the temporary folder does no harm.
+        // A remaining temporary folder does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,16 +1,16 @@
-//! The command line as a whole: exit codes, and where its words go.
+//! The whole command line: exit codes, stdout and stderr.
 
 use std::path::Path;
 
 use clap::CommandFactory as _;
 
-use crate::cli::World;
 use crate::cli::args::{CommandLine, FileArgs, RenderArgs, RunArgs};
 use crate::cli::exit::Code;
 use crate::cli::init::SAMPLE;
 use crate::cli::render;
-use crate::cli::settings::RunSettings;
+use crate::cli::settings::run_settings;
 use crate::cli::testing::Folder;
+use crate::cli::world::World;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 
 #[test]
@@ -31,7 +31,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn mistakes_are_one_line_on_stderr() {
+fn usage_errors_are_one_line_on_stderr() {
     let folder = Folder::new(&[("posse.yaml", "app: a\nexecutors: [{image: i}]")]);
     for (args, want) in [
         ("", "posse: a command is missing; `posse --help` lists them\n"),
@@ -50,7 +50,7 @@ fn mistakes_are_one_line_on_stderr() {
             "cleanup --app a --stale soon",
             "posse: invalid value 'soon' for '--stale <DURATION>': expected a dur",
         ),
-        ("render --group z", "posse: --group: there is no `z`; there are: default\n"),
+        ("render --group z", "posse: --group: there is no group `z`; the groups are: default\n"),
         ("render -f no.yaml", "posse: no.yaml: cannot be read: No such file"),
     ] {
         let (code, out, err) = folder.posse(args);
@@ -61,7 +61,7 @@ fn mistakes_are_one_line_on_stderr() {
 }
 
 #[test]
-fn init_writes_a_file_that_render_takes_and_never_overwrites() {
+fn init_writes_a_valid_file_and_never_overwrites() {
     let folder = Folder::new(&[]);
     let (code, out, err) = folder.posse("init -");
     assert_eq!((code, out.as_str(), err.as_str()), (0, SAMPLE, ""));
@@ -74,13 +74,13 @@ fn init_writes_a_file_that_render_takes_and_never_overwrites() {
     std::fs::write(folder.path().join("posse.yaml"), "mine").unwrap();
     let (code, _, err) = folder.posse("init");
     assert_eq!(code, 2);
-    assert_eq!(err, "posse: posse.yaml is there already; name another file, or `-` for stdout\n");
+    assert_eq!(err, "posse: posse.yaml exists already; name another file, or `-` for stdout\n");
     assert_eq!(std::fs::read_to_string(folder.path().join("posse.yaml")).unwrap(), "mine");
     assert_eq!(folder.posse("init no/such/folder.yaml").0, 2);
 }
 
 #[test]
-fn render_prints_each_group_with_its_ids() {
+fn render_prints_one_pod_for_each_group() {
     let two =
         "app: a\nnamespace: n\nexecutors: [{group: x, image: 'i:1'}, {group: y, image: 'i:2'}]";
     let folder = Folder::new(&[("posse.yaml", two)]);
@@ -95,7 +95,7 @@ fn render_prints_each_group_with_its_ids() {
 }
 
 #[test]
-fn render_tells_what_the_server_says() {
+fn render_reports_the_servers_refusal() {
     let world = World { env: &|_| None, dir: Path::new("") };
     let file = FileArgs {
         app: Some("a".to_owned()),
@@ -104,7 +104,7 @@ fn render_tells_what_the_server_says() {
         ..FileArgs::default()
     };
     let settings =
-        RunSettings::new(&RunArgs { file, ..RunArgs::default() }, &world).expect("they are whole");
+        run_settings(&RunArgs { file, ..RunArgs::default() }, &world).expect("valid settings");
     let args = RenderArgs { id: 7, ..RenderArgs::default() };
     let mut out = Vec::new();
     let mut asked = Vec::new();
@@ -134,9 +134,14 @@ fn render_tells_what_the_server_says() {
             RefusalClass::Forbidden,
             Code::Server,
             403,
-            "group default: the server cannot be asked: no (403)",
+            "group default: the server cannot check its pods: no (403)",
         ),
-        (RefusalClass::Transient, Code::Server, 0, "group default: the server cannot be asked: no"),
+        (
+            RefusalClass::Transient,
+            Code::Server,
+            0,
+            "group default: the server cannot check its pods: no",
+        ),
     ] {
         let refusal = Refusal {
             class,
@@ -148,6 +153,6 @@ fn render_tells_what_the_server_says() {
         let mut check = |_: &str, _: &[u8]| Err(refusal.clone());
         let failure = render::render(&args, &settings, Some(&mut check), &mut out).unwrap_err();
         assert_eq!((failure.code, failure.message.as_str()), (code, want));
-        assert!(out.is_empty(), "what the server refuses is not printed as if it were good");
+        assert!(out.is_empty(), "refused pods are not printed");
     }
 }

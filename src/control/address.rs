@@ -1,5 +1,4 @@
-//! Owns where the control API listens and how it is found: addresses, private folders, dead and
-//! live sockets. Speaks no HTTP.
+//! Addresses of the control API: where a run listens, and how clients find its socket.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
@@ -18,18 +17,18 @@ use crate::serve::Listen;
 use crate::serve::token::TokenError;
 use crate::wire::control_addr::{ControlAddr, SOCKET_PATH_BYTES_MAX};
 
-/// A socket that is listened on; a unix one is removed from the file system at the end.
+/// A listening socket. The file of a unix socket is removed at the end.
 #[derive(Debug)]
 pub struct Bound {
-    /// Where, with the port that the system chose.
+    /// The address, with the actual port.
     pub address: ControlAddr,
-    /// Taken by the server.
+    /// For the server.
     pub listen: Listen,
-    /// Removes the file when dropped; none on TCP.
+    /// Removes the socket's file when dropped; `None` for TCP.
     pub file: Option<SocketFile>,
 }
 
-/// The file of a unix socket; dropping it removes it, where it is still the same one.
+/// The file of a unix socket. Dropping this removes the file, unless it was replaced.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -40,7 +39,7 @@ pub struct SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_some_and(|found| found == self.identity) {
-            // Nothing is lost where it stays: the next one replaces a dead socket.
+            // If this fails, the next run replaces the dead socket.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -50,10 +49,10 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|facts| (facts.dev(), facts.ino()))
 }
 
-/// Listens on an address that was asked for.
+/// Listens on a configured address.
 ///
 /// # Errors
-/// It is in use by a live process, or the system refuses it.
+/// A live process uses the address, or the system refuses it.
 pub fn bind(address: &ControlAddr) -> Result<Bound, ControlError> {
     match address {
         ControlAddr::Tcp(wanted) => {
@@ -66,11 +65,11 @@ pub fn bind(address: &ControlAddr) -> Result<Bound, ControlError> {
     }
 }
 
-/// Listens on `<folder>/posse-<uid>/<app>.<instance>.sock` in the first of `folders` that can be
-/// written to; `folders` come from `default_folders`.
+/// Listens on `<folder>/posse-<uid>/<app>.<instance>.sock` in the first of `folders` that works. See
+/// `default_folders`.
 ///
 /// # Errors
-/// The socket is in use by a live process, or none of the folders will do.
+/// A live process uses the socket, or no folder works.
 pub fn bind_default(app: &str, instance: &str, folders: &[PathBuf]) -> Result<Bound, ControlError> {
     let mut tried = Vec::new();
     for folder in folders {
@@ -94,13 +93,12 @@ pub fn bind_default(app: &str, instance: &str, folders: &[PathBuf]) -> Result<Bo
     Err(ControlError::NoFolder { tried })
 }
 
-/// The sockets of `app` that somebody listens on now.
-#[must_use]
+/// The sockets of `app` that a live process listens on; without `app`, of all applications.
 pub fn live_sockets(app: Option<&str>, folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut live = Vec::new();
     for folder in folders {
         let private = private_folder(folder);
-        // What others can write to may hold sockets of theirs.
+        // A folder that others can write to may contain their sockets.
         if check_private(&private).is_err() {
             continue;
         }
@@ -116,8 +114,7 @@ pub fn live_sockets(app: Option<&str>, folders: &[PathBuf]) -> Vec<PathBuf> {
     live
 }
 
-/// Where sockets are looked for, in this order, out of two variables of the environment.
-#[must_use]
+/// The folders for control sockets, in order of preference, from two environment variables.
 pub fn default_folders(xdg_runtime_dir: Option<&str>, tmpdir: Option<&str>) -> Vec<PathBuf> {
     let candidates = [xdg_runtime_dir, Some("/run/posse"), tmpdir, Some("/tmp"), Some("/dev/shm")];
     let mut folders: Vec<PathBuf> = Vec::new();
@@ -133,7 +130,7 @@ fn private_folder(folder: &Path) -> PathBuf {
     folder.join(format!("posse-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Makes a folder that nobody else can look into, or finds that it is one already.
+/// Creates a folder that only this user can access, or checks an existing one.
 fn make_private(folder: &Path) -> Result<(), String> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Ok(()) => Ok(()),
@@ -143,13 +140,13 @@ fn make_private(folder: &Path) -> Result<(), String> {
 }
 
 fn check_private(folder: &Path) -> Result<(), String> {
-    // Not followed: a link that somebody else laid is not our folder.
+    // Symbolic links are not followed, because another user may have created the link.
     let facts = fs::symlink_metadata(folder).map_err(|error| error.to_string())?;
-    let ours = facts.uid() == rustix::process::geteuid().as_raw();
-    if facts.is_dir() && ours && facts.mode() & 0o077 == 0 {
+    let is_own = facts.uid() == rustix::process::geteuid().as_raw();
+    if facts.is_dir() && is_own && facts.mode() & 0o077 == 0 {
         return Ok(());
     }
-    Err("is not a folder of ours alone (mode 0700)".to_owned())
+    Err("not a folder of this user with mode 0700".to_owned())
 }
 
 fn is_socket_of(path: &Path, app: Option<&str>) -> bool {
@@ -160,16 +157,16 @@ fn is_socket_of(path: &Path, app: Option<&str>) -> bool {
     app.is_none_or(|app| app == stem)
 }
 
-/// Connects to a unix socket, and does not wait longer than `timeout` for a full queue.
+/// Connects to a unix socket. If its queue is full, waits up to `timeout`.
 pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = new_socket()?;
-    // On Linux the time-out for sending is the one for connecting too.
+    // On Linux, the send time-out also applies to connecting.
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(UnixStream::from(socket))
 }
 
-/// True where somebody accepts on it. A full queue counts: whoever fills it has a server.
+/// True if a process listens on the socket. A full queue also means that a process listens.
 fn is_live(path: &Path) -> bool {
     match connect_unix(path, PROBE_TIMEOUT) {
         Ok(_) => true,
@@ -186,13 +183,13 @@ fn bind_unix(path: &Path) -> Result<Bound, ControlError> {
     let address = ControlAddr::Unix(path.to_owned());
     let failed = |error| ControlError::Bind { address: address.clone(), error };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    // Held until it is bound: of two that find the same dead socket, only one may replace it.
+    // The lock prevents two processes from replacing the same dead socket.
     let _lock = lock_folder(folder.unwrap_or_else(|| Path::new("."))).map_err(failed)?;
     let listener = match listen_private(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|facts| is_socket(&facts));
             if !is_socket {
-                return Err(failed(io::Error::other("there is a file that is not a socket")));
+                return Err(failed(io::Error::other("the file exists and is not a socket")));
             }
             if is_live(path) {
                 return Err(ControlError::InUse { path: path.to_owned() });
@@ -212,7 +209,8 @@ fn is_socket(facts: &fs::Metadata) -> bool {
     facts.file_type().is_socket()
 }
 
-/// A socket that is 0600 from its first moment: on Linux the mode of the file is that of the socket.
+/// Creates a listening socket whose file has mode 0600 from the start: on Linux, bind uses the mode of
+/// the socket.
 fn listen_private(path: &Path) -> io::Result<UnixListener> {
     let socket = new_socket()?;
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
@@ -221,7 +219,7 @@ fn listen_private(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Locks a folder among posse processes; the lock goes with the file.
+/// Locks a folder against other posse processes, until the returned file is dropped.
 fn lock_folder(folder: &Path) -> io::Result<File> {
     use rustix::fs::{FlockOperation, flock};
     let file = File::open(folder)?;
@@ -232,23 +230,23 @@ fn lock_folder(folder: &Path) -> io::Result<File> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(io::Error::other("its folder is locked by another process"))
+    Err(io::Error::other("another process holds the lock of its folder"))
 }
 
-/// What is wrong with the control address. At start this is a usage error (exit code 2).
+/// An unusable control address. At the start of a run: exit code 2.
 #[derive(Debug)]
 pub enum ControlError {
-    /// It cannot be read as an address.
+    /// Not a valid address.
     Address { why: String },
-    /// The system refuses it.
+    /// The system refuses the address.
     Bind { address: ControlAddr, error: io::Error },
-    /// Another process listens there.
+    /// Another process listens on this socket.
     InUse { path: PathBuf },
-    /// No folder will do.
+    /// No folder works.
     NoFolder { tried: Vec<String> },
     /// A TCP address without a token file.
     NoToken { address: ControlAddr },
-    /// The token file will not do.
+    /// The token file is invalid.
     TokenFile(TokenError),
 }
 
@@ -261,7 +259,7 @@ impl fmt::Display for ControlError {
             }
             Self::InUse { path } => write!(
                 f,
-                "control socket {} is in use by a live process; end that one, or choose another \
+                "control socket {} is in use by a live process; end that process, or choose another \
                  socket with --control or another --instance",
                 path.display()
             ),
@@ -273,7 +271,7 @@ impl fmt::Display for ControlError {
             ),
             Self::NoToken { address } => write!(
                 f,
-                "control address {address} needs --control-token-file: everybody on this host can \
+                "control address {address} needs --control-token-file: every user of this host can \
                  reach it"
             ),
             Self::TokenFile(error) => write!(f, "control {error}"),
@@ -289,13 +287,13 @@ impl From<TokenError> for ControlError {
     }
 }
 
-/// How long a socket's full queue is waited for before it is called live.
+/// How long the check for a live socket waits for a full queue.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Connections that wait to be accepted.
+/// The queue of connections that are not accepted yet.
 const BACKLOG: i32 = 128;
 
-/// Together with the pause: one second for others to bind their sockets.
+/// With the pause: up to one second.
 const LOCK_TRIES_MAX: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -307,7 +305,7 @@ mod tests {
     use crate::control::tests::Folder;
 
     #[test]
-    fn the_socket_is_private_and_goes_with_its_owner() {
+    fn the_socket_is_private_and_removed_at_the_end() {
         let folder = Folder::new();
         let bound = bind_default("w", "a1b2c", &[folder.path()]).unwrap();
         let ControlAddr::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
@@ -320,15 +318,15 @@ mod tests {
     }
 
     #[test]
-    fn a_live_socket_is_an_error_and_a_dead_one_is_replaced() {
+    fn a_live_socket_is_an_error_and_a_dead_socket_is_replaced() {
         let folder = Folder::new();
         let folders = [folder.path()];
         let bound = bind_default("w", "a", &folders).unwrap();
         let ControlAddr::Unix(path) = bound.address.clone() else { panic!("a unix socket") };
-        let error = bind_default("w", "a", &folders).expect_err("it is live");
+        let error = bind_default("w", "a", &folders).expect_err("the socket is live");
         assert!(matches!(error, ControlError::InUse { .. }), "{error}");
 
-        // As kill -9 leaves it: the listener is gone, the file is there.
+        // As after kill -9: the listener is gone, the file still exists.
         let Bound { listen, file, .. } = bound;
         drop(listen);
         std::mem::forget(file);
@@ -340,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_of_another_is_not_removed() {
+    fn a_replaced_socket_is_not_removed() {
         let folder = Folder::new();
         let folders = [folder.path()];
         let first = bind_default("w", "a", &folders).unwrap();
@@ -353,17 +351,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_left_alone() {
+    fn a_file_that_is_not_a_socket_is_kept() {
         let folder = Folder::new();
         let path = folder.path().join("precious");
         fs::write(&path, "data").unwrap();
-        let error = bind(&ControlAddr::Unix(path.clone())).expect_err("it is a file").to_string();
+        let error =
+            bind(&ControlAddr::Unix(path.clone())).expect_err("the path is a file").to_string();
         assert!(error.contains("not a socket"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "data");
     }
 
     #[test]
-    fn folders_that_will_not_do_are_passed_over_and_named() {
+    fn unusable_folders_are_skipped_and_named() {
         let folder = Folder::new();
         let missing = folder.path().join("missing");
         let open = folder.path().join("open");
@@ -377,7 +376,7 @@ mod tests {
         let long = folder.path().join("l".repeat(80));
         let bad = [missing, open, linked, long];
 
-        let error = bind_default("w", "a", &bad).expect_err("none will do").to_string();
+        let error = bind_default("w", "a", &bad).expect_err("no folder works").to_string();
         for part in ["missing", "open", "linked", "0700", "too long", "--control"] {
             assert!(error.contains(part), "{part} is not in {error}");
         }
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_in_the_contracts_order() {
+    fn folders_come_in_the_documented_order() {
         let got = default_folders(Some("/run/user/1"), Some("/var/tmp"));
         let want = ["/run/user/1", "/run/posse", "/var/tmp", "/tmp", "/dev/shm"];
         assert_eq!(got, want.map(PathBuf::from));

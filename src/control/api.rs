@@ -1,4 +1,4 @@
-//! Owns the control API's calls: paths to commands, replies to answers. What they do is the core's.
+//! The control API's server: maps HTTP requests to commands and replies to HTTP answers.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::control::address::{Bound, ControlError, SocketFile};
-use crate::control::{Busy, Core, Drafts, Events, NoDraft, Read};
+use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
 use crate::core::model::command::{Command, Reply};
 use crate::core::model::ids::GroupName;
 use crate::serve::token::Token;
@@ -17,21 +17,21 @@ use crate::wire::names;
 use crate::wire::status_json::{RunNames, StatusJson};
 use crate::wire::time::Epoch;
 
-/// The control API, served. Dropped without `stop`, it stops all the same.
+/// The running control API. Dropping this stops it without waiting for readers of events.
 #[derive(Debug)]
 pub struct ControlServer {
-    /// Goes before the server: as long as somebody listens nobody else replaces the file.
+    /// Removed before the server stops: another run does not replace a socket that is still live.
     file: Option<SocketFile>,
     server: Server,
     address: ControlAddr,
     api: Arc<Api>,
 }
 
-/// What the API tells about.
+/// The run that the API serves.
 #[derive(Clone)]
 pub struct Subject {
     pub core: Arc<dyn Core>,
-    pub drafts: Arc<dyn Drafts>,
+    pub dry_runs: Arc<dyn DryRuns>,
     pub events: Arc<dyn Events>,
     pub identity: RunNames,
     pub epoch: Epoch,
@@ -44,10 +44,10 @@ impl fmt::Debug for Subject {
 }
 
 impl ControlServer {
-    /// Serves `bound` on threads of its own.
+    /// Starts the server's threads.
     ///
     /// # Errors
-    /// A TCP address without a token, or no thread is to be had.
+    /// The address is TCP and there is no token, or the system cannot start a thread.
     pub fn start(
         bound: Bound,
         token: Option<Token>,
@@ -59,11 +59,12 @@ impl ControlServer {
                 return Err(ControlError::NoToken { address });
             }
             ControlAddr::Tcp(_) => token,
-            // Who may open the socket is said by its mode.
+            // A unix socket is protected by its file mode.
             ControlAddr::Unix(_) => None,
         };
-        let followers = Places::new(FOLLOWERS_MAX);
-        let api = Arc::new(Api { subject, token, followers, drafts: Places::new(DRAFTS_MAX) });
+        let followers = Semaphore::new(FOLLOWERS_MAX);
+        let dry_runs = Semaphore::new(DRY_RUNS_MAX);
+        let api = Arc::new(Api { subject, token, followers, dry_runs });
         let handler = Arc::clone(&api) as Arc<dyn Handler>;
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
@@ -75,37 +76,36 @@ impl ControlServer {
         Ok(Self { file, server, address, api })
     }
 
-    /// Where it listens, as clients name it.
-    #[must_use]
+    /// The address for clients.
     pub fn address(&self) -> &ControlAddr {
         &self.address
     }
 
-    /// Ends it and removes its socket. Where the events have ended before, their followers get the
-    /// last of them first, if they take them within `LAST_EVENTS_WAIT`.
+    /// Stops the server and removes its socket. If the event log has ended, readers of events have up
+    /// to `LAST_EVENTS_WAIT` to read the last events.
     pub fn stop(self) {
         drop(self.file);
-        self.api.followers.await_none(LAST_EVENTS_WAIT);
+        self.api.followers.wait_until_free(LAST_EVENTS_WAIT);
         self.server.stop();
     }
 }
 
-/// Answers calls.
+/// Handles requests.
 #[derive(Debug)]
 struct Api {
     subject: Subject,
     token: Option<Token>,
-    followers: Places,
-    drafts: Places,
+    followers: Semaphore,
+    dry_runs: Semaphore,
 }
 
-/// A whole answer.
+/// A complete HTTP answer.
 struct Answer {
     status: u16,
     body: Vec<u8>,
     /// `Allow`, with a 405.
     allow: Option<&'static str>,
-    /// `Retry-After`, seconds.
+    /// `Retry-After`, in seconds.
     retry_after: Option<String>,
 }
 
@@ -132,12 +132,12 @@ impl From<calls::CallError> for Answer {
     }
 }
 
-impl From<NoDraft> for Answer {
-    fn from(no: NoDraft) -> Self {
-        match no {
-            NoDraft::Bad(bad) => bad.into(),
-            NoDraft::NotNow { why, retry_after_ms } => {
-                let what = format!("the API server cannot say now whether it takes this: {why}");
+impl From<DryRunError> for Answer {
+    fn from(error: DryRunError) -> Self {
+        match error {
+            DryRunError::Invalid(bad) => bad.into(),
+            DryRunError::Unavailable { why, retry_after_ms } => {
+                let what = format!("the API server cannot check the template now: {why}");
                 let retry_after = retry_after_ms.map(|ms| ms.div_ceil(1_000).to_string());
                 Self { retry_after, ..Self::error(429, &what, None) }
             }
@@ -147,8 +147,8 @@ impl From<NoDraft> for Answer {
 
 impl Handler for Api {
     fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
-        let admitted = |token: &Token| token.admits(request.header("authorization"));
-        let is_admitted = self.token.as_ref().is_none_or(admitted);
+        let is_valid = |token: &Token| token.admits(request.header("authorization"));
+        let is_admitted = self.token.as_ref().is_none_or(is_valid);
         (!is_admitted).then_some((401, "the token is missing or wrong"))
     }
 
@@ -163,7 +163,7 @@ impl Handler for Api {
 impl Api {
     fn answer(&self, request: &Request) -> Result<Answer, Answer> {
         let segments: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
-        // A HEAD is answered like a GET; the server leaves the body out.
+        // HEAD is handled like GET; the server omits the body.
         let method = if request.method == "HEAD" { "GET" } else { request.method.as_str() };
         match (method, segments.as_slice()) {
             ("GET", ["healthz"]) => Ok(health(self.subject.core.is_alive())),
@@ -199,10 +199,10 @@ impl Api {
             calls::PutGroup::Whole(put) => put,
         };
         let busy = "too many templates are being checked, try again";
-        let place = self.drafts.take().ok_or_else(|| Answer::error(429, busy, None))?;
+        let permit = self.dry_runs.try_acquire().ok_or_else(|| Answer::error(429, busy, None))?;
         let template = std::mem::take(&mut put.template);
-        let pod = self.subject.drafts.draft(&group, template, put.container.as_deref())?;
-        drop(place);
+        let pod = self.subject.dry_runs.dry_run(&group, template, put.container.as_deref())?;
+        drop(permit);
         self.ask(put.command(group, pod))
     }
 
@@ -235,7 +235,7 @@ impl Api {
             Ok(query) => query,
             Err(refusal) => return refusal.send(responder),
         };
-        let Some(_place) = self.followers.take() else {
+        let Some(_permit) = self.followers.try_acquire() else {
             let what = "too many readers of events, try again";
             return Answer::error(429, what, None).send(responder);
         };
@@ -247,7 +247,7 @@ impl Api {
         send_events(self.subject.events.as_ref(), writer, after, follow)
     }
 
-    /// Where to begin, and whether to go on when there are no more.
+    /// The number to start after, and whether to follow.
     fn check_events_query(&self, request: &Request) -> Result<(u64, bool), Answer> {
         let bad = |field: &str, what: &str| Answer::error(400, what, Some(field));
         let after = match request.query("after") {
@@ -262,55 +262,57 @@ impl Api {
         let run = request.query("run");
         if run.is_some_and(|run| run != self.subject.identity.run) {
             let ours = &self.subject.identity.run;
-            let what = format!("this is run {ours}: events before it are gone, begin anew");
+            let what = format!(
+                "this is run {ours}, and events of earlier runs are gone: start again from event 0"
+            );
             return Err(Answer::error(409, &what, Some("run")));
         }
         let newest = self.subject.events.newest();
         if after > newest {
-            let what = format!("the newest event is {newest}: begin anew");
+            let what = format!("the newest event is {newest}: start again from event 0");
             return Err(Answer::error(409, &what, Some("after")));
         }
         Ok((after, follow))
     }
 }
 
-/// The few places for calls that take long: they must not take all connections.
+/// Limits the calls that take long, so that they cannot use all connections.
 #[derive(Debug)]
-struct Places {
+struct Semaphore {
     n_max: usize,
-    n_taken: Mutex<usize>,
-    given_back: Condvar,
+    n_used: Mutex<usize>,
+    released: Condvar,
 }
 
-impl Places {
+impl Semaphore {
     fn new(n_max: usize) -> Self {
-        Self { n_max, n_taken: Mutex::default(), given_back: Condvar::new() }
+        Self { n_max, n_used: Mutex::default(), released: Condvar::new() }
     }
 
-    fn take(&self) -> Option<Place<'_>> {
-        let mut n_taken = self.n_taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if *n_taken >= self.n_max {
+    fn try_acquire(&self) -> Option<Permit<'_>> {
+        let mut n_used = self.n_used.lock().unwrap_or_else(PoisonError::into_inner);
+        if *n_used >= self.n_max {
             return None;
         }
-        *n_taken += 1;
-        Some(Place(self))
+        *n_used += 1;
+        Some(Permit(self))
     }
 
-    /// Waits until all are given back, but not longer than `wait`.
-    fn await_none(&self, wait: Duration) {
-        let n_taken = self.n_taken.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever is still there has had its time: the server's stop cuts it.
-        let _ = self.given_back.wait_timeout_while(n_taken, wait, |n_taken| *n_taken > 0);
+    /// Waits until all permits are released, at most for `wait`.
+    fn wait_until_free(&self, wait: Duration) {
+        let n_used = self.n_used.lock().unwrap_or_else(PoisonError::into_inner);
+        // After a time-out, the server's stop cuts the remaining connections.
+        let _ = self.released.wait_timeout_while(n_used, wait, |n_used| *n_used > 0);
     }
 }
 
-/// One of them, given back when dropped.
-struct Place<'a>(&'a Places);
+/// A permit of a `Semaphore`, released when dropped.
+struct Permit<'a>(&'a Semaphore);
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        *self.0.n_taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.given_back.notify_all();
+        *self.0.n_used.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.released.notify_all();
     }
 }
 
@@ -322,7 +324,7 @@ fn send_events(
 ) -> io::Result<()> {
     let mut written_at = Instant::now();
     loop {
-        let wait = if follow { LOOK_INTERVAL } else { Duration::ZERO };
+        let wait = if follow { CONNECTION_CHECK_INTERVAL } else { Duration::ZERO };
         match events.read(after, wait) {
             Read::Ended => return writer.finish(),
             Read::Lines { lines, last } => {
@@ -336,7 +338,7 @@ fn send_events(
             Read::Nothing if written_at.elapsed() < HEARTBEAT_INTERVAL => continue,
             Read::Nothing => writer.write_all(b"\n")?,
         }
-        // What had come together goes together; nothing waits here for a fuller buffer.
+        // Events are sent at once; the buffer only joins those that arrived together.
         writer.flush()?;
         written_at = Instant::now();
     }
@@ -353,7 +355,7 @@ fn group_name(segment: &str) -> Result<GroupName, Answer> {
     }
 }
 
-/// 405 where only the method is wrong, else 404.
+/// 405 if the path exists with another method, otherwise 404.
 fn no_such_call(segments: &[&str]) -> Answer {
     let allow = match segments {
         ["healthz" | "readyz" | "openapi.json"] | ["v1", "status" | "events"] => "GET, HEAD",
@@ -363,29 +365,29 @@ fn no_such_call(segments: &[&str]) -> Answer {
         | ["v1", "driver", "ready"] => "POST",
         _ => return Answer::error(404, "there is no such call", None),
     };
-    Answer { allow: Some(allow), ..Answer::error(405, "the method is wrong here", None) }
+    Answer { allow: Some(allow), ..Answer::error(405, "wrong method for this call", None) }
 }
 
-/// Clients at a time: executors' threads of a driver may each have a connection.
+/// Concurrent connections; each thread of a driver may have its own.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Who reads events, of these.
+/// Concurrent readers of events, included in `CONNECTIONS_MAX`.
 const FOLLOWERS_MAX: usize = 32;
 
-/// What followers get at stop to take the last events.
+/// How long readers have to read the last events at the end of the run.
 const LAST_EVENTS_WAIT: Duration = Duration::from_secs(1);
 
-/// How often a quiet follower's connection is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an idle reader's connection is checked.
+const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A quiet follower gets an empty line so often.
+/// An idle reader gets an empty line at this interval.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Templates that the API server is asked about at a time.
-const DRAFTS_MAX: usize = 16;
+/// Concurrent dry runs of templates.
+const DRY_RUNS_MAX: usize = 16;
 
-/// The largest body: as large as an API server takes one.
+/// The largest request body; kube-apiserver has the same limit.
 const BODY_BYTES_MAX: usize = 3 << 20;
 
-/// The calls as a document; `tests/e2e/openapi.rs` holds it against them.
+/// The OpenAPI document of this API; `tests/e2e/openapi.rs` compares it with the calls.
 const OPENAPI: &str = include_str!("openapi.json");

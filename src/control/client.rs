@@ -1,5 +1,4 @@
-//! Owns the client's side of the control API, for `posse status`, `scale`, `kill` and `events`:
-//! finds the run, asks, reads. Prints nothing.
+//! The control API's client, for `posse status`, `scale`, `kill`, `events` and `explain`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,22 +16,22 @@ use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::StatusJson;
 
-/// What a client command was told about whom to talk to.
+/// How a client command finds its run.
 #[derive(Clone, Debug, Default)]
-pub struct Whom {
+pub struct RunSelector {
     /// `--control`.
     pub control: Option<String>,
     /// `$POSSE_CONTROL`.
     pub control_env: Option<String>,
     /// `--control-token-file`, else `$POSSE_CONTROL_TOKEN_FILE`.
     pub token_file: Option<PathBuf>,
-    /// `--app`; without it the only live socket there is.
+    /// `--app`; without it, the only live socket is used.
     pub app: Option<String>,
     /// From `default_folders`.
     pub folders: Vec<PathBuf>,
 }
 
-/// Talks to one run.
+/// A client of one run.
 #[derive(Debug)]
 pub struct Client {
     address: ControlAddr,
@@ -43,14 +42,14 @@ impl Client {
     /// Finds the run: `--control`, `$POSSE_CONTROL`, then the one live socket of `--app`.
     ///
     /// # Errors
-    /// There is none, or more than one.
-    pub fn find(whom: &Whom) -> Result<Self, ClientError> {
-        let named = whom.control.as_ref().or(whom.control_env.as_ref());
+    /// There is no such run, or more than one, or the address or token is invalid.
+    pub fn find(selector: &RunSelector) -> Result<Self, ClientError> {
+        let named = selector.control.as_ref().or(selector.control_env.as_ref());
         let address = match named.filter(|text| !text.is_empty()) {
             Some(text) => ControlAddr::parse(text).map_err(|why| ControlError::Address { why })?,
-            None => ControlAddr::Unix(only_socket(whom)?),
+            None => ControlAddr::Unix(only_socket(selector)?),
         };
-        let token = match (&address, &whom.token_file) {
+        let token = match (&address, &selector.token_file) {
             (ControlAddr::Tcp(_), Some(path)) => {
                 Some(Token::read(path).map_err(ControlError::from)?)
             }
@@ -61,28 +60,19 @@ impl Client {
     }
 
     /// `GET /v1/status`.
-    ///
-    /// # Errors
-    /// The run is not there, or answers something else.
     pub fn status(&self) -> Result<StatusJson, ClientError> {
         let body = self.call("GET", "/v1/status", None)?;
-        StatusJson::parse(&body).map_err(|_| ClientError::Strange("its status cannot be read"))
+        StatusJson::parse(&body).map_err(|_| ClientError::Incompatible("invalid status"))
     }
 
-    /// `PUT /v1/groups/{group}`: gives the target now in force.
-    ///
-    /// # Errors
-    /// The run is not there, or refuses.
+    /// `PUT /v1/groups/{group}`: returns the new target, which is limited by min and max.
     pub fn scale(&self, group: &str, target: u32) -> Result<u32, ClientError> {
         let path = format!("/v1/groups/{}", encode(group));
         let body = self.call("PUT", &path, Some(&calls::target_body(target)))?;
-        calls::parse_target(&body).ok_or(ClientError::Strange("no target in its answer"))
+        calls::parse_target(&body).ok_or(ClientError::Incompatible("no target in the answer"))
     }
 
-    /// `POST /v1/executors/kill`: gives what became of each.
-    ///
-    /// # Errors
-    /// The run is not there, or refuses.
+    /// `POST /v1/executors/kill`: returns the result for each executor.
     pub fn kill(
         &self,
         executors: &BTreeSet<ExecutorId>,
@@ -92,15 +82,14 @@ impl Client {
     ) -> Result<calls::Killed, ClientError> {
         let body = calls::kill_body(executors, after, force, reason);
         let answer = self.call("POST", "/v1/executors/kill", Some(&body))?;
-        calls::parse_killed(&answer).ok_or(ClientError::Strange("no lists in its answer"))
+        calls::parse_killed(&answer).ok_or(ClientError::Incompatible("no lists in the answer"))
     }
 
-    /// `GET /v1/events`: hands each line, without its end, to `each` until there are no more, or
-    /// `each` fails.
+    /// `GET /v1/events`: passes each line, without its line end, to `each`, until the end of the events
+    /// or an error of `each`.
     ///
     /// # Errors
-    /// The run is not there, refuses, or went away without a word: the last event of a stream that
-    /// was followed to its end is `stopped`.
+    /// The run does not answer, refuses, or ended without the event `stopped` while it was followed.
     pub fn events(
         &self,
         after: u64,
@@ -110,7 +99,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         let run = run.map_or_else(String::new, |run| format!("&run={}", encode(run)));
         let path = format!("/v1/events?after={after}&follow={follow}{run}");
-        // Twice the interval of empty lines: whoever is silent for longer has gone.
+        // Empty lines arrive twice as often as this, so a longer silence means a dead connection.
         let timeout = if follow { FOLLOW_TIMEOUT } else { TIMEOUT };
         let mut answer = self.request("GET", &path, None, timeout)?;
         answer.check()?;
@@ -134,15 +123,15 @@ impl Client {
         }
     }
 
-    /// One call whose answer is a whole.
+    /// One call whose answer has a limited size.
     fn call(&self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, ClientError> {
         let mut answer = self.request(method, path, body, TIMEOUT)?;
         answer.check()?;
         answer.read_body().map_err(|error| self.lost(error))
     }
 
-    /// Sends a request. HTTP/1.0 on purpose: the server then ends the connection where the answer
-    /// ends, and there are no chunks to take apart.
+    /// Sends a request. HTTP/1.0, so that the server closes the connection after the answer and sends
+    /// no chunked encoding.
     fn request(
         &self,
         method: &str,
@@ -186,17 +175,17 @@ impl Client {
     }
 }
 
-/// What both kinds of socket are to a client.
+/// A TCP or unix stream.
 trait Stream: Read + Write + fmt::Debug {}
 
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
-/// An answer whose body has not been read yet.
+/// An answer whose body is not read yet.
 #[derive(Debug)]
 struct Answer {
     status: u16,
-    /// None where the end of the connection is the end.
+    /// `None`: the body ends with the connection.
     length: Option<u64>,
     body: BufReader<Box<dyn Stream>>,
 }
@@ -212,23 +201,23 @@ impl Answer {
         }
         let mut headers = [httparse::EMPTY_HEADER; 32];
         let mut parsed = httparse::Response::new(&mut headers);
-        let strange = || io::Error::new(io::ErrorKind::InvalidData, "what answers is not HTTP");
-        parsed.parse(&head).map_err(|_| strange())?;
-        let status = parsed.code.ok_or_else(strange)?;
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
+        parsed.parse(&head).map_err(|_| invalid())?;
+        let status = parsed.code.ok_or_else(invalid)?;
         let length = parsed.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
         let length = length.and_then(|h| str::from_utf8(h.value).ok()?.parse().ok());
         Ok(Self { status, length, body: stream })
     }
 
-    /// Anything but success is an error in the run's own words.
+    /// Turns any status but 2xx into an error with the run's message.
     fn check(&mut self) -> Result<(), ClientError> {
         if (200..300).contains(&self.status) {
             return Ok(());
         }
-        // Where the words do not come, the number has to do.
+        // Without a readable body the error has the status code only.
         let body = self.read_body().unwrap_or_default();
-        let said = calls::parse_error(&body);
-        let (what, field) = said.map_or((None, None), |bad| (Some(bad.error), bad.field));
+        let error = calls::parse_error(&body);
+        let (what, field) = error.map_or((None, None), |bad| (Some(bad.error), bad.field));
         Err(ClientError::Refused { status: self.status, what: what.unwrap_or_default(), field })
     }
 
@@ -245,15 +234,15 @@ impl Answer {
     }
 }
 
-fn only_socket(whom: &Whom) -> Result<PathBuf, ClientError> {
-    let mut live = live_sockets(whom.app.as_deref(), &whom.folders);
+fn only_socket(selector: &RunSelector) -> Result<PathBuf, ClientError> {
+    let mut live = live_sockets(selector.app.as_deref(), &selector.folders);
     match live.pop() {
         Some(socket) if live.is_empty() => Ok(socket),
         Some(last) => {
             live.push(last);
             Err(ClientError::Several { sockets: live })
         }
-        None => Err(ClientError::None { app: whom.app.clone() }),
+        None => Err(ClientError::None { app: selector.app.clone() }),
     }
 }
 
@@ -261,22 +250,22 @@ fn encode(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
-/// Why a client command has no answer.
+/// Why a client command failed.
 #[derive(Debug)]
 pub enum ClientError {
-    /// The address or the token will not do.
+    /// The address or the token is invalid.
     Control(ControlError),
     /// No run was found.
     None { app: Option<String> },
-    /// What was read could not be written.
+    /// The output cannot be written.
     Output(io::Error),
-    /// The run said no.
+    /// The run refused the call.
     Refused { status: u16, what: String, field: Option<String> },
     /// More than one run was found.
     Several { sockets: Vec<PathBuf> },
-    /// It is not a posse, or another version of it.
-    Strange(&'static str),
-    /// The run is not there, or does not answer.
+    /// The answer is not from posse, or from an incompatible version.
+    Incompatible(&'static str),
+    /// The run does not answer.
     Unreachable { address: ControlAddr, error: io::Error },
 }
 
@@ -306,7 +295,9 @@ impl fmt::Display for ClientError {
                 write!(f, "several live runs, choose one with --control unix:PATH: ")?;
                 f.write_str(&sockets.join(", "))
             }
-            Self::Strange(what) => write!(f, "what answers there is no posse of this kind: {what}"),
+            Self::Incompatible(what) => {
+                write!(f, "the answer is not from a compatible posse: {what}")
+            }
             Self::Unreachable { address, error } => {
                 write!(f, "the run at {address} does not answer: {error}")
             }
@@ -322,14 +313,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The same while following events: twice the interval of the empty lines.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Status line and headers of an answer.
+/// The longest status line and headers, in bytes.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
 
-/// A status of 100,000 executors fits.
+/// The longest body, in bytes: enough for a status of 100,000 executors.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
-/// One event.
+/// The longest event, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// What the last event of a run holds, and no other: quotes in texts are escaped.
+/// Part of the last event of a run and of no other event, because quotes in strings are escaped.
 const STOPPED: &str = r#""event":"stopped""#;

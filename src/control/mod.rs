@@ -1,4 +1,4 @@
-//! What a driver or a person talks to while posse runs. Decides nothing.
+//! The control API of a run: its server and its client.
 
 pub mod address;
 pub mod api;
@@ -18,71 +18,71 @@ use crate::core::model::ids::GroupName;
 use crate::core::model::pod_text::PodText;
 use crate::wire::control::CallError;
 
-/// The way to the one thread that decides. Its owner implements it over the inbox.
+/// The reconciler as the control API sees it. `runtime` implements this over the inbox.
 pub trait Core: Send + Sync {
-    /// Hands a command over and waits for the answer.
+    /// Sends a command and waits for the reply.
     ///
     /// # Errors
-    /// There is no answer to be had now.
+    /// The queue is full, or the run is stopping.
     fn ask(&self, command: Command) -> Result<Reply, Busy>;
 
-    /// The loop turned within the last minute and the watch still tries. An API server that is away
-    /// is not death.
+    /// The reconciler made a turn within the last minute. An unreachable API server does not count as
+    /// a failure.
     fn is_alive(&self) -> bool;
 
-    /// The first LIST is applied.
+    /// The reconciler has applied the first LIST.
     fn is_ready(&self) -> bool;
 }
 
-/// The way from a template to the pods of a group. May wait for the API server.
-pub trait Drafts: Send + Sync {
-    /// Builds the pods of `group` and asks the server whether it would take one.
+/// Compiles and checks pod templates. May block on the API server.
+pub trait DryRuns: Send + Sync {
+    /// Compiles a template for the pods of `group`, and sends a dry-run create to the API server.
     ///
     /// # Errors
-    /// It would not, or it cannot be asked now.
-    fn draft(
+    /// The template is invalid, or the API server cannot check it now.
+    fn dry_run(
         &self,
         group: &GroupName,
         template: Value,
         container: Option<&str>,
-    ) -> Result<Arc<PodText>, NoDraft>;
+    ) -> Result<Arc<PodText>, DryRunError>;
 }
 
-/// Why a template came to nothing.
+/// Why a dry run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoDraft {
-    /// It is at fault, by our word or the server's.
-    Bad(CallError),
-    /// The server cannot say now; how long it wants to be left alone, in milliseconds.
-    NotNow { why: String, retry_after_ms: Option<u64> },
+pub enum DryRunError {
+    /// The template is invalid.
+    Invalid(CallError),
+    /// The API server cannot check it now. `retry_after_ms`: its `Retry-After`.
+    Unavailable { why: String, retry_after_ms: Option<u64> },
 }
 
-/// Why a command got no answer.
+/// Why a command got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// As many are waiting as fit: later.
+    /// Too many commands are waiting.
     Full,
-    /// The run is over, or nearly.
+    /// The run is stopping or has ended.
     Stopping,
 }
 
 /// The events of this run, numbered from 1.
 pub trait Events: Send + Sync {
-    /// The number of the newest; 0 before the first.
+    /// The number of the newest event; 0 if there is none.
     fn newest(&self) -> u64;
 
-    /// What came after number `after`; where there is nothing yet, waits at most `wait` for it.
+    /// The events after number `after`. If there are none, waits up to `wait` for the next one.
     fn read(&self, after: u64, wait: Duration) -> Read;
 }
 
-/// What a reader of events gets.
+/// The result of reading events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// There will be no more.
+    /// The event log has ended.
     Ended,
-    /// Whole lines with their line ends, and the number to go on after. Lines that were dropped
-    /// before they could be read are told by a `missed` in front.
+    /// Whole lines with line ends, and the number of the last one. If events were dropped before they
+    /// could be read, the first line is a `missed` event.
     Lines { lines: Vec<Arc<str>>, last: u64 },
-    /// Nothing came in time.
+    /// No event within the wait.
     Nothing,
 }

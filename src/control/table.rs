@@ -1,9 +1,8 @@
-//! Owns tables in plain text, and with them the human form of a status.
+//! Plain-text tables, and the table of a status.
 
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
-/// The status as people read it.
-#[must_use]
+/// The status as text for a terminal.
 pub fn status_table(status: &StatusJson) -> String {
     let identity = &status.identity;
     let mut text = format!(
@@ -69,7 +68,7 @@ fn executor_row(executor: &ExecutorJson) -> [String; 8] {
     ]
 }
 
-/// Columns as wide as their widest cell, two spaces apart, nothing after the last one.
+/// A table with two spaces between the columns and no trailing spaces.
 pub(crate) fn table<const N: usize>(heads: &[String; N], rows: Vec<[String; N]>) -> String {
     let mut widths = [0; N];
     for row in std::iter::once(heads).chain(&rows) {
@@ -95,7 +94,7 @@ mod tests {
     use crate::wire::time::Epoch;
 
     #[test]
-    fn looks_like_this() {
+    fn a_status_becomes_two_tables() {
         let identity = RunNames {
             run: "k3f9".into(),
             app: "w".into(),

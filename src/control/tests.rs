@@ -1,4 +1,4 @@
-//! The control API over real sockets, with a core and a log that say what they are told to.
+//! The control API over real sockets, with a scripted reconciler and event log.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::control::address::{ControlError, bind, bind_default};
 use crate::control::api::{ControlServer, Subject};
-use crate::control::client::{Client, ClientError, Whom};
-use crate::control::{Busy, Core, Drafts, Events, NoDraft, Read};
+use crate::control::client::{Client, ClientError, RunSelector};
+use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
 use crate::core::model::command::{AfterKill, Command, Reply};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::{Part, PodText};
@@ -24,7 +24,7 @@ use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::{RunNames, StatusJson, tests::sample};
 use crate::wire::time::Epoch;
 
-/// A folder of the test's own, gone with it.
+/// A temporary folder, deleted at the end of the test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -47,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-/// Answers as if it held one group, `default`, with executors 1 (free) and 2 (busy).
+/// Answers like a run with one group, `default`, with executors 1 (free) and 2 (busy).
 #[derive(Default)]
 struct FakeCore {
     asked: Mutex<Vec<Command>>,
@@ -98,19 +98,21 @@ impl Core for FakeCore {
     }
 }
 
-/// Takes every template with a `spec`, in its own words.
-impl Drafts for FakeCore {
-    fn draft(
+/// Accepts every template with a `spec`.
+impl DryRuns for FakeCore {
+    fn dry_run(
         &self,
         group: &GroupName,
         template: Value,
         container: Option<&str>,
-    ) -> Result<Arc<PodText>, NoDraft> {
+    ) -> Result<Arc<PodText>, DryRunError> {
         let text = match template.get("spec") {
-            None => return Err(NoDraft::Bad(CallError::new("template.spec", "is missing"))),
+            None => {
+                return Err(DryRunError::Invalid(CallError::new("template.spec", "is missing")));
+            }
             Some(Value::Null) => {
                 let why = "it is away".to_owned();
-                return Err(NoDraft::NotNow { why, retry_after_ms: Some(1_500) });
+                return Err(DryRunError::Unavailable { why, retry_after_ms: Some(1_500) });
             }
             Some(spec) => format!("{group} {container:?} {spec}"),
         };
@@ -120,20 +122,20 @@ impl Drafts for FakeCore {
 
 #[derive(Default)]
 pub(crate) struct FakeEvents {
-    /// The lines, and whether that is all.
+    /// The lines, and whether the log has ended.
     log: Mutex<(Vec<Arc<str>>, bool)>,
-    news: Condvar,
+    changed: Condvar,
 }
 
 impl FakeEvents {
     pub(crate) fn push(&self, line: &str) {
         self.log.lock().unwrap().0.push(Arc::from(line));
-        self.news.notify_all();
+        self.changed.notify_all();
     }
 
     pub(crate) fn end(&self) {
         self.log.lock().unwrap().1 = true;
-        self.news.notify_all();
+        self.changed.notify_all();
     }
 }
 
@@ -146,7 +148,7 @@ impl Events for FakeEvents {
         let after = usize::try_from(after).unwrap();
         let nothing = |log: &mut (Vec<Arc<str>>, bool)| log.0.len() <= after && !log.1;
         let log = self.log.lock().unwrap();
-        let (log, _) = self.news.wait_timeout_while(log, wait, nothing).unwrap();
+        let (log, _) = self.changed.wait_timeout_while(log, wait, nothing).unwrap();
         match (log.0.get(after..).unwrap_or_default(), log.1) {
             ([], true) => Read::Ended,
             ([], false) => Read::Nothing,
@@ -155,7 +157,7 @@ impl Events for FakeEvents {
     }
 }
 
-/// One API on a unix socket in a folder of its own.
+/// A control API on a unix socket in its own folder.
 pub(crate) struct Fixture {
     core: Arc<FakeCore>,
     pub(crate) events: Arc<FakeEvents>,
@@ -172,20 +174,23 @@ impl Fixture {
         fixture
     }
 
-    /// The same once more, under the name of another instance.
+    /// A second control API, for another instance.
     pub(crate) fn second(&self, instance: &str) -> ControlServer {
         let bound = bind_default("w", instance, &[self.folder.path()]).unwrap();
         ControlServer::start(bound, None, subject(&self.core, &self.events)).unwrap()
     }
 
     pub(crate) fn address(&self) -> ControlAddr {
-        self.server.as_ref().expect("it is not stopped yet").address().clone()
+        self.server.as_ref().expect("not stopped yet").address().clone()
     }
 
     fn client(&self) -> Client {
-        let whom =
-            Whom { app: Some("w".into()), folders: vec![self.folder.path()], ..Whom::default() };
-        Client::find(&whom).unwrap()
+        let selector = RunSelector {
+            app: Some("w".into()),
+            folders: vec![self.folder.path()],
+            ..RunSelector::default()
+        };
+        Client::find(&selector).unwrap()
     }
 
     /// Method, path, body; status and body of the answer.
@@ -218,8 +223,8 @@ impl Fixture {
 fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> Subject {
     let identity = identity();
     let epoch = Epoch(SystemTime::UNIX_EPOCH);
-    let drafts = core.clone();
-    Subject { core: core.clone(), drafts, events: events.clone(), identity, epoch }
+    let dry_runs = core.clone();
+    Subject { core: core.clone(), dry_runs, events: events.clone(), identity, epoch }
 }
 
 fn identity() -> RunNames {
@@ -276,7 +281,7 @@ fn calls_and_their_answers() {
             "/v1/groups/default",
             r#"{"template":{"spec":null}}"#,
             429,
-            r#"{"error":"the API server cannot say now whether it takes this: it is away"}"#,
+            r#"{"error":"the API server cannot check the template now: it is away"}"#,
         ),
         ("PUT", "/v1/groups/0", r#"{"target":3,"template":{"spec":1}}"#, 200, r#"{"target":3}"#),
         ("DELETE", "/v1/groups/0", "", 200, "{}"),
@@ -308,7 +313,7 @@ fn calls_and_their_answers() {
 #[test]
 fn unknown_paths_and_wrong_methods() {
     let no_call = r#"{"error":"there is no such call"}"#;
-    let no_method = r#"{"error":"the method is wrong here"}"#;
+    let no_method = r#"{"error":"wrong method for this call"}"#;
     Fixture::new().check(&[
         ("GET", "/", "", 404, no_call),
         ("GET", "/v1/status/", "", 404, no_call),
@@ -325,7 +330,7 @@ fn unknown_paths_and_wrong_methods() {
 }
 
 #[test]
-fn what_the_driver_says_of_its_executors() {
+fn driver_reports_about_executors() {
     let fixture = Fixture::new();
     for call in ["/v1/executors/heartbeat", "/v1/executors/idle"] {
         fixture.check(&[
@@ -352,7 +357,7 @@ fn what_the_driver_says_of_its_executors() {
 }
 
 #[test]
-fn events_are_asked_for_from_a_place_in_a_run() {
+fn events_are_read_from_a_number_of_a_run() {
     let fixture = Fixture::new();
     fixture.events.push("{\"seq\":1}\n");
     fixture.events.push("{\"seq\":2}\n");
@@ -366,14 +371,14 @@ fn events_are_asked_for_from_a_place_in_a_run() {
             "/v1/events?after=3",
             "",
             409,
-            r#"{"error":"the newest event is 2: begin anew","field":"after"}"#,
+            r#"{"error":"the newest event is 2: start again from event 0","field":"after"}"#,
         ),
         (
             "GET",
             "/v1/events?run=other",
             "",
             409,
-            r#"{"error":"this is run k3f9: events before it are gone, begin anew","field":"run"}"#,
+            r#"{"error":"this is run k3f9, and events of earlier runs are gone: start again from event 0","field":"run"}"#,
         ),
         (
             "GET",
@@ -393,7 +398,7 @@ fn events_are_asked_for_from_a_place_in_a_run() {
 }
 
 #[test]
-fn the_core_gets_what_was_asked() {
+fn commands_reach_the_reconciler() {
     let fixture = Fixture::new();
     let client = fixture.client();
     let ids: BTreeSet<ExecutorId> = [ExecutorId(1), ExecutorId(2)].into();
@@ -428,7 +433,7 @@ fn events_are_followed_line_by_line_to_their_end() {
     fixture
         .client()
         .events(0, Some("k3f9"), true, &mut |line| {
-            // Each further line is pushed only when the one before has come through.
+            // The next line is pushed when the line before has arrived.
             seen.push(line.to_owned());
             match seen.len() {
                 1 => events.push("{\"event\":\"stopping\"}\n"),
@@ -461,32 +466,32 @@ fn the_last_event_reaches_its_followers_before_the_end() {
         })
         .unwrap();
     assert_eq!(last, r#"{"event":"stopped"}"#);
-    stop.expect("it was begun").join().unwrap();
+    stop.expect("the stop was started").join().unwrap();
 }
 
 #[test]
-fn a_follower_learns_that_the_run_was_cut() {
+fn a_cut_connection_is_an_error_for_a_follower() {
     let mut fixture = Fixture::new();
     fixture.events.push("{\"event\":\"started\"}\n");
     let client = fixture.client();
     let mut server = fixture.server.take();
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut failed_stop = None;
     let followed = client.events(0, None, true, &mut |_| {
-        // Stopped without an end of the events: the follower's connection is cut under it.
-        let server = server.take().expect("there is one line only");
+        // The server stops although the events have not ended, so the connection is cut.
+        let server = server.take().expect("there is only one line");
         failed_stop = Some(std::thread::spawn(move || server.stop()));
         Ok(())
     });
     assert!(matches!(followed, Err(ClientError::Unreachable { .. })), "{followed:?}");
     failed_stop.unwrap().join().unwrap();
-    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
-    let gone = client.status().expect_err("it is gone").to_string();
-    assert!(gone.contains("does not answer"), "{gone}");
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    let error = client.status().expect_err("the run is gone").to_string();
+    assert!(error.contains("does not answer"), "{error}");
 }
 
 #[test]
-fn followers_do_not_take_all_connections() {
+fn followers_cannot_use_all_connections() {
     let fixture = Fixture::new();
     fixture.events.push("{}\n");
     let Some(ControlAddr::Unix(socket)) = fixture.server.as_ref().map(|s| s.address().clone())
@@ -507,7 +512,7 @@ fn followers_do_not_take_all_connections() {
     drop(followers);
     let deadline = Instant::now() + PATIENCE;
     while fixture.call("GET", "/v1/events", "").0 != 200 {
-        assert!(Instant::now() < deadline, "the places never came back");
+        assert!(Instant::now() < deadline, "the permits were not released");
     }
 }
 
@@ -532,19 +537,19 @@ fn tcp_needs_the_token() {
         stream.read_to_string(&mut text).unwrap();
         assert!(text.starts_with("HTTP/1.1 401 "), "{path}: {text}");
     }
-    let whom = Whom {
+    let selector = RunSelector {
         control: Some(address),
         control_env: Some("unix:/nowhere".into()),
         token_file: Some(file),
-        ..Whom::default()
+        ..RunSelector::default()
     };
-    assert_eq!(Client::find(&whom).unwrap().status().unwrap().executors.len(), 2);
-    let error = Client::find(&Whom { token_file: None, ..whom }).expect_err("no token");
+    assert_eq!(Client::find(&selector).unwrap().status().unwrap().executors.len(), 2);
+    let error = Client::find(&RunSelector { token_file: None, ..selector }).expect_err("no token");
     assert!(error.to_string().contains("--control-token-file"), "{error}");
 }
 
 #[test]
-fn token_files_that_will_not_do() {
+fn invalid_token_files_are_errors() {
     let folder = Folder::new();
     let path = folder.path().join("token");
     for (content, part) in
@@ -558,11 +563,12 @@ fn token_files_that_will_not_do() {
 }
 
 #[test]
-fn a_run_is_found_only_where_there_is_one() {
+fn a_run_is_found_by_its_socket() {
     let fixture = Fixture::new();
     let find = |app: Option<&str>, folders: Vec<PathBuf>| {
-        let whom = Whom { app: app.map(str::to_owned), folders, ..Whom::default() };
-        Client::find(&whom).map(|_| ()).map_err(|error| error.to_string())
+        let selector =
+            RunSelector { app: app.map(str::to_owned), folders, ..RunSelector::default() };
+        Client::find(&selector).map(|_| ()).map_err(|error| error.to_string())
     };
     let here = || vec![fixture.folder.path()];
     assert_eq!(find(None, here()), Ok(()));

@@ -1,12 +1,11 @@
-//! Owns the loop: takes what came, lets the core decide once, hands actions and events out, and
-//! runs the driver's life beside it. Never blocks on anything but its channels.
+//! The reconciler thread's loop: takes messages from the inbox, lets the core decide once, sends out
+//! actions and events, and controls the driver process. It blocks only while it waits for messages.
 //!
-//! The order of a stop: no creates; the driver, with its grace; the executors, until a LIST shows
-//! none; then the watch and the poll, the lease, the writers (by their channel's end), and last the
-//! events and the control API, so that everything that happened has been told.
+//! Shutdown order: no more creates; the driver, with its grace period; the executors, until a LIST
+//! shows none; the watch and the poll; the Leases; the writers, when their channel closes; last the
+//! events and the control API, so that every event has been delivered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, select_biased};
@@ -17,90 +16,61 @@ use crate::core::machines::lease::{LeaseScope, LeaseUpdate};
 use crate::core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use crate::core::model::action::{Action, RunVerdict};
 use crate::core::model::event::Event;
-use crate::core::model::ids::{ExecutorId, Version};
-use crate::core::model::input::{Input, Watermark};
+use crate::core::model::ids::ExecutorId;
+use crate::core::model::input::Input;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::stop::StopOrder;
 use crate::core::model::time::Millis;
 use crate::core::reconciler::Reconciler;
-use crate::runtime::driver::{Driver, DriverEnv, Reaper};
+use crate::runtime::driver::ready::ReadyProbe;
+use crate::runtime::driver::reaper::Reaper;
+use crate::runtime::driver::{Driver, DriverEnv};
 use crate::runtime::events::EventLog;
-use crate::runtime::hold;
-use crate::runtime::inbox::{Message, Pulse, TURN_MESSAGES_MAX};
-use crate::runtime::narrate::{self, Narrator};
+use crate::runtime::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
+use crate::runtime::leases::scope_name;
+use crate::runtime::log_lines::{EventLogger, describe_verdict};
 use crate::runtime::progress::{Facts, Progress};
-use crate::runtime::ready::ReadyProbe;
 use crate::runtime::signals::{Signal, Signals};
+use crate::runtime::watermark::SharedWatermark;
 use crate::runtime::writers::Writers;
 
-/// How long the first LIST may fail before the API server counts as not reachable.
+/// If no LIST succeeds within this time after the start, the API server counts as unreachable.
 pub const START_TIMEOUT_MS: u64 = 30_000;
-/// How long the answer to the last delete is waited for when somebody is in a hurry.
+/// After a second signal, how long the answer to the last delete is awaited.
 const HURRY_MS: u64 = 5_000;
-/// The loop turns at least so often, so that its pulse tells that it lives.
-const PULSE_MS: u64 = 15_000;
-/// A turn longer than this is worth a line in the log.
+/// The longest time between two turns, so that the liveness stays fresh.
+const IDLE_TURN_MS: u64 = 15_000;
+/// Turns longer than this are logged.
 const TURN_SLOW: Duration = Duration::from_millis(100);
 
-/// What the reconciler has applied, for the threads that send LISTs: read before a request leaves.
-#[derive(Debug, Default)]
-pub struct SharedMark {
-    epoch: AtomicU32,
-    position: AtomicU64,
-}
-
-impl SharedMark {
-    /// Written by the reconciler alone, after each turn.
-    pub fn publish(&self, mark: Watermark) {
-        // A reader between the two sees the old epoch (whose answers are no longer believed) or
-        // the new one without a position: never a position of another epoch.
-        if self.epoch.load(Ordering::Acquire) != mark.epoch {
-            self.position.store(0, Ordering::Release);
-            self.epoch.store(mark.epoch, Ordering::Release);
-        }
-        self.position.store(mark.position.map_or(0, |version| version.0), Ordering::Release);
-    }
-
-    /// What was applied by now.
-    #[must_use]
-    pub fn read(&self) -> Watermark {
-        let epoch = self.epoch.load(Ordering::Acquire);
-        let position = self.position.load(Ordering::Acquire);
-        if self.epoch.load(Ordering::Acquire) != epoch {
-            return Watermark { epoch, position: None };
-        }
-        Watermark { epoch, position: (position > 0).then_some(Version(position)) }
-    }
-}
-
-/// What the loop asks of the threads that look at the server.
+/// Requests of the engine to the threads that talk to the API server.
 pub trait Upstream {
-    /// LIST now, beside the watch.
+    /// Send a LIST now, in addition to the watch.
     fn poll(&self);
 
-    /// The snapshot is wrong: LIST again under the new epoch.
+    /// The snapshot is invalid: end the watch and LIST under the new epoch.
     fn relist(&self);
 
-    /// The first LIST is in: what earlier instances left may be looked at.
-    fn sweep(&self);
+    /// The first LIST is applied: start the orphan cleanup.
+    fn start_orphan_cleanup(&self);
 
-    /// Keep this id high water on the server; `Input::IdsReserved` answers.
+    /// Store this highest id on the server; `Input::IdsReserved` reports success.
     fn reserve_ids(&self, up_to: ExecutorId);
 }
 
-/// How the driver is started and when its executors are asked for.
+/// How the driver is started, and when it counts as ready.
 #[derive(Clone, Debug)]
 pub struct DriverPlan {
-    /// Empty: somebody else runs the driver.
+    /// Empty: posse does not start the driver.
     pub command: Vec<String>,
     pub env: DriverEnv,
-    /// `host:port` that has to accept a connection; none: nothing is probed.
+    /// `host:port` that must accept a connection; `None`: no probe.
     pub probe: Option<String>,
-    /// The driver says by the control API when it is ready.
+    /// The driver reports readiness by the control API.
     pub is_ready_by_call: bool,
 }
 
-/// All that a loop needs.
+/// The reconciler thread.
 #[derive(Debug)]
 pub struct Engine<'a, U> {
     pub core: Reconciler,
@@ -111,47 +81,47 @@ pub struct Engine<'a, U> {
     pub signals: &'a Signals,
     pub writers: Writers,
     pub upstream: &'a U,
-    pub mark: &'a SharedMark,
-    pub pulse: Arc<Pulse>,
+    pub watermark: &'a SharedWatermark,
+    pub liveness: Arc<Liveness>,
     pub log: Arc<EventLog>,
-    /// The live line, on a terminal.
+    /// The progress line, on a terminal.
     pub progress: Option<Progress>,
     pub driver_plan: DriverPlan,
-    /// Nothing of this instance can exist before this run creates it.
+    /// The instance's name was generated for this run, so that no executor of it exists yet.
     pub is_new_instance: bool,
-    pub state: LoopState,
+    pub state: EngineState,
 }
 
-/// What the loop remembers from turn to turn, beside the core's own.
+/// The engine's own state between turns.
 #[derive(Debug)]
-pub struct LoopState {
+pub struct EngineState {
     driver: Option<Driver>,
     reaper: Option<Reaper>,
     reap_at: Option<Millis>,
     probe: Option<ReadyProbe>,
-    /// The last refusal of a LIST before the first one succeeded.
+    /// The latest refusal, until the first LIST succeeds.
     list_refusal: Option<Refusal>,
     /// When the first LIST must have succeeded.
     start_by: Millis,
-    narrator: Narrator,
+    logger: EventLogger,
     hurry_until: Option<Millis>,
-    is_driver_begun: bool,
-    /// What of it is held. Without the whole nothing is created or deleted.
-    held: Held,
+    is_started: bool,
+    /// Nothing is created or deleted unless all requested Leases are held.
+    held: HeldLeases,
     /// Another posse holds the instance.
     is_taken_over: bool,
     redraw_at: Option<Millis>,
     n_lost: u64,
 }
 
-/// Which Leases are ours; one that was not asked for is.
+/// Which Leases are held; true also for a Lease that was not requested.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldLeases {
     application: bool,
     instance: bool,
 }
 
-impl Held {
+impl HeldLeases {
     fn set(&mut self, scope: LeaseScope, is_held: bool) {
         match scope {
             LeaseScope::Application => self.application = is_held,
@@ -164,7 +134,7 @@ impl Held {
     }
 }
 
-impl Default for LoopState {
+impl Default for EngineState {
     fn default() -> Self {
         Self {
             driver: None,
@@ -173,10 +143,10 @@ impl Default for LoopState {
             probe: None,
             list_refusal: None,
             start_by: Millis(START_TIMEOUT_MS),
-            narrator: Narrator::default(),
+            logger: EventLogger::default(),
             hurry_until: None,
-            is_driver_begun: false,
-            held: Held { application: true, instance: true },
+            is_started: false,
+            held: HeldLeases { application: true, instance: true },
             is_taken_over: false,
             redraw_at: None,
             n_lost: 0,
@@ -185,7 +155,7 @@ impl Default for LoopState {
 }
 
 impl<U: Upstream> Engine<'_, U> {
-    /// Runs until the end has come out one way or another.
+    /// Runs until the shutdown is complete.
     pub fn run(mut self) -> ShutdownOutcome {
         self.state.start_by = self.clock.now().after(START_TIMEOUT_MS);
         loop {
@@ -199,19 +169,19 @@ impl<U: Upstream> Engine<'_, U> {
                 return outcome.clone();
             }
             self.wait();
-            // Decided among the messages: nothing is told after it.
+            // A message may have completed the shutdown; no further turn is needed.
             if let Some(outcome) = self.finish.outcome() {
                 return outcome.clone();
             }
         }
     }
 
-    /// Waits for something to happen, and takes in all that has, up to a limit.
+    /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.
     fn wait(&mut self) {
         let now = self.clock.now();
         let timeout = Duration::from_millis(self.next_deadline(now).since(now));
         let (signals, inbox) = (self.signals.wake().clone(), self.inbox.clone());
-        // Signals and the driver's end come first, however much else there is.
+        // Signals and the driver's end take precedence over other messages.
         select_biased! {
             recv(signals) -> _ => {},
             recv(inbox) -> message => {
@@ -241,7 +211,7 @@ impl<U: Upstream> Engine<'_, U> {
         ]
         .into_iter()
         .flatten()
-        .fold(now.after(PULSE_MS), Millis::min)
+        .fold(now.after(IDLE_TURN_MS), Millis::min)
     }
 
     fn take(&mut self, message: Message) {
@@ -249,7 +219,7 @@ impl<U: Upstream> Engine<'_, U> {
         match message {
             Message::Command { command, reply } => {
                 debug!("call: {command:?}");
-                // The caller may have given up meanwhile.
+                // The send fails if the caller has timed out.
                 let _ = reply.try_send(self.core.command(command, now));
             }
             Message::Lease(scope, update) => self.on_lease(scope, update, now),
@@ -265,10 +235,10 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn on_lease(&mut self, scope: LeaseScope, update: LeaseUpdate, now: Millis) {
-        let what = hold::what(scope);
+        let what = scope_name(scope);
         match update {
             LeaseUpdate::Held { id_high_water } => {
-                info!("the {what} is held again");
+                info!("the lease of the {what} is held again");
                 self.state.held.set(scope, true);
                 let held = self.state.held.all();
                 self.state.is_taken_over &= !held;
@@ -278,9 +248,9 @@ impl<U: Upstream> Engine<'_, U> {
                 self.core.handle(Input::IdsReserved { up_to }, now);
             }
             LeaseUpdate::Lost { holder } => {
-                let by = holder.as_deref().unwrap_or("nobody yet");
+                let by = holder.as_deref().unwrap_or("nobody");
                 warn!(
-                    "the lease of the {what} is lost (held by {by}): nothing is created or deleted"
+                    "lost the lease of the {what} (holder: {by}): creates and deletes are paused"
                 );
                 self.state.is_taken_over |= holder.is_some();
                 self.state.held.set(scope, false);
@@ -289,7 +259,7 @@ impl<U: Upstream> Engine<'_, U> {
                     self.on_verdict(RunVerdict::TakenOver { holder }, now);
                 }
             }
-            // Said at start only, and answered there.
+            // Sent only at the start, where `await_lease` handles them.
             LeaseUpdate::HeldBy { .. }
             | LeaseUpdate::Forbidden { .. }
             | LeaseUpdate::Retrying { .. }
@@ -301,11 +271,12 @@ impl<U: Upstream> Engine<'_, U> {
         let now = self.clock.now();
         self.check_start(now);
         self.core.turn(now);
-        self.mark.publish(self.core.watermark());
-        // First told, then marked as told or deleted: whoever kills us in between hears it again.
-        self.tell_events(now);
+        self.watermark.publish(self.core.watermark());
+        // Events go out before the pods are marked as counted or deleted, so that after a kill in
+        // between, the next run reports them again.
+        self.publish_events(now);
         while let Some(action) = self.core.poll_action() {
-            self.act(action);
+            self.perform(action);
         }
         if let Some(verdict) = self.core.poll_verdict() {
             self.on_verdict(verdict, now);
@@ -318,30 +289,30 @@ impl<U: Upstream> Engine<'_, U> {
         if let Some(result) = self.core.stop_result().cloned()
             && self.finish.outcome().is_none()
         {
-            self.tell_events(now);
+            self.publish_events(now);
             self.finish.on_stopped(result, self.state.is_taken_over);
         } else if self.state.hurry_until.is_some_and(|at| at <= now) {
             self.give_up_waiting();
         }
-        self.pulse.beat(now.0, self.core.had_first_list());
+        self.liveness.record_turn(now.0, self.core.had_first_list());
         let groups = self.core.group_statuses();
-        self.state.narrator.groups(&groups, now);
+        self.state.logger.log_groups(&groups, now);
         if let Some(progress) = &self.progress {
             let facts = Facts::new(&groups, self.state.n_lost);
             self.state.redraw_at = Some(progress.show(&facts, now));
         }
     }
 
-    fn tell_events(&mut self, now: Millis) {
+    fn publish_events(&mut self, now: Millis) {
         while let Some(event) = self.core.poll_event() {
             self.state.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
-            self.state.narrator.event(&event, now);
+            self.state.logger.log_event(&event, now);
             self.log.push(&event);
         }
     }
 
-    fn act(&mut self, action: Action) {
-        debug!("do: {action:?}");
+    fn perform(&mut self, action: Action) {
+        debug!("action: {action:?}");
         match action {
             Action::Poll => self.upstream.poll(),
             Action::Relist => self.upstream.relist(),
@@ -357,26 +328,26 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    /// Before the first LIST a refusal ends the run; after it, the driver begins.
+    /// Starts the driver after the first LIST; ends the run if the first LIST is refused.
     fn check_start(&mut self, now: Millis) {
-        if self.state.is_driver_begun || !self.finish.is_running() {
+        if self.state.is_started || !self.finish.is_running() {
             return;
         }
         if self.core.had_first_list() {
-            self.state.is_driver_begun = true;
-            self.upstream.sweep();
+            self.state.is_started = true;
+            self.upstream.start_orphan_cleanup();
             let n_found = self.core.executors().iter().count();
             if n_found > 0 {
-                info!("{n_found} executors of an earlier run are there and kept");
+                info!("adopted {n_found} executors of an earlier run");
             }
-            self.begin_driver(now);
+            self.start_driver(now);
             return;
         }
         let is_late = now >= self.state.start_by;
         if is_late && self.state.list_refusal.is_none() {
             let s = START_TIMEOUT_MS / 1_000;
             self.state.list_refusal =
-                Some(silence(format!("no answer to the first list in {s} s")));
+                Some(no_answer(format!("no answer to the first list in {s} s")));
         }
         let Some(refusal) = &self.state.list_refusal else { return };
         let message = refusal.to_string();
@@ -402,12 +373,12 @@ impl<U: Upstream> Engine<'_, U> {
         self.on_verdict(verdict, now);
     }
 
-    fn begin_driver(&mut self, now: Millis) {
+    fn start_driver(&mut self, now: Millis) {
         let plan = &self.driver_plan;
         if !plan.command.is_empty() {
             match Driver::start(&plan.command, &plan.env) {
                 Ok(driver) => {
-                    info!("driver started, process {}", driver.pid().as_raw_nonzero());
+                    info!("driver started, pid {}", driver.pid().as_raw_nonzero());
                     self.state.driver = Some(driver);
                     self.finish.on_driver_started();
                 }
@@ -423,7 +394,7 @@ impl<U: Upstream> Engine<'_, U> {
         match &plan.probe {
             Some(address) => match ReadyProbe::start(address.clone(), self.sender.clone()) {
                 Ok(probe) => self.state.probe = Some(probe),
-                Err(error) => warn!("{address} cannot be probed, not waiting for it: {error}"),
+                Err(error) => warn!("cannot probe {address}, not waiting for the driver: {error}"),
             },
             None if plan.is_ready_by_call => {}
             None => self.core.handle(Input::DriverReady, now),
@@ -437,9 +408,9 @@ impl<U: Upstream> Engine<'_, U> {
             return;
         }
         if let Some(driver) = &self.state.driver {
-            driver.pass(signal);
+            driver.forward(signal);
         }
-        // Without a driver of ours there is nobody whom a hang-up could concern but us.
+        // With a driver process, SIGHUP and SIGQUIT are only forwarded.
         let is_ours = self.state.driver.is_none() && signal.is_stop_without_driver();
         if signal.is_stop() || is_ours {
             info!("SIG{}: stopping", format!("{signal:?}").to_uppercase());
@@ -467,7 +438,7 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn on_verdict(&mut self, verdict: RunVerdict, now: Millis) {
-        error!("{}", narrate::verdict(&verdict));
+        error!("{}", describe_verdict(&verdict));
         let orders = self.finish.on_verdict(verdict, now);
         self.obey(orders, now);
     }
@@ -479,15 +450,15 @@ impl<U: Upstream> Engine<'_, U> {
                 ShutdownStep::StopCreates => self.core.stop_creates(),
                 ShutdownStep::KillDriver => {
                     if let Some(driver) = &self.state.driver {
-                        warn!("killing the driver: it has not ended in its time");
+                        warn!("killing the driver: the grace period is over");
                         driver.kill_group_now();
                     }
                 }
                 ShutdownStep::FinalDelete => {
-                    warn!("asked again: not waiting for the executors");
+                    warn!("second signal: no longer waiting for the executors");
                     self.state.hurry_until = Some(now.after(HURRY_MS));
                     let keep = self.finish.keeps_executors();
-                    // What goes from here on goes by our own will.
+                    // From here on, retained pods are deleted too.
                     self.core.begin_stop(StopOrder { keep, keep_failed: false }, now);
                     if self.state.held.all() && !keep {
                         self.writers.send(Action::DeleteAll { grace_s: 0, keep_counted: false });
@@ -498,14 +469,14 @@ impl<U: Upstream> Engine<'_, U> {
                     self.core.begin_stop(order, now);
                     let is_blind = !self.core.had_first_list();
                     if is_blind && (self.is_new_instance || self.state.list_refusal.is_some()) {
-                        // Nothing was created yet, or nobody is there to be asked what was.
+                        // Nothing was created yet, or the server does not answer.
                         self.give_up_waiting();
                         return;
                     }
-                    // What the stop asks for leaves in this turn.
+                    // The shutdown's own requests must go out now.
                     self.core.turn(now);
                     while let Some(action) = self.core.poll_action() {
-                        self.act(action);
+                        self.perform(action);
                     }
                 }
                 ShutdownStep::TermDriver => {
@@ -517,19 +488,19 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    /// In a hurry: what may remain is named, not waited for.
+    /// Ends the shutdown without waiting; pods that may remain are reported.
     fn give_up_waiting(&mut self) {
         self.state.hurry_until = None;
         let now = self.clock.now();
-        self.tell_events(now);
-        self.state.narrator.event(&Event::Stopped, now);
+        self.publish_events(now);
+        self.state.logger.log_event(&Event::Stopped, now);
         self.log.push(&Event::Stopped);
         let remaining = self.core.remaining();
         self.finish.on_stopped(remaining, self.state.is_taken_over);
     }
 }
 
-fn silence(message: String) -> Refusal {
+fn no_answer(message: String) -> Refusal {
     Refusal {
         class: RefusalClass::OutcomeUnknown,
         code: 0,

@@ -1,5 +1,5 @@
-//! Owns the log of events: numbers them, keeps the last ones for readers, writes them to a file.
-//! The one who pushes never waits for a reader, a file or a pipe.
+//! The events of a run: numbered, the last ones kept for readers, and written to a file. Adding an event
+//! never waits for a reader, a file or a pipe.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::runtime::worker::Worker;
 use crate::wire::event;
 use crate::wire::time::Epoch;
 
-/// The events of this run. Pushed by one thread, read by many.
+/// The events of this run. One thread adds events, many threads read them.
 #[derive(Debug)]
 pub struct EventLog {
     run: String,
@@ -29,11 +29,11 @@ pub struct EventLog {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// The last ones; the first of them has the number `n_dropped + 1`.
+    /// The latest events; the first of them has the number `n_dropped + 1`.
     lines: VecDeque<Arc<str>>,
     n_bytes: usize,
     n_dropped: u64,
-    ended: bool,
+    is_ended: bool,
 }
 
 impl Log {
@@ -51,19 +51,18 @@ impl Log {
 }
 
 impl EventLog {
-    /// An empty log of the run that is called `run`.
-    #[must_use]
+    /// An empty log for the run with id `run`.
     pub fn new(run: &str, clock: Clock) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
         Self { run: run.to_owned(), clock, state, changed }
     }
 
-    /// Adds an event. After `end` there is nobody to tell.
+    /// Adds an event. Ignored after `end`.
     pub fn push(&self, event: &Event) {
         let at = self.clock.now();
         {
             let mut log = self.lock();
-            if log.ended {
+            if log.is_ended {
                 return;
             }
             let line = event::line(&self.run, log.newest() + 1, at, event, self.epoch());
@@ -74,9 +73,9 @@ impl EventLog {
         self.changed.notify_all();
     }
 
-    /// There will be no more: readers end when they have read what there is.
+    /// Ends the log: readers end after the last event.
     pub fn end(&self) {
-        self.lock().ended = true;
+        self.lock().is_ended = true;
         self.changed.notify_all();
     }
 
@@ -85,18 +84,18 @@ impl EventLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        // The log is whole between any two statements that hold it.
+        // No panic can leave the log inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for `wait`, or less where the log ends meanwhile; true where it has ended.
+    /// Waits until the log ends, at most for `wait`. True if the log has ended.
     fn wait_for_end(&self, wait: Duration) -> bool {
         let log = self.lock();
-        let waited = self.changed.wait_timeout_while(log, wait, |log| !log.ended);
-        waited.unwrap_or_else(PoisonError::into_inner).0.ended
+        let waited = self.changed.wait_timeout_while(log, wait, |log| !log.is_ended);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_ended
     }
 
-    /// What a reader that was too slow gets in place of `count` events, up to number `seq`.
+    /// The line for a slow reader that replaces `count` dropped events, the last of them `seq`.
     fn missed_line(&self, seq: u64, count: u64) -> Arc<str> {
         let event = Event::Missed { count };
         Arc::from(event::line(&self.run, seq, self.clock.now(), &event, self.epoch()))
@@ -110,18 +109,18 @@ impl Events for EventLog {
 
     fn read(&self, after: u64, wait: Duration) -> Read {
         let log = self.lock();
-        let quiet = |log: &mut Log| log.newest() <= after && !log.ended;
-        let waited = self.changed.wait_timeout_while(log, wait, quiet);
+        let has_none = |log: &mut Log| log.newest() <= after && !log.is_ended;
+        let waited = self.changed.wait_timeout_while(log, wait, has_none);
         let (log, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if log.newest() <= after {
-            return if log.ended { Read::Ended } else { Read::Nothing };
+            return if log.is_ended { Read::Ended } else { Read::Nothing };
         }
         let mut lines = Vec::new();
         if after < log.n_dropped {
             lines.push(self.missed_line(log.n_dropped, log.n_dropped - after));
         }
         let first = after.max(log.n_dropped);
-        // What does not fit into memory was dropped long before.
+        // The difference fits: it is at most the number of lines in memory.
         let skip = usize::try_from(first - log.n_dropped).unwrap_or(usize::MAX);
         let batch = log.lines.iter().skip(skip).take(BATCH_LINES_MAX).cloned();
         let n_before = lines.len();
@@ -131,32 +130,32 @@ impl Events for EventLog {
     }
 }
 
-/// Where `--events` goes.
+/// The target of `--events`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventTarget {
-    /// Appended; may be a FIFO, also one that nobody reads (yet).
+    /// Appended to. May be a FIFO, even one without a reader.
     File(PathBuf),
     Stdout,
 }
 
-/// The thread that writes the log to a file. It alone waits for slow disks and full pipes; what
-/// the log cannot keep meanwhile it tells as `missed`.
+/// The thread that writes the events to a file. Only this thread waits for slow disks and full pipes.
+/// If the log drops events meanwhile, the thread writes a `missed` event.
 #[derive(Debug)]
 pub struct EventWriter(Worker);
 
 impl EventWriter {
-    /// Begins to write.
+    /// Opens the target and starts the thread.
     ///
     /// # Errors
-    /// The file cannot be opened for appending, or no thread is to be had.
+    /// The file cannot be opened for appending, or the system cannot start a thread.
     pub fn start(target: EventTarget, log: Arc<EventLog>) -> io::Result<Self> {
         let sink = open(&target)?;
-        let mut writer = Writer { target, log, sink, warned: false };
+        let mut writer = Writer { target, log, sink, has_warned: false };
         Worker::start("events", STACK_BYTES, move || writer.run()).map(Self)
     }
 
-    /// Waits until everything is written, at most until `deadline`; false where it was not. The log
-    /// must have been ended before. A writer that hangs in a full pipe is left to the process's end.
+    /// Waits until everything is written, at most until `deadline`. False: some events were not written.
+    /// Call `EventLog::end` first.
     #[must_use]
     pub fn finish(self, deadline: Instant) -> bool {
         self.0.join_by(deadline)
@@ -166,9 +165,9 @@ impl EventWriter {
 struct Writer {
     target: EventTarget,
     log: Arc<EventLog>,
-    /// None while a FIFO has no reader, or after an error.
+    /// `None` while a FIFO has no reader, and after an error.
     sink: Option<Sink>,
-    warned: bool,
+    has_warned: bool,
 }
 
 enum Sink {
@@ -207,7 +206,7 @@ impl Writer {
         }
     }
 
-    /// Writes whole lines; false where the log has ended and nobody takes them.
+    /// Writes whole lines. False if the log has ended and the target cannot be opened.
     fn write_all(&mut self, bytes: &[u8]) -> bool {
         let mut n_written = 0;
         while n_written < bytes.len() {
@@ -224,7 +223,7 @@ impl Writer {
                 Err(error) => {
                     self.warn(&error);
                     self.sink = None;
-                    // Whoever reads next begins with a whole line.
+                    // The next reader of a FIFO starts with a whole line.
                     let whole = bytes[..n_written].iter().rposition(|&c| c == b'\n');
                     n_written = whole.map_or(0, |end| end + 1);
                 }
@@ -233,7 +232,7 @@ impl Writer {
         true
     }
 
-    /// Tries now and again until there is a sink; false where the log ended before.
+    /// Opens the target again, with retries. False if the log has ended before that succeeded.
     fn reopen(&mut self) -> bool {
         loop {
             let ended = self.log.wait_for_end(REOPEN_PAUSE);
@@ -251,11 +250,11 @@ impl Writer {
         }
     }
 
-    /// Once: a full disk would else fill the log too.
+    /// Logs only the first error, so that a full disk does not fill the log.
     fn warn(&mut self, error: &io::Error) {
-        if !self.warned {
-            self.warned = true;
-            log::warn!("events to {}: {error}; tried again until it works", self.name());
+        if !self.has_warned {
+            self.has_warned = true;
+            log::warn!("cannot write events to {}, retrying: {error}", self.name());
         }
     }
 
@@ -267,7 +266,7 @@ impl Writer {
     }
 }
 
-/// None for a FIFO that nobody reads now.
+/// `None` for a FIFO without a reader.
 fn open(target: &EventTarget) -> io::Result<Option<Sink>> {
     match target {
         EventTarget::File(path) => open_file(path).map(|file| file.map(Sink::File)),
@@ -276,13 +275,13 @@ fn open(target: &EventTarget) -> io::Result<Option<Sink>> {
 }
 
 fn open_file(path: &Path) -> io::Result<Option<File>> {
-    // A FIFO without a reader would hold up the opening itself; with NONBLOCK it is an error.
+    // Opening a FIFO without a reader blocks; with NONBLOCK it fails instead.
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     match rustix::fs::open(path, flags, mode) {
         Ok(file) => {
-            // From here on this thread may wait; nobody else does.
+            // Writes may block this thread.
             rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
             Ok(Some(File::from(file)))
         }
@@ -291,22 +290,22 @@ fn open_file(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// The writer's stack, bytes: it copies lines.
+/// The writer thread's stack, bytes.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Events that are kept for readers.
+/// Events kept in memory for readers.
 pub const EVENTS_KEPT: usize = 10_000;
 
-/// And their bytes: 1,600 for each, several times what they have unless losses bring long logs.
+/// Bytes of events kept in memory: about 1,600 for each, several times their usual size.
 const EVENT_BYTES_KEPT: usize = 16 << 20;
 
-/// Lines that one read hands out.
+/// The most lines that one read returns.
 const BATCH_LINES_MAX: usize = 256;
 
-/// How long the writer waits for news before it looks again.
+/// How long one read of the writer thread waits for events.
 const READ_WAIT: Duration = Duration::from_secs(60);
 
-/// Between two tries to open the file.
+/// Interval between attempts to open the target.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
@@ -334,7 +333,7 @@ mod tests {
         line["seq"].as_u64().unwrap()
     }
 
-    /// Reads the numbers of all there is after `after`.
+    /// The numbers of all events after `after`.
     fn read_on(log: &EventLog, mut after: u64) -> Vec<u64> {
         let mut got = Vec::new();
         while let Read::Lines { lines, last } = log.read(after, Duration::ZERO) {
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_from_one_and_reads_from_anywhere() {
+    fn events_are_numbered_from_one() {
         let log = log();
         assert_eq!((log.newest(), log.read(0, Duration::ZERO)), (0, Read::Nothing));
         for n in 0..600 {
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_how_many_it_missed() {
+    fn a_slow_reader_gets_the_number_of_missed_events() {
         let log = log();
         for n in 0..10_100 {
             log.push(&target(n));
@@ -378,13 +377,13 @@ mod tests {
             (missed["event"].as_str(), missed["count"].as_u64()),
             (Some("missed"), Some(first - 40))
         );
-        // Numbers rise by one from the `missed` on: whoever goes on after any of them misses nothing.
+        // After the `missed` event the numbers have no gaps.
         assert_eq!(read_on(&log, 40), (first..=newest).collect::<Vec<_>>());
         assert_eq!(read_on(&log, first), (first + 1..=newest).collect::<Vec<_>>());
     }
 
     #[test]
-    fn large_events_are_bounded_by_their_bytes() {
+    fn the_log_is_limited_in_bytes() {
         let log = log();
         for _ in 0..100 {
             log.push(&Event::WatchRestarted { cause: "x".repeat(100_000) });
@@ -401,17 +400,17 @@ mod tests {
         let reader = Arc::clone(&log);
         let thread = thread::spawn(move || (reader.read(0, PATIENCE), reader.read(1, PATIENCE)));
         log.push(&Event::Started);
-        // Whether the second read waits already or comes later: it ends at once.
+        // The second read ends at once, whether it waits already or starts later.
         log.end();
-        let begun = Instant::now();
+        let start = Instant::now();
         let (first, second) = thread.join().unwrap();
         assert!(matches!(first, Read::Lines { last: 1, .. }), "{first:?}");
         assert_eq!(second, Read::Ended);
-        assert!(begun.elapsed() < PATIENCE / 2);
+        assert!(start.elapsed() < PATIENCE / 2);
     }
 
     #[test]
-    fn appends_to_a_file_and_finishes_in_time() {
+    fn events_are_appended_to_a_file() {
         let folder = Folder::new();
         let path = folder.path().join("events");
         fs::write(&path, "before\n").unwrap();
@@ -441,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_without_a_reader_holds_up_nothing() {
+    fn a_fifo_without_a_reader_delays_nothing() {
         let folder = Folder::new();
         let log = log();
         let target_file = EventTarget::File(fifo(&folder));
@@ -450,26 +449,26 @@ mod tests {
             log.push(&target(n));
         }
         log.end();
-        let begun = Instant::now();
-        assert!(writer.finish(begun + PATIENCE));
-        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+        let start = Instant::now();
+        assert!(writer.finish(start + PATIENCE));
+        assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
     }
 
     #[test]
-    fn readers_of_a_fifo_may_come_late_go_and_come_again() {
+    fn readers_of_a_fifo_may_come_late_and_change() {
         let folder = Folder::new();
         let path = fifo(&folder);
         let log = log();
         let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
         log.push(&Event::Started);
         let mut line = String::new();
-        // Opening waits for the writer, the writer for a reader: here they meet.
+        // Opening for reading blocks until the writer has opened the FIFO, too.
         BufReader::new(File::open(&path).unwrap()).read_line(&mut line).unwrap();
         assert_eq!(seq(&line), 1);
-        // That reader has gone. The next write fails, and is made again for the next reader.
+        // The reader is closed. The next write fails and is repeated for the next reader.
         log.push(&Event::Stopping);
         line.clear();
-        // One that opens it between the failed write and its closing reads an end, and comes again.
+        // A reader that opens the FIFO just before the writer closes it reads nothing and retries.
         let deadline = Instant::now() + PATIENCE;
         while line.is_empty() {
             assert!(Instant::now() < deadline, "the second reader gets nothing");
@@ -481,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_holds_up_nobody_and_is_left_at_the_deadline() {
+    fn a_full_pipe_blocks_only_the_writer_thread() {
         let folder = Folder::new();
         let path = fifo(&folder);
         let log = log();
@@ -491,18 +490,19 @@ mod tests {
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         // Far more than a pipe holds, and more than the log keeps.
-        let begun = Instant::now();
+        let start = Instant::now();
         for n in 0..40_000 {
             log.push(&target(n));
         }
         log.end();
         assert!(!writer.finish(Instant::now() + Duration::from_millis(50)));
-        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-        // Once somebody reads, the rest comes, and says how much is missing.
+        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+        // When a reader continues, it gets the rest and the number of missed events.
         let rest: Vec<String> = reader.lines().map(Result::unwrap).collect();
         assert_eq!(seq(rest.last().unwrap()), 40_001);
         assert!(rest.iter().any(|line| line.contains("\"missed\"")), "{} lines", rest.len());
     }
 
+    /// The time-out of a test step; much longer than any step takes.
     const PATIENCE: Duration = Duration::from_secs(20);
 }

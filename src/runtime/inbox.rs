@@ -1,5 +1,5 @@
-//! Owns the one channel into the reconciler: what travels on it, how much of it fits, and what each
-//! sender does when it is full. The reconciler itself never blocks on a send.
+//! The channel into the reconciler: its messages, its limits, and the control API's handle to it.
+//! The reconciler never blocks on a send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,26 +14,26 @@ use crate::core::model::command::{Command, Reply};
 use crate::core::model::input::Input;
 use crate::core::model::refusal::Refusal;
 
-/// Messages that fit into the inbox. The watch relists when it is full, control answers 429, the
-/// writers wait.
+/// Capacity of the inbox, in messages. If the inbox is full, the watch relists, the control API
+/// answers 429, and the writers wait.
 pub const INBOX_MAX: usize = 1_024;
-/// Messages taken before the reconciler plans once.
+/// The most messages that the reconciler takes before it plans once.
 pub const TURN_MESSAGES_MAX: usize = 1_024;
-/// How long a control call waits for its answer.
+/// How long a control call waits for the reconciler's answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The loop is dead when it has not turned for so long.
+/// `/healthz` fails if the reconciler's last turn is older than this.
 const TURN_AGE_MAX_MS: u64 = 60_000;
 
-/// What the reconciler is told.
+/// A message to the reconciler thread.
 #[derive(Debug)]
 pub enum Message {
-    /// A call, and where its answer goes; the answer never waits, the channel holds one.
+    /// A control API call. `reply` has a capacity of one, so that answering never blocks.
     Command { command: Command, reply: Sender<Reply> },
-    /// For the core.
+    /// An input for the core.
     Input(Input),
-    /// From the keeper of a Lease, and of which.
+    /// From the lease thread of this scope.
     Lease(LeaseScope, LeaseUpdate),
-    /// A LIST of the watch or the poll failed. Only the first one matters to anybody but them.
+    /// A LIST of the watch or the poll failed. Only a failure of the first LIST has consequences.
     ListRefused(Refusal),
 }
 
@@ -55,36 +55,35 @@ impl From<Refusal> for Message {
     }
 }
 
-/// The two ends of the inbox.
-#[must_use]
+/// Creates the inbox's channel.
 pub fn inbox() -> (Sender<Message>, Receiver<Message>) {
     bounded(INBOX_MAX)
 }
 
-/// What the loop lets others see of itself.
+/// Liveness and readiness of the reconciler thread, for `/healthz` and `/readyz`.
 #[derive(Debug, Default)]
-pub struct Pulse {
+pub struct Liveness {
     last_turn_ms: AtomicU64,
     is_ready: AtomicBool,
 }
 
-impl Pulse {
-    /// The loop turned at `now_ms`.
-    pub fn beat(&self, now_ms: u64, is_ready: bool) {
+impl Liveness {
+    /// Records a turn at `now_ms`, in the run's clock.
+    pub fn record_turn(&self, now_ms: u64, is_ready: bool) {
         self.last_turn_ms.store(now_ms, Ordering::Relaxed);
         self.is_ready.store(is_ready, Ordering::Relaxed);
     }
 }
 
-/// The control API's way to the reconciler.
+/// The control API's handle to the reconciler.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct ControlHandle {
     pub inbox: Sender<Message>,
-    pub pulse: Arc<Pulse>,
+    pub liveness: Arc<Liveness>,
     pub clock: Clock,
 }
 
-impl Core for Line {
+impl Core for ControlHandle {
     fn ask(&self, command: Command) -> Result<Reply, Busy> {
         let (reply, answer) = bounded(1);
         match self.inbox.try_send(Message::Command { command, reply }) {
@@ -95,11 +94,11 @@ impl Core for Line {
     }
 
     fn is_alive(&self) -> bool {
-        let last = self.pulse.last_turn_ms.load(Ordering::Relaxed);
+        let last = self.liveness.last_turn_ms.load(Ordering::Relaxed);
         self.clock.now().0.saturating_sub(last) <= TURN_AGE_MAX_MS
     }
 
     fn is_ready(&self) -> bool {
-        self.pulse.is_ready.load(Ordering::Relaxed)
+        self.liveness.is_ready.load(Ordering::Relaxed)
     }
 }

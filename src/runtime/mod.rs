@@ -1,19 +1,19 @@
-//! Threads, channels, the one clock, signals, the driver process and the loop.
+//! Threads and channels, signals, the driver process, Leases, and the reconciler thread's loop. `run`
+//! connects the parts for one run.
 
-pub mod drafts;
 pub mod driver;
+pub mod dry_run;
 pub mod engine;
 pub mod events;
-pub mod hold;
 pub mod inbox;
-pub mod lease;
-pub mod narrate;
-pub mod poller;
+pub mod leases;
+pub mod log_lines;
 pub mod progress;
-pub mod ready;
+pub mod random;
+pub mod run;
 pub mod signals;
-pub mod sweep;
 pub mod upstream;
-pub mod watcher;
+pub mod watch;
+pub mod watermark;
 pub mod worker;
 pub mod writers;

@@ -1,5 +1,4 @@
-//! Owns the one live line on a terminal, and keeps it apart from the log lines there. Knows no
-//! more than what it is shown.
+//! The progress line on a terminal, and a log writer that prints log lines above it.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -8,22 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::core::model::status::GroupStatus;
 use crate::core::model::time::Millis;
 
-/// What the line tells.
+/// The values on the progress line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     pub running: u32,
     pub target: u32,
-    /// Asked for, and not running yet.
+    /// Requested or pending.
     pub pending: u32,
     /// Since the start.
     pub lost: u64,
-    /// What the first group that waits is waiting for; with its name where there are others.
+    /// What the first waiting group waits for; with the group's name if there are several groups.
     pub waiting: Option<String>,
 }
 
 impl Facts {
-    /// The facts of all groups together.
-    #[must_use]
+    /// The sums over all groups.
     pub fn new(groups: &[GroupStatus], lost: u64) -> Self {
         let sum = |count: fn(&GroupStatus) -> u32| {
             groups.iter().fold(0_u32, |sum, group| sum.saturating_add(count(group)))
@@ -46,7 +44,6 @@ impl Facts {
 }
 
 /// The line, cut to the width of the terminal.
-#[must_use]
 pub fn format_line(app: &str, facts: &Facts, elapsed_ms: u64, width: usize) -> String {
     let mut line = format!("{app}  running {}/{}", facts.running, facts.target);
     let written = [("pending", u64::from(facts.pending)), ("lost", facts.lost)]
@@ -74,7 +71,7 @@ fn format_elapsed(seconds: u64) -> String {
     }
 }
 
-/// The live line. Copies are of the same one.
+/// The progress line. Clones share it.
 #[derive(Clone)]
 pub struct Progress(Arc<Mutex<Screen>>);
 
@@ -86,23 +83,21 @@ impl std::fmt::Debug for Progress {
 
 struct Screen {
     out: Box<dyn Write + Send>,
-    /// Columns; asked for anew at each drawing, since windows change.
+    /// In columns; read at each drawing, since the window size can change.
     width: fn() -> usize,
     app: String,
     facts: Facts,
-    /// What stands on the terminal now; empty where nothing does.
+    /// The text on the terminal now; empty if none.
     drawn: String,
     drawn_at: Option<Millis>,
 }
 
 impl Progress {
-    /// None where a live line has no place: stderr is no terminal, or a dumb one, or the user does
-    /// not want control sequences.
-    #[must_use]
+    /// `None` if stderr is not a terminal, the terminal is dumb, or NO_COLOR is set.
     pub fn on_stderr(app: &str, term: Option<&str>, no_color: Option<&str>) -> Option<Self> {
         let wanted = no_color.is_none_or(str::is_empty) && term.is_none_or(|term| term != "dumb");
-        let place = wanted && io::stderr().is_terminal();
-        place.then(|| Self::new(app, Box::new(io::stderr()), stderr_width))
+        let is_possible = wanted && io::stderr().is_terminal();
+        is_possible.then(|| Self::new(app, Box::new(io::stderr()), stderr_width))
     }
 
     fn new(app: &str, out: Box<dyn Write + Send>, width: fn() -> usize) -> Self {
@@ -111,8 +106,8 @@ impl Progress {
         Self(Arc::new(Mutex::new(screen)))
     }
 
-    /// Draws the line where it has changed and the last drawing is long enough ago. Gives the time
-    /// at which to come again, at the latest.
+    /// Draws the line if it has changed and the last drawing is at least `REDRAW_MS_MIN` ago. Returns
+    /// when to call again.
     pub fn show(&self, facts: &Facts, now: Millis) -> Millis {
         let mut screen = self.lock();
         if let Some(drawn_at) = screen.drawn_at.filter(|at| now < at.after(REDRAW_MS_MIN)) {
@@ -126,34 +121,33 @@ impl Progress {
             screen.draw(line);
             screen.drawn_at = Some(now);
         }
-        // The next full second, when the time on it changes.
+        // The elapsed time on the line changes at the next full second.
         Millis(now.0 - now.0 % 1000).after(1000)
     }
 
-    /// Takes the line away, for good or until it is shown again.
+    /// Erases the line until the next `show`.
     pub fn clear(&self) {
         let mut screen = self.lock();
         screen.erase();
         screen.drawn.clear();
-        // A terminal that has gone is no reason to end anything.
+        // Errors are ignored: a closed terminal must not end the run.
         let _ = screen.out.flush();
     }
 
-    /// Where log lines go, so that they appear above the live line.
-    #[must_use]
+    /// A writer for log lines, which prints them above the progress line.
     pub fn log_writer(&self) -> LogWriter {
         LogWriter(self.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Screen> {
-        // At worst a line is half drawn; the next drawing mends it.
+        // At worst, a line is half drawn; the next drawing repairs it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Screen {
     fn draw(&mut self, line: String) {
-        // A terminal that has gone is no reason to end anything.
+        // Errors are ignored: a closed terminal must not end the run.
         let _ = write!(self.out, "\r{line}{ERASE_TO_END}").and_then(|()| self.out.flush());
         self.drawn = line;
     }
@@ -165,7 +159,7 @@ impl Screen {
     }
 }
 
-/// Writes log lines past the live line: erases it, writes, draws it again.
+/// Writes log lines: erases the progress line, writes, and draws the progress line again.
 #[derive(Debug)]
 pub struct LogWriter(Progress);
 
@@ -174,7 +168,7 @@ impl Write for LogWriter {
         let mut screen = self.0.lock();
         screen.erase();
         screen.out.write_all(bytes)?;
-        // Not in the middle of a line: the rest of it comes with the next write.
+        // An incomplete log line continues with the next write.
         if bytes.ends_with(b"\n") && !screen.drawn.is_empty() {
             let line = std::mem::take(&mut screen.drawn);
             screen.draw(line);
@@ -189,17 +183,17 @@ impl Write for LogWriter {
 
 fn stderr_width() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stderr());
-    // One column less: a full line makes some terminals begin the next one.
+    // One column less, because some terminals wrap after a full line.
     match size {
         Ok(size) if size.ws_col > 1 => usize::from(size.ws_col) - 1,
         Ok(_) | Err(_) => WIDTH_UNKNOWN,
     }
 }
 
-/// Five times a second is enough for people.
+/// At most five drawings a second.
 const REDRAW_MS_MIN: u64 = 200;
 
-/// What most terminals have.
+/// The width if it cannot be read, in columns.
 const WIDTH_UNKNOWN: usize = 79;
 
 const ERASE_TO_END: &str = "\x1b[K";
@@ -211,7 +205,7 @@ mod tests {
     use crate::wire::status_json::tests::sample;
 
     #[test]
-    fn adds_up_the_groups() {
+    fn groups_are_summed_up() {
         let status = sample();
         let both = Facts::new(&status.groups, 4);
         let want = Facts {
@@ -254,11 +248,11 @@ mod tests {
         }
     }
 
-    /// A terminal that remembers.
+    /// A terminal that records its output.
     #[derive(Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<u8>>>);
+    struct Recorder(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Paper {
+    impl Write for Recorder {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -269,51 +263,51 @@ mod tests {
         }
     }
 
-    impl Paper {
+    impl Recorder {
         fn take(&self) -> String {
             String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
         }
     }
 
     #[test]
-    fn draws_no_more_often_than_needed() {
-        let paper = Paper::default();
-        let progress = Progress::new("w", Box::new(paper.clone()), || 80);
+    fn the_line_is_drawn_only_when_needed() {
+        let terminal = Recorder::default();
+        let progress = Progress::new("w", Box::new(terminal.clone()), || 80);
         let facts = |running| Facts { running, target: 9, ..Facts::default() };
         assert_eq!(progress.show(&facts(1), Millis(50)), Millis(1000));
-        assert_eq!(paper.take(), "\rw  running 1/9  00:00\x1b[K");
-        // Too soon: to be shown again when it is time.
+        assert_eq!(terminal.take(), "\rw  running 1/9  00:00\x1b[K");
+        // Too soon after the last drawing.
         assert_eq!(progress.show(&facts(2), Millis(100)), Millis(250));
-        assert_eq!(paper.take(), "");
+        assert_eq!(terminal.take(), "");
         assert_eq!(progress.show(&facts(2), Millis(250)), Millis(1000));
-        assert_eq!(paper.take(), "\rw  running 2/9  00:00\x1b[K");
-        // Nothing has changed, then the second.
+        assert_eq!(terminal.take(), "\rw  running 2/9  00:00\x1b[K");
+        // Nothing has changed until the second is over.
         assert_eq!(progress.show(&facts(2), Millis(999)), Millis(1000));
-        assert_eq!(paper.take(), "");
+        assert_eq!(terminal.take(), "");
         assert_eq!(progress.show(&facts(2), Millis(1000)), Millis(2000));
-        assert_eq!(paper.take(), "\rw  running 2/9  00:01\x1b[K");
+        assert_eq!(terminal.take(), "\rw  running 2/9  00:01\x1b[K");
     }
 
     #[test]
-    fn log_lines_and_the_live_line_do_not_mix() {
-        let paper = Paper::default();
-        let progress = Progress::new("w", Box::new(paper.clone()), || 80);
+    fn log_lines_are_printed_above_the_progress_line() {
+        let terminal = Recorder::default();
+        let progress = Progress::new("w", Box::new(terminal.clone()), || 80);
         let mut writer = progress.log_writer();
         writer.write_all(b"before\n").unwrap();
-        assert_eq!(paper.take(), "before\n");
+        assert_eq!(terminal.take(), "before\n");
         progress.show(&Facts::default(), Millis(0));
-        paper.take();
+        terminal.take();
         writer.write_all(b"one\ntwo\n").unwrap();
-        assert_eq!(paper.take(), "\r\x1b[Kone\ntwo\n\rw  running 0/0  00:00\x1b[K");
+        assert_eq!(terminal.take(), "\r\x1b[Kone\ntwo\n\rw  running 0/0  00:00\x1b[K");
         progress.clear();
-        assert_eq!(paper.take(), "\r\x1b[K");
+        assert_eq!(terminal.take(), "\r\x1b[K");
         writer.write_all(b"after\n").unwrap();
-        assert_eq!(paper.take(), "after\n");
+        assert_eq!(terminal.take(), "after\n");
     }
 
     #[test]
-    fn only_where_it_is_welcome() {
-        // Tests may well run on a terminal; these two keep it away even there.
+    fn dumb_terminals_and_no_color_turn_the_line_off() {
+        // The tests may run on a terminal; both cases turn the line off there, too.
         assert!(Progress::on_stderr("w", Some("dumb"), None).is_none());
         assert!(Progress::on_stderr("w", Some("xterm"), Some("1")).is_none());
     }

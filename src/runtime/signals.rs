@@ -1,4 +1,4 @@
-//! Owns the signals that the process gets: turns them into values for the loop. Acts on none.
+//! Signals that the process receives, as values on a channel.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use signal_hook::consts;
 use signal_hook::iterator;
 
-/// A signal that posse acts on or passes on.
+/// A signal that posse handles or forwards to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
-    /// A child ended: ask the driver, reap the others.
+    /// A child process ended: poll the driver, reap orphans.
     Chld,
     Hup,
     Int,
@@ -24,12 +24,11 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// All of them, in the order in which they are handed out.
+    /// All signals, in the order in which `take` returns them.
     pub const ALL: [Self; 7] =
         [Self::Chld, Self::Hup, Self::Int, Self::Quit, Self::Term, Self::Usr1, Self::Usr2];
 
-    /// The system's number.
-    #[must_use]
+    /// The number of the signal in the system.
     pub fn number(self) -> i32 {
         match self {
             Self::Chld => consts::SIGCHLD,
@@ -42,20 +41,13 @@ impl Signal {
         }
     }
 
-    /// True for those that the driver gets too.
-    #[must_use]
-    pub fn is_passed_on(self) -> bool {
-        self != Self::Chld
-    }
-
-    /// True for those that end the run.
-    #[must_use]
+    /// True for signals that end the run.
     pub fn is_stop(self) -> bool {
         matches!(self, Self::Int | Self::Term)
     }
 
-    /// True for those that end a run without a driver of its own, whom else they could concern.
-    #[must_use]
+    /// True for signals that end a run without a driver process. With one, SIGHUP and SIGQUIT are only
+    /// forwarded.
     pub fn is_stop_without_driver(self) -> bool {
         self.is_stop() || matches!(self, Self::Hup | Self::Quit)
     }
@@ -65,9 +57,9 @@ impl Signal {
     }
 }
 
-/// The signals that came. They wait as bits, of which there are enough, and the channel only says
-/// that there are some: one place in it is enough, so nothing is ever lost to a full queue. As the
-/// system does, two of one kind that come before the first is taken count as one.
+/// Received signals. They are stored as bits, and the channel only wakes the reader, so its capacity
+/// of one is enough and no signal is lost. A signal that arrives twice before it is taken counts
+/// once, as in the system.
 #[derive(Debug)]
 pub struct Signals {
     pending: Arc<AtomicU32>,
@@ -77,11 +69,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches them from here on, but not those that were ignored when the process started: that
-    /// is how `nohup` and a shell's `&` ask to be left alone.
-    ///
-    /// # Errors
-    /// The system refuses the handlers or the thread.
+    /// Installs the handlers. SIGHUP, SIGINT and SIGQUIT stay ignored if they were ignored at the
+    /// start of the process, as under `nohup` or a shell's `&`.
     pub fn start() -> io::Result<Self> {
         let ignored = ignored_signals();
         let wanted = Signal::ALL.into_iter().filter(|signal| !is_ignored(ignored, *signal));
@@ -89,22 +78,21 @@ impl Signals {
         let handle = signals.handle();
         let pending = Arc::new(AtomicU32::new(0));
         let (sender, wake) = bounded(1);
-        let noted = Arc::clone(&pending);
+        let received = Arc::clone(&pending);
         let thread = thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for number in signals.forever() {
-                note(number, &noted, &sender);
+                record(number, &received, &sender);
             }
         })?;
         Ok(Self { pending, wake, handle, thread: Some(thread) })
     }
 
-    /// Gives something whenever `take` has something to give.
-    #[must_use]
+    /// Receives a message whenever `take` has signals to return.
     pub fn wake(&self) -> &Receiver<()> {
         &self.wake
     }
 
-    /// Waits for a signal that ends a server: a terminal that closes is one, too.
+    /// Waits for a signal that ends a command without a driver, such as `posse dev`.
     pub fn until_stopped(&self) {
         while !self.take().any(Signal::is_stop_without_driver) {
             if self.wake().recv().is_err() {
@@ -113,7 +101,7 @@ impl Signals {
         }
     }
 
-    /// Those that came since the last call, each at most once.
+    /// The signals since the last call, each at most once.
     pub fn take(&self) -> impl Iterator<Item = Signal> + use<> {
         let pending = self.pending.swap(0, Ordering::AcqRel);
         Signal::ALL.into_iter().filter(move |signal| pending & signal.bit() != 0)
@@ -124,25 +112,25 @@ impl Drop for Signals {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
 }
 
-fn note(number: i32, pending: &AtomicU32, wake: &Sender<()>) {
+fn record(number: i32, pending: &AtomicU32, wake: &Sender<()>) {
     let Some(signal) = Signal::ALL.into_iter().find(|signal| signal.number() == number) else {
         return;
     };
-    // First the bit, then the word: whoever hears the word finds the bit.
+    // The bit must be set before the wake-up is sent.
     pending.fetch_or(signal.bit(), Ordering::AcqRel);
     match wake.try_send(()) {
-        // Full: the word is out already. Disconnected: nobody is interested any more.
+        // Full: a wake-up is already on its way. Disconnected: the run has ended.
         Ok(()) | Err(TrySendError::Full(()) | TrySendError::Disconnected(())) => {}
     }
 }
 
-/// The mask of ignored signals, as the kernel tells it; none ignored where it does not.
+/// The mask of ignored signals, from /proc; 0 if /proc cannot be read.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     parse_ignored(&status)
@@ -153,7 +141,7 @@ fn parse_ignored(status: &str) -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Only these are ever ignored on purpose; the others are needed.
+/// Only these signals may stay ignored; posse needs the others.
 fn is_ignored(mask: u64, signal: Signal) -> bool {
     let optional = matches!(signal, Signal::Hup | Signal::Int | Signal::Quit);
     optional && mask & (1 << (signal.number() - 1)) != 0
@@ -166,11 +154,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_become_values_and_never_queue_up() {
+    fn signals_are_received_and_do_not_queue_up() {
         let signals = Signals::start().unwrap();
         let me = rustix::process::getpid();
-        // Whatever else this process gets meanwhile (its other tests have children) is passed over.
-        // Under nohup a HUP would be, too; these two nobody ignores.
+        // Other signals are skipped, such as SIGCHLD of other tests' children. SIGHUP may be ignored
+        // under nohup; these two are not.
         let mut missing = vec![Signal::Usr1, Signal::Usr2];
         for _ in 0..1000 {
             for signal in [rustix::process::Signal::USR1, rustix::process::Signal::USR2] {
@@ -178,21 +166,21 @@ mod tests {
             }
         }
         while !missing.is_empty() {
-            signals.wake().recv_timeout(Duration::from_secs(10)).expect("all of them come");
+            signals.wake().recv_timeout(Duration::from_secs(10)).expect("both signals arrive");
             let came: Vec<Signal> = signals.take().collect();
             missing.retain(|signal| !came.contains(signal));
         }
     }
 
     #[test]
-    fn reads_what_is_ignored() {
+    fn ignored_signals_are_read_from_proc() {
         // SigIgn of a shell's background job under nohup: HUP (1), INT (2), QUIT (3), PIPE (13).
         let mask = parse_ignored("Name:\tx\nSigBlk:\t0\nSigIgn:\t0000000000001007\nSigCgt:\t1\n");
         let ignored: Vec<Signal> =
             Signal::ALL.into_iter().filter(|signal| is_ignored(mask, *signal)).collect();
         assert_eq!(ignored, [Signal::Hup, Signal::Int, Signal::Quit]);
         assert!(!Signal::ALL.into_iter().any(|signal| is_ignored(parse_ignored(""), signal)));
-        // TERM (15) cannot be waved away: it is how a cluster ends a pod.
+        // TERM (15) is never left ignored: the kubelet ends pods with it.
         assert!(!is_ignored(u64::MAX, Signal::Term));
     }
 }

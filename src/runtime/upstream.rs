@@ -1,5 +1,5 @@
-//! Owns the threads that face the server beside the writers: the watch, the poll, and what is held
-//! there. Starts them, asks them, ends them in order.
+//! Starts and stops the threads that talk to the API server, except the writers: the watch, the poll,
+//! the lease threads and the orphan cleanup.
 
 use std::io;
 use std::sync::Arc;
@@ -17,25 +17,27 @@ use crate::core::model::rng::Rng;
 use crate::kube::api::driver_pod::DriverPod;
 use crate::kube::api::orphans::AppExecutors;
 use crate::kube::api::pods::Pods;
-use crate::runtime::engine::{SharedMark, Upstream};
-use crate::runtime::hold::{Hold, IdKeeper};
+use crate::runtime::engine::Upstream;
 use crate::runtime::inbox::Message;
-use crate::runtime::poller::{Schedule, poll};
-use crate::runtime::sweep::{self, Sweeper};
-use crate::runtime::watcher::{Control, Lister, watch};
+use crate::runtime::leases::orphans::OrphanCleanupThread;
+use crate::runtime::leases::{IdStore, RunLeases};
+use crate::runtime::watch::lister::{Lister, ListerControl};
+use crate::runtime::watch::poller::{Schedule, poll};
+use crate::runtime::watch::watcher::watch;
+use crate::runtime::watermark::SharedWatermark;
 use crate::runtime::worker::Worker;
 
-/// How long the watch and the poll are waited for: a read ends at once, a connection that is being
-/// made cannot be interrupted.
-const LOOKERS_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a keeping of ids that failed is put off.
-const KEEP_IDS_AGAIN: Duration = Duration::from_secs(5);
-/// Stacks of threads that parse whole lists, bytes.
+/// How long the end of the watch and poll threads is awaited. A blocked read ends at once, but
+/// connecting cannot be interrupted.
+const LISTERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval between attempts to store the highest id on the driver's pod.
+const RESERVE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Stacks of threads that parse whole LIST answers, bytes.
 const STACK_BYTES: usize = 512 << 10;
 
-/// How the server is looked at, and by what clock.
+/// Settings of the watch and the poll.
 #[derive(Clone, Copy, Debug)]
-pub struct LookSettings {
+pub struct WatchSettings {
     pub clock: Clock,
     pub seed: u64,
     pub watch: bool,
@@ -43,158 +45,162 @@ pub struct LookSettings {
     pub poll_interval_ms: u64,
 }
 
-/// How what earlier instances left is swept.
+/// Settings of the orphan cleanup.
 #[derive(Debug)]
-pub struct SweepSettings {
-    pub leftovers: AppExecutors,
-    /// The application is this run's alone.
+pub struct OrphanSettings {
+    pub pods: AppExecutors,
+    /// No other driver of the application may run.
     pub is_exclusive: bool,
 }
 
-/// A thread that looks at the server.
+/// The watch thread or the poll thread.
 #[derive(Debug)]
-struct Looker {
-    control: Control,
+struct ListerThread {
+    control: ListerControl,
     thread: Worker,
 }
 
-/// The threads, started.
+/// The running threads.
 #[derive(Debug)]
 pub struct Threads<'a> {
-    watch: Option<Looker>,
-    poll: Option<Looker>,
-    sweep: Option<(Sender<()>, Worker)>,
-    hold: Hold,
+    watch: Option<ListerThread>,
+    poll: Option<ListerThread>,
+    orphans: Option<(Sender<()>, Worker)>,
+    leases: RunLeases,
     inbox: &'a Sender<Message>,
 }
 
 impl<'a> Threads<'a> {
-    /// Starts the watch and the poll.
-    ///
-    /// # Errors
-    /// No thread is to be had.
+    /// Starts the threads.
     pub fn start(
         pods: &Pods,
-        look: LookSettings,
+        settings: WatchSettings,
         inbox: &'a Sender<Message>,
-        mark: &Arc<SharedMark>,
-        hold: Hold,
-        sweep: Option<SweepSettings>,
+        watermark: &Arc<SharedWatermark>,
+        leases: RunLeases,
+        orphans: Option<OrphanSettings>,
     ) -> io::Result<Self> {
-        let mut rng = Rng::new(look.seed);
+        let mut rng = Rng::new(settings.seed);
         let mut lister = || {
-            let mark = Arc::clone(mark);
+            let watermark = Arc::clone(watermark);
             Lister {
                 pods: pods.clone(),
                 inbox: inbox.clone(),
-                mark: move || mark.read(),
-                clock: look.clock,
+                watermark: move || watermark.read(),
+                clock: settings.clock,
                 rng: Rng::new(rng.next_u64()),
-                control: Control::new(),
+                control: ListerControl::new(),
             }
         };
-        let mut threads = Self { watch: None, poll: None, sweep: None, hold, inbox };
-        if look.watch {
+        let mut threads = Self { watch: None, poll: None, orphans: None, leases, inbox };
+        if settings.watch {
             let lister = lister();
             let control = lister.control.clone();
             let thread = Worker::start("watch", STACK_BYTES, move || watch(&lister))?;
-            threads.watch = Some(Looker { control, thread });
+            threads.watch = Some(ListerThread { control, thread });
         }
-        if look.poll_interval_ms > 0 || !look.watch {
+        if settings.poll_interval_ms > 0 || !settings.watch {
             let lister = lister();
             let control = lister.control.clone();
-            let interval = Duration::from_millis(look.poll_interval_ms);
-            let schedule = Schedule { interval: Some(interval), at_once: !look.watch };
+            let interval = Duration::from_millis(settings.poll_interval_ms);
+            let schedule = Schedule { interval: Some(interval), at_once: !settings.watch };
             let thread = Worker::start("poll", STACK_BYTES, move || poll(&lister, schedule))?;
-            threads.poll = Some(Looker { control, thread });
+            threads.poll = Some(ListerThread { control, thread });
         }
-        if let Some(SweepSettings { leftovers, is_exclusive }) = sweep {
-            let (send, go) = bounded(1);
-            let (ours, clock) = (pods.selection().instance.clone(), look.clock);
-            let rng = Rng::new(rng.next_u64());
-            let sweeper = Sweeper { leftovers, ours, is_exclusive, go, clock, rng };
-            let body = move || sweep::sweep(&sweeper);
-            threads.sweep = Some((send, Worker::start("sweep", STACK_BYTES, body)?));
+        if let Some(OrphanSettings { pods: others, is_exclusive }) = orphans {
+            let (sender, start) = bounded(1);
+            let cleanup = OrphanCleanupThread {
+                pods: others,
+                own_instance: pods.selection().instance.clone(),
+                is_exclusive,
+                start,
+                clock: settings.clock,
+                rng: Rng::new(rng.next_u64()),
+            };
+            let body = move || cleanup.run();
+            threads.orphans = Some((sender, Worker::start("orphans", STACK_BYTES, body)?));
         }
         Ok(threads)
     }
 
-    /// Ends them: first who looks, then who holds. None is waited for longer than its time; the
-    /// names of those that are left behind are given.
+    /// Stops the watch, the poll and the orphan cleanup, then releases the Leases. Each wait has a
+    /// time-out. Returns the names of threads that did not end in time.
     pub fn stop(self, release: LeaseRelease) -> Vec<&'static str> {
-        let lookers: Vec<Looker> = self.watch.into_iter().chain(self.poll).collect();
-        for looker in &lookers {
-            looker.control.stop();
+        let listers: Vec<ListerThread> = self.watch.into_iter().chain(self.poll).collect();
+        for lister in &listers {
+            lister.control.stop();
         }
-        // What it waits on is closed by this.
-        let sweep = self.sweep.map(|(_, thread)| thread);
-        let deadline = Instant::now() + LOOKERS_TIMEOUT;
-        let left = lookers
+        // Dropping the sender ends the thread.
+        let orphans = self.orphans.map(|(_, thread)| thread);
+        let deadline = Instant::now() + LISTERS_TIMEOUT;
+        let running = listers
             .into_iter()
-            .map(|looker| looker.thread)
-            .chain(sweep)
+            .map(|lister| lister.thread)
+            .chain(orphans)
             .filter_map(|thread| {
                 let name = thread.name();
                 (!thread.join_by(deadline)).then_some(name)
             })
             .collect();
-        self.hold.release(release);
-        left
+        self.leases.release(release);
+        running
     }
 }
 
 impl Upstream for Threads<'_> {
     fn poll(&self) {
         if let Some(poll) = &self.poll {
-            poll.control.ask(ListSource::Poll);
+            poll.control.request_list(ListSource::Poll);
         }
     }
 
-    fn sweep(&self) {
-        if let Some((go, _)) = &self.sweep {
-            // Told once; a second time would find the channel full.
-            let _ = go.try_send(());
+    fn start_orphan_cleanup(&self) {
+        if let Some((start, _)) = &self.orphans {
+            // A second message would not fit, and is not needed.
+            let _ = start.try_send(());
         }
     }
 
     fn relist(&self) {
         match (&self.watch, &self.poll) {
             (Some(watch), _) => watch.control.relist(),
-            (None, Some(poll)) => poll.control.ask(ListSource::Poll),
+            (None, Some(poll)) => poll.control.request_list(ListSource::Poll),
             (None, None) => {}
         }
     }
 
     fn reserve_ids(&self, up_to: ExecutorId) {
-        match &self.hold.ids {
-            IdKeeper::Lease(lease) => lease.reserve(up_to),
-            IdKeeper::DriverPod(pod) => keep_on_pod(pod.clone(), up_to, self.inbox.clone()),
-            IdKeeper::Nobody => {}
+        match &self.leases.ids {
+            IdStore::Lease(lease) => lease.reserve(up_to),
+            IdStore::DriverPod(pod) => store_on_pod(pod.clone(), up_to, self.inbox.clone()),
+            IdStore::None => {}
         }
     }
 }
 
-/// Keeps the high water on the driver's pod, on a thread that ends with it: once in 500 ids.
-fn keep_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) {
+/// Stores the highest id on the driver's pod, on a thread of its own. Needed about once in 500 ids.
+fn store_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) {
     let body = move || {
-        let again = crossbeam_channel::tick(KEEP_IDS_AGAIN);
+        let retry = crossbeam_channel::tick(RESERVE_RETRY_INTERVAL);
         loop {
             match pod.save_id_high_water(up_to) {
                 Ok(()) => {
-                    // Nobody waits for it where the loop is over.
+                    // The send fails if the run has ended.
                     let _ = inbox.send(Message::Input(Input::IdsReserved { up_to }));
                     return;
                 }
-                Err(refusal) => warn!("the driver pod takes no id high water: {refusal}"),
+                Err(refusal) => warn!(
+                    "cannot store the highest executor id on the driver's pod, retrying: {refusal}"
+                ),
             }
-            // A tick channel never ends.
-            if again.recv().is_err() {
+            // A tick channel is never closed.
+            if retry.recv().is_err() {
                 return;
             }
         }
     };
     if let Err(error) = Builder::new().name("ids".to_owned()).spawn(body) {
-        warn!("no thread to reserve ids with: {error}");
+        warn!("cannot start a thread to reserve executor ids: {error}");
     }
 }
 
@@ -219,7 +225,7 @@ mod tests {
         Answer::Reply(status, JSON, body.as_bytes().to_vec())
     }
 
-    /// Lists are empty; watches begin, and then nothing comes.
+    /// Answers with empty lists and with watches that deliver nothing.
     fn quiet_server() -> TestServer {
         TestServer::start(None, |seen| match seen.line().contains("watch=1") {
             true => {
@@ -229,29 +235,31 @@ mod tests {
         })
     }
 
-    fn look(clock: Clock, watch: bool) -> LookSettings {
-        LookSettings { clock, seed: 1, watch, poll_interval_ms: 300_000 }
+    fn settings(clock: Clock, watch: bool) -> WatchSettings {
+        WatchSettings { clock, seed: 1, watch, poll_interval_ms: 300_000 }
     }
 
     #[test]
-    fn blocked_reads_end_with_the_stop() {
+    fn a_stop_ends_blocked_reads() {
         let server = quiet_server();
         let pods = Pods::new(plain_client(server.address), "ns", selection());
         let (sender, receiver) = inbox();
-        let mark = Arc::new(SharedMark::default());
+        let watermark = Arc::new(SharedWatermark::default());
         let clock = Clock::start();
-        let hold = Hold { application: None, ids: IdKeeper::Nobody };
-        let threads = Threads::start(&pods, look(clock, true), &sender, &mark, hold, None).unwrap();
+        let leases = RunLeases { application: None, ids: IdStore::None };
+        let threads =
+            Threads::start(&pods, settings(clock, true), &sender, &watermark, leases, None)
+                .unwrap();
         let first = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
         while !server.wait().line().contains("watch=1") {}
         let began = Instant::now();
-        assert_eq!(threads.stop(LeaseRelease::Keep), Vec::<&str>::new(), "nobody is left behind");
-        assert!(began.elapsed() < LOOKERS_TIMEOUT, "{:?}", began.elapsed());
+        assert_eq!(threads.stop(LeaseRelease::Keep), Vec::<&str>::new(), "all threads have ended");
+        assert!(began.elapsed() < LISTERS_TIMEOUT, "{:?}", began.elapsed());
     }
 
     #[test]
-    fn ids_are_reserved_on_the_drivers_pod_until_it_takes_them() {
+    fn ids_are_reserved_on_the_drivers_pod() {
         let pod = r#"{"metadata":{"name":"driver","uid":"u-1"}}"#;
         let server = TestServer::start(None, move |_| reply(200, pod));
         let owner = OwnerRef {
@@ -262,12 +270,12 @@ mod tests {
         };
         let (sender, receiver) = bounded(4);
         let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
-        keep_on_pod(pod, ExecutorId(1_000), sender);
-        let told = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        store_on_pod(pod, ExecutorId(1_000), sender);
+        let message = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         let want = ExecutorId(1_000);
         assert!(
-            matches!(told, Message::Input(Input::IdsReserved { up_to }) if up_to == want),
-            "{told:?}"
+            matches!(message, Message::Input(Input::IdsReserved { up_to }) if up_to == want),
+            "{message:?}"
         );
     }
 }

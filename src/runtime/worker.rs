@@ -1,5 +1,5 @@
-//! Owns the waiting for threads to end: for so long and no longer, since one that waits for a server
-//! which never answers must not hold up the end of the process.
+//! Threads that are joined with a deadline, because a thread that waits for an unresponsive server must
+//! not delay the end of the process.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -7,20 +7,17 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
-/// A thread whose end can be waited for with a deadline.
+/// A thread that can be joined with a deadline.
 #[derive(Debug)]
 pub struct Worker {
     name: &'static str,
     thread: JoinHandle<()>,
-    /// Closed when the thread ends.
+    /// Closed by the thread when it ends.
     ended: Receiver<()>,
 }
 
 impl Worker {
-    /// Starts `body`, with a stack of `stack_bytes`.
-    ///
-    /// # Errors
-    /// No thread is to be had.
+    /// Starts a thread that runs `body` on a stack of `stack_bytes`.
     pub fn start(
         name: &'static str,
         stack_bytes: usize,
@@ -35,20 +32,19 @@ impl Worker {
         Ok(Self { name, thread, ended })
     }
 
-    /// What it is called.
-    #[must_use]
+    /// The thread's name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Waits for its end, at most until `deadline`; false where it is left to the process's end.
+    /// Waits until the thread ends, or until `deadline`. False: the thread still runs, or it panicked.
     #[must_use]
     pub fn join_by(self, deadline: Instant) -> bool {
         if self.ended.recv_deadline(deadline) == Err(RecvTimeoutError::Timeout) {
-            log::debug!("thread {} is left behind, waiting for an answer", self.name);
+            log::debug!("thread {} still waits for an answer, not waiting for it", self.name);
             return false;
         }
-        // A panic has been printed; there is nothing to add to it here.
+        // A panic has been printed already.
         self.thread.join().is_ok()
     }
 }
@@ -60,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_for_those_that_end_and_leaves_those_that_do_not() {
+    fn join_waits_until_the_end_or_the_deadline() {
         let (release, held) = bounded::<()>(0);
         let stuck = Worker::start("stuck", 64 << 10, move || {
             let _ = held.recv();

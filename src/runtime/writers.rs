@@ -1,5 +1,5 @@
-//! Owns the threads that carry actions out: one request each, answered by one input. They choose
-//! nothing, and they alone wait for the server.
+//! The writer threads: they send the API requests that the reconciler decides on, one request for
+//! each action, and return each answer to the inbox.
 
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,25 +17,25 @@ use crate::kube::api::pods::Pods;
 use crate::runtime::inbox::Message;
 use crate::wire::{draining, labels};
 
-/// Deletes, patches and lists are carried out by so many threads.
-const CHORE_WRITERS_MAX: usize = 8;
-/// A writer's stack, bytes: requests are shallow.
+/// Threads for deletes, patches and lists.
+const MUTATION_WRITERS_MAX: usize = 8;
+/// A writer's stack, bytes.
 const STACK_BYTES: usize = 256 << 10;
-/// How long a log may take: the pod's delete waits for it.
+/// Time-out for reading a pod's log; the pod is deleted only after that.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
-/// Lists and deletes of everything that a stop may have under way beside the chores, and the look at
-/// a node.
+/// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
+/// executors, and one GET of a node.
 const OTHER_REQUESTS_MAX: usize = 3;
 
-/// The way to the writers. They are not joined: one that waits for a server which never answers
-/// must not hold the end of the run up, and by then nobody takes its answer.
+/// Distributes actions to the writer threads. The threads are never joined: one that waits for an
+/// unresponsive server must not delay the end of the run.
 #[derive(Debug)]
 pub struct Writers {
     pods: Pods,
     inbox: Sender<Message>,
     creates: Pool,
-    chores: Pool,
-    /// Of their own: kubelets that do not answer must not be in the way of anything else.
+    mutations: Pool,
+    /// A separate pool, because log requests to an unresponsive kubelet must not delay others.
     logs: Pool,
 }
 
@@ -56,20 +56,19 @@ impl Pool {
 }
 
 impl Writers {
-    /// No thread yet: they come with the work. `in_flight_max`: creates under way at a time.
-    #[must_use]
+    /// Starts no thread yet; `send` starts them as needed. `in_flight_max`: concurrent creates.
     pub fn new(pods: Pods, inbox: Sender<Message>, in_flight_max: usize) -> Self {
-        let n_chores = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
+        let n_mutations = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
             pods,
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
-            chores: Pool::new("chore", CHORE_WRITERS_MAX, n_chores),
+            mutations: Pool::new("mutate", MUTATION_WRITERS_MAX, n_mutations),
             logs: Pool::new("log", LOG_READS_IN_FLIGHT_MAX, LOG_READS_IN_FLIGHT_MAX),
         }
     }
 
-    /// Hands an action over. Never waits: the core has no more under way than fit.
+    /// Queues an action. Never blocks: the core limits the actions in flight to the capacity.
     pub fn send(&mut self, action: Action) {
         let pool = match action {
             Action::Create { .. } | Action::Get { .. } => &mut self.creates,
@@ -81,16 +80,16 @@ impl Writers {
             | Action::Patch { .. }
             | Action::Poll
             | Action::Relist
-            | Action::ReserveIds { .. } => &mut self.chores,
+            | Action::ReserveIds { .. } => &mut self.mutations,
         };
         match pool.jobs.try_send(action) {
             Ok(()) => {}
             Err(TrySendError::Full(action) | TrySendError::Disconnected(action)) => {
-                debug_assert!(false, "more actions under way than fit: {action:?}");
-                warn!("dropped {action:?}: more requests under way than there is room for");
+                debug_assert!(false, "more actions in flight than capacity: {action:?}");
+                warn!("dropped {action:?}: too many requests in flight");
             }
         }
-        // A thread takes a job at once or is busy; another helps where jobs are left.
+        // If jobs are waiting, all threads are busy: start another.
         if !pool.jobs.is_empty() && pool.n_threads < pool.n_threads_max {
             let (queue, inbox) = (pool.queue.clone(), self.inbox.clone());
             let pods = self.pods.clone();
@@ -100,14 +99,16 @@ impl Writers {
                 .spawn(move || write(&pods, &queue, &inbox));
             match spawned {
                 Ok(_) => pool.n_threads += 1,
-                Err(error) if pool.n_threads > 0 => debug!("no further writer: {error}"),
-                Err(error) => warn!("no writer can be started: {error}"),
+                Err(error) if pool.n_threads > 0 => {
+                    debug!("cannot start another writer thread: {error}")
+                }
+                Err(error) => warn!("cannot start a writer thread: {error}"),
             }
         }
     }
 }
 
-/// Ends when the jobs' channel is closed, or nobody takes answers any more.
+/// Runs until the job channel or the inbox is closed.
 fn write(pods: &Pods, queue: &Receiver<Action>, inbox: &Sender<Message>) {
     for action in queue {
         if let Some(input) = perform(pods, action)
@@ -118,7 +119,7 @@ fn write(pods: &Pods, queue: &Receiver<Action>, inbox: &Sender<Message>) {
     }
 }
 
-/// Carries out one action. None: it is not a request to the server.
+/// Sends the request of one action. `None`: the action is not an API request.
 pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
     let input = match action {
         Action::Create { id, group: _, slot, overrides, watermark, pod } => {
@@ -155,7 +156,7 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
                 watermark,
             }),
             Err(refusal) => {
-                log_answer("list", &"for the stop", Some(&refusal));
+                log_answer("list", &"for the shutdown", Some(&refusal));
                 Input::ListRefused { refusal }
             }
         },
@@ -169,13 +170,13 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
             log_answer("log of", &name, answer.as_ref().err());
             Input::LogRead { uid, answer }
         }
-        // Others carry these out: the poller, the watcher, and the keeper of ids.
+        // Performed by other threads: the poller, the watcher and the lease thread.
         Action::Poll | Action::Relist | Action::ReserveIds { .. } => return None,
     };
     Some(input)
 }
 
-/// A merge patch for this uid and no other: the server refuses another with 409.
+/// A merge patch with the uid, so that the server refuses it with 409 for a pod of another uid.
 fn patch_body(uid: &Uid, patch: &Patch) -> String {
     let metadata = match patch {
         Patch::Counted => {
@@ -195,7 +196,7 @@ fn patch_body(uid: &Uid, patch: &Patch) -> String {
     serde_json::json!({ "metadata": metadata }).to_string()
 }
 
-/// Seconds since 1970: which of the kept pods is the oldest can be read off the label.
+/// Seconds since 1970. The label's value orders retained pods by age.
 fn unix_time() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs()).to_string()

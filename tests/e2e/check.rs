@@ -45,7 +45,7 @@ pub fn check_before_a_run(server: &dyn Server) {
     expect(&report, "clock", "ok", "within");
     expect(&report, "rights", "ok", "create pods");
     expect(&report, "lease", "ok", "update leases");
-    expect(&report, "template default", "ok", "would take it");
+    expect(&report, "template default", "ok", "accepts the pod");
     assert_eq!(scene.pods(), [] as [Value; 0], "a check creates nothing");
 
     let quotas = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
@@ -60,7 +60,7 @@ pub fn check_before_a_run(server: &dyn Server) {
     let admin = server.access(Who::Admin);
     let (report, code) = check(&scene, &admin, 4, &[]);
     assert_eq!(code, 0, "too little room is no failure: {report:#}");
-    expect(&report, "quota", "warning", "room has 3 of 3 pods left, the executors want 4");
+    expect(&report, "quota", "warning", "room has 3 of 3 pods left, the executors need 4");
     let (report, _) = check(&scene, &admin, 3, &[]);
     expect(&report, "quota", "ok", "room for all executors");
 

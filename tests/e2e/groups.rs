@@ -200,7 +200,7 @@ pub fn group_deleted_and_made_anew(server: &dyn Server) {
     posse.scale("g", 1);
     scene.wait_running(2);
     let explained = posse.ask(&["explain"]);
-    assert!(explained.status.success() && said(&explained).contains("group g: 1 of 1 run"));
+    assert!(explained.status.success() && said(&explained).contains("group g: 1 of 1 running"));
     assert!(said(&posse.ask(&["status"])).contains("other"));
     control.delete("g").ok();
     wait_for(PATIENCE, "the group to be forgotten", || control.group("g").is_none());

@@ -162,7 +162,7 @@ pub fn budget_spent_ends_it(server: &dyn Server) {
     let left = scene.ours();
     assert!(left.iter().all(is_over) && left.len() == 2, "{}", describe(&left));
     let words = posse.stderr();
-    let said = words.lines().find(|line| line.contains("failed pods are left")).unwrap_or_default();
+    let said = words.lines().find(|line| line.contains("retained failed pods")).unwrap_or_default();
     for pod in &left {
         assert!(said.contains(name_of(pod)), "{} is not named:\n{words}", name_of(pod));
     }

@@ -403,9 +403,7 @@ pub fn budget_kills_a_deaf_driver(server: &dyn Server) {
     assert_eq!(posse.events_of("budget_exhausted").len(), 1);
     let left: Vec<String> = scene.ours().iter().map(|pod| name_of(pod).to_owned()).collect();
     assert_eq!(left, [name_of(&pods[0])], "the others are cleaned away");
-    assert!(
-        posse.stderr().contains(&format!("failed pods are left for you to look at: {}", left[0]))
-    );
+    assert!(posse.stderr().contains(&format!("retained failed pods: {}", left[0])));
     scene.finish_with_pods();
 }
 
@@ -471,7 +469,7 @@ fn check_left_behind(scene: &Scene<'_>, kubeconfig: &str, second: &Value) {
     );
     check(
         &alone(&["2"]),
-        &["no run tells of it any more", "terminated, exit code 6", "kept as evidence"],
+        &["no run of this application was found", "terminated, exit code 6", "retained"],
     );
 }
 
@@ -497,15 +495,15 @@ pub fn explained_with_and_without_its_run(server: &dyn Server) {
         String::from_utf8(output.stdout).expect("text")
     };
     let lost = "lost: app_error (budget app): container: exit code 7, Error";
-    let of_pod = ["container worker: terminated, exit code 7", "kept as evidence, on node "];
-    check(&explain(&[]), &["group default: 1 of 1 run (1 failed and kept)"]);
+    let of_pod = ["container worker: terminated, exit code 7", "retained, on node "];
+    check(&explain(&[]), &["group default: 1 of 1 running (1 failed and retained)"]);
     let text = explain(&["1", "--logs", "5"]);
-    check(&text, &["failed, and kept as evidence,", "  requested\n", "  runs on ", lost]);
+    check(&text, &["failed, pod retained,", "  requested\n", "  running on ", lost]);
     check(&text, &of_pod);
     if server.real().is_some() {
-        check(&text, &["(its log cannot be read: "]);
+        check(&text, &["(the pod's log cannot be read: "]);
     } else {
-        check(&text, &["Scheduled: ", "the end of its log:\n  | the last words of "]);
+        check(&text, &["Scheduled: ", "the end of the pod's log:\n  | the last words of "]);
     }
     let json: Value = serde_json::from_str(&explain(&["1", "--json"])).expect("JSON");
     assert_eq!((&json["executor"], &json["state"]["state"]), (&json!(1), &json!("failed")));
@@ -521,7 +519,7 @@ pub fn explained_with_and_without_its_run(server: &dyn Server) {
     });
     check(
         &explain(&["1"]),
-        &["executor 1 of group default: gone", lost, "is not in the cluster any more"],
+        &["executor 1 of group default: deleted", lost, "is no longer in the cluster"],
     );
 
     // Gone with its run: the cluster remembers.

@@ -107,7 +107,9 @@ pub fn orphans_of_older_instances(server: &dyn Server) {
     let new_pod = scene.make_driver_pod("new");
     let posse = in_pod(scene.run().executors(2), &new_pod).start();
     let told = |pods: &[Value]| {
-        posse.stderr().contains(&format!("that instance {} left", instance_of(&pods[0])))
+        posse
+            .stderr()
+            .contains(&format!("orphaned executors of instance {}", instance_of(&pods[0])))
     };
     wait_for(PATIENCE, "the failed one's to be removed", || told(&of_failed));
     // The new ones run though the old ones are still there, on their way out.
@@ -143,7 +145,7 @@ pub fn orphans_of_older_instances(server: &dyn Server) {
     let run = in_pod(scene.run_with(&proxy.access()).executors(1), &last_pod).start();
     wait_of(&scene, 1, |instance| instance != old[2]);
     wait_for(PATIENCE, "the missing right to be told", || {
-        run.stderr().contains("we have no right")
+        run.stderr().contains("this is not permitted")
     });
     run.stop();
     assert!(is_running(&scene.pod(name_of(&of_alive[0])).expect("kept")));

@@ -154,7 +154,7 @@ fn expect_exit(posse: &Posse, code: i32) {
 pub fn submit_and_exit_codes(server: &dyn Server) {
     let scene = Scene::new(server);
     for (end, code, words) in [
-        (End::Exit(0), 0, "has ended well"),
+        (End::Exit(0), 0, "succeeded"),
         (End::Exit(3), 3, "exit code 3"),
         (End::Killed, 137, "exit code 137"),
     ] {
@@ -473,7 +473,7 @@ pub fn submit_detached(server: &dyn Server) {
     submit.signal(Signal::TERM);
     expect_exit(&submit, 130);
     let said = submit.stderr();
-    assert!(said.contains("application shop runs on: `posse logs shop -f`"), "{said}");
+    assert!(said.contains("application shop keeps running: `posse logs shop -f`"), "{said}");
     assert!(is_running(&scene.pod(name_of(&driver)).unwrap()));
     stop_and_finish(scene);
 }
@@ -650,9 +650,5 @@ pub fn submit_wordcount() {
         .arg(&kubeconfig)
         .output()
         .expect("the binary can be started");
-    expect(
-        &output,
-        0,
-        &["same as one sort | uniq -c: yes", "application wordcount has ended well"],
-    );
+    expect(&output, 0, &["same as one sort | uniq -c: yes", "application wordcount succeeded"]);
 }

@@ -1,4 +1,4 @@
-//! Owns the flags of the commands about drivers in the cluster.
+//! The arguments of `posse submit`, `copy`, `apps`, `logs` and `stop`.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::wire::names;
 
 /// `posse submit`.
 #[derive(Args, Clone, Debug, Default)]
-// `--file` is a file for the pods here, once for each.
+// Here, --file is a file for the pods, so the configuration has another name.
 #[command(mut_arg("file", |arg| arg.long("config")))]
 pub struct SubmitArgs {
     #[command(flatten)]
@@ -19,16 +19,16 @@ pub struct SubmitArgs {
     pub server: ServerArgs,
     #[command(flatten)]
     pub stage: StageFileArgs,
-    /// Make a service account with the rights that posse needs, for this application alone
+    /// Create a service account with the permissions that posse needs, for this application only
     #[arg(long)]
     pub create_rbac: bool,
-    /// Have the server check all of it, print it, and make nothing
+    /// Let the API server check all objects by a dry run, print them, and create nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Follow the driver to its end and end with its exit code; this is the default
+    /// Follow the driver to its end and exit with its exit code; this is the default
     #[arg(long, conflicts_with = "no_wait")]
     pub wait: bool,
-    /// End as soon as all is made
+    /// Exit as soon as all objects are created
     #[arg(long)]
     pub no_wait: bool,
     /// Print the driver's log while waiting
@@ -47,9 +47,9 @@ pub struct CopyArgs {
     pub dir: PathBuf,
 }
 
-/// Where applications are looked for.
+/// The namespace and its API server.
 #[derive(Args, Clone, Debug, Default)]
-pub struct PlaceArgs {
+pub struct NamespaceArgs {
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
@@ -60,20 +60,20 @@ pub struct PlaceArgs {
 /// `posse apps`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AppsArgs {
-    /// Only applications of these names; `*` and `?` stand for any letters
+    /// Only applications with these names; `*` and `?` are wildcards
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     #[command(flatten)]
-    pub place: PlaceArgs,
-    /// Of all namespaces
+    pub namespace: NamespaceArgs,
+    /// In all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
-    /// How they are printed
+    /// The output format
     #[arg(short, long, value_enum)]
     pub output: Option<AppsOutput>,
 }
 
-/// How applications are printed.
+/// The output format of `posse apps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AppsOutput {
     /// A JSON array
@@ -88,28 +88,28 @@ pub struct LogsArgs {
     /// The application
     #[arg(value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: String,
-    /// Go on until it ends
+    /// Follow the log until its end
     #[arg(short, long)]
     pub follow: bool,
-    /// The log of this executor instead of the driver's
+    /// Print the log of this executor instead of the driver's
     #[arg(long, value_name = "ID")]
     pub executor: Option<u64>,
     /// Only the last N lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u32>,
     #[command(flatten)]
-    pub place: PlaceArgs,
+    pub namespace: NamespaceArgs,
 }
 
 /// `posse stop`.
 #[derive(Args, Clone, Debug)]
 pub struct StopArgs {
-    /// The applications; `*` and `?` stand for any letters
+    /// The applications; `*` and `?` are wildcards
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
-    /// What drivers get to end in, instead of what their pods say
+    /// The drivers' grace period, instead of the one of their pods
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub grace: Option<u64>,
     #[command(flatten)]
-    pub place: PlaceArgs,
+    pub namespace: NamespaceArgs,
 }

@@ -1,4 +1,4 @@
-//! Owns what `posse check` found, and how it is printed. Asks nobody.
+//! The report of `posse check`, and its text and JSON.
 
 use serde_json::{Value, json};
 
@@ -8,15 +8,15 @@ use crate::cli::exit::Code;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Ok,
-    /// A run works, with something that one should know.
+    /// A run works; the message is for information.
     Note,
-    /// A run starts, and does not get all it wants.
+    /// A run starts, but with a restriction.
     Warning,
-    /// A run would end at once, with this code.
+    /// A run would end at once with this exit code.
     Failed(Code),
-    /// We may not look, or the server does not tell.
+    /// Not permitted, or not supported by the server.
     Unknown,
-    /// There was nothing to look at, or an earlier check failed.
+    /// There was nothing to check.
     Skipped,
 }
 
@@ -33,27 +33,27 @@ impl Status {
     }
 }
 
-/// One check and what came of it.
+/// One check and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub name: String,
     pub status: Status,
     pub message: String,
-    /// What to do about it; may have several lines, which can be copied as they are.
+    /// What to do; may have several lines for copying.
     pub remedy: Option<String>,
 }
 
-/// All checks, in the order in which they were made.
+/// All checks, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report(pub Vec<Check>);
 
 impl Report {
-    /// Adds one that needs no remedy.
+    /// Adds a check without a remedy.
     pub fn add(&mut self, name: &str, status: Status, message: impl Into<String>) {
         self.push(name, status, message.into(), None);
     }
 
-    /// Adds one with its remedy.
+    /// Adds a check with a remedy.
     pub fn advise(
         &mut self,
         name: &str,
@@ -64,7 +64,7 @@ impl Report {
         self.push(name, status, message.into(), Some(remedy.into()));
     }
 
-    /// Gives the last one its remedy.
+    /// Sets the remedy of the last check.
     pub fn remedy(&mut self, remedy: String) {
         if let Some(check) = self.0.last_mut() {
             check.remedy = Some(remedy);
@@ -75,8 +75,7 @@ impl Report {
         self.0.push(Check { name: name.to_owned(), status, message, remedy });
     }
 
-    /// The code of the first check that failed.
-    #[must_use]
+    /// The exit code of the first failed check.
     pub fn code(&self) -> Code {
         let failed = self.0.iter().find_map(|check| match check.status {
             Status::Failed(code) => Some(code),
@@ -85,8 +84,7 @@ impl Report {
         failed.unwrap_or(Code::Clean)
     }
 
-    /// A line a check, and its remedy beneath it.
-    #[must_use]
+    /// One line for each check, followed by its remedy.
     pub fn text(&self) -> String {
         let width = self.0.iter().map(|check| check.name.len()).max().unwrap_or(0);
         let mut text = String::new();
@@ -101,7 +99,6 @@ impl Report {
     }
 
     /// `{"ok":…,"checks":[{"check":…,"status":…,"message":…,"remedy":…}]}`
-    #[must_use]
     pub fn json(&self) -> Value {
         let checks = self.0.iter().map(|Check { name, status, message, remedy }| {
             json!({"check": name, "status": status.word(), "message": message, "remedy": remedy})
@@ -115,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_is_the_code() {
+    fn the_first_failure_sets_the_exit_code() {
         let mut report = Report::default();
         report.add("reach", Status::Ok, "it answers");
         report.add("quota", Status::Warning, "too\nlittle");

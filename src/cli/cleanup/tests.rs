@@ -1,4 +1,4 @@
-//! The command against a server on loopback that answers what a test has written down.
+//! `posse cleanup` against a scripted API server.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,7 +16,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
 /// A status and a body.
 type Answer = (u16, Value);
 
-/// What is answered to which call, in this order for each, and what was asked.
+/// The answers to each call, in order, and the received calls.
 #[derive(Default)]
 struct Script {
     answers: Mutex<BTreeMap<String, VecDeque<Answer>>>,
@@ -43,14 +43,14 @@ impl Handler for Script {
     }
 }
 
-/// A folder with the kubeconfig of a server that follows a script.
-struct Stage {
+/// A scripted server, and a folder with its kubeconfig.
+struct Scene {
     folder: Folder,
     script: Arc<Script>,
     _server: Server,
 }
 
-impl Stage {
+impl Scene {
     fn new(answers: Vec<(String, u16, Value)>) -> Self {
         let script = Arc::new(Script::default());
         for (call, status, body) in answers {
@@ -74,7 +74,7 @@ impl Stage {
         self.folder.posse(&format!("cleanup --app a --kubeconfig k {args}"))
     }
 
-    /// What was asked but for reading.
+    /// The received DELETE calls.
     fn deletes(&self) -> Vec<String> {
         let asked = std::mem::take(&mut *self.script.asked.lock().unwrap());
         asked.into_iter().filter(|call| call.starts_with("DELETE")).collect()
@@ -109,7 +109,7 @@ fn lease(renewed: &str) -> Value {
            "spec": {"holderIdentity": "h", "leaseDurationSeconds": 60, "renewTime": renewed}})
 }
 
-/// Two pages with the executors of five instances.
+/// Two pages of executors of five instances.
 fn five() -> Vec<(String, u16, Value)> {
     let live = Some(("live", "o-live"));
     let first = [
@@ -132,9 +132,9 @@ fn five() -> Vec<(String, u16, Value)> {
 }
 
 #[test]
-fn it_lists_first_and_removes_nothing_by_itself() {
-    let stage = Stage::new(five());
-    let (code, out, err) = stage.cleanup("");
+fn without_yes_orphans_are_only_listed() {
+    let scene = Scene::new(five());
+    let (code, out, err) = scene.cleanup("");
     assert_eq!((code, err.as_str()), (0, ""));
     let want = "\
 INSTANCE  EXECUTORS  OWNER    STATE      VERDICT
@@ -147,8 +147,8 @@ over      2          done     succeeded  removable: their owner has ended
 nothing was removed; the same with --yes removes 3 executors
 ";
     assert_eq!(out, want);
-    let asked = stage.script.asked.lock().unwrap().clone();
-    // Each owner once, however many executors it has, and no Lease unasked.
+    let asked = scene.script.asked.lock().unwrap().clone();
+    // Each owner is looked up once, and no Lease is read without --stale.
     let calls = [
         format!("GET {PODS}"),
         format!("GET {PODS}?continue=t2"),
@@ -160,18 +160,18 @@ nothing was removed; the same with --yes removes 3 executors
 }
 
 #[test]
-fn yes_removes_by_uid_what_is_over_and_leaves_the_rest() {
+fn yes_deletes_orphans_by_uid() {
     let mut answers = five();
     for (instance, id) in [("over", 1), ("over", 2), ("alone", 1)] {
         let call = format!("DELETE {PODS}/a-{instance}-exec-{id}");
         answers.push((call, 200, executor(instance, id, None)));
     }
     answers.push((format!("DELETE {LEASES}/a-alone"), 200, json!({"kind": "Status"})));
-    // It went by itself meanwhile.
+    // This pod is deleted meanwhile.
     let absent = status("NotFound", "pods \"a-gone-exec-1\" not found");
     answers.push((format!("DELETE {PODS}/a-gone-exec-1"), 404, absent));
-    let stage = Stage::new(answers);
-    let (code, out, err) = stage.cleanup("--stale 1h --yes");
+    let scene = Scene::new(answers);
+    let (code, out, err) = scene.cleanup("--stale 1h --yes");
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.ends_with("\nremoved 4 executors and 1 lease\n"), "{out}");
     assert!(out.contains("kept: they have no owner, and their lease was renewed 0 s ago"), "{out}");
@@ -188,11 +188,11 @@ fn yes_removes_by_uid_what_is_over_and_leaves_the_rest() {
         by_uid("over", 2),
         format!("DELETE {LEASES}/a-alone {}", json!({"resourceVersion": "5", "uid": "l"})),
     ];
-    assert_eq!(stage.deletes(), want);
+    assert_eq!(scene.deletes(), want);
 }
 
 #[test]
-fn every_application_and_leases_without_executors() {
+fn all_apps_includes_leases_without_executors() {
     let mine = |mut pod: Value| {
         pod["metadata"]["labels"]["posse.dev/app"] = "b".into();
         pod
@@ -228,13 +228,13 @@ fn every_application_and_leases_without_executors() {
     let with_list = || {
         let mut script = script();
         script.push((format!("GET {LEASES}"), 200, leases.clone()));
-        Stage::new(script)
+        Scene::new(script)
     };
-    let stage = with_list();
-    let run = |stage: &Stage, args: &str| {
-        stage.folder.posse(&format!("cleanup --all-apps --kubeconfig k --stale 1h {args}"))
+    let scene = with_list();
+    let run = |scene: &Scene, args: &str| {
+        scene.folder.posse(&format!("cleanup --all-apps --kubeconfig k --stale 1h {args}"))
     };
-    let (code, out, err) = run(&stage, "");
+    let (code, out, err) = run(&scene, "");
     assert_eq!((code, err.as_str()), (0, ""));
     let rows: Vec<Vec<&str>> =
         out.lines().map(|line| line.split_whitespace().take(5).collect()).collect();
@@ -247,67 +247,67 @@ fn every_application_and_leases_without_executors() {
     ];
     assert_eq!(rows[..5], want, "{out}");
     assert!(out.ends_with("--yes removes 1 executor and 2 leases\n"), "{out}");
-    let stage = with_list();
-    let (code, out, err) = run(&stage, "--yes");
+    let scene = with_list();
+    let (code, out, err) = run(&scene, "--yes");
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.ends_with("\nremoved 1 executor and 3 leases\n"), "{out}");
-    assert!(!stage.deletes().iter().any(|call| call.contains("fresh")));
-    // Without the right to list Leases, the executors go all the same.
-    let stage = Stage::new(script());
-    let (code, out, _) = run(&stage, "--yes");
+    assert!(!scene.deletes().iter().any(|call| call.contains("fresh")));
+    // Without permission to list Leases, the executors are deleted all the same.
+    let scene = Scene::new(script());
+    let (code, out, _) = run(&scene, "--yes");
     assert_eq!(code, 0);
     assert!(out.ends_with("\nremoved 1 executor and 1 lease\n"), "{out}");
 }
 
 #[test]
-fn what_could_not_be_removed_is_named() {
+fn failed_deletes_are_named() {
     let mut answers = five();
     let refused = status("Forbidden", "pods is forbidden: no");
     answers.push((format!("DELETE {PODS}/a-over-exec-1"), 403, refused));
     let done = executor("over", 2, None);
     answers.push((format!("DELETE {PODS}/a-over-exec-2"), 200, done));
     answers.push((format!("DELETE {PODS}/a-busy-exec-1"), 200, executor("busy", 1, None)));
-    let stage = Stage::new(answers);
-    let (code, out, err) = stage.cleanup("--instance busy --yes");
+    let scene = Scene::new(answers);
+    let (code, out, err) = scene.cleanup("--instance busy --yes");
     assert_eq!(code, 12, "{out}");
     assert!(out.ends_with("\nremoved 3 executors and 0 leases\n"), "{out}");
-    assert_eq!(err, "posse: could not be removed: a-over-exec-1 (pods is forbidden: no (403))\n");
-    let deletes = stage.deletes();
+    assert_eq!(err, "posse: not deleted: a-over-exec-1 (pods is forbidden: no (403))\n");
+    let deletes = scene.deletes();
     assert!(!deletes.iter().any(|call| call.contains("lives") || call.contains("alone")));
 }
 
 #[test]
-fn a_server_that_puts_off_is_asked_again() {
+fn a_throttled_delete_is_retried() {
     let delete = format!("DELETE {PODS}/a-k-exec-1");
     let mut busy = status("TooManyRequests", "later");
     busy["details"] = json!({"retryAfterSeconds": 0});
-    let stage = Stage::new(vec![
+    let scene = Scene::new(vec![
         (format!("GET {PODS}"), 200, list("", &[executor("k", 1, None)])),
         (delete.clone(), 429, busy),
         (delete, 200, executor("k", 1, None)),
     ]);
-    let (code, out, err) = stage.cleanup("--instance k --yes");
+    let (code, out, err) = scene.cleanup("--instance k --yes");
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    assert_eq!(stage.deletes().len(), 2);
+    assert_eq!(scene.deletes().len(), 2);
 }
 
 #[test]
-fn nothing_to_do_and_nobody_to_ask() {
-    let stage = Stage::new(vec![
+fn no_executors_and_an_unreachable_server() {
+    let scene = Scene::new(vec![
         (format!("GET {PODS}"), 200, list("", &[])),
         (format!("GET {PODS}"), 200, list("", &[executor("k", 1, None)])),
         (format!("GET {PODS}"), 403, status("Forbidden", "pods is forbidden: you may not")),
     ]);
-    let (code, out, _) = stage.cleanup("--yes");
+    let (code, out, _) = scene.cleanup("--yes");
     assert_eq!((code, out.as_str()), (0, "app a has no executors in namespace n\n"));
-    let (code, out, _) = stage.cleanup("--yes");
+    let (code, out, _) = scene.cleanup("--yes");
     assert_eq!(code, 0);
     assert!(out.ends_with("\nthere is nothing to remove\n"), "{out}");
-    let (code, out, err) = stage.cleanup("--yes");
+    let (code, out, err) = scene.cleanup("--yes");
     assert_eq!((code, out.as_str()), (3, ""));
-    assert!(err.starts_with("posse: the executors cannot be listed: http://127.0.0.1:"), "{err}");
+    assert!(err.starts_with("posse: cannot list the executors: http://127.0.0.1:"), "{err}");
     assert!(err.ends_with(": pods is forbidden: you may not (403)\n"), "{err}");
-    let Stage { folder, _server: server, .. } = stage;
+    let Scene { folder, _server: server, .. } = scene;
     server.stop();
     let (code, _, err) = folder.posse("cleanup --app a --kubeconfig k");
     assert_eq!(code, 3, "{err}");

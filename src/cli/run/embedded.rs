@@ -1,12 +1,10 @@
-//! Owns the embedded cluster of `posse run --dev`: its start and its end. What it is is `dev`'s.
+//! The embedded cluster of `posse run --dev`.
 
 use std::path::Path;
 
-use crate::cli::Env;
 use crate::cli::exit::Failure;
-use crate::cli::settings::RunSettings;
 
-/// The embedded cluster of `--dev`, where it was asked for.
+/// The embedded cluster, if --dev is given.
 #[derive(Debug)]
 pub(super) struct Embedded {
     #[cfg(feature = "dev")]
@@ -15,12 +13,12 @@ pub(super) struct Embedded {
 
 #[cfg(feature = "dev")]
 impl Embedded {
-    pub(super) fn start(settings: &RunSettings, _env: &Env<'_>) -> Result<Self, Failure> {
-        if settings.server != crate::cli::settings::Server::Dev {
+    pub(super) fn start(is_dev: bool, namespace: Option<&str>) -> Result<Self, Failure> {
+        if !is_dev {
             return Ok(Self { cluster: None });
         }
         let options = crate::dev::Options {
-            namespaces: settings.namespace.iter().cloned().collect(),
+            namespaces: namespace.into_iter().map(str::to_owned).collect(),
             ..crate::dev::Options::default()
         };
         let cluster = crate::dev::Cluster::start(options).map_err(|error| {
@@ -43,7 +41,7 @@ impl Embedded {
 
 #[cfg(not(feature = "dev"))]
 impl Embedded {
-    pub(super) fn start(_: &RunSettings, _: &Env<'_>) -> Result<Self, Failure> {
+    pub(super) fn start(_: bool, _: Option<&str>) -> Result<Self, Failure> {
         Ok(Self {})
     }
 

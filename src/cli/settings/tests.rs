@@ -1,4 +1,4 @@
-//! What flags and file come to together, and what is said about each mistake in them.
+//! Settings from flags and file, and the message of each error in them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,9 @@ use super::*;
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::testing::Folder;
 use crate::core::model::pod_text::PodOverrides;
-use crate::core::policy::settings::FailureLimit;
+use crate::core::policy::settings::{FailureLimit, Policy};
+use crate::runtime::random::random_bits;
+use crate::runtime::run::settings::RunIdentity;
 
 const FULL: &str = include_str!("../../../fixtures/config/full.yaml");
 const EXECUTOR: &str = include_str!("../../../fixtures/config/executor.yaml");
@@ -23,11 +25,18 @@ fn settings(
     let folder = Folder::new(files);
     let line = ["posse", "run"].into_iter().chain(args.split_whitespace());
     let Command::Run(args) = CommandLine::try_parse_from(line).unwrap().command else {
-        panic!("run was asked for")
+        panic!("not `posse run`")
     };
     let env: BTreeMap<&str, &str> = env.iter().copied().collect();
     let lookup = |name: &str| env.get(name).map(|value| (*value).to_owned());
-    RunSettings::new(&args, &World { env: &lookup, dir: folder.path() })
+    let settings = run_settings(&args, &World { env: &lookup, dir: folder.path() });
+    // The folder is temporary: show the path inside it.
+    settings.map(|mut settings| {
+        if let Some(EventTarget::File(path)) = &mut settings.events {
+            *path = path.strip_prefix(folder.path()).unwrap().to_owned();
+        }
+        settings
+    })
 }
 
 fn identity() -> RunIdentity {
@@ -47,14 +56,13 @@ fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
 }
 
 #[test]
-fn the_contracts_example_becomes_settings() {
+fn the_example_file_becomes_settings() {
     let files = [("posse.yaml", FULL), ("executor.yaml", EXECUTOR)];
     let got = settings(&files, "", &[]).unwrap();
     assert_eq!((got.app.as_str(), got.namespace.as_deref()), ("wordcount", Some("analytics")));
     assert_eq!(got.policy, Policy::default());
     assert_eq!((got.watch, got.poll_interval_ms, got.lease), (true, 300_000, true));
     assert_eq!((got.node_loss_after_s, got.grace_ms), (Some(60), 15_000));
-    assert_eq!(got.server, Server::Kube { kubeconfig: None, context: None });
     assert_eq!((got.instance.clone(), got.events.clone(), got.keep), (None, None, false));
     let [group] = got.groups.as_slice() else { panic!("one group") };
     let want =
@@ -82,9 +90,7 @@ fn flags_win_over_the_file() {
     assert_eq!(got.driver.host.as_deref(), Some("h"), "the file's host wins over $POD_IP");
     assert_eq!(got.groups[0].spec.target, 7);
     assert_eq!(pod(&got, 0)["spec"]["containers"][0]["image"], "new");
-    let context = Some("c".to_owned());
-    assert_eq!(got.server, Server::Kube { kubeconfig: Some("k.conf".into()), context });
-    assert_eq!(got.events, Some(EventsTo::File("e.jsonl".into())));
+    assert_eq!(got.events, Some(EventTarget::File("e.jsonl".into())));
     assert_eq!(got.control, Control::At(ControlAddr::parse("127.0.0.1:0").unwrap()));
     assert_eq!(got.control_token_file, Some("token".into()));
     assert_eq!(got.policy.failures_app, FailureLimit::Max(3));
@@ -92,19 +98,19 @@ fn flags_win_over_the_file() {
 }
 
 #[test]
-fn a_file_is_not_needed() {
+fn flags_can_replace_the_file() {
     let got = settings(&[], "--app a --image x:1 --executors 3 --events -", &[]).unwrap();
     assert_eq!((got.groups.len(), got.groups[0].spec.target), (1, 3));
-    assert_eq!(got.events, Some(EventsTo::Stdout));
+    assert_eq!(got.events, Some(EventTarget::Stdout));
     let got = settings(&[("t.yaml", EXECUTOR)], "--app a --template t.yaml", &[]).unwrap();
     assert_eq!(got.groups[0].spec.target, 1);
     assert_eq!(pod(&got, 0)["metadata"]["labels"]["team"], "words");
-    // Without groups too: they can come by the control API.
+    // Also without groups: the control API can add them.
     assert!(settings(&[("posse.yaml", "app: a")], "", &[]).unwrap().groups.is_empty());
 }
 
 #[test]
-fn template_paths_start_at_the_file_that_names_them() {
+fn template_paths_are_relative_to_the_configuration_file() {
     let files =
         [("etc/p.yaml", "app: a\nexecutors: [{template: t.yaml}]"), ("etc/t.yaml", EXECUTOR)];
     settings(&files, "-f etc/p.yaml", &[]).unwrap();
@@ -114,7 +120,7 @@ fn template_paths_start_at_the_file_that_names_them() {
 }
 
 #[test]
-fn the_driver_host_may_be_the_pods_own() {
+fn pod_ip_is_the_default_driver_host() {
     let host =
         |env: &[(&str, &str)]| settings(&[], "--app a --image i", env).map(|s| s.driver.host);
     assert_eq!(host(&[]).unwrap(), None);
@@ -132,9 +138,9 @@ fn short_node_loss_is_rounded_up_and_zero_is_off() {
     }
 }
 
-/// One mistake: posse.yaml, the arguments, and what is said about it (exit code 2).
+/// Checks an error: posse.yaml, the arguments, and a part of the message. The exit code is 2.
 #[track_caller]
-fn mistake(file: Option<&str>, args: &str, want: &str) {
+fn fails(file: Option<&str>, args: &str, want: &str) {
     let files: Vec<(&str, &str)> = file.iter().map(|text| ("posse.yaml", *text)).collect();
     let failure = settings(&files, args, &[]).expect_err(want);
     assert_eq!(failure.code, crate::cli::exit::Code::Usage);
@@ -143,7 +149,7 @@ fn mistake(file: Option<&str>, args: &str, want: &str) {
 
 #[test]
 fn an_exclusive_run_needs_its_lease() {
-    mistake(
+    fails(
         Some("app: a\nlease: false"),
         "--exclusive",
         "posse.yaml: exclusive needs the lease, and lease is false",
@@ -153,71 +159,71 @@ fn an_exclusive_run_needs_its_lease() {
 }
 
 #[test]
-fn mistakes_are_told_with_their_remedy() {
-    mistake(
-        None,
-        "",
-        "there is no ./posse.yaml: give -f FILE, or --app with --image or --template",
-    );
-    mistake(None, "--app a", "there is no ./posse.yaml");
-    mistake(None, "--image i", "there is no ./posse.yaml");
-    mistake(None, "-f no.yaml", "no.yaml: cannot be read: No such file");
-    mistake(None, "-f .", ".: cannot be read: Is a directory");
-    mistake(Some("{}"), "", "posse.yaml: the application has no name; set app, or --app NAME");
-    mistake(Some("app: a\nx: 1"), "", "posse.yaml:2:1: x: unknown key");
-    mistake(Some("app: a\nexecutors: [{}]"), "", "posse.yaml: executors[0]: there is no pod: give");
-    mistake(Some("app: a\nexecutors: [{template: t.yaml}]"), "", "t.yaml: cannot be read: No such");
-    mistake(
+fn errors_name_a_remedy() {
+    fails(None, "", "there is no ./posse.yaml: give -f FILE, or --app with --image or --template");
+    fails(None, "--app a", "there is no ./posse.yaml");
+    fails(None, "--image i", "there is no ./posse.yaml");
+    fails(None, "-f no.yaml", "no.yaml: cannot be read: No such file");
+    fails(None, "-f .", ".: cannot be read: Is a directory");
+    fails(Some("{}"), "", "posse.yaml: the application has no name; set app, or --app NAME");
+    fails(Some("app: a\nx: 1"), "", "posse.yaml:2:1: x: unknown key");
+    fails(Some("app: a\nexecutors: [{}]"), "", "posse.yaml: executors[0]: there is no pod: give");
+    fails(Some("app: a\nexecutors: [{template: t.yaml}]"), "", "t.yaml: cannot be read: No such");
+    fails(
         Some("app: a\nexecutors: [{pod: {spec: {}}}]"),
         "",
         "posse.yaml: executors[0].pod: spec.containers: is missing",
     );
-    mistake(
+    fails(
         Some("app: a\nexecutors: [{image: i, container: w}]"),
         "",
         "posse.yaml: executors[0]: spec.containers: none is named `w`; there are: executor",
     );
-    mistake(
+    fails(
         Some("app: a\nexecutors: [{image: i, args: ['{{NOPE}}']}]"),
         "",
         "posse.yaml: executors[0]: spec.containers[0].args[0]: unknown placeholder {{NOPE}}",
     );
+}
+
+#[test]
+fn flags_that_do_not_fit_the_file_are_errors() {
     for flag in ["--executors 1", "--image i", "--template t"] {
         let name = flag.split(' ').next().unwrap();
-        mistake(
+        fails(
             Some(TWO),
             flag,
-            &format!("{name} acts on the only group, and posse.yaml has several: x, y"),
+            &format!("{name} needs a single group, and posse.yaml has several: x, y"),
         );
     }
-    mistake(Some("app: a"), "--executors 1", "--executors: posse.yaml has no group; give --image");
-    mistake(
+    fails(Some("app: a"), "--executors 1", "--executors: posse.yaml has no group; give --image");
+    fails(
         Some("app: a\nexecutors: [{image: i, max: 2}]"),
         "--executors 3",
         "--executors: 3 is not within min 0 and max 2",
     );
     let app = "a".repeat(40);
-    mistake(None, &format!("--image i --app {app} --instance abcdefghij"), "up to 67 characters");
-    mistake(Some(TWO), "--events - -- driver", "--events - would mix the events with the driver's");
-    mistake(Some(TWO), "--control 127.0.0.1:1", "needs --control-token-file FILE");
-    mistake(Some(TWO), "--control 1.2.3.4:1", "--control: `1.2.3.4:1` is not a loopback address");
-    mistake(
+    fails(None, &format!("--image i --app {app} --instance abcdefghij"), "up to 67 characters");
+    fails(Some(TWO), "--events - -- driver", "--events - would mix the events with the driver's");
+    fails(Some(TWO), "--control 127.0.0.1:1", "needs --control-token-file FILE");
+    fails(Some(TWO), "--control 1.2.3.4:1", "--control: `1.2.3.4:1` is not a loopback address");
+    fails(
         Some(TWO),
         "--control-token-file t",
         "--control-token-file is for a control API on HOST:PORT",
     );
-    mistake(Some("app: a\ncontrol: 127.0.0.1:1"), "", "needs --control-token-file FILE");
-    mistake(
+    fails(Some("app: a\ncontrol: 127.0.0.1:1"), "", "needs --control-token-file FILE");
+    fails(
         Some("app: a\ncontrol: off\ndriver: {ready: control}"),
         "",
-        "driver.ready: control needs the control API, and it is off",
+        "driver.ready: control needs the control API, which is off",
     );
-    mistake(
+    fails(
         Some("app: a\ndriver: {command: ['']}"),
         "",
-        "the driver command begins with an empty word",
+        "the first word of the driver command is empty",
     );
-    mistake(
+    fails(
         Some("app: a\nwatch: false\nallocation: {poll_interval: 0}"),
         "",
         "posse.yaml:2:8: watch: is off, and so is allocation.poll_interval",

@@ -1,0 +1,40 @@
+//! Finds the run for `status`, `scale`, `kill`, `events` and `explain`.
+
+use std::path::PathBuf;
+
+use crate::cli::args::ClientArgs;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::settings::socket_folders;
+use crate::cli::world::World;
+use crate::control::client::{Client, ClientError, RunSelector};
+
+/// Finds the run by the flags, else by the environment, else by the live sockets.
+pub(super) fn find(args: &ClientArgs, world: &World<'_>) -> Result<Client, ClientError> {
+    let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
+    let token_env = || env("POSSE_CONTROL_TOKEN_FILE").map(PathBuf::from);
+    let selector = RunSelector {
+        control: args.control.clone(),
+        control_env: env("POSSE_CONTROL"),
+        token_file: args.control_token_file.clone().or_else(token_env),
+        app: args.app.clone(),
+        folders: socket_folders(world),
+    };
+    Client::find(&selector)
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match &error {
+            ClientError::Control(_) | ClientError::Several { .. } => Code::Usage,
+            ClientError::None { .. }
+            | ClientError::Output(_)
+            | ClientError::Refused { .. }
+            | ClientError::Incompatible(_)
+            | ClientError::Unreachable { .. } => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! `posse explain`: says what the groups of a run wait for, or what happened to one executor. Reads the
+//! run's control API and the cluster.
+
+pub mod report;
+pub mod text;
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cli::args::ExplainArgs;
+use crate::cli::connection::Connection;
+use crate::cli::control_client::find;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::explain::report::ExecutorReport;
+use crate::cli::world::{World, print};
+use crate::control::client::{Client, ClientError};
+use crate::core::loss::classify;
+use crate::core::model::input::PodAnswer;
+use crate::core::model::refusal::Refusal;
+use crate::kube::api::CALL_TIMEOUT;
+use crate::kube::api::executor_lookup::ExecutorLookup;
+use crate::kube::api::pods::Pods;
+use crate::wire::labels::{EXECUTOR_ID, INSTANCE, Selection};
+use crate::wire::pod;
+use crate::wire::status_json::{RunNames, StatusJson};
+
+/// `posse explain`.
+///
+/// # Errors
+/// There is no such run, group or executor, and the cluster has no executors of the application.
+pub fn explain(
+    args: &ExplainArgs,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let now = Timestamp::now();
+    let run = find(&args.client, world).and_then(|client| {
+        let status = client.status()?;
+        Ok((client, status))
+    });
+    let (client, status) = match (run, &args.client.app) {
+        (Ok(run), _) => run,
+        // The run is gone, but its pods may still exist.
+        (Err(error), Some(app)) if is_gone(&error) => {
+            return explain_ended_run(args, app, &error, world, out);
+        }
+        (Err(error), _) => return Err(error.into()),
+    };
+    let text = match args.id {
+        Some(id) => {
+            let report = executor_report(args, id, &client, &status, world)?;
+            format_report(&report, args, now)
+        }
+        None if args.json => {
+            // Fails if there is no such group.
+            text::groups(&status, args.group.as_deref(), now).map_err(failed)?;
+            let groups = status.groups.iter();
+            let shown = groups.filter(|one| args.group.as_ref().is_none_or(|g| *g == one.group));
+            format!("{}\n", json!({"groups": shown.collect::<Vec<_>>()}))
+        }
+        None => text::groups(&status, args.group.as_deref(), now).map_err(failed)?,
+    };
+    print(out, &text).map(|()| Code::Clean)
+}
+
+fn is_gone(error: &ClientError) -> bool {
+    matches!(error, ClientError::None { .. } | ClientError::Unreachable { .. })
+}
+
+fn failed(message: String) -> Failure {
+    Failure::new(Code::Failed, message)
+}
+
+fn format_report(report: &ExecutorReport, args: &ExplainArgs, now: Timestamp) -> String {
+    if args.json { format!("{}\n", report.json()) } else { report.text(now) }
+}
+
+/// The report about an executor of a live run.
+fn executor_report(
+    args: &ExplainArgs,
+    id: u64,
+    client: &Client,
+    status: &StatusJson,
+    world: &World<'_>,
+) -> Result<ExecutorReport, Failure> {
+    let state = status.executors.iter().find(|one| one.id == id).cloned();
+    let mut report = ExecutorReport { id, state, ..ExecutorReport::default() };
+    let mut n_missed = 0;
+    let mut each = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap_or_default();
+        n_missed += event["count"].as_u64().filter(|_| event["event"] == "missed").unwrap_or(0);
+        if event["executor"].as_u64() == Some(id) {
+            report.events.push(event);
+        }
+        Ok(())
+    };
+    client.events(0, Some(&status.identity.run), false, &mut each)?;
+    if n_missed > 0 {
+        report.notes.push(format!("{n_missed} older events of the run are no longer available"));
+    }
+    let Some((name, uid)) = report.pod_and_uid() else {
+        return Err(failed(format!(
+            "there is no executor {id} now, and no available event mentions it"
+        )));
+    };
+    match Connection::new(&args.server, world) {
+        Ok(server) => {
+            let cluster = ClusterReader::new(&server, &status.identity);
+            cluster.add_pod_by_name(&name, uid.as_deref(), args.logs, &mut report);
+        }
+        Err(error) => report.notes.push(format!("the cluster was not read: {error}")),
+    }
+    Ok(report)
+}
+
+/// Explains the executors of a run that has ended, from the cluster alone.
+fn explain_ended_run(
+    args: &ExplainArgs,
+    app: &str,
+    error: &ClientError,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let why = error.to_string();
+    let nothing = |more: &str| failed(format!("{why}; {more}"));
+    let server = Connection::new(&args.server, world)
+        .map_err(|error| nothing(&format!("the cluster cannot be read either: {error}")))?;
+    let namespace = args.namespace.clone().unwrap_or_else(|| server.namespace.clone());
+    let lookup = ExecutorLookup::new(server.http.clone(), namespace.as_str());
+    let pods = lookup
+        .executors(app, args.id)
+        .map_err(|refusal| nothing(&server.failure("its executors", &refusal).to_string()))?;
+    if pods.is_empty() {
+        return Err(nothing(&format!("namespace {namespace} has no executors of it")));
+    }
+    let now = Timestamp::now();
+    let mut reports = Vec::new();
+    for pod in pods {
+        let label = |name: &str| pod["metadata"]["labels"][name].as_str().unwrap_or("?").to_owned();
+        let id: u64 = label(EXECUTOR_ID).parse().unwrap_or(0);
+        let mut report = ExecutorReport { id, ..ExecutorReport::default() };
+        let identity = RunNames {
+            run: String::new(),
+            app: app.to_owned(),
+            instance: label(INSTANCE),
+            namespace: namespace.clone(),
+        };
+        let cluster = ClusterReader::new(&server, &identity);
+        if args.id.is_none() {
+            let line = cluster.line(&pod, id);
+            report.pod = Some(pod);
+            reports.push((line, report));
+            continue;
+        }
+        cluster.add_pod(pod, args.logs, &mut report);
+        reports.push((report.text(now), report));
+    }
+    let text = if args.json {
+        let all: Vec<Value> = reports.iter().map(|(_, report)| report.json()).collect();
+        format!("{}\n", json!({"executors": all}))
+    } else {
+        let head = format!("{why}; in namespace {namespace}:\n");
+        reports.iter().fold(head, |text, (line, _)| text + line)
+    };
+    print(out, &text).map(|()| Code::Clean)
+}
+
+/// Reads pods, events and logs of one instance from the cluster.
+struct ClusterReader {
+    lookup: ExecutorLookup,
+    pods: Pods,
+}
+
+impl ClusterReader {
+    fn new(server: &Connection, identity: &RunNames) -> Self {
+        let namespace = identity.namespace.as_str();
+        let selection =
+            Selection { app: identity.app.clone(), instance: identity.instance.clone() };
+        Self {
+            lookup: ExecutorLookup::new(server.http.clone(), namespace),
+            pods: Pods::new(server.http.clone(), namespace, selection),
+        }
+    }
+
+    /// Adds the pod if it has this uid; another pod of the same name is ignored.
+    fn add_pod_by_name(
+        &self,
+        name: &str,
+        uid: Option<&str>,
+        n_log: Option<u32>,
+        report: &mut ExecutorReport,
+    ) {
+        match self.lookup.pod(name) {
+            Ok(Some(pod)) if uid.is_none_or(|uid| pod["metadata"]["uid"] == uid) => {
+                self.add_pod(pod, n_log, report);
+            }
+            Ok(_) => {
+                report.notes.push(format!("pod {name} is no longer in the cluster"));
+                if let Some(uid) = uid {
+                    self.add_events(uid, report);
+                }
+            }
+            Err(refusal) => report.notes.push(format!("pod {name} cannot be read: {refusal}")),
+        }
+    }
+
+    fn add_pod(&self, pod: Value, n_log: Option<u32>, report: &mut ExecutorReport) {
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        self.add_events(&uid, report);
+        if let Some(n_lines) = n_log {
+            match self.read_log(&pod, n_lines) {
+                Ok(lines) => report.log = lines,
+                Err(refusal) => {
+                    report.notes.push(format!("the pod's log cannot be read: {refusal}"));
+                }
+            }
+        }
+        report.pod = Some(pod);
+    }
+
+    fn add_events(&self, uid: &str, report: &mut ExecutorReport) {
+        match self.lookup.events(uid) {
+            Ok(events) => report.pod_events = events,
+            Err(refusal) => {
+                report.notes.push(format!("the pod's events cannot be read: {refusal}"));
+            }
+        }
+    }
+
+    fn read_log(&self, pod: &Value, n_lines: u32) -> Result<Vec<String>, Refusal> {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let container = match pod::parse(pod.to_string().as_bytes(), self.pods.selection()) {
+            Ok(PodAnswer::Ours(pod)) => match pod.end.and_then(|end| end.init) {
+                Some(init) => Some(init.name),
+                None => pod.main_container,
+            },
+            Ok(PodAnswer::Foreign(_)) | Err(_) => None,
+        };
+        self.pods.log(name, container.as_deref(), n_lines, CALL_TIMEOUT)
+    }
+
+    /// One line about an executor.
+    fn line(&self, pod: &Value, id: u64) -> String {
+        let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+        let (name, phase) = (text(&pod["metadata"]["name"]), text(&pod["status"]["phase"]));
+        let why = match pod::parse(pod.to_string().as_bytes(), self.pods.selection()) {
+            Ok(PodAnswer::Ours(pod)) if pod.end.is_some() => {
+                let loss = classify(&pod, false);
+                format!(": {}: {}", loss.reason.as_str(), loss.message)
+            }
+            Ok(_) | Err(_) => String::new(),
+        };
+        format!("executor {id}: {phase}, pod {name}{why}\n")
+    }
+}

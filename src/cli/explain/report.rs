@@ -1,0 +1,318 @@
+//! The report about one executor, from its run's events and from the cluster, as JSON and as text.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cli::explain::text;
+use crate::core::model::text::sanitize;
+use crate::wire::labels::COUNTED;
+use crate::wire::status_json::ExecutorJson;
+
+/// The longest value on a line, in bytes.
+const FACT_BYTES_MAX: usize = 2_048;
+
+/// Everything known about one executor.
+#[derive(Clone, Debug, Default)]
+pub struct ExecutorReport {
+    pub id: u64,
+    /// The executor in the run's status.
+    pub state: Option<ExecutorJson>,
+    /// The run's events about the executor.
+    pub events: Vec<Value>,
+    /// The pod, as returned by the API server.
+    pub pod: Option<Value>,
+    /// The Kubernetes Events of the pod.
+    pub pod_events: Vec<Value>,
+    pub log: Vec<String>,
+    /// What could not be read, and why.
+    pub notes: Vec<String>,
+}
+
+impl ExecutorReport {
+    /// The pod's name and uid, from the run's status or events.
+    pub fn pod_and_uid(&self) -> Option<(String, Option<String>)> {
+        let of_state = self.state.as_ref().map(|state| (state.pod.clone(), state.uid.clone()));
+        let of_events = || {
+            let event = self.events.iter().rev().find(|event| event["pod"].is_string())?;
+            Some((string(&event["pod"]).to_owned(), event["uid"].as_str().map(str::to_owned)))
+        };
+        of_state.or_else(of_events)
+    }
+
+    /// The report as JSON.
+    pub fn json(&self) -> Value {
+        json!({
+            "executor": self.id,
+            "state": self.state,
+            "events": self.events,
+            "pod": self.pod.as_ref().map(pod_facts),
+            "kubernetes_events": self.pod_events.iter().map(event_facts).collect::<Vec<Value>>(),
+            "log": self.log,
+            "notes": self.notes,
+        })
+    }
+
+    /// The report as text.
+    pub fn text(&self, now: Timestamp) -> String {
+        let mut lines = vec![self.head(now)];
+        for event in &self.events {
+            lines.push(format!("  {}  {}", moment(&event["time"], now), describe(event)));
+            let log = event["log"].as_array().map_or(&[][..], Vec::as_slice);
+            lines.extend(log.iter().map(|line| format!("      | {}", fact(line))));
+        }
+        if let Some(pod) = &self.pod {
+            pod_lines(&pod_facts(pod), now, &mut lines);
+        }
+        if !self.pod_events.is_empty() {
+            lines.push("events of the pod:".to_owned());
+        }
+        for event in self.pod_events.iter().map(event_facts) {
+            let n = event["count"].as_u64().filter(|n| *n > 1);
+            let n = n.map_or_else(String::new, |n| format!(" ({n} times)"));
+            let (what, why) = (fact(&event["reason"]), fact(&event["message"]));
+            lines.push(format!("  {}  {what}: {why}{n}", moment(&event["time"], now)));
+        }
+        if !self.log.is_empty() {
+            lines.push("the end of the pod's log:".to_owned());
+            lines.extend(self.log.iter().map(|line| format!("  | {line}")));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("({note})")));
+        lines.push(String::new());
+        lines.join("\n")
+    }
+
+    fn head(&self, now: Timestamp) -> String {
+        match &self.state {
+            Some(state) => text::executor(state, now),
+            None if self.events.is_empty() => {
+                format!("executor {}: no run of this application was found on this host", self.id)
+            }
+            None => {
+                let group = self.events.iter().find_map(|event| event["group"].as_str());
+                format!("executor {} of group {}: deleted", self.id, group.unwrap_or("?"))
+            }
+        }
+    }
+}
+
+/// One event of the run as text.
+fn describe(event: &Value) -> String {
+    let value = |name: &str| fact(&event[name]);
+    let budget = event["budget"].as_str();
+    let budget = budget.map_or_else(String::new, |budget| format!(" (budget {budget})"));
+    match string(&event["event"]) {
+        "executor_requested" => "requested".to_owned(),
+        "executor_running" => format!("running on {}, ip {}", value("node"), value("ip")),
+        "executor_lost" => format!("lost: {}{budget}: {}", value("reason"), value("message")),
+        "executor_log" if event["message"].is_string() => format!("no log: {}", value("message")),
+        "executor_log" => "the end of the log:".to_owned(),
+        "executor_deleted" => format!("deleted: {}", value("cause")),
+        // The run may be of a newer version with an event that this version does not know.
+        other => other.trim_start_matches("executor_").replace('_', " "),
+    }
+}
+
+fn pod_lines(pod: &Value, now: Timestamp, lines: &mut Vec<String>) {
+    let mut head = format!("pod {}: {}", fact(&pod["name"]), fact(&pod["phase"]));
+    if pod["kept"] == true {
+        head.push_str(", retained");
+    }
+    for (name, before) in [("reason", ", "), ("message", ": "), ("node", ", on node ")] {
+        if pod[name].is_string() {
+            head.push_str(&format!("{before}{}", fact(&pod[name])));
+        }
+    }
+    if pod["deleting"].is_string() {
+        head.push_str(&format!(", terminating until {}", moment(&pod["deleting"], now)));
+    }
+    lines.push(head);
+    for container in pod["containers"].as_array().map_or(&[][..], Vec::as_slice) {
+        let mut line = format!("  {} {}: ", fact(&container["kind"]), fact(&container["name"]));
+        line.push_str(&fact(&container["state"]));
+        if let Some(code) = container["exit_code"].as_i64() {
+            line.push_str(&format!(", exit code {code}"));
+        }
+        for name in ["reason", "message"] {
+            if container[name].is_string() {
+                line.push_str(&format!(", {}", fact(&container[name])));
+            }
+        }
+        if container["since"].is_string() {
+            line.push_str(&format!(", since {}", moment(&container["since"], now)));
+        }
+        lines.push(format!("{line}, restarts {}", container["restarts"]));
+    }
+    for condition in pod["conditions"].as_array().map_or(&[][..], Vec::as_slice) {
+        let mut line = format!("  {} {}", fact(&condition["type"]), fact(&condition["status"]));
+        line.push_str(&format!(" since {}", moment(&condition["since"], now)));
+        for (name, before) in [("reason", ": "), ("message", ", ")] {
+            if condition[name].is_string() {
+                line.push_str(&format!("{before}{}", fact(&condition[name])));
+            }
+        }
+        lines.push(line);
+    }
+}
+
+/// The relevant fields of a pod; never its environment variables, which may be secret.
+fn pod_facts(pod: &Value) -> Value {
+    let (meta, status) = (&pod["metadata"], &pod["status"]);
+    let mut conditions = Vec::new();
+    for condition in status["conditions"].as_array().map_or(&[][..], Vec::as_slice) {
+        conditions.push(json!({
+            "type": condition["type"], "status": condition["status"],
+            "reason": filled(&condition["reason"]), "message": filled(&condition["message"]),
+            "since": condition["lastTransitionTime"],
+        }));
+    }
+    let mut containers = Vec::new();
+    for (list, kind) in
+        [("initContainerStatuses", "init container"), ("containerStatuses", "container")]
+    {
+        for container in status[list].as_array().map_or(&[][..], Vec::as_slice) {
+            containers.push(container_facts(container, kind));
+        }
+    }
+    json!({
+        "name": meta["name"], "uid": meta["uid"], "created": meta["creationTimestamp"],
+        "deleting": meta["deletionTimestamp"], "kept": meta["labels"][COUNTED].is_string(),
+        "node": filled(&pod["spec"]["nodeName"]), "ip": status["podIP"],
+        "phase": status["phase"], "reason": filled(&status["reason"]),
+        "message": filled(&status["message"]),
+        "containers": containers, "conditions": conditions,
+    })
+}
+
+fn container_facts(container: &Value, kind: &str) -> Value {
+    let state = ["terminated", "running", "waiting"].into_iter().find_map(|name| {
+        container["state"].get(name).filter(|state| state.is_object()).map(|state| (name, state))
+    });
+    let (name, state) = state.unwrap_or(("waiting", &Value::Null));
+    let since = if name == "terminated" { "finishedAt" } else { "startedAt" };
+    json!({
+        "name": container["name"], "kind": kind, "state": name,
+        "exit_code": state["exitCode"], "reason": filled(&state["reason"]),
+        "message": filled(&state["message"]), "since": state[since],
+        "restarts": container["restartCount"].as_u64().unwrap_or(0),
+    })
+}
+
+/// The relevant fields of a Kubernetes Event.
+fn event_facts(event: &Value) -> Value {
+    let times = ["lastTimestamp", "eventTime", "firstTimestamp"].map(|name| &event[name]);
+    let time = times.into_iter().find(|time| time.is_string());
+    let from = [&event["source"]["component"], &event["reportingComponent"]];
+    json!({
+        "time": time, "type": event["type"], "reason": event["reason"],
+        "message": event["message"], "count": event["count"],
+        "from": from.into_iter().find(|from| filled(from).is_string()),
+    })
+}
+
+/// Null for an empty string.
+fn filled(value: &Value) -> Value {
+    if value.as_str() == Some("") { Value::Null } else { value.clone() }
+}
+
+fn string(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A value from outside, safe to print on one line.
+fn fact(value: &Value) -> String {
+    sanitize(value.as_str().unwrap_or("?"), FACT_BYTES_MAX)
+}
+
+fn moment(value: &Value, now: Timestamp) -> String {
+    value.as_str().map_or_else(|| "?".to_owned(), |at| sanitize(&text::time_of_day(at, now), 64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_0: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn at(s: u32) -> String {
+        format!("1970-01-01T00:00:{s:02}Z")
+    }
+
+    fn failed() -> ExecutorReport {
+        let event = |s: u32, name: &str, more: Value| {
+            let mut event = json!({"time": at(s), "event": name, "group": "default",
+                "executor": 3, "pod": "w-a-exec-3", "uid": "u3"});
+            for (key, value) in more.as_object().expect("a map") {
+                event[key] = value.clone();
+            }
+            event
+        };
+        ExecutorReport {
+            id: 3,
+            events: vec![
+                event(1, "executor_requested", json!({"uid": null})),
+                event(2, "executor_running", json!({"node": "n1", "ip": "10.0.0.1"})),
+                event(
+                    5,
+                    "executor_lost",
+                    json!({"reason": "app_error", "budget": "app",
+                    "message": "container: exit code 7, Error"}),
+                ),
+                event(5, "executor_log", json!({"log": ["one", "two"], "message": null})),
+            ],
+            ..ExecutorReport::default()
+        }
+    }
+
+    fn pod() -> Value {
+        json!({
+            "metadata": {"name": "w-a-exec-3", "uid": "u3", "labels": {COUNTED: "5"}},
+            "spec": {"nodeName": "n1", "containers": [{"env": [{"name": "P", "value": "hidden"}]}]},
+            "status": {"phase": "Failed", "reason": "",
+                "conditions": [{"type": "Ready", "status": "False", "reason": "PodFailed",
+                    "lastTransitionTime": at(5)}],
+                "containerStatuses": [{"name": "worker", "restartCount": 0, "state": {"terminated":
+                    {"exitCode": 7, "reason": "Error", "message": "a\nb\u{1b}", "finishedAt": at(5)}}}]},
+        })
+    }
+
+    #[test]
+    fn a_report_has_the_events_and_the_pod() {
+        let mut report = failed();
+        let events = "executor 3 of group default: deleted\n  \
+                    00:00:01 UTC  requested\n  \
+                    00:00:02 UTC  running on n1, ip 10.0.0.1\n  \
+                    00:00:05 UTC  lost: app_error (budget app): container: exit code 7, Error\n  \
+                    00:00:05 UTC  the end of the log:\n      | one\n      | two\n";
+        assert_eq!(report.text(DAY_0), events);
+        report.pod = Some(pod());
+        report.pod_events = vec![json!({"lastTimestamp": at(2), "type": "Normal", "count": 2,
+            "reason": "Pulled", "message": "it was there"})];
+        report.log = vec!["last".to_owned()];
+        report.notes = vec!["nothing more is known".to_owned()];
+        let more = "pod w-a-exec-3: Failed, retained, on node n1\n  \
+                    container worker: terminated, exit code 7, Error, a b\\u{1b}, since 00:00:05 \
+                    UTC, restarts 0\n  \
+                    Ready False since 00:00:05 UTC: PodFailed\n\
+                    events of the pod:\n  \
+                    00:00:02 UTC  Pulled: it was there (2 times)\n\
+                    the end of the pod's log:\n  | last\n(nothing more is known)\n";
+        assert_eq!(report.text(DAY_0), format!("{events}{more}"));
+        let json = report.json();
+        assert_eq!(json["pod"]["containers"][0]["exit_code"], 7);
+        assert_eq!(json["events"].as_array().map(Vec::len), Some(4));
+        assert!(!json.to_string().contains("hidden"), "environment variables are not printed");
+    }
+
+    #[test]
+    fn a_report_names_its_pod() {
+        assert_eq!(failed().pod_and_uid(), Some(("w-a-exec-3".into(), Some("u3".into()))));
+        let unknown = ExecutorReport { id: 9, ..ExecutorReport::default() };
+        assert!(unknown.pod_and_uid().is_none());
+        let alone = ExecutorReport { pod: Some(pod()), ..unknown };
+        assert!(
+            alone.text(DAY_0).starts_with(
+                "executor 9: no run of this application was found on this host\npod w-a"
+            )
+        );
+    }
+}

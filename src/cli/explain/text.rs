@@ -1,0 +1,252 @@
+//! Sentences about groups and executors, from a run's status.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use crate::core::loss::MESSAGE_BYTES_MAX;
+use crate::core::model::status::State;
+use crate::core::model::text::sanitize;
+use crate::core::model::waiting::Waiting;
+use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
+
+/// One sentence for each group, or only for group `only`.
+pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result<String, String> {
+    let shown = |group: &&GroupJson| only.is_none_or(|name| group.group == name);
+    let mut text: String = status.groups.iter().filter(shown).map(|one| group(one, now)).collect();
+    if only.is_none() && !text.is_empty() {
+        for (node, until) in &status.avoided_nodes {
+            let until = time_of_day(until, now);
+            text.push_str(&format!("node {node}: new executors avoid it until {until}\n"));
+        }
+    }
+    match (only, text.is_empty()) {
+        (_, false) => Ok(text),
+        (None, true) => Ok(format!("app {}: there is no group yet\n", status.identity.app)),
+        (Some(name), true) => {
+            let names: Vec<&str> = status.groups.iter().map(|one| one.group.as_str()).collect();
+            Err(format!("there is no group `{name}`; the groups are: {}", names.join(", ")))
+        }
+    }
+}
+
+/// One sentence about an executor, without a line end.
+pub fn executor(one: &ExecutorJson, now: Timestamp) -> String {
+    let state = match one.state.as_str() {
+        state if state == State::Requested.as_str() => "requested, no pod yet,",
+        state if state == State::Failed.as_str() => "failed, pod retained,",
+        state => state,
+    };
+    let mut text = format!(
+        "executor {} of group {}: {state} since {}; pod {}",
+        one.id,
+        one.group,
+        time_of_day(&one.since, now),
+        one.pod
+    );
+    if let Some(node) = &one.node {
+        text.push_str(&format!(" on node {node}"));
+    }
+    if let Some(ip) = one.ip {
+        text.push_str(&format!(", ip {ip}"));
+    }
+    if let Some(slot) = one.slot {
+        text.push_str(&format!(", slot {slot}"));
+    }
+    text
+}
+
+fn group(group: &GroupJson, now: Timestamp) -> String {
+    let mut text = format!("group {}: {} of {} running", group.group, group.running, group.target);
+    let others: Vec<String> = [
+        (group.requested, "requested"),
+        (group.pending, "pending"),
+        (group.draining, "draining"),
+        (group.terminating, "terminating"),
+        (group.failed, "failed and retained"),
+    ]
+    .iter()
+    .filter(|(n, _)| *n > 0)
+    .map(|(n, what)| format!("{n} {what}"))
+    .collect();
+    if !others.is_empty() {
+        text.push_str(&format!(" ({})", others.join(", ")));
+    }
+    text.push_str(&reason(group, now));
+    if let Some(message) = &group.message {
+        text.push_str(&format!("; the server says: {}", sanitize(message, MESSAGE_BYTES_MAX)));
+    }
+    text.push('\n');
+    text
+}
+
+/// What the group waits for, and until when.
+fn reason(group: &GroupJson, now: Timestamp) -> String {
+    let Some(name) = &group.waiting else {
+        return match group.running.cmp(&group.target) {
+            std::cmp::Ordering::Equal => "; nothing to do",
+            std::cmp::Ordering::Greater => "; executors above the target are being deleted",
+            std::cmp::Ordering::Less => "; no reason known (please report this)",
+        }
+        .to_owned();
+    };
+    // The run may be of a newer version with a reason that this version does not know.
+    let (what, why) = REASONS
+        .iter()
+        .find(|(waiting, _, _)| waiting.as_str() == name)
+        .map_or((name.as_str(), ""), |(_, what, why)| (*what, *why));
+    let mut text = format!("; waiting for {what}");
+    if let Some(until) = &group.until {
+        text.push_str(&format!(" until {}", time_of_day(until, now)));
+    }
+    if !why.is_empty() {
+        text.push_str(&format!(" ({why})"));
+    }
+    text
+}
+
+/// For each reason: what the group waits for, and an explanation.
+const REASONS: [(Waiting, &str, &str); 20] = [
+    (Waiting::AdoptHold, "its target to be set again", "until then, adopted executors are kept"),
+    (
+        Waiting::Backoff,
+        "a backoff",
+        "its executors crashed soon after the start; one is tried at a time",
+    ),
+    (
+        Waiting::ConfigError,
+        "a valid container configuration",
+        "containers cannot be started as configured; one executor is tried at a time",
+    ),
+    (Waiting::DriverReady, "the driver", "it has not reported that it is ready"),
+    (Waiting::FirstList, "the first list", "the existing pods are not known yet"),
+    (Waiting::Gated, "scheduling gates to be removed", "another component added them to the pods"),
+    (Waiting::Ids, "executor ids", "the next block of ids is not reserved yet"),
+    (Waiting::ImageError, "an image that can be pulled", "one executor is tried at a time"),
+    (Waiting::InFlight, "answers", "the limit of concurrent requests is reached"),
+    (Waiting::Lease, "the lease", "this run does not hold it now"),
+    (Waiting::PendingLimit, "pending executors to run", "allocation.pending_max is reached"),
+    (
+        Waiting::Permanent,
+        "a valid template or the permissions",
+        "the server refuses the pods; retried from time to time",
+    ),
+    (Waiting::Quota, "quota", ""),
+    (Waiting::ReplaceGone, "lost executors to be deleted", "replace: gone"),
+    (
+        Waiting::ScaleDownPending,
+        "the driver to end executors",
+        "with scale_down: pending, posse deletes no running executors",
+    ),
+    (Waiting::Server, "the API server", "it is overloaded or unreachable"),
+    (
+        Waiting::StartTimeout,
+        "executors that start in time",
+        "allocation.start_timeout was exceeded; one executor is tried at a time",
+    ),
+    (
+        Waiting::Template,
+        "its template",
+        "the group is not in this run's file: PUT it again by the control API",
+    ),
+    (Waiting::StaleSnapshot, "a new list", "the known state is outdated"),
+    (Waiting::Unschedulable, "the scheduler", "it finds no node for some pods"),
+];
+
+/// A time of day, with the date if it is not today. Text that is not a timestamp is returned unchanged.
+pub(super) fn time_of_day(moment: &str, now: Timestamp) -> String {
+    let Ok(at) = moment.parse::<Timestamp>() else { return moment.to_owned() };
+    let moment = |at: Timestamp| at.to_zoned(TimeZone::UTC).datetime();
+    let (at, now) = (moment(at), moment(now));
+    match at.date() == now.date() {
+        true => format!("{:.0} UTC", at.time()),
+        false => format!("{} {:.0} UTC", at.date(), at.time()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::wire::status_json::{RunNames, tests::sample};
+    use crate::wire::time::Epoch;
+
+    fn status() -> StatusJson {
+        StatusJson::new(&RunNames::default(), &sample(), Epoch(SystemTime::UNIX_EPOCH))
+    }
+
+    const DAY_0: Timestamp = Timestamp::UNIX_EPOCH;
+
+    #[test]
+    fn a_group_has_its_waiting_reason() {
+        let head = "group default: 7 of 10 running (1 requested, 2 pending, 1 terminating, 3 \
+                    failed and retained)";
+        let with = |waiting: Option<&str>, until: Option<&str>, message: Option<&str>| GroupJson {
+            waiting: waiting.map(str::to_owned),
+            until: until.map(str::to_owned),
+            message: message.map(str::to_owned),
+            ..status().groups[0].clone()
+        };
+        let until = Some("1970-01-01T12:03:04.000Z");
+        for (one, want) in [
+            (
+                with(Some("quota"), until, Some("exceeded quota: q\n")),
+                "; waiting for quota until 12:03:04 UTC; the server says: exceeded quota: q\n",
+            ),
+            (
+                with(Some("backoff"), until, None),
+                "; waiting for a backoff until 12:03:04 UTC (its executors crashed soon after the \
+                 start; one is tried at a time)\n",
+            ),
+            (
+                with(Some("driver_ready"), None, None),
+                "; waiting for the driver (it has not reported that it is ready)\n",
+            ),
+            (with(Some("full_moon"), until, None), "; waiting for full_moon until 12:03:04 UTC\n"),
+            (with(None, None, None), "; no reason known (please report this)\n"),
+        ] {
+            assert_eq!(group(&one, DAY_0), format!("{head}{want}"));
+        }
+        let quiet = GroupJson { running: 10, requested: 0, ..with(None, None, None) };
+        assert!(group(&quiet, DAY_0).ends_with("; nothing to do\n"));
+    }
+
+    #[test]
+    fn every_reason_is_listed_once() {
+        let names: std::collections::BTreeSet<Waiting> =
+            REASONS.iter().map(|(waiting, _, _)| *waiting).collect();
+        assert_eq!(names.len(), REASONS.len());
+    }
+
+    #[test]
+    fn groups_and_executors_become_sentences() {
+        let status = status();
+        let all = groups(&status, None, DAY_0).unwrap();
+        assert_eq!(all.lines().count(), 3);
+        let node = "node n9: new executors avoid it until 00:00:03 UTC";
+        assert_eq!(all.lines().last(), Some(node));
+        let one = groups(&status, Some("big"), DAY_0).unwrap();
+        assert!(one.starts_with("group big: ") && one.lines().count() == 1, "{one}");
+        let error = groups(&status, Some("small"), DAY_0).unwrap_err();
+        assert_eq!(error, "there is no group `small`; the groups are: default, big");
+
+        let later: Timestamp = "1970-01-02T00:00:00Z".parse().unwrap();
+        for (id, now, want) in [
+            (
+                1,
+                DAY_0,
+                "executor 1 of group default: running since 00:00:01 UTC; pod w-a1b2c-exec-1 on \
+                 node n1, ip 10.0.0.1, slot 0",
+            ),
+            (
+                2,
+                later,
+                "executor 2 of group default: requested, no pod yet, since 1970-01-01 \
+                 00:00:01 UTC; pod w-a1b2c-exec-2",
+            ),
+        ] {
+            let one = status.executors.iter().find(|one| one.id == id).expect("an executor");
+            assert_eq!(executor(one, now), want);
+        }
+    }
+}

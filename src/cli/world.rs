@@ -1,0 +1,25 @@
+//! The environment of a command, and its output.
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::cli::exit::{Code, Failure};
+
+/// Looks up an environment variable; `None` if it is not set or not UTF-8.
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The environment of a command. Tests pass their own.
+#[expect(missing_debug_implementations, reason = "the environment lookup is a function")]
+#[derive(Clone, Copy)]
+pub struct World<'a> {
+    pub env: Env<'a>,
+    /// The base of relative paths; empty for the working directory.
+    pub dir: &'a Path,
+}
+
+/// Writes a text to stdout.
+pub(super) fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))
+}

@@ -1,0 +1,326 @@
+//! The driver process: start, signals, exit status. The engine decides when to signal it.
+
+pub mod ready;
+pub mod reaper;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal as SystemSignal};
+
+use crate::runtime::signals::Signal;
+
+/// Values for the driver's environment variables.
+#[derive(Clone, Debug, Default)]
+pub struct DriverEnv {
+    pub app: String,
+    pub instance: String,
+    pub namespace: String,
+    /// The control API's address; `None` if the control API is off.
+    pub control: Option<String>,
+    pub control_token_file: Option<PathBuf>,
+    /// The embedded cluster's kubeconfig. `None`: the driver inherits `KUBECONFIG`.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+impl DriverEnv {
+    /// Names and values. A variable without a value is removed from the environment, because it
+    /// could come from another posse that started this one.
+    fn variables(&self) -> [(&'static str, Option<OsString>); 6] {
+        let exe = std::env::current_exe().ok();
+        let token_file = self.control_token_file.as_ref();
+        [
+            ("POSSE_APP", Some(OsString::from(&self.app))),
+            ("POSSE_INSTANCE", Some(OsString::from(&self.instance))),
+            ("POSSE_NAMESPACE", Some(OsString::from(&self.namespace))),
+            ("POSSE_CONTROL", self.control.as_ref().map(OsString::from)),
+            ("POSSE_CONTROL_TOKEN_FILE", token_file.map(|path| path.clone().into_os_string())),
+            ("POSSE_EXE", exe.map(PathBuf::into_os_string)),
+        ]
+    }
+}
+
+/// The started driver process.
+#[derive(Debug)]
+pub struct Driver {
+    child: Child,
+    pid: Pid,
+    end: Option<DriverEnd>,
+}
+
+/// How the driver ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverEnd {
+    /// The exit code; 128 + signal number if a signal killed the driver.
+    pub code: u8,
+    /// The signal that killed the driver.
+    pub signal: Option<i32>,
+}
+
+impl DriverEnd {
+    fn new(status: ExitStatus) -> Self {
+        let signal = status.signal();
+        let code = status.code().unwrap_or_else(|| signal.map_or(1, |signal| 128 + signal));
+        // Exit codes have 8 bits and signal numbers 7, so the conversion does not fail.
+        Self { code: u8::try_from(code).unwrap_or(u8::MAX), signal }
+    }
+}
+
+impl fmt::Display for DriverEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.signal {
+            Some(signal) => write!(f, "killed by signal {signal}"),
+            None => write!(f, "exit code {}", self.code),
+        }
+    }
+}
+
+impl Driver {
+    /// Starts `command` in its own process group, with posse's stdin, stdout and stderr. If stdin is
+    /// a terminal, the driver gets an empty stdin: the system stops a background process group
+    /// that reads a terminal, and a foreground process group would get ctrl-C instead of posse.
+    ///
+    /// # Errors
+    /// The command is empty, or the system cannot start it. Exit code 2, since the driver never ran.
+    pub fn start(command: &[String], env: &DriverEnv) -> Result<Self, DriverError> {
+        let (program, arguments) = command.split_first().ok_or(DriverError::Empty)?;
+        let mut process = Command::new(program);
+        process.args(arguments).process_group(0);
+        if io::stdin().is_terminal() {
+            process.stdin(Stdio::null());
+        }
+        for (name, value) in env.variables() {
+            match value {
+                Some(value) => process.env(name, value),
+                None => process.env_remove(name),
+            };
+        }
+        if let Some(kubeconfig) = &env.kubeconfig {
+            process.env("KUBECONFIG", kubeconfig);
+        }
+        let failed = |error| DriverError::Start { program: program.clone(), error };
+        let child = process.spawn().map_err(failed)?;
+        let pid = Pid::from_child(&child);
+        Ok(Self { child, pid, end: None })
+    }
+
+    /// The process id, which is also the process group's.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// How the driver ended; `None` while it runs. Never blocks. Call it at each `Signal::Chld`.
+    pub fn poll(&mut self) -> Option<DriverEnd> {
+        if self.end.is_none() {
+            match self.child.try_wait() {
+                Ok(status) => self.end = status.map(DriverEnd::new),
+                Err(error) => {
+                    // The process was reaped elsewhere: it has ended, with an unknown status.
+                    log::error!("cannot read the driver's exit status, assuming 1: {error}");
+                    self.end = Some(DriverEnd { code: 1, signal: None });
+                }
+            }
+        }
+        self.end
+    }
+
+    /// Forwards a signal to the driver's process group, as a terminal does.
+    pub fn forward(&self, signal: Signal) {
+        let signal = match signal {
+            Signal::Chld => return,
+            Signal::Hup => SystemSignal::HUP,
+            Signal::Int => SystemSignal::INT,
+            Signal::Quit => SystemSignal::QUIT,
+            Signal::Term => SystemSignal::TERM,
+            Signal::Usr1 => SystemSignal::USR1,
+            Signal::Usr2 => SystemSignal::USR2,
+        };
+        self.kill_group(signal);
+    }
+
+    /// Sends SIGTERM to the process group; after the driver's end, to the processes it left behind.
+    pub fn terminate_group(&self) {
+        self.kill_group(SystemSignal::TERM);
+    }
+
+    /// Sends SIGKILL to the process group.
+    pub fn kill_group_now(&self) {
+        self.kill_group(SystemSignal::KILL);
+    }
+
+    fn kill_group(&self, signal: SystemSignal) {
+        match rustix::process::kill_process_group(self.pid, signal) {
+            // The group is empty.
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => log::warn!("cannot signal the driver's process group: {error}"),
+        }
+    }
+}
+
+/// Why the driver could not be started.
+#[derive(Debug)]
+pub enum DriverError {
+    /// The command is empty.
+    Empty,
+    /// The system could not start the program.
+    Start { program: String, error: io::Error },
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("driver.command is empty"),
+            Self::Start { program, error } if error.kind() == io::ErrorKind::NotFound => {
+                let remedy = if program.contains('/') {
+                    "the file, or the interpreter in its first line, does not exist"
+                } else {
+                    "no such program in PATH"
+                };
+                write!(f, "cannot start the driver {program:?}: {remedy}")
+            }
+            Self::Start { program, error } => {
+                write!(f, "cannot start the driver {program:?}: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::control::tests::Folder;
+
+    /// The time-out of a test step; much longer than any step takes.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn sh(script: &str) -> Driver {
+        let command = ["sh", "-c", script].map(str::to_owned);
+        let env = DriverEnv {
+            app: "w".into(),
+            instance: "a1b2c".into(),
+            namespace: "ns".into(),
+            control: Some("unix:/s".into()),
+            control_token_file: None,
+            kubeconfig: Some("/kubeconfig".into()),
+        };
+        Driver::start(&command, &env).unwrap()
+    }
+
+    /// Waits for the driver's end by polling; the engine waits for SIGCHLD instead.
+    fn end(driver: &mut Driver) -> DriverEnd {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(end) = driver.poll() {
+                return end;
+            }
+            assert!(Instant::now() < deadline, "the driver never ended");
+            thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    fn wait_for(path: &Path) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match fs::read_to_string(path) {
+                Ok(text) if text.ends_with('\n') => return text,
+                Ok(_) | Err(_) => thread::park_timeout(Duration::from_millis(2)),
+            }
+            assert!(Instant::now() < deadline, "{} was not written", path.display());
+        }
+    }
+
+    #[test]
+    fn exit_statuses_become_exit_codes() {
+        for (script, code, signal) in [
+            ("exit 0", 0, None),
+            ("exit 3", 3, None),
+            ("exit 255", 255, None),
+            ("kill -9 $$", 137, Some(9)),
+            ("kill -TERM $$", 143, Some(15)),
+        ] {
+            let mut driver = sh(script);
+            let want = DriverEnd { code, signal };
+            assert_eq!(end(&mut driver), want, "{script}");
+            assert_eq!(driver.poll(), Some(want), "polled again: {script}");
+        }
+    }
+
+    #[test]
+    fn the_driver_gets_its_environment_variables() {
+        let folder = Folder::new();
+        let file = folder.path().join("env");
+        let script = format!(
+            "echo \"$POSSE_APP $POSSE_INSTANCE $POSSE_NAMESPACE $POSSE_CONTROL \
+             ${{POSSE_CONTROL_TOKEN_FILE-unset}} $KUBECONFIG $POSSE_EXE $(cut -d' ' -f5 /proc/$$/stat) $$\" \
+             > {}",
+            file.display()
+        );
+        let mut driver = sh(&script);
+        assert_eq!(end(&mut driver).code, 0);
+        let exe = std::env::current_exe().unwrap();
+        let pid = driver.pid().as_raw_nonzero();
+        let want = format!("w a1b2c ns unix:/s unset /kubeconfig {} {pid} {pid}\n", exe.display());
+        assert_eq!(fs::read_to_string(file).unwrap(), want);
+    }
+
+    #[test]
+    fn signals_reach_the_whole_process_group() {
+        let folder = Folder::new();
+        let (ready, got) = (folder.path().join("ready"), folder.path().join("got"));
+        let script = format!(
+            "trap 'echo usr1 > {got}' USR1; trap '' TERM; sleep 1000 & echo $! > {ready}; \
+             while :; do wait $!; done",
+            got = got.display(),
+            ready = ready.display()
+        );
+        let mut driver = sh(&script);
+        let grandchild = wait_for(&ready).trim().parse().ok().and_then(Pid::from_raw).unwrap();
+        driver.forward(Signal::Chld);
+        driver.forward(Signal::Usr1);
+        assert_eq!(wait_for(&got), "usr1\n");
+        // USR1 has ended the grandchild, which has no trap. The driver ignores TERM.
+        driver.terminate_group();
+        assert_eq!(driver.poll(), None);
+        driver.kill_group_now();
+        assert_eq!(end(&mut driver).signal, Some(9));
+        // A signal to an ended group is not an error.
+        driver.kill_group_now();
+        let deadline = Instant::now() + PATIENCE;
+        while is_running(grandchild) {
+            assert!(Instant::now() < deadline, "the grandchild outlived the group");
+            thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    /// A zombie counts as ended.
+    fn is_running(pid: Pid) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    #[test]
+    fn a_command_that_cannot_start_is_an_error() {
+        let folder = Folder::new();
+        let plain = folder.path().join("plain");
+        fs::write(&plain, "text").unwrap();
+        let start = |words: &[&str]| {
+            let command: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            Driver::start(&command, &DriverEnv::default()).expect_err("it cannot start").to_string()
+        };
+        assert_eq!(start(&[]), "driver.command is empty");
+        assert!(start(&["no-such-program-here"]).contains("in PATH"));
+        assert!(start(&["/no/such/file"]).contains("does not exist"));
+        assert!(start(&[plain.to_str().unwrap()]).to_lowercase().contains("permission denied"));
+    }
+}

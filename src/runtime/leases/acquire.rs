@@ -1,0 +1,179 @@
+//! Waits at the start of a run until a Lease is acquired, or cannot be.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, select};
+use log::info;
+
+use crate::clock::Clock;
+use crate::core::machines::lease::{LeaseScope, LeaseUpdate};
+use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::runtime::inbox::Message;
+use crate::runtime::leases::scope_name;
+use crate::runtime::signals::{Signal, Signals};
+
+/// The result of acquiring a Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseAcquisition {
+    /// The Lease is held. Ids up to `id_high_water` may have been used before.
+    Acquired { id_high_water: u64 },
+    /// A signal ended the wait. `holder`: who held the Lease, if the run was waiting for that.
+    Interrupted { holder: Option<String> },
+    /// Another live process holds the Lease.
+    HeldBy { holder: String },
+    /// The server does not permit access to Leases.
+    Forbidden { message: String },
+    /// Credentials or namespace are wrong: retrying does not help.
+    Refused { message: String },
+    /// The server did not answer, or answered with errors only, until the time-out.
+    TimedOut { message: String },
+}
+
+/// Waits until the Lease of `scope` is acquired or refused. The server must answer within `timeout`,
+/// not counting the time in which another holder's Lease is awaited. Until this returns, the inbox
+/// receives messages of lease threads only.
+#[must_use]
+pub fn await_lease(
+    inbox: &Receiver<Message>,
+    signals: &Signals,
+    clock: Clock,
+    timeout: Duration,
+    scope: LeaseScope,
+) -> LeaseAcquisition {
+    let mut deadline = Instant::now() + timeout;
+    let mut last_error = "no answer".to_owned();
+    let mut n_not_found = 0;
+    let mut waited_for: Option<String> = None;
+    loop {
+        let message = select! {
+            recv(inbox) -> message => message,
+            recv(signals.wake()) -> _ => {
+                // The driver is not running yet, so SIGHUP and SIGQUIT are for posse.
+                if signals.take().any(Signal::is_stop_without_driver) {
+                    return LeaseAcquisition::Interrupted { holder: waited_for };
+                }
+                continue;
+            }
+            default(deadline.saturating_duration_since(Instant::now())) => break,
+        };
+        let Ok(message) = message else { break };
+        let update = match message {
+            Message::Lease(which, update) if which == scope => update,
+            // The application's Lease was lost while this run waited for the instance's.
+            Message::Lease(_, LeaseUpdate::Lost { holder }) => {
+                let holder = holder.unwrap_or_else(|| "an unknown holder".to_owned());
+                return LeaseAcquisition::HeldBy { holder };
+            }
+            Message::Lease(..)
+            | Message::Command { .. }
+            | Message::Input(_)
+            | Message::ListRefused(_) => continue,
+        };
+        match update {
+            LeaseUpdate::Held { id_high_water } => {
+                let id_high_water = id_high_water.map_or(0, |id| id.0);
+                return LeaseAcquisition::Acquired { id_high_water };
+            }
+            LeaseUpdate::HeldBy { holder } => return LeaseAcquisition::HeldBy { holder },
+            LeaseUpdate::Forbidden { message } => return LeaseAcquisition::Forbidden { message },
+            LeaseUpdate::Retrying { refusal } => {
+                n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
+                if let Some(remedy) = remedy(&refusal, n_not_found) {
+                    let message = format!("{refusal}; {remedy}");
+                    return LeaseAcquisition::Refused { message };
+                }
+                if last_error != refusal.to_string() {
+                    last_error = refusal.to_string();
+                    let s = timeout.as_secs();
+                    info!("waiting for the lease (retrying for up to {s} s): {last_error}");
+                }
+            }
+            LeaseUpdate::Waiting { holder, until } => {
+                let wait = Duration::from_millis(until.since(clock.now()));
+                if waited_for.as_ref() != Some(&holder) {
+                    info!(
+                        "the {} is held by {holder}: waiting until the holder releases the lease, \
+                         or has not renewed it for {} s",
+                        scope_name(scope),
+                        wait.as_secs()
+                    );
+                }
+                waited_for = Some(holder);
+                deadline = Instant::now() + wait + timeout;
+            }
+            LeaseUpdate::IdsReserved { .. } | LeaseUpdate::Lost { .. } => {}
+        }
+    }
+    LeaseAcquisition::TimedOut { message: last_error }
+}
+
+/// What the user has to do, if retrying does not help.
+fn remedy(refusal: &Refusal, n_not_found: u32) -> Option<&'static str> {
+    if refusal.class == RefusalClass::Unauthorized {
+        return Some("renew the token or the client certificate");
+    }
+    // The first 404 is for the Lease itself, which is then created. A 404 for the create means that
+    // the namespace does not exist.
+    (n_not_found > 1).then_some("create the namespace, or choose another with --namespace")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::machines::lease::LeaseRelease;
+    use crate::core::model::rng::Rng;
+    use crate::kube::testing::{Answer, TestServer};
+    use crate::runtime::inbox::inbox;
+    use crate::runtime::leases::handle::LeaseHandle;
+    use crate::runtime::leases::testing::settings;
+
+    fn refused(code: u16, reason: &str, message: &str) -> Answer {
+        let status = serde_json::json!({
+            "kind": "Status", "code": code, "reason": reason, "message": message,
+        });
+        let json = "Content-Type: application/json\r\n";
+        Answer::Reply(code, json, status.to_string().into_bytes())
+    }
+
+    fn acquire(script: impl Fn(&str) -> Answer + Send + Sync + 'static) -> LeaseAcquisition {
+        let server = TestServer::start(None, move |seen| script(seen.line()));
+        let lease = settings(&server);
+        let (sender, receiver) = inbox();
+        let (signals, clock) = (Signals::start().unwrap(), Clock::start());
+        let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
+        let acquired = await_lease(
+            &receiver,
+            &signals,
+            clock,
+            Duration::from_millis(2_500),
+            LeaseScope::Instance,
+        );
+        assert!(
+            handle.stop(LeaseRelease::Keep, Duration::from_secs(10)),
+            "nothing is held or asked"
+        );
+        acquired
+    }
+
+    #[test]
+    fn each_server_answer_has_its_result() {
+        let absent = || refused(404, "NotFound", "leases \"w\" not found");
+        let got = acquire(move |_| refused(403, "Forbidden", "leases is forbidden: User"));
+        assert!(matches!(got, LeaseAcquisition::Forbidden { .. }), "{got:?}");
+        let got = acquire(move |_| refused(401, "Unauthorized", "Unauthorized"));
+        assert!(
+            matches!(&got, LeaseAcquisition::Refused { message } if message.contains("renew the token")),
+            "{got:?}"
+        );
+        let got = acquire(move |line| match line.starts_with("GET") {
+            true => absent(),
+            false => refused(404, "NotFound", "namespaces \"ns\" not found"),
+        });
+        assert!(
+            matches!(&got, LeaseAcquisition::Refused { message } if message.contains("--namespace")),
+            "{got:?}"
+        );
+        let got = acquire(move |_| refused(503, "ServiceUnavailable", "later"));
+        assert_eq!(got, LeaseAcquisition::TimedOut { message: "later (503)".to_owned() });
+    }
+}

@@ -1,0 +1,93 @@
+//! The settings of a run, complete and checked.
+
+use std::path::PathBuf;
+
+use crate::core::machines::orphan_cleanup::OrphanPolicy;
+use crate::core::policy::settings::{GroupSpec, Policy};
+use crate::runtime::events::EventTarget;
+use crate::wire::build::{OwnerRef, PodContext};
+use crate::wire::config::{Control, Driver};
+use crate::wire::memory::MemoryScaling;
+use crate::wire::staged::Staged;
+use crate::wire::template::Template;
+
+/// The settings of a run. The unit of a time is in its name.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    pub app: String,
+    /// `None`: the service account's namespace, or the kubeconfig context's.
+    pub namespace: Option<String>,
+    /// `None`: derived from the driver pod's uid, or random.
+    pub instance: Option<String>,
+    pub driver: Driver,
+    pub groups: Vec<GroupSettings>,
+    pub policy: Policy,
+    /// Whether pods are watched; if not, only the poll reads them.
+    pub watch: bool,
+    /// 0: no poll.
+    pub poll_interval_ms: u64,
+    /// `None`: no tolerations are added to the pods.
+    pub node_loss_after_s: Option<u64>,
+    /// Staged files for the executors.
+    pub staged: Option<Staged>,
+    /// Whether a Lease guards the instance.
+    pub lease: bool,
+    /// No other driver of the application may run, in any instance.
+    pub exclusive: bool,
+    /// Whether executors of instances whose driver is gone are deleted.
+    pub orphans: OrphanPolicy,
+    /// The driver's grace period at shutdown.
+    pub grace_ms: u64,
+    pub control: Control,
+    /// Folders for the default control socket, in order of preference.
+    pub socket_folders: Vec<PathBuf>,
+    /// Set if the control API listens on TCP.
+    pub control_token_file: Option<PathBuf>,
+    pub events: Option<EventTarget>,
+    /// Leave the executors running at the end.
+    pub keep: bool,
+}
+
+/// The settings of one group.
+#[derive(Clone, Debug)]
+pub struct GroupSettings {
+    pub spec: GroupSpec,
+    pub template: Template,
+    /// The main container: its end is the executor's end. `None`: the first container.
+    pub container: Option<String>,
+    /// A failure of any other container also ends the executor.
+    pub fails_with_sidecars: bool,
+    /// How the memory of a replacement grows after an OOM kill.
+    pub memory_scaling: Option<MemoryScaling>,
+    /// `activeDeadlineSeconds` of the pods.
+    pub max_age_s: Option<u64>,
+}
+
+/// The part of the pods' identity that is known only at the start of the run.
+#[derive(Clone, Debug)]
+pub struct RunIdentity {
+    pub instance: String,
+    pub namespace: String,
+    pub owner: Option<OwnerRef>,
+    pub driver_host: String,
+}
+
+impl RunSettings {
+    /// The identity for the pods of a group; without a group, for a group that is not known yet.
+    pub fn identity(&self, group: Option<&GroupSettings>, run: &RunIdentity) -> PodContext {
+        PodContext {
+            app: self.app.clone(),
+            instance: run.instance.clone(),
+            namespace: run.namespace.clone(),
+            group: group.map_or_else(String::new, |group| group.spec.name.to_string()),
+            owner: run.owner.clone(),
+            driver_host: run.driver_host.clone(),
+            node_loss_after_s: self.node_loss_after_s,
+            staged: self.staged.clone(),
+            container: group.and_then(|group| group.container.clone()),
+            fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
+            memory_scaling: group.and_then(|group| group.memory_scaling.clone()),
+            max_age_s: group.and_then(|group| group.max_age_s),
+        }
+    }
+}

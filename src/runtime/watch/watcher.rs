@@ -1,0 +1,163 @@
+//! The watch thread: LIST, then WATCH, then LIST again when needed. `core` decides when to do which.
+//! The thread never waits for the reconciler, because an API server closes slow watches.
+
+use crossbeam_channel::TrySendError;
+
+use crate::core::machines::watch::{WatchEnd, WatchMachine, WatchStep};
+use crate::core::model::input::{Input, ListSource, PodEvent, Watermark};
+use crate::core::model::refusal::Refusal;
+use crate::core::model::time::Millis;
+use crate::kube::http::Stream;
+use crate::runtime::watch::lines::{Batch, Lines};
+use crate::runtime::watch::lister::Lister;
+use crate::wire::watch::{LineEvent, parse_line};
+
+/// Runs the watch until it is stopped or the inbox is closed.
+pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Watermark>(lister: &Lister<M, F>) {
+    let mut watcher = Watcher {
+        lister,
+        machine: WatchMachine::new(lister.rng.clone()),
+        epoch: 0,
+        is_inbox_closed: false,
+    };
+    while !lister.control.is_stopped() && !watcher.is_inbox_closed {
+        watcher.turn();
+    }
+    log::debug!("the watch thread ends; the inbox was full {} times", lister.control.n_overruns());
+}
+
+struct Watcher<'a, M, F> {
+    lister: &'a Lister<M, F>,
+    machine: WatchMachine,
+    /// The watermark's epoch when the last LIST was sent.
+    epoch: u32,
+    is_inbox_closed: bool,
+}
+
+impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
+    fn turn(&mut self) {
+        if self.lister.control.take_request().is_some() {
+            self.machine.relist(self.now());
+        }
+        match self.machine.next(self.now()) {
+            WatchStep::List => self.list(),
+            WatchStep::Wait { until } => self.lister.control.wait(self.lister.clock.instant(until)),
+            WatchStep::Watch { version_text, timeout_s } => self.watch(&version_text, timeout_s),
+        }
+    }
+
+    fn list(&mut self) {
+        let problem = match self.lister.list(ListSource::Watch) {
+            None => return self.is_inbox_closed = true,
+            Some(Ok((version_text, watermark))) => {
+                self.epoch = watermark.epoch;
+                match self.machine.on_listed(&version_text, self.now()) {
+                    Ok(()) => return,
+                    Err(problem) => problem,
+                }
+            }
+            Some(Err(refusal)) => {
+                self.machine.on_list_failed(&refusal, self.now());
+                refusal.to_string()
+            }
+        };
+        log::warn!("cannot list pods, retrying: {problem}");
+        self.report_restart(format!("the list failed: {problem}"));
+    }
+
+    fn watch(&mut self, version_text: &str, timeout_s: u32) {
+        log::debug!("watch from version {version_text:?} for {timeout_s} s");
+        let (pods, streams) = self.lister.pods.with_own_streams();
+        if !self.lister.control.arm(streams) {
+            return;
+        }
+        let mut end = match pods.open_watch(version_text, timeout_s) {
+            Err(refusal) => WatchEnd::Refused(refusal),
+            Ok(mut stream) => {
+                self.machine.on_opened(self.now());
+                self.read(&mut stream)
+            }
+        };
+        self.lister.control.disarm();
+        if self.lister.control.is_stopped() {
+            return;
+        }
+        if self.lister.control.take_request().is_some() {
+            end = WatchEnd::RelistRequested;
+        }
+        let Some(cause) = self.machine.on_ended(&end, self.now()) else {
+            return log::debug!("the server ended the watch regularly");
+        };
+        log::info!("watch restarted: {cause}");
+        self.report_restart(cause);
+    }
+
+    /// Reads the stream to its end.
+    fn read(&mut self, stream: &mut Stream) -> WatchEnd {
+        let mut lines = Lines::default();
+        loop {
+            let mut batch = Batch::default();
+            let end = lines.fill(stream.reader(), |line| {
+                self.on_line(line, &mut batch)?;
+                if batch.is_full() { self.flush(std::mem::take(&mut batch)) } else { Ok(()) }
+            });
+            // Events from before the end are delivered unless the inbox is full.
+            if let Err(end) = self.flush(batch).and(end) {
+                return end;
+            }
+        }
+    }
+
+    fn on_line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), WatchEnd> {
+        let line = parse_line(line, self.lister.pods.selection())
+            .map_err(|problem| WatchEnd::Undecodable(problem.to_string()))?;
+        self.machine.on_line(line.version_text.as_deref());
+        match line.event {
+            LineEvent::Applied(pod) => {
+                log::trace!("applied {} {:?} {:?}", pod.name, pod.phase, pod.version);
+                batch.add_pod(pod, PodEvent::Applied);
+            }
+            LineEvent::Deleted(pod) => {
+                log::trace!("deleted {} {:?} {:?}", pod.name, pod.phase, pod.version);
+                batch.add_pod(pod, PodEvent::Deleted);
+            }
+            LineEvent::Bookmark(version) => {
+                log::trace!("bookmark {version:?}");
+                batch.add_bookmark(version);
+            }
+            LineEvent::Error(refusal) => return Err(WatchEnd::ErrorEvent(refusal)),
+            LineEvent::Ignored => log::trace!("ignored a watch line of an unknown type"),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, batch: Batch) -> Result<(), WatchEnd> {
+        let events = batch.into_events();
+        if events.is_empty() {
+            return Ok(());
+        }
+        match self.lister.inbox.try_send(M::from(Input::Watch { epoch: self.epoch, events })) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_)) => {
+                self.lister.control.count_overrun();
+                Err(WatchEnd::Overrun)
+            }
+            Err(TrySendError::Disconnected(_)) => {
+                self.is_inbox_closed = true;
+                Err(WatchEnd::Overrun)
+            }
+        }
+    }
+
+    fn report_restart(&mut self, cause: String) {
+        let message = M::from(Input::WatchRestarted { cause });
+        // Informational and already logged: it may be lost if the inbox is full.
+        if let Err(TrySendError::Disconnected(_)) = self.lister.inbox.try_send(message) {
+            self.is_inbox_closed = true;
+        }
+    }
+
+    fn now(&self) -> Millis {
+        self.lister.clock.now()
+    }
+}
