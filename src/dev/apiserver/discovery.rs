@@ -154,8 +154,8 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
             Subresource::Log => &["get"],
             Subresource::Status | Subresource::None => &["get", "patch", "update"],
         };
-        let name = format!("{}/{}", kind.plural(), subresource.word());
-        let body = subresource.body().unwrap_or_else(|| kind.name());
+        let name = format!("{}/{}", kind.plural(), subresource.path_segment());
+        let body = subresource.body_kind().unwrap_or_else(|| kind.name());
         let mut entry = entry(&name, body, kind.is_namespaced(), verbs);
         // An entry names the group of the posted body if it is not the resource's group.
         let group = match subresource {

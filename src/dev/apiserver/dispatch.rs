@@ -131,7 +131,7 @@ fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError
     let options = options::delete(request)?;
     match api.lock().delete(key, &options)? {
         Deleted::Terminating(value) => Ok(Answer::json(200, &value)),
-        Deleted::Removed(object) if key.kind.is_answered_whole() => {
+        Deleted::Removed(object) if key.kind.delete_returns_object() => {
             let mut body = Vec::new();
             object.write_json(&mut body);
             Ok(Answer::body(200, body))

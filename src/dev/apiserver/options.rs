@@ -35,7 +35,7 @@ pub(crate) struct ListOptions {
     pub(crate) fields: FieldSelector,
     pub(crate) at: VersionMatch,
     pub(crate) limit: usize,
-    pub(crate) page: Option<Page>,
+    pub(crate) page: Option<ContinueToken>,
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
     pub(crate) timeout: Option<Duration>,
@@ -46,15 +46,15 @@ pub(crate) struct ListOptions {
 
 /// A continue token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Page {
+pub(crate) struct ContinueToken {
     /// `None` continues with the newest version.
     pub(crate) version: Option<u64>,
     /// The last name of the page before, with its namespace if the list is over all namespaces.
     pub(crate) after: String,
 }
 
-impl Page {
-    pub(crate) fn token(&self) -> String {
+impl ContinueToken {
+    pub(crate) fn encode(&self) -> String {
         let version = self.version.map_or_else(|| json!(-1), |version| json!(version));
         let start = format!("{}\u{0}", self.after);
         let token = json!({ "v": "meta.k8s.io/v1", "rv": version, "start": start });
@@ -112,7 +112,7 @@ impl ListOptions {
         let page = match text("continue") {
             "" => None,
             _ if watch => None,
-            token => Some(Page::parse(token)?),
+            token => Some(ContinueToken::parse(token)?),
         };
         // An empty version is none; the real server also accepts 0.
         if page.is_some() && version.is_some_and(|version| version > 0) {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
-use crate::dev::apiserver::options::{self, ListOptions, Page, VersionMatch};
+use crate::dev::apiserver::options::{self, ContinueToken, ListOptions, VersionMatch};
 use crate::dev::apiserver::route::Target;
 use crate::dev::apiserver::table::ListHead;
 use crate::dev::apiserver::watch::Watch;
@@ -105,7 +105,7 @@ fn list(
     let token = chosen
         .last()
         .filter(|_| more)
-        .map(|last| Page { version: Some(version), after: position(last) }.token());
+        .map(|last| ContinueToken { version: Some(version), after: position(last) }.encode());
     let n_remaining = (more && options.selects_all()).then_some(remaining.len());
     let metadata = list_metadata(version, token.as_deref(), n_remaining);
     let head = ListHead { kind, metadata: &metadata, now: &now };
@@ -147,9 +147,9 @@ fn snapshot(
             Err(StatusError::internal("etcdserver: mvcc: required revision is a future revision"))
         }
         Err(Unavailable::Compacted(_)) => Err(match &options.page {
-            Some(page) => {
-                StatusError::page_expired(Page { version: None, after: page.after.clone() }.token())
-            }
+            Some(page) => StatusError::page_expired(
+                ContinueToken { version: None, after: page.after.clone() }.encode(),
+            ),
             None => StatusError::expired("The resourceVersion for the provided list is too old."),
         }),
     }

@@ -138,6 +138,7 @@ fn resource(api_version: &str, segments: &[&str]) -> Result<Route, StatusError> 
 }
 
 fn subresource_of(kind: Kind, subresource: &str) -> Result<Subresource, StatusError> {
-    let named = kind.subresources().iter().copied().find(|known| known.word() == subresource);
+    let named =
+        kind.subresources().iter().copied().find(|known| known.path_segment() == subresource);
     named.ok_or_else(StatusError::no_such_path)
 }

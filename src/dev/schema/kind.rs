@@ -294,7 +294,7 @@ impl Kind {
     }
 
     /// True if a delete answers with the deleted object.
-    pub(crate) fn is_answered_whole(self) -> bool {
+    pub(crate) fn delete_returns_object(self) -> bool {
         const KINDS: [Kind; 5] = [
             Kind::PersistentVolume,
             Kind::PersistentVolumeClaim,
@@ -321,7 +321,7 @@ impl Kind {
 
 impl Subresource {
     /// The last segment of the path; empty for the whole object.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn path_segment(self) -> &'static str {
         match self {
             Self::Binding => "binding",
             Self::Eviction => "eviction",
@@ -333,7 +333,7 @@ impl Subresource {
     }
 
     /// The kind of the posted body if it is not the object itself.
-    pub(crate) fn body(self) -> Option<&'static str> {
+    pub(crate) fn body_kind(self) -> Option<&'static str> {
         match self {
             Self::Binding => Some("Binding"),
             Self::Eviction => Some("Eviction"),

@@ -149,7 +149,7 @@ fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, 
 impl Events {
     /// True if so many similar messages were recorded that this one is combined with them.
     fn combines(&mut self, same_reason: &str, message: &str, now: i64) -> bool {
-        forget_all_when_full(&mut self.similar);
+        clear_when_full(&mut self.similar);
         let similar = self.similar.entry(same_reason.to_owned()).or_default();
         if now - similar.last > SIMILAR_SECONDS {
             similar.messages.clear();
@@ -165,7 +165,7 @@ impl Events {
 
     /// Takes one token of the rate limit; false if none is left.
     fn take_token(&mut self, source: &str, now: i64) -> bool {
-        forget_all_when_full(&mut self.rate_limits);
+        clear_when_full(&mut self.rate_limits);
         let limit = self
             .rate_limits
             .entry(source.to_owned())
@@ -194,7 +194,7 @@ impl Events {
 
 /// client-go's caches drop the least recently used entry instead. This makes no difference below
 /// `EVENTS_MAX` objects with Events.
-fn forget_all_when_full<T>(map: &mut BTreeMap<String, T>) {
+fn clear_when_full<T>(map: &mut BTreeMap<String, T>) {
     if map.len() >= EVENTS_MAX {
         map.clear();
     }

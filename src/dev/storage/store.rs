@@ -52,13 +52,13 @@ pub(crate) struct Store {
     dependents: BTreeMap<Box<str>, BTreeSet<Key>>,
     history: VecDeque<Change>,
     history_max: usize,
-    wakers: Vec<Waker>,
+    subscribers: Vec<Subscriber>,
     /// The shared texts of `managedFields`.
     texts: BTreeSet<Arc<str>>,
 }
 
 #[derive(Debug)]
-struct Waker {
+struct Subscriber {
     kind: Kind,
     sender: Sender<()>,
 }
@@ -74,7 +74,7 @@ impl Store {
             dependents: BTreeMap::new(),
             history: VecDeque::new(),
             history_max: history_max.max(1),
-            wakers: Vec::new(),
+            subscribers: Vec::new(),
             texts: BTreeSet::new(),
         }
     }
@@ -254,7 +254,7 @@ impl Store {
         for kind in kinds {
             // A send is the only way to find closed channels. An extra token does no harm.
             self.wake(kind);
-            self.wakers.push(Waker { kind, sender: sender.clone() });
+            self.subscribers.push(Subscriber { kind, sender: sender.clone() });
         }
         receiver
     }
@@ -292,11 +292,11 @@ impl Store {
     }
 
     fn wake(&mut self, kind: Kind) {
-        self.wakers.retain(|waker| {
+        self.subscribers.retain(|subscriber| {
             // A full channel still holds a token that its receiver has not taken.
-            waker.kind != kind
+            subscriber.kind != kind
                 || !matches!(
-                    waker.sender.try_send(()),
+                    subscriber.sender.try_send(()),
                     Err(crossbeam_channel::TrySendError::Disconnected(()))
                 )
         });
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(leases.try_iter().count(), 0);
         drop(pods);
         let again = store.subscribe(Kind::Pod);
-        assert_eq!(store.wakers.len(), 2, "those who have gone are forgotten");
+        assert_eq!(store.subscribers.len(), 2, "those who have gone are forgotten");
         assert_eq!(again.try_iter().count(), 0);
     }
 }

@@ -10,7 +10,7 @@ use crate::wire::amounts::Amounts;
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 /// Sets a LimitRange's defaults in a new pod; true if it changed anything.
-pub(super) fn fill_in(range: &Value, pod: &mut Value) -> bool {
+pub(super) fn set_defaults(range: &Value, pod: &mut Value) -> bool {
     let mut requests = Amounts::default();
     let mut limits = Amounts::default();
     for limit in array_at(range, "/spec/limits") {
@@ -260,7 +260,7 @@ mod tests {
             "default": { "cpu": "1", "memory": "1Gi" }, "defaultRequest": { "cpu": "500m" },
         }]}});
         let mut pod = pod(&json!({ "limits": { "memory": "2Gi" } }), &json!({}));
-        assert!(fill_in(&range, &mut pod));
+        assert!(set_defaults(&range, &mut pod));
         let resources = &pod["spec"]["containers"][0]["resources"];
         assert_eq!(
             *resources,
@@ -272,6 +272,6 @@ mod tests {
              request for container d; cpu limit for container d; cpu request for init container \
              i; cpu, memory limit for init container i"
         );
-        assert!(!fill_in(&range, &mut pod));
+        assert!(!set_defaults(&range, &mut pod));
     }
 }

@@ -53,11 +53,11 @@ pub(crate) fn mutate(
         return Ok(());
     }
     if !state.disabled.has("LimitRanger") {
-        let mut filled = false;
+        let mut changed = false;
         for range in ranges(state, namespace) {
-            filled |= limits::fill_in(&range.value(), value);
+            changed |= limits::set_defaults(&range.value(), value);
         }
-        if filled {
+        if changed {
             let quality = quality_of_service(value);
             object_mut(value, "status").insert("qosClass".to_owned(), quality.into());
         }

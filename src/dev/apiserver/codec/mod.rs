@@ -83,7 +83,7 @@ fn stored_patch(request: &Request, kind: Kind) -> Request {
 fn expected(target: &Target, method: &str) -> &'static str {
     match (method, target.subresource) {
         ("DELETE", _) => "DeleteOptions",
-        (_, subresource) => subresource.body().unwrap_or_else(|| target.kind.name()),
+        (_, subresource) => subresource.body_kind().unwrap_or_else(|| target.kind.name()),
     }
 }
 
