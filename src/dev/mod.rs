@@ -8,8 +8,8 @@
 //! A room may import the rooms to its right, and itself; no two files import each other in a circle:
 //!
 //! ```text
-//! cluster -> node -> controllers -> apiserver -> faults -> storage -> schema -> time
-//!        \-> certificate -> time             node -> kubeconfig
+//! cluster -> { node, controllers } -> apiserver -> faults -> storage -> schema -> time
+//! cluster -> certificate -> time;  cluster, node -> kubeconfig
 //! ```
 //!
 //! The kubelet, the scheduler and the controllers are clients of the API server, as in a real

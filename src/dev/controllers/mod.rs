@@ -8,7 +8,7 @@ mod namespaces;
 mod nodes;
 mod orphans;
 mod quotas;
-pub(crate) mod taints;
+mod taints;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +26,6 @@ use self::namespaces::Namespaces;
 use self::nodes::Nodes;
 use self::orphans::Orphans;
 use self::quotas::Quotas;
-pub(crate) use self::taints::tolerates;
 use crate::core::model::time::Millis;
 use crate::dev::apiserver::api::Api;
 use crate::dev::faults::Fault;

@@ -10,8 +10,8 @@ use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::storage::State;
 use crate::dev::storage::deletion::DeleteOptions;
 use crate::dev::storage::events::{Note, record};
-use crate::dev::storage::object::{Object, array_at, text_at};
-use crate::dev::storage::pods::set_condition;
+use crate::dev::storage::object::{Object, array_at};
+use crate::dev::storage::pods::{set_condition, tolerates};
 
 /// The pods that tolerate their node's taints for a limited time.
 #[derive(Debug, Default)]
@@ -110,16 +110,6 @@ fn tolerated_time(tolerations: &[Value], taints: &[Value]) -> Toleration {
         }
     }
     shortest
-}
-
-/// True if the toleration matches the taint.
-pub(crate) fn tolerates(toleration: &Value, taint: &Value) -> bool {
-    let same = |field: &str| text_at(toleration, field) == text_at(taint, field);
-    let is_unset = |field: &str| text_at(toleration, field).is_empty();
-    let exists = text_at(toleration, "/operator") == "Exists";
-    (is_unset("/effect") || same("/effect"))
-        && ((exists && is_unset("/key")) || same("/key"))
-        && (exists || same("/value"))
 }
 
 #[cfg(test)]

@@ -9,11 +9,10 @@ use serde_json::Value;
 use super::nodes::CORDON;
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::selector::LabelSelector;
-use crate::dev::controllers::tolerates;
 use crate::dev::schema::kind::Key;
 use crate::dev::storage::events::{self, Note};
 use crate::dev::storage::object::{Object, array_at, text_at};
-use crate::dev::storage::pods::{bind_to, set_condition};
+use crate::dev::storage::pods::{bind_to, set_condition, tolerates};
 use crate::wire::quantity::Quantity;
 
 type Resources = BTreeMap<String, Quantity>;

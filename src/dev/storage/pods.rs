@@ -1,5 +1,5 @@
-//! Changes of a pod that the API server, the scheduler, the kubelet and the controllers make alike:
-//! binding and conditions.
+//! What the API server, the scheduler, the kubelet and the controllers do with pods alike: binding,
+//! conditions, readiness and tolerations.
 
 use serde_json::{Value, json};
 
@@ -64,4 +64,14 @@ pub(crate) fn is_ready(pod: &Value) -> bool {
     array_at(pod, "/status/conditions").iter().any(|condition| {
         text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True"
     })
+}
+
+/// True if the toleration matches the taint.
+pub(crate) fn tolerates(toleration: &Value, taint: &Value) -> bool {
+    let same = |field: &str| text_at(toleration, field) == text_at(taint, field);
+    let is_unset = |field: &str| text_at(toleration, field).is_empty();
+    let exists = text_at(toleration, "/operator") == "Exists";
+    (is_unset("/effect") || same("/effect"))
+        && ((exists && is_unset("/key")) || same("/key"))
+        && (exists || same("/value"))
 }

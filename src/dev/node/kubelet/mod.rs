@@ -1,7 +1,7 @@
 //! The kubelet: it watches the store for pods on its nodes, runs each pod and reports its status.
 
 mod containers;
-mod ending;
+mod termination;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,5 +1,5 @@
 //! Probes and hook handlers of a container as its spec gives them, and how a probe's successes and
-//! failures add up to a result. Pure: `ask` runs the handlers.
+//! failures add up to a result. The parent module runs the handlers.
 
 use serde_json::Value;
 
