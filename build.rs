@@ -25,7 +25,8 @@ fn link_to_program() -> io::Result<()> {
     let Some(profile) = Path::new(&out).ancestors().nth(3) else { return Ok(()) };
     let (Some(name), Some(parent)) = (profile.file_name(), profile.parent()) else { return Ok(()) };
     let is_own_target = env::var("HOST").is_ok_and(|host| host == triple);
-    let Some(target) = parent.parent().filter(|_| is_own_target && parent.ends_with(&triple)) else {
+    let Some(target) = parent.parent().filter(|_| is_own_target && parent.ends_with(&triple))
+    else {
         return Ok(());
     };
     let link = target.join(name).join("posse");

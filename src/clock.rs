@@ -1,4 +1,4 @@
-//! Owns the one clock: monotonic milliseconds for decisions, wall time for what is written down.
+//! The clock of the process: monotonic milliseconds for decisions, wall time for what is written down.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -11,6 +11,7 @@ mod core_run;
 mod core {
     mod driver_calls;
     mod groups;
+    mod language;
     mod losses;
     mod rules;
     mod sim;

@@ -21,7 +21,7 @@ pub enum Code {
     /// 4: the server refused a template of the file before any of the group's executors existed.
     TemplateRefused,
     /// 11: the failure budget `app` is exhausted.
-    BudgetSpent,
+    BudgetExhausted,
     /// 12: executors were not confirmed deleted; they are named.
     Remain,
     /// 13: another posse of this application took over.
@@ -41,7 +41,7 @@ impl Code {
             Self::Usage => 2,
             Self::Server => 3,
             Self::TemplateRefused => 4,
-            Self::BudgetSpent => 11,
+            Self::BudgetExhausted => 11,
             Self::Remain => 12,
             Self::TakenOver => 13,
             Self::DriverSilent => 14,
@@ -53,7 +53,7 @@ impl Code {
     /// precedence, except over an exhausted budget.
     pub fn with_driver(self, driver: u8) -> Self {
         match (self, driver) {
-            (Self::BudgetSpent, _) | (_, 0) => self,
+            (Self::BudgetExhausted, _) | (_, 0) => self,
             (_, code) => Self::Driver(code),
         }
     }
@@ -115,8 +115,8 @@ mod tests {
             (Code::Clean, 7, 7),
             (Code::Remain, 0, 12),
             (Code::Remain, 137, 137),
-            (Code::BudgetSpent, 0, 11),
-            (Code::BudgetSpent, 143, 11),
+            (Code::BudgetExhausted, 0, 11),
+            (Code::BudgetExhausted, 143, 11),
             (Code::DriverSilent, 0, 14),
             (Code::Server, 1, 1),
         ] {

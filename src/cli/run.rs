@@ -120,7 +120,7 @@ fn report(outcome: &ShutdownOutcome) -> Code {
         );
     }
     let own = match &outcome.verdict {
-        Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetSpent,
+        Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetExhausted,
         Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
         Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
         Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,

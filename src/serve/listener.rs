@@ -14,7 +14,7 @@ use rustls::ServerConfig;
 use crate::serve::connection::{self, ClientWait};
 use crate::serve::response::Output;
 use crate::serve::socket::Socket;
-use crate::serve::tls::TlsSocket;
+use crate::serve::tls::{Plain, TlsSocket};
 use crate::serve::{Handler, Limits, STACK_BYTES};
 
 /// Where to listen.
@@ -24,15 +24,6 @@ pub enum Listen {
     /// TLS, and how clients that do not speak TLS are handled.
     Tls(TcpListener, Arc<ServerConfig>, Plain),
     Unix(UnixListener),
-}
-
-/// How a client that does not speak TLS is handled on a TLS port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plain {
-    /// It is served over plain HTTP.
-    Served,
-    /// It gets an error response that says that TLS is required.
-    Refused,
 }
 
 impl Listen {

@@ -15,9 +15,10 @@ mod tests;
 mod tls;
 pub mod token;
 
-pub use listener::{Listen, Plain, Server};
+pub use listener::{Listen, Server};
 pub use request::{Body, Request};
 pub use response::{ChunkWriter, Responder};
+pub use tls::Plain;
 
 use std::io;
 use std::time::Duration;

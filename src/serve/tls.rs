@@ -10,8 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::net::{RecvFlags, recv};
 use rustls::{ServerConfig, ServerConnection};
 
-use crate::serve::listener::Plain;
-
 /// The first byte of a TLS connection: the record type `handshake` (RFC 8446, 5.1). No HTTP method
 /// begins with it.
 const HANDSHAKE: u8 = 0x16;
@@ -19,6 +17,15 @@ const HANDSHAKE: u8 = 0x16;
 /// The response to a plain HTTP client on a port that requires TLS.
 const TLS_ONLY: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nthis port requires TLS: use https://\n";
+
+/// How a client that does not speak TLS is handled on a TLS port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// It is served over plain HTTP.
+    Served,
+    /// It gets an error response that says that TLS is required.
+    Refused,
+}
 
 /// A connection that speaks TLS or, if `plain` allows it, plain HTTP.
 pub(super) struct TlsSocket {

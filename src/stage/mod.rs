@@ -3,8 +3,8 @@
 
 mod admission;
 mod api;
+mod certificate;
 pub mod fetch;
-mod identity;
 mod retry;
 pub mod send;
 pub mod server;

@@ -53,8 +53,8 @@ impl Source {
         let text = |error: io::Error| error.to_string();
         let file = path.file_name().and_then(|name| name.to_str());
         let file = file.ok_or("the file name is not UTF-8")?.to_owned();
-        if let Some(mistake) = file_name_error(&file) {
-            return Err(mistake);
+        if let Some(error) = file_name_error(&file) {
+            return Err(error);
         }
         let mut content = File::open(path).map_err(text)?;
         let metadata = content.metadata().map_err(text)?;

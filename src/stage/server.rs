@@ -17,7 +17,7 @@ use crate::kube::config::ConfigError;
 use crate::kube::http::Http;
 use crate::serve::{Limits, Listen, Plain, Server};
 use crate::stage::api::Api;
-use crate::stage::identity::ServerCertificate;
+use crate::stage::certificate::ServerCertificate;
 use crate::stage::store::{OpenError, Store};
 use crate::stage::sweep::Sweeper;
 

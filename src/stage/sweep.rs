@@ -14,7 +14,7 @@ use crate::core::model::refusal::RefusalClass;
 use crate::core::policy::bundle_expiry::{BundleFacts, BundleOwner, BundleTimeouts, judge};
 use crate::kube::api::objects::apps_with_pods;
 use crate::kube::http::Http;
-use crate::stage::identity::ServerCertificate;
+use crate::stage::certificate::ServerCertificate;
 use crate::stage::store::{Bundle, Store};
 
 /// Rounds in the shortest time limit of a bundle, so that bundles are dropped soon after it.

@@ -24,7 +24,7 @@ use crate::submit::workload::is_owned;
 /// The timeout of a watch of the driver's pods, in seconds.
 const WATCH_S: u32 = 30;
 /// Changes within this time are handled together.
-const SETTLE: Duration = Duration::from_millis(100);
+const BATCH_TIME: Duration = Duration::from_millis(100);
 /// How often a Job without a live pod is read.
 const POLL: Duration = Duration::from_millis(500);
 /// The first and the longest wait after a failed request.
@@ -266,7 +266,7 @@ impl Follower {
             reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0)
         });
         match change {
-            Ok(true) => thread::park_timeout(SETTLE),
+            Ok(true) => thread::park_timeout(BATCH_TIME),
             // The watch ended without a change. If it ends at once, avoid a busy loop.
             Ok(false) => thread::park_timeout(BACKOFF.saturating_sub(watched_at.elapsed())),
             Err(refusal) => {

@@ -85,6 +85,37 @@ impl Compiled {
 }
 
 impl Template {
+    /// Reports the errors that `compile` would report in any run.
+    pub fn check(
+        &self,
+        container: Option<&str>,
+        memory_scaling: Option<&MemoryScaling>,
+    ) -> Result<Compiled, TemplateError> {
+        // Accept any owner here: in the run it may be the driver pod.
+        let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
+        let owner = uid.and_then(Value::as_str).map(|uid| OwnerRef {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "driver".to_owned(),
+            uid: uid.to_owned(),
+        });
+        let any = || "any".to_owned();
+        self.compile(&PodContext {
+            app: any(),
+            instance: any(),
+            namespace: any(),
+            group: any(),
+            owner,
+            driver_host: any(),
+            node_loss_after_s: Some(1),
+            staged: None,
+            container: container.map(str::to_owned),
+            fails_with_sidecars: false,
+            memory_scaling: memory_scaling.cloned(),
+            max_age_s: None,
+        })
+    }
+
     /// Adds posse's part to the template: name, labels, owner, environment, tolerations.
     ///
     /// # Errors

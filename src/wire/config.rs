@@ -362,4 +362,4 @@ mod group;
 mod nodes_and_memory;
 
 #[cfg(test)]
-pub(in crate::wire) mod tests;
+pub(crate) mod tests;

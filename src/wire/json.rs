@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 /// What is wrong, and at which byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::wire) struct JsonError {
+pub(crate) struct JsonError {
     pub(super) expected: &'static str,
     pub(super) at: usize,
 }

@@ -208,6 +208,31 @@ fn scale_of(suffix: &str) -> Option<(i128, Form)> {
     }
 }
 
+/// What is wrong with an amount of memory in the configuration; `None` if nothing is.
+pub(crate) fn memory_error(text: &str) -> Option<String> {
+    const UNITS: [&str; 12] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E"];
+    let number = UNITS.iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(text);
+    (!is_decimal(number)).then(|| {
+        // Kubernetes reads `512m` as half a byte.
+        let hint = match text.strip_suffix(['m', 'g']) {
+            Some(number) if is_decimal(number) => {
+                let unit = if text.ends_with('m') { "Mi" } else { "Gi" };
+                format!("; did you mean {number}{unit}")
+            }
+            Some(_) | None => String::new(),
+        };
+        format!("expected an amount of memory like 512Mi or 2Gi, found `{text}`{hint}")
+    })
+}
+
+/// True for digits with at most one decimal point.
+pub(crate) fn is_decimal(text: &str) -> bool {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    [whole, fraction]
+        .iter()
+        .all(|part| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,8 +5,6 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::wire::build::{Compiled, OwnerRef, PodContext};
-use crate::wire::memory::MemoryScaling;
 use crate::wire::yaml::Node;
 
 mod overlay;
@@ -163,37 +161,6 @@ impl Template {
     /// The template with these shorthands.
     pub fn with_shorthands(self, shorthands: Shorthands) -> Self {
         Self { shorthands, ..self }
-    }
-
-    /// Reports the errors that `compile` would report in any run.
-    pub fn check(
-        &self,
-        container: Option<&str>,
-        memory_scaling: Option<&MemoryScaling>,
-    ) -> Result<Compiled, TemplateError> {
-        // Accept any owner here: in the run it may be the driver pod.
-        let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
-        let owner = uid.and_then(Value::as_str).map(|uid| OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: uid.to_owned(),
-        });
-        let any = || "any".to_owned();
-        self.compile(&PodContext {
-            app: any(),
-            instance: any(),
-            namespace: any(),
-            group: any(),
-            owner,
-            driver_host: any(),
-            node_loss_after_s: Some(1),
-            staged: None,
-            container: container.map(str::to_owned),
-            fails_with_sidecars: false,
-            memory_scaling: memory_scaling.cloned(),
-            max_age_s: None,
-        })
     }
 
     fn check_containers(&self) -> Result<(), TemplateError> {

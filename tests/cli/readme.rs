@@ -211,7 +211,7 @@ fn the_exit_codes() {
         Code::Usage,
         Code::Server,
         Code::TemplateRefused,
-        Code::BudgetSpent,
+        Code::BudgetExhausted,
         Code::Remain,
         Code::TakenOver,
         Code::DriverSilent,

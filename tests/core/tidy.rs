@@ -1,19 +1,32 @@
-//! The house keeps its rooms: imports point one way, the core stays pure, files and functions stay
-//! small, nothing lies about unused. Each rule is a function from a text to complaints, and each is
-//! shown a text that it must complain about.
+//! The house keeps its rooms: a room imports only the rooms that it may know, no modules import
+//! each other in a circle, the core stays pure, files and functions stay small, and the names are
+//! the field's. Each rule is a function from a text to complaints, and each is shown a text that
+//! it must complain about.
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A room may use those to its right, and itself.
-const ROOMS: [&str; 11] = [
-    "cli", "submit", "stage", "dev", "runtime", "control", "serve", "kube", "wire", "clock", "core",
+/// Each room and the rooms that it may import, besides itself. The order is that of
+/// docs/ARCHITECTURE.md: a room knows only rooms below it.
+const ROOMS: [(&str, &[&str]); 11] = [
+    (
+        "cli",
+        &["runtime", "submit", "stage", "dev", "control", "serve", "kube", "wire", "clock", "core"],
+    ),
+    ("runtime", &["control", "serve", "kube", "wire", "clock", "core"]),
+    ("submit", &["kube", "wire", "core"]),
+    ("stage", &["kube", "serve", "wire", "core"]),
+    ("dev", &["serve", "wire", "clock", "core"]),
+    ("control", &["serve", "wire", "core"]),
+    ("kube", &["wire", "core"]),
+    ("serve", &["core"]),
+    ("wire", &["core"]),
+    ("clock", &["core"]),
+    ("core", &[]),
 ];
-
-/// These stand beside one another, and none knows the other.
-const BESIDE: [&str; 3] = ["submit", "stage", "dev"];
 
 const CORE_LINES_MAX: usize = 400;
 const FILE_LINES_MAX: usize = 600;
@@ -38,12 +51,15 @@ const IMPURE: [&str; 15] = [
     "UdpSocket",
 ];
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All files below a folder, by their path from the root, in order.
-fn files(folder: &str) -> Vec<PathBuf> {
+/// All files below a folder, or the file of that name, by their path from the root, in order.
+pub fn files(folder: &str) -> Vec<PathBuf> {
+    if root().join(folder).is_file() {
+        return vec![PathBuf::from(folder)];
+    }
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
@@ -57,14 +73,16 @@ fn files(folder: &str) -> Vec<PathBuf> {
     found.iter().map(|path| path.strip_prefix(root()).unwrap().to_owned()).collect()
 }
 
+/// The Rust sources below a folder; the pages, if it is a folder or file of pages.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
-    let rust = files(folder).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
-    rust.map(|path| (path.clone(), fs::read_to_string(root().join(&path)).unwrap())).collect()
+    let is_text = |path: &PathBuf| path.extension().is_some_and(|e| e == "rs" || e == "md");
+    let texts = files(folder).into_iter().filter(is_text);
+    texts.map(|path| (path.clone(), fs::read_to_string(root().join(&path)).unwrap())).collect()
 }
 
 /// Applies a rule to every source and fails with all complaints at once.
 #[track_caller]
-fn check(folders: &[&str], rule: impl Fn(&Path, &str) -> Vec<String>) {
+pub fn check(folders: &[&str], rule: impl Fn(&Path, &str) -> Vec<String>) {
     let mut complaints = Vec::new();
     let mut n_files = 0;
     for (path, text) in folders.iter().flat_map(|folder| sources(folder)) {
@@ -106,45 +124,154 @@ fn names_after<'a>(line: &'a str, prefix: &str) -> Vec<&'a str> {
     names
 }
 
-fn room_of(path: &Path) -> Option<usize> {
+/// The room that a file belongs to, and the rooms that it may import.
+fn room_of(path: &Path) -> Option<(&'static str, &'static [&'static str])> {
     let room = path.components().nth(1)?.as_os_str().to_str()?;
-    ROOMS.iter().position(|name| *name == room || format!("{name}.rs") == room)
+    let room = room.strip_suffix(".rs").unwrap_or(room);
+    ROOMS.iter().find(|(name, _)| *name == room).copied()
 }
 
-fn imports_point_right(path: &Path, text: &str) -> Vec<String> {
-    let Some(own) = room_of(path) else { return Vec::new() };
+fn rooms_know_only_rooms_below(path: &Path, text: &str) -> Vec<String> {
+    let Some((own, allowed)) = room_of(path) else { return Vec::new() };
     let mut complaints = Vec::new();
     for (i, line) in text.lines().enumerate() {
         if line.trim_start().starts_with("//") {
             continue;
         }
         for name in names_after(line, "crate::") {
-            match ROOMS.iter().position(|room| *room == name) {
-                Some(other) if other != own && are_beside(own, other) => {
-                    complaints.push(format!("{}: {} stands beside {name}", i + 1, ROOMS[own]))
-                }
-                Some(other) if other < own => complaints.push(format!(
-                    "{}: {} must not know {name}, which stands to its left",
-                    i + 1,
-                    ROOMS[own]
-                )),
-                Some(_) => {}
-                None => complaints.push(format!("{}: no room is called {name:?}", i + 1)),
+            let is_room = ROOMS.iter().any(|(room, _)| *room == name);
+            if !is_room {
+                complaints.push(format!("{}: no room is called {name:?}", i + 1));
+            } else if name != own && !allowed.contains(&name) {
+                complaints.push(format!("{}: {own} must not import {name}", i + 1));
             }
         }
         if line.contains("super::super") {
             complaints.push(format!("{}: say crate::room:: instead of super::super", i + 1));
         }
+        if line.contains("pub(in ") {
+            complaints.push(format!("{}: share by a parent module instead of pub(in ...)", i + 1));
+        }
     }
     complaints
 }
 
-fn are_beside(own: usize, other: usize) -> bool {
-    BESIDE.contains(&ROOMS[own]) && BESIDE.contains(&ROOMS[other])
+/// A module's path below `src`, as its segments; none for `main.rs` and `lib.rs`.
+fn module_of(path: &Path) -> Option<Vec<String>> {
+    let inside = path.strip_prefix("src").ok()?.with_extension("");
+    let mut segments: Vec<String> =
+        inside.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
+    if segments.last().is_some_and(|last| last == "mod") {
+        segments.pop();
+    }
+    let is_root = segments == ["lib"] || segments == ["main"];
+    let is_test = segments.iter().any(|part| part == "tests" || part == "testing");
+    (!is_root && !is_test).then_some(segments)
+}
+
+/// The paths that a `use` names, braces resolved.
+fn imported_paths(tree: &str) -> Vec<Vec<String>> {
+    let segments = |text: &str| -> Vec<String> {
+        let parts = text.split("::").map(|part| part.split_whitespace().next().unwrap_or(""));
+        parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    };
+    let Some((head, rest)) = tree.split_once('{') else { return vec![segments(tree)] };
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    let mut paths = Vec::new();
+    let (mut depth, mut from) = (0, 0);
+    for (at, c) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                for path in imported_paths(inner[from..at].trim()) {
+                    paths.push(segments(head).into_iter().chain(path).collect());
+                }
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    paths
+}
+
+/// The modules that a file imports, each as far as it is a file of its own. A module and its
+/// parents are one module: a child may use what its parent keeps private.
+fn imports(
+    module: &[String],
+    text: &str,
+    modules: &BTreeMap<Vec<String>, String>,
+) -> BTreeSet<Vec<String>> {
+    let text: String = code(text).map(|(_, line)| format!("{line}\n")).collect();
+    let mut found = BTreeSet::new();
+    let mut add = |mut path: Vec<String>| {
+        match path.first().map(String::as_str) {
+            Some("crate") => drop(path.remove(0)),
+            Some("super") => {
+                path.splice(..1, module[..module.len() - 1].iter().cloned());
+            }
+            Some("self") => {
+                path.splice(..1, module.iter().cloned());
+            }
+            _ => return,
+        }
+        while !path.is_empty() && !modules.contains_key(&path) {
+            path.pop();
+        }
+        if !path.is_empty() && !path.starts_with(module) && !module.starts_with(&path) {
+            found.insert(path);
+        }
+    };
+    for (at, _) in text.match_indices("use ") {
+        let before = text[..at].rsplit('\n').next().unwrap_or_default().trim();
+        let is_start = matches!(before, "" | "pub" | "pub(crate)" | "pub(super)");
+        if is_start && let Some(end) = text[at..].find(';') {
+            imported_paths(&text[at + "use ".len()..at + end]).into_iter().for_each(&mut add);
+        }
+    }
+    for (at, _) in text.match_indices("crate::") {
+        let rest = &text[at..];
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        imported_paths(&rest[..end.unwrap_or(rest.len())]).into_iter().for_each(&mut add);
+    }
+    found
+}
+
+/// Modules that import each other, directly or through others: each circle in one line.
+fn circles(modules: &BTreeMap<Vec<String>, String>) -> Vec<String> {
+    let edges: BTreeMap<&Vec<String>, BTreeSet<Vec<String>>> =
+        modules.iter().map(|(module, text)| (module, imports(module, text, modules))).collect();
+    let reachable = |from: &Vec<String>| {
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<&Vec<String>> = edges[from].iter().collect();
+        while let Some(next) = open.pop() {
+            if seen.insert(next) {
+                open.extend(&edges[next]);
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> =
+        modules.keys().map(|module| (module, reachable(module))).collect();
+    let mut found = BTreeSet::new();
+    for (module, seen) in &reached {
+        let both = seen.iter().filter(|other| reached[**other].contains(module));
+        let circle: BTreeSet<String> = both.map(|other| other.join("::")).collect();
+        if !circle.is_empty() {
+            found.insert(circle.into_iter().collect::<Vec<_>>().join(", "));
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn modules_of_sources() -> BTreeMap<Vec<String>, String> {
+    let named =
+        sources("src").into_iter().filter_map(|(path, text)| Some((module_of(&path)?, text)));
+    named.collect()
 }
 
 fn core_is_pure(path: &Path, text: &str) -> Vec<String> {
-    if room_of(path) != Some(ROOMS.len() - 1) {
+    if room_of(path).is_none_or(|(room, _)| room != "core") {
         return Vec::new();
     }
     let mut complaints = Vec::new();
@@ -164,7 +291,7 @@ fn core_is_pure(path: &Path, text: &str) -> Vec<String> {
     complaints
 }
 
-fn says_what_it_owns(_: &Path, text: &str) -> Vec<String> {
+fn says_what_it_does(_: &Path, text: &str) -> Vec<String> {
     if text.starts_with("//! ") { Vec::new() } else { vec!["1: no `//!` line".to_owned()] }
 }
 
@@ -199,17 +326,51 @@ fn functions_are_small(path: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_import_points_right() {
-    check(&["src"], imports_point_right);
-    let left = "use crate::kube::client::Client;\n";
-    assert_eq!(imports_point_right(Path::new("src/core/plan.rs"), left).len(), 1);
-    let beside = "use crate::dev::kind::Kind;\n";
-    assert_eq!(imports_point_right(Path::new("src/submit/plan.rs"), beside).len(), 1);
-    let braces = "use crate::{core::ids, runtime::engine};\n";
-    assert_eq!(imports_point_right(Path::new("src/wire/pod.rs"), braces).len(), 1);
-    assert_eq!(imports_point_right(Path::new("src/cli/mod.rs"), braces), [""; 0]);
-    let deep = "    let now = crate::runtime::now(super::super::x);\n";
-    assert_eq!(imports_point_right(Path::new("src/control/mod.rs"), deep).len(), 2);
+fn every_room_imports_only_rooms_below() {
+    check(&["src"], rooms_know_only_rooms_below);
+    for (path, planted, n) in [
+        ("src/core/loss.rs", "use crate::kube::api::Client;\n", 1),
+        ("src/submit/plan.rs", "use crate::dev::storage::Kind;\n", 1),
+        ("src/kube/api/mod.rs", "use crate::serve::Server;\n", 1),
+        ("src/wire/pod.rs", "use crate::{core::model, runtime::engine};\n", 1),
+        ("src/cli/mod.rs", "use crate::{core::model, runtime::engine};\n", 0),
+        ("src/control/mod.rs", "    let now = crate::runtime::now(super::super::x);\n", 2),
+        ("src/core/state/ids.rs", "pub(in crate::core) fn f() {}\n", 1),
+    ] {
+        let found = rooms_know_only_rooms_below(Path::new(path), planted);
+        assert_eq!(found.len(), n, "{path}: {planted}{found:?}");
+    }
+}
+
+#[test]
+fn no_modules_import_each_other_in_a_circle() {
+    let found = circles(&modules_of_sources());
+    assert!(found.is_empty(), "circles of imports:\n{}", found.join("\n"));
+
+    let planted = |texts: &[(&str, &str)]| {
+        let modules = texts.iter().map(|(module, text)| {
+            (module.split("::").map(str::to_owned).collect(), (*text).to_owned())
+        });
+        circles(&modules.collect())
+    };
+    let direct = [
+        ("a::x", "use crate::b::y::Y;\n"),
+        ("b::y", "use super::super::c;\nuse crate::{c, a::x::{X, Z}};\n"),
+    ];
+    assert_eq!(planted(&direct), ["a::x, b::y"]);
+    let through_a_third = [
+        ("a::x", "use super::y;\n"),
+        ("a::y", "fn f() { crate::b::g() }\n"),
+        ("b", "pub use crate::a::x::X;\n"),
+    ];
+    assert_eq!(planted(&through_a_third), ["a::x, a::y, b"]);
+    let parent_and_child = [("a", "use self::x::X;\n"), ("a::x", "use super::A;\n")];
+    assert_eq!(planted(&parent_and_child), [""; 0]);
+    let only_in_tests = [
+        ("a", "use crate::b::B;\n"),
+        ("b", "\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"),
+    ];
+    assert_eq!(planted(&only_in_tests), [""; 0]);
 }
 
 #[test]
@@ -223,9 +384,9 @@ fn the_core_stays_pure() {
 }
 
 #[test]
-fn every_file_says_what_it_owns() {
-    check(&["src", "tests"], says_what_it_owns);
-    assert_eq!(says_what_it_owns(Path::new("src/x.rs"), "use std::fs;\n").len(), 1);
+fn every_file_says_what_it_does() {
+    check(&["src", "tests"], says_what_it_does);
+    assert_eq!(says_what_it_does(Path::new("src/x.rs"), "use std::fs;\n").len(), 1);
 }
 
 #[test]

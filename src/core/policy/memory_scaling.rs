@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Copy)]
-    enum Step {
+    enum Stage {
         Oom(u32),
         Create(u32),
         Proven,
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn memory_grows_with_each_oom_only_for_the_replacement() {
-        use Step::{Create, Oom, Proven};
+        use Stage::{Create, Oom, Proven};
         for steps in [
             &[Create(0)][..],
             &[Oom(0), Create(1), Create(0)],

@@ -8,7 +8,7 @@ mod driver_reports;
 mod force_delete;
 mod groups;
 mod log_reads;
-mod mutation_answers;
+mod mutations;
 mod pods;
 mod retained;
 mod startup;
@@ -200,7 +200,7 @@ impl Reconciler {
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.send_log_reads(now);
-        self.send_mutations(now);
+        self.send_mutations();
     }
 
     /// The next action to carry out.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Reconciler;
 use super::timers::Timer;
-use crate::core::model::action::{Action, Patch};
+use crate::core::model::action::Action;
 use crate::core::model::event::{DeleteCause, Event};
-use crate::core::model::ids::{ExecutorId, GroupName, Uid};
+use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
@@ -15,7 +15,7 @@ use crate::core::policy::plan::{GroupPlan, GroupView, PlanInputs, plan};
 use crate::core::policy::throttle::CreateThrottle;
 use crate::core::policy::victims::{Candidate, Stage, choose};
 use crate::core::state::executors::Executor;
-use crate::core::state::ledger::{Create, CreateStep, MutationKind, MutationStep};
+use crate::core::state::ledger::{Create, CreateStep};
 
 impl Reconciler {
     /// Fires the timers that are due. Each handler checks whether its timer still applies.
@@ -51,20 +51,6 @@ impl Reconciler {
             self.executors.get(id).is_some_and(|executor| executor.state == State::Running);
         if let Some(group) = self.executors.group_of(id).filter(|_| is_running) {
             group.memory_scaling.on_proven();
-        }
-    }
-
-    fn on_mutation_due(&mut self, uid: &Uid, now: Millis) {
-        let Some(mutation) = self.mutations.get(uid) else { return };
-        let is_due = match mutation.step {
-            MutationStep::RetryAt(at) => at <= now,
-            MutationStep::Accepted(at) => {
-                at <= now && self.snapshot.get(uid).is_some_and(|pod| !pod.deleting)
-            }
-            MutationStep::Answer | MutationStep::Queued => false,
-        };
-        if is_due {
-            self.mutations.queue(uid);
         }
     }
 
@@ -275,31 +261,6 @@ impl Reconciler {
         });
         for id in choose(candidates.collect(), n as usize) {
             self.decommission(id, DeleteCause::ScaledDown, now);
-        }
-    }
-
-    /// Sends deletes and patches up to the limit in flight.
-    pub(super) fn send_mutations(&mut self, _now: Millis) {
-        if !self.is_lease_held || !self.snapshot.is_synced() {
-            return;
-        }
-        self.request_node();
-        while self.mutations.has_free_slot()
-            && let Some((uid, mutation)) = self.mutations.send_next()
-        {
-            let name = mutation.name.to_string();
-            self.actions.push_back(match mutation.kind {
-                MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
-                MutationKind::Delete => {
-                    let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
-                    Action::Delete { uid, name, grace_s }
-                }
-                MutationKind::ForceDelete => Action::Delete { uid, name, grace_s: Some(0) },
-                MutationKind::Annotate | MutationKind::AnnotateAndDelete => {
-                    let patch = self.draining_patch(&uid);
-                    Action::Patch { uid, name, patch }
-                }
-            });
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::core::policy::settings::{Decommission, Replace, ScaleDown};
 use crate::wire::config::{checked, nodes_and_memory, only};
 use crate::wire::memory::MemoryScaling;
 use crate::wire::names;
-use crate::wire::quantity::Quantity;
+use crate::wire::quantity::{Quantity, is_decimal, memory_error};
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::template::Shorthands;
 use crate::wire::yaml::{Entry, Kind, Node};
@@ -246,28 +246,4 @@ fn cpu_error(text: &str) -> Option<String> {
     let number = text.strip_suffix('m').unwrap_or(text);
     (!is_decimal(number))
         .then(|| format!("expected a number of CPUs like 2, 0.5 or 500m, found `{text}`"))
-}
-
-pub(super) fn memory_error(text: &str) -> Option<String> {
-    const UNITS: [&str; 12] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E"];
-    let number = UNITS.iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(text);
-    (!is_decimal(number)).then(|| {
-        // Kubernetes reads `512m` as half a byte.
-        let hint = match text.strip_suffix(['m', 'g']) {
-            Some(number) if is_decimal(number) => {
-                let unit = if text.ends_with('m') { "Mi" } else { "Gi" };
-                format!("; did you mean {number}{unit}")
-            }
-            Some(_) | None => String::new(),
-        };
-        format!("expected an amount of memory like 512Mi or 2Gi, found `{text}`{hint}")
-    })
-}
-
-/// True for digits with at most one decimal point.
-pub(super) fn is_decimal(text: &str) -> bool {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    [whole, fraction]
-        .iter()
-        .all(|part| !part.is_empty() && part.bytes().all(|c| c.is_ascii_digit()))
 }

@@ -1,9 +1,9 @@
 //! The keys `oom_growth` and `memory_max` (memory scaling after an OOM kill) and `bad_nodes`.
 
 use crate::core::policy::settings::BadNodes;
-use crate::wire::config::group::{is_decimal, memory_error};
 use crate::wire::config::only;
 use crate::wire::memory::MemoryScaling;
+use crate::wire::quantity::{is_decimal, memory_error};
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::yaml::Kind;
 

@@ -448,7 +448,7 @@ fn no_text_causes_a_panic() {
 }
 
 /// The text with a few bytes or pieces changed.
-pub(in crate::wire) fn mangled(text: &str, seed: u64) -> String {
+pub(crate) fn mangled(text: &str, seed: u64) -> String {
     const SPICES: &[u8] = b"{}[]:,-#&*!|>'\"%@`\n\t \\\0?<=~019ae\xff\xc3";
     let mut rng = Rng::new(seed);
     let mut bytes = text.as_bytes().to_vec();

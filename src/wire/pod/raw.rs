@@ -8,15 +8,13 @@ use crate::wire::labels::{
 };
 
 /// A struct that is filled key by key.
-pub(in crate::wire) trait Fields<'a>: Default {
+pub(crate) trait Fields<'a>: Default {
     /// Reads the value of `key`, or leaves it to be skipped.
     fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError>;
 }
 
 /// An object. None for null.
-pub(in crate::wire) fn object<'a, T: Fields<'a>>(
-    json: &mut Json<'a>,
-) -> Result<Option<T>, JsonError> {
+pub(crate) fn object<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Option<T>, JsonError> {
     let mut whole = T::default();
     let is_given = json.object(&mut |key, json| whole.field(key, json))?;
     Ok(is_given.then_some(whole))
@@ -39,7 +37,7 @@ fn code(json: &mut Json<'_>) -> Result<Option<i32>, JsonError> {
 
 /// Every field may be absent or null.
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawPod<'a> {
+pub(crate) struct RawPod<'a> {
     pub(super) metadata: Option<RawMeta<'a>>,
     pub(super) spec: Option<RawSpec<'a>>,
     pub(super) status: Option<RawStatus<'a>>,
@@ -58,7 +56,7 @@ impl<'a> Fields<'a> for RawPod<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawMeta<'a> {
+pub(crate) struct RawMeta<'a> {
     pub(super) name: Option<Text<'a>>,
     pub(super) uid: Option<Text<'a>>,
     pub(super) resource_version: Option<Text<'a>>,
@@ -85,7 +83,7 @@ impl<'a> Fields<'a> for RawMeta<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawOwner<'a> {
+pub(crate) struct RawOwner<'a> {
     pub(super) kind: Option<Text<'a>>,
     pub(super) name: Option<Text<'a>>,
     pub(super) uid: Option<Text<'a>>,
@@ -106,7 +104,7 @@ impl<'a> Fields<'a> for RawOwner<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawSpec<'a> {
+pub(crate) struct RawSpec<'a> {
     pub(super) node_name: Option<Text<'a>>,
     pub(super) containers: First<'a>,
     pub(super) scheduling_gates: First<'a>,
@@ -125,7 +123,7 @@ impl<'a> Fields<'a> for RawSpec<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawStatus<'a> {
+pub(crate) struct RawStatus<'a> {
     pub(super) phase: Option<Text<'a>>,
     pub(super) reason: Option<Text<'a>>,
     pub(super) message: Option<Text<'a>>,
@@ -152,7 +150,7 @@ impl<'a> Fields<'a> for RawStatus<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawCondition<'a> {
+pub(crate) struct RawCondition<'a> {
     pub(super) kind: Option<Text<'a>>,
     pub(super) status: Option<Text<'a>>,
     pub(super) reason: Option<Text<'a>>,
@@ -173,7 +171,7 @@ impl<'a> Fields<'a> for RawCondition<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawContainerStatus<'a> {
+pub(crate) struct RawContainerStatus<'a> {
     pub(super) name: Option<Text<'a>>,
     pub(super) state: Option<RawState<'a>>,
 }
@@ -190,7 +188,7 @@ impl<'a> Fields<'a> for RawContainerStatus<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawState<'a> {
+pub(crate) struct RawState<'a> {
     pub(super) is_running: bool,
     pub(super) terminated: Option<RawTerminated<'a>>,
     pub(super) waiting: Option<RawWaiting<'a>>,
@@ -209,7 +207,7 @@ impl<'a> Fields<'a> for RawState<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawWaiting<'a> {
+pub(crate) struct RawWaiting<'a> {
     pub(super) reason: Option<Text<'a>>,
     pub(super) message: Option<Text<'a>>,
 }
@@ -226,7 +224,7 @@ impl<'a> Fields<'a> for RawWaiting<'a> {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::wire) struct RawTerminated<'a> {
+pub(crate) struct RawTerminated<'a> {
     pub(super) exit_code: Option<i32>,
     pub(super) signal: Option<i32>,
     pub(super) reason: Option<Text<'a>>,
@@ -250,7 +248,7 @@ impl<'a> Fields<'a> for RawTerminated<'a> {
 
 /// The labels that posse reads.
 #[derive(Debug, Default)]
-pub(in crate::wire) struct Labels<'a> {
+pub(crate) struct Labels<'a> {
     pub(super) app: Option<Text<'a>>,
     pub(super) instance: Option<Text<'a>>,
     pub(super) group: Option<Text<'a>>,
@@ -278,7 +276,7 @@ impl<'a> Fields<'a> for Labels<'a> {
 
 /// The annotations that posse reads.
 #[derive(Debug, Default)]
-pub(in crate::wire) struct Annotations<'a> {
+pub(crate) struct Annotations<'a> {
     pub(super) container: Option<Text<'a>>,
     pub(super) deletion_cost: Option<Text<'a>>,
     pub(super) sidecar_failure: Option<Text<'a>>,
@@ -302,7 +300,7 @@ impl<'a> Fields<'a> for Annotations<'a> {
 
 /// The name of the first container in a list, and whether there are more.
 #[derive(Debug, Default)]
-pub(in crate::wire) struct First<'a> {
+pub(crate) struct First<'a> {
     pub(super) name: Option<Text<'a>>,
     pub(super) has_others: bool,
 }

@@ -2,7 +2,7 @@
 //! and what is answered, with the faults that the profile draws.
 
 use posse::core::model::action::{Action, Patch};
-use posse::core::model::ids::Uid;
+use posse::core::model::ids::{ExecutorId, Uid};
 use posse::core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer};
 use posse::core::model::refusal::{Refusal, RefusalClass};
 
@@ -130,18 +130,7 @@ impl World {
                 }
                 Input::Created { id, watermark: mark, answer }
             }
-            Action::Get { id, watermark } => {
-                let name = format!("{PREFIX}{id}");
-                let found = self.cluster.pods.get(name.as_str());
-                let answer = match found {
-                    Some(stored) if stored.is_labelled => Ok(PodAnswer::Ours(stored.pod.clone())),
-                    Some(stored) => {
-                        Ok(PodAnswer::Foreign(ForeignPod { name, uid: stored.pod.uid.clone() }))
-                    }
-                    None => Err(not_found()),
-                };
-                Input::Got { id, watermark, answer }
-            }
+            Action::Get { id, watermark } => Input::Got { id, watermark, answer: self.get(id) },
             Action::GetNode { name } => {
                 let answer = if *name == *LOST_NODE { Err(not_found()) } else { Ok(()) };
                 Input::GotNode { name, answer }
@@ -191,6 +180,17 @@ impl World {
             self.requests.remove(&request);
         }
         Ok(())
+    }
+
+    fn get(&self, id: ExecutorId) -> Result<PodAnswer, Refusal> {
+        let name = format!("{PREFIX}{id}");
+        match self.cluster.pods.get(name.as_str()) {
+            Some(stored) if stored.is_labelled => Ok(PodAnswer::Ours(stored.pod.clone())),
+            Some(stored) => {
+                Ok(PodAnswer::Foreign(ForeignPod { name, uid: stored.pod.uid.clone() }))
+            }
+            None => Err(not_found()),
+        }
     }
 
     fn patch(&mut self, uid: &Uid, name: &str, patch: Patch) -> Result<(), Refusal> {

@@ -154,7 +154,7 @@ pub(crate) fn read_yaml(body: &[u8]) -> Result<Value, String> {
     let text = String::from_utf8_lossy(body);
     let read = || match yaml::Node::read(&text) {
         Ok(node) => Ok(node.to_json()),
-        Err(mistake) => Err(format!("yaml: line {}: {}", mistake.at.line, mistake.message)),
+        Err(error) => Err(format!("yaml: line {}: {}", error.at.line, error.message)),
     };
     thread::scope(|scope| {
         let builder = thread::Builder::new().stack_size(STACK_BYTES);

@@ -230,8 +230,8 @@ fn pruned(of: &'static Type, merged: Value, last: &Fields, managed: &Fields) -> 
 }
 
 fn check(of: &'static Type, config: &Value) -> Result<(), StatusError> {
-    let mistakes = typed::type_errors(of, config);
-    let text = match mistakes.as_slice() {
+    let errors = typed::type_errors(of, config);
+    let text = match errors.as_slice() {
         [] => return Ok(()),
         [one] => one.clone(),
         several => format!("errors:\n  {}", several.join("\n  ")),

@@ -1,8 +1,9 @@
-//! What follows from the answers to mutations: deletes and patches of pods.
+//! Deletes and patches of pods: sends them, and draws the consequences of their answers.
 
 use super::Reconciler;
 use super::create_answers::{RETRY_INITIAL_MS, RETRY_MAX_MS};
 use super::timers::Timer;
+use crate::core::model::action::{Action, Patch};
 use crate::core::model::ids::Uid;
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
@@ -17,6 +18,46 @@ const FORBIDDEN_RETRY_MAX_MS: u64 = 300_000;
 const PATCH_TRIES_MAX: u32 = 5;
 
 impl Reconciler {
+    /// Sends deletes and patches up to the limit in flight.
+    pub(super) fn send_mutations(&mut self) {
+        if !self.is_lease_held || !self.snapshot.is_synced() {
+            return;
+        }
+        self.request_node();
+        while self.mutations.has_free_slot()
+            && let Some((uid, mutation)) = self.mutations.send_next()
+        {
+            let name = mutation.name.to_string();
+            self.actions.push_back(match mutation.kind {
+                MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
+                MutationKind::Delete => {
+                    let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
+                    Action::Delete { uid, name, grace_s }
+                }
+                MutationKind::ForceDelete => Action::Delete { uid, name, grace_s: Some(0) },
+                MutationKind::Annotate | MutationKind::AnnotateAndDelete => {
+                    let patch = self.draining_patch(&uid);
+                    Action::Patch { uid, name, patch }
+                }
+            });
+        }
+    }
+
+    /// It may be time to send a mutation again.
+    pub(super) fn on_mutation_due(&mut self, uid: &Uid, now: Millis) {
+        let Some(mutation) = self.mutations.get(uid) else { return };
+        let is_due = match mutation.step {
+            MutationStep::RetryAt(at) => at <= now,
+            MutationStep::Accepted(at) => {
+                at <= now && self.snapshot.get(uid).is_some_and(|pod| !pod.deleting)
+            }
+            MutationStep::Answer | MutationStep::Queued => false,
+        };
+        if is_due {
+            self.mutations.queue(uid);
+        }
+    }
+
     pub(super) fn on_deleted(
         &mut self,
         uid: &Uid,
