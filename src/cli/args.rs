@@ -36,28 +36,28 @@ Environment:
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Keep one application's executors running, until a signal or until the driver ends
+    /// Start a driver and keep its executors running until the driver ends
     Run(RunArgs),
-    /// Print the pods that would be created
+    /// Print the pods that a run would create
     Render(RenderArgs),
-    /// Check whether a run would work: connection, permissions, quota, templates
+    /// Ask the API server whether a run would work: connection, permissions, quota, templates
     Check(CheckArgs),
-    /// Delete executors and leases that ended applications left behind
+    /// List or delete the executors and Leases that ended applications left behind
     Cleanup(CleanupArgs),
-    /// Run a driver in the cluster, and follow it to its end
+    /// Run a driver in the cluster, and wait for its end
     Submit(SubmitArgs),
     /// List the applications in the cluster
     Apps(AppsArgs),
     /// Print the log of an application's driver, or of one of its executors
     Logs(LogsArgs),
-    /// End applications in the cluster
+    /// Stop applications in the cluster
     Stop(StopArgs),
     /// Copy this program into a folder of a driver's pod
     #[command(hide = true)]
     Copy(CopyArgs),
-    /// Write a commented posse.yaml
+    /// Write a posse.yaml with comments
     Init(InitArgs),
-    /// Serve the embedded cluster until a signal
+    /// Run the embedded cluster in the foreground, for tests and for trying things out
     #[cfg(feature = "dev")]
     Dev(DevArgs),
     /// Become a container with volumes of the embedded cluster (started by its node)
@@ -66,22 +66,22 @@ pub enum Command {
     DevContainer,
     /// Show the groups and executors of a run
     Status(StatusArgs),
-    /// Set the target of a group in a run
+    /// Set the number of executors of a group in a run
     Scale(ScaleArgs),
-    /// Delete executors of a run by their ids
+    /// End executors of a run by their ids
     Kill(KillArgs),
     /// Print the events of a run, one JSON object per line
     Events(EventsArgs),
     /// Explain what a run waits for, or what happened to an executor
     Explain(ExplainArgs),
-    /// Transfer files from this machine to the pods: serve, put, get
+    /// Bring files of this machine to the pods: serve, put, get
     Stage(StageArgs),
 }
 
 /// The configuration file, and flags that override it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
-    /// The configuration, YAML or JSON [default: ./posse.yaml, if it exists]
+    /// The configuration file, YAML or JSON [default: ./posse.yaml, if it exists]
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The application's name: at most 40 of [a-z0-9-], starting with a letter
@@ -90,16 +90,17 @@ pub struct FileArgs {
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
-    /// The instance: part of the pods' names [default: from the driver pod's uid, else random]
+    /// The name of this run, a part of its pods' names [default: from the driver pod's uid, else
+    /// random]
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
-    /// The number of executors (needs a single group)
+    /// The number of executors, if there is only one group
     #[arg(long, value_name = "N")]
     pub executors: Option<u32>,
-    /// The executors' image (needs a single group)
+    /// The executors' image, if there is only one group
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// The executors' template, a v1 Pod or PodTemplate (needs a single group)
+    /// A file with the executors' template, a v1 Pod or PodTemplate, if there is only one group
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
 }
@@ -107,10 +108,10 @@ pub struct FileArgs {
 /// The API server.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ServerArgs {
-    /// The kubeconfig [default: in a pod its own cluster, else $KUBECONFIG, else ~/.kube/config]
+    /// The kubeconfig file [default: in a pod its service account, else $KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig [default: its current one]
+    /// The context of the kubeconfig [default: its current context]
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 }
@@ -122,32 +123,32 @@ pub struct RunArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Start an embedded cluster in this process, and run there
+    /// Start an embedded cluster in this process, and run the executors there
     #[cfg(feature = "dev")]
     #[arg(long, conflicts_with_all = ["kubeconfig", "context"])]
     pub dev: bool,
-    /// Append the events to this file or FIFO; `-` is stdout
+    /// Append the events to this file, one JSON object per line; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
-    /// The address of the control API: unix:PATH or a loopback HOST:PORT
+    /// The address on which to serve the control API: unix:PATH or a loopback HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub control: Option<String>,
-    /// A file with the token that clients of a control API on HOST:PORT must send
+    /// A file with the token that clients must send; required if the control API is on HOST:PORT
     #[arg(long, value_name = "FILE")]
     pub control_token_file: Option<PathBuf>,
     /// Leave the executors running at the end
     #[arg(long)]
     pub keep: bool,
-    /// A Secret with the ticket of staged files; the executors get the files in /var/posse/files
+    /// A Secret with the ticket of `posse stage put`; executors find the files in /var/posse/files
     #[arg(long, value_name = "NAME", requires = "files_image")]
     pub files_secret: Option<String>,
-    /// An image with posse that fetches the staged files
+    /// An image that contains posse, for the init container that downloads these files
     #[arg(long, value_name = "IMAGE", requires = "files_secret")]
     pub files_image: Option<String>,
-    /// Exit 143 after a signal, so that the Job does not count as completed
+    /// Exit with 143 after a signal, so that a Job does not count as completed
     #[arg(long)]
     pub as_job: bool,
-    /// Run only one driver of the application at a time; wait for another one to end
+    /// Allow one driver of the application at a time: wait until the other one has ended
     #[arg(long)]
     pub exclusive: bool,
     /// The driver and its arguments
@@ -168,7 +169,7 @@ pub struct RenderArgs {
     /// With --driver, also print a service account with the permissions that posse needs
     #[arg(long, requires = "driver")]
     pub create_rbac: bool,
-    /// Only this group
+    /// Print only the pod of this group
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
     /// The executor id in the printed pod
@@ -177,7 +178,7 @@ pub struct RenderArgs {
     /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,
-    /// Let the API server check the pods by a dry run; nothing is created
+    /// Let the API server check the pods by a dry run, which creates nothing
     #[arg(long)]
     pub server_check: bool,
 }
@@ -211,19 +212,20 @@ pub struct CleanupArgs {
     /// The application's name
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: Option<String>,
-    /// All applications in the namespace
+    /// Include all applications in the namespace
     #[arg(long, conflicts_with = "instance")]
     pub all_apps: bool,
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
-    /// Also executors without an owner, of this instance
+    /// Include executors of this instance that have no owner
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
-    /// Also executors without an owner whose Lease was not renewed for this time, and such Leases
+    /// Include executors without an owner whose Lease was not renewed for this time (such as 10m),
+    /// and such Leases
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub stale: Option<u64>,
-    /// Delete; without this flag the command only lists
+    /// Delete them; without this flag posse only lists them
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
@@ -233,7 +235,7 @@ pub struct CleanupArgs {
 /// `posse init`.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// The file to write; must not exist; `-` is stdout
+    /// The file to write, which must not exist yet; `-` is stdout
     #[arg(default_value = "posse.yaml")]
     pub file: PathBuf,
 }
@@ -249,30 +251,30 @@ pub struct DevArgs {
     /// The kubeconfig file to write [default: in a private folder]
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Start no processes: pods only change their phases, on nodes with unlimited capacity
+    /// Start no processes: pods only change their phases, on nodes with room for all
     #[arg(long)]
     pub simulate: bool,
-    /// The number of nodes; with 0, pods stay pending unless a client acts as node
+    /// The number of nodes; with 0 all pods stay pending, unless a client plays the node
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub nodes: u32,
-    /// The delay before a pod starts
+    /// The delay before each pod starts, such as 2s
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub start_delay: Option<u64>,
-    /// Whether a container above its memory limit is killed
+    /// Whether to kill containers that exceed their memory limit
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
           action = clap::ArgAction::Set)]
     pub memory_limits: bool,
-    /// Require authentication, and authorize requests by the roles in the cluster (RBAC)
+    /// Require bearer tokens, and enforce the roles in the cluster (RBAC)
     #[arg(long)]
     pub rbac: bool,
-    /// A fault to inject, see below; can be repeated
+    /// A fault to inject (listed below); can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,
     /// An admission plugin to turn off; can be repeated
     #[arg(long, value_name = "PLUGIN",
           value_parser = ["LimitRanger", "ResourceQuota", "ServiceAccount"])]
     pub disable_admission_plugins: Vec<String>,
-    /// The seed of random choices
+    /// The seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -297,7 +299,7 @@ pub struct ClientArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Print JSON, like the answer of `GET /v1/status`
+    /// Print JSON, as returned by `GET /v1/status`
     #[arg(long)]
     pub json: bool,
 }
@@ -308,17 +310,17 @@ pub struct StatusArgs {
 pub struct ScaleArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// The group [default: the only one]
+    /// The group; not needed if there is only one
     #[arg(value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
-    /// The group, as a flag
+    /// The group, instead of the argument GROUP
     #[arg(long = "group", value_name = "GROUP", conflicts_with = "group",
           value_parser = named(names::group_name_error))]
     pub group_flag: Option<String>,
     /// The number of executors
     #[arg(value_name = "TARGET")]
     pub target: u32,
-    /// Print JSON, like the answer of `PUT /v1/groups/{group}`
+    /// Print JSON, as returned by `PUT /v1/groups/{group}`
     #[arg(long)]
     pub json: bool,
 }
@@ -331,22 +333,22 @@ pub struct KillArgs {
     /// The executors' ids
     #[arg(required = true, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     pub ids: Vec<u64>,
-    /// Create replacements; this is the default
+    /// Replace the executors; this is the default
     #[arg(long, conflicts_with_all = ["no_replace", "target"])]
     pub replace: bool,
-    /// Lower the target, so that no replacements are created
+    /// Lower the target instead of replacing the executors
     #[arg(long, conflicts_with = "target")]
     pub no_replace: bool,
     /// Set the group's target to this value in the same step
     #[arg(long, value_name = "TARGET")]
     pub target: Option<u32>,
-    /// Also executors that the driver reports as busy
+    /// Also end executors that the driver reports as busy
     #[arg(long)]
     pub force: bool,
-    /// The reason, for events and logs
+    /// The reason, shown in events and logs
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Print JSON, like the answer of `POST /v1/executors/kill`
+    /// Print JSON, as returned by `POST /v1/executors/kill`
     #[arg(long)]
     pub json: bool,
 }
@@ -356,16 +358,16 @@ pub struct KillArgs {
 pub struct EventsArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Only events after this number
+    /// Print only events after the one with this number
     #[arg(long, value_name = "SEQ")]
     pub after: Option<u64>,
     /// The run that SEQ belongs to
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
-    /// Follow until the run ends
+    /// Print new events until the run ends
     #[arg(long)]
     pub follow: bool,
-    /// Print JSON (events are always JSON)
+    /// Has no effect: events are always printed as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -375,10 +377,10 @@ pub struct EventsArgs {
 pub struct ExplainArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Explain one executor instead of the groups
+    /// The id of an executor, to explain this one instead of the groups
     #[arg(value_name = "ID")]
     pub id: Option<u64>,
-    /// Only this group
+    /// Explain only this group
     #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
     /// With an ID, also print the last N lines of the pod's log
@@ -388,7 +390,7 @@ pub struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The namespace, if the run has ended [default: the service account's, or the context's]
+    /// The namespace of a run that has ended [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: Option<String>,
     #[command(flatten)]

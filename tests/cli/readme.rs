@@ -1,5 +1,5 @@
 //! The documentation against the binary: flags, exit codes, keys of posse.yaml, API calls, labels,
-//! loss reasons, links, commands.
+//! loss reasons, links, commands, quoted messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -343,6 +343,42 @@ fn the_loss_reasons_and_their_budgets() {
     let budget = |reason: LossReason| reason.budget().map_or("none", |budget| budget.as_str());
     let known = known.map(|reason| (reason.as_str().to_owned(), budget(reason).to_owned()));
     assert_eq!(listed, BTreeSet::from(known));
+}
+
+/// Users search the page for the message that they see. Each part of a quote between its gaps (`…`)
+/// must occur in the sources.
+#[test]
+fn the_messages_in_troubleshooting_exist() {
+    let page = read("docs/TROUBLESHOOTING.md");
+    let sources = sources(&root().join("src"));
+    let rows = page.split("\n## ").flat_map(|section| table(section, "| posse says |"));
+    let quotes: Vec<String> = rows
+        .filter_map(|cells| Some(cells[0].strip_prefix('`')?.split('`').next()?.to_owned()))
+        .collect();
+    assert!(quotes.len() > 15, "{quotes:?}");
+    for quote in quotes {
+        let parts = quote.split(['…', '"', '\'']).flat_map(|part| part.split(": "));
+        for part in parts.map(|part| part.trim_matches([' ', ':', ';'])) {
+            assert!(sources.contains(part), "{quote:?}: {part:?} is not in src/");
+        }
+    }
+}
+
+/// All source files below a folder, with string literals that span lines joined.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text.push_str(&sources(&path));
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            let lines = fs::read_to_string(&path).unwrap();
+            let mut parts = lines.split("\\\n");
+            text.extend(parts.next());
+            parts.for_each(|part| text.push_str(part.trim_start()));
+        }
+    }
+    text
 }
 
 #[test]

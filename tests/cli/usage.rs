@@ -250,7 +250,7 @@ fn mistakes_about_a_driver_in_the_cluster() {
     submit("{image: i}", &["--no-wait", "--logs"], &["--logs", "--no-wait"]);
     submit("{image: i, container: x}", &["--kubeconfig", "none"], &["none"]);
     let files = [("posse.yaml", "app: a\ndriver: {image: i, container: x}\n")];
-    refused(&files, &["render", "--driver"], &["none is named `x`; there are: driver"]);
+    refused(&files, &["render", "--driver"], &["none is named `x`; the containers are: driver"]);
     refused(&[], &["stop"], &["NAME"]);
     refused(&[], &["logs", "Upper"], &["is not a name for an application"]);
 }

@@ -19,11 +19,11 @@ pub struct StageArgs {
 /// The commands of `posse stage`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum StageCommand {
-    /// Store files for pods, until a signal
+    /// Run a server in the cluster that stores files for pods
     Serve(ServeArgs),
     /// Upload files to a stage server, each as one bundle
     Put(PutArgs),
-    /// Download and verify the uploaded files, and write them into a folder
+    /// Download the files of a ticket, verify them, and write them into a folder
     Get(GetArgs),
 }
 
@@ -33,10 +33,10 @@ pub struct ServeArgs {
     /// The address to listen on; port 0 chooses a free port
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     pub listen: SocketAddr,
-    /// The folder for the bundles; created if missing; must not be shared with another server
+    /// The folder for the bundles, for this server alone; created if missing
     #[arg(long, value_name = "FOLDER")]
     pub dir: PathBuf,
-    /// The certificate with its chain, PEM; read again when it changes
+    /// The certificate with its chain, PEM; posse reads it again when it changes
     #[arg(long, value_name = "FILE", requires = "key", required_unless_present = "insecure")]
     pub cert: Option<PathBuf>,
     /// The certificate's key, PEM
@@ -51,16 +51,16 @@ pub struct ServeArgs {
     /// Accept uploads with a cluster token whose user may create pods in the bundle's namespace
     #[arg(long, conflicts_with = "token_file")]
     pub token_review: bool,
-    /// The largest bundle, as a Kubernetes quantity
+    /// The size limit of one bundle, as a Kubernetes quantity
     #[arg(long, value_name = "QUANTITY", default_value = "2Gi", value_parser = byte_count)]
     pub bundle_bytes_max: u64,
-    /// The limit for all bundles of one namespace
+    /// The size limit of all bundles of one namespace together
     #[arg(long, value_name = "QUANTITY", default_value = "20Gi", value_parser = byte_count)]
     pub namespace_bytes_max: u64,
-    /// Delete a bundle that was not downloaded for this time and has no pods
+    /// Delete a bundle that nobody downloaded for this time, if its application has no pods
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = duration_ms)]
     pub idle: u64,
-    /// Delete a bundle this long after the last pod of its application has gone
+    /// Delete a bundle this long after the last pod of its application is gone
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration_ms)]
     pub gone: u64,
     #[command(flatten)]
@@ -81,17 +81,17 @@ pub struct PutArgs {
     /// The application that the files are for
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: String,
-    /// The namespace of its pods
+    /// The namespace of the application's pods
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
     pub namespace: String,
-    /// The URL of the same server for pods [default: the same URL]
+    /// The URL by which pods reach the same server [default: --url]
     #[arg(long, value_name = "URL")]
     pub pod_url: Option<String>,
-    /// Write the ticket for `get`, including secrets, to this file (mode 0600), and print the ids
-    /// [default: print the ticket]
+    /// Write the ticket for `get`, which contains secrets, to this file (mode 0600), and print only
+    /// the bundles' ids [default: print the ticket]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// The files
+    /// The files to upload
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
@@ -112,13 +112,13 @@ pub struct GetArgs {
 /// Files for a submitted application.
 #[derive(Args, Clone, Debug, Default)]
 pub struct StageFileArgs {
-    /// A file for the driver and its executors, in $POSSE_FILES_DIR; can be repeated
+    /// A file for the driver and its executors, which find it in $POSSE_FILES_DIR; can be repeated
     #[arg(id = "staged", long = "file", value_name = "FILE", requires = "stage_url")]
     pub files: Vec<PathBuf>,
-    /// The stage server for the files: https://HOST:PORT
+    /// The stage server that takes the files: https://HOST:PORT
     #[arg(long, value_name = "URL", requires = "stage_token_file")]
     pub stage_url: Option<String>,
-    /// The URL of the same server for pods [default: the same URL]
+    /// The URL by which pods reach the same server [default: --stage-url]
     #[arg(long, value_name = "URL", requires = "stage_url")]
     pub stage_pod_url: Option<String>,
     /// A file with the token for the stage server
@@ -138,7 +138,7 @@ pub struct TrustArgs {
     /// Allow plain http://: others on the network can read the files and their secrets
     #[arg(long)]
     pub insecure: bool,
-    /// Give up after this time without progress
+    /// Give up if no data moves for this time
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration_ms)]
     pub timeout: u64,
 }

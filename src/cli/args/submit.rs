@@ -25,7 +25,7 @@ pub struct SubmitArgs {
     /// Let the API server check all objects by a dry run, print them, and create nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Follow the driver to its end and exit with its exit code; this is the default
+    /// Wait for the driver's end and exit with its exit code; this is the default
     #[arg(long, conflicts_with = "no_wait")]
     pub wait: bool,
     /// Exit as soon as all objects are created
@@ -60,12 +60,12 @@ pub struct NamespaceArgs {
 /// `posse apps`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AppsArgs {
-    /// Only applications with these names; `*` and `?` are wildcards
+    /// List only applications with these names; `*` and `?` are wildcards
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// In all namespaces
+    /// List the applications of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
     /// The output format
@@ -85,16 +85,16 @@ pub enum AppsOutput {
 /// `posse logs`.
 #[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
-    /// The application
+    /// The application's name
     #[arg(value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: String,
-    /// Follow the log until its end
+    /// Print new lines until the log ends
     #[arg(short, long)]
     pub follow: bool,
     /// Print the log of this executor instead of the driver's
     #[arg(long, value_name = "ID")]
     pub executor: Option<u64>,
-    /// Only the last N lines
+    /// Print only the last N lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u32>,
     #[command(flatten)]
@@ -104,10 +104,10 @@ pub struct LogsArgs {
 /// `posse stop`.
 #[derive(Args, Clone, Debug)]
 pub struct StopArgs {
-    /// The applications; `*` and `?` are wildcards
+    /// The applications' names; `*` and `?` are wildcards
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
-    /// The drivers' grace period, instead of the one of their pods
+    /// The time that drivers get to end, such as 30s [default: the grace period of their pods]
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub grace: Option<u64>,
     #[command(flatten)]

@@ -82,9 +82,15 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
 /// What the group waits for, and until when.
 fn reason(group: &GroupJson, now: Timestamp) -> String {
     let Some(name) = &group.waiting else {
+        let n_starting = group.requested.saturating_add(group.pending);
         return match group.running.cmp(&group.target) {
             std::cmp::Ordering::Equal => "; nothing to do",
             std::cmp::Ordering::Greater => "; executors above the target are being deleted",
+            std::cmp::Ordering::Less
+                if group.running.saturating_add(n_starting) >= group.target =>
+            {
+                "; the others are starting"
+            }
             std::cmp::Ordering::Less => "; no reason known (please report this)",
         }
         .to_owned();
@@ -203,12 +209,14 @@ mod tests {
                 "; waiting for the driver (it has not reported that it is ready)\n",
             ),
             (with(Some("full_moon"), until, None), "; waiting for full_moon until 12:03:04 UTC\n"),
-            (with(None, None, None), "; no reason known (please report this)\n"),
+            (with(None, None, None), "; the others are starting\n"),
         ] {
             assert_eq!(group(&one, DAY_0), format!("{head}{want}"));
         }
         let quiet = GroupJson { running: 10, requested: 0, ..with(None, None, None) };
         assert!(group(&quiet, DAY_0).ends_with("; nothing to do\n"));
+        let unexplained = GroupJson { requested: 0, ..with(None, None, None) };
+        assert!(group(&unexplained, DAY_0).ends_with("; no reason known (please report this)\n"));
     }
 
     #[test]
