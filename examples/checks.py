@@ -1,4 +1,4 @@
-"""What the examples' run.py have in common: a `posse` of one's own, its events, what was checked."""
+"""Shared by the run.py of the examples: starting processes, reading events, checking results."""
 
 import contextlib
 import datetime
@@ -22,11 +22,11 @@ CHARS_MAX = 100
 
 
 class Late(Exception):
-    """What had to come did not."""
+    """Something did not happen in time."""
 
 
 def posse_binary():
-    """$POSSE, else the one built last."""
+    """$POSSE, else the binary that was built last."""
     if "POSSE" in os.environ:
         return os.environ["POSSE"]
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -43,13 +43,13 @@ def free_port():
 
 
 def json_lines(path):
-    """The whole lines of a file that is still written to; none where there is no file yet."""
+    """The complete lines of a file that is still written; none if the file does not exist."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 class Checks:
-    """One scenario: what it starts ends with it, and its files stay where a check failed."""
+    """One scenario. Its processes end with it. Its files stay if a check failed."""
 
     def __init__(self, name):
         self.name, self.failed = name, 0
@@ -105,19 +105,19 @@ class Checks:
         return (self.folder / log).read_text()
 
     def until(self, what, condition):
-        """Waits for what has to come; what the condition answers then."""
+        """Waits until the condition is true. Returns its value."""
         end = time.monotonic() + SECONDS_MAX
         while not (got := condition()):
             codes = [process.poll() for process in self.started]
             if any(code not in (None, 0, -signal.SIGKILL) for code in codes):
-                raise Late(f"{what}: a process ended before: {codes}")
+                raise Late(f"{what}: a process ended first: {codes}")
             if time.monotonic() > end:
                 raise Late(f"{what}: not within {SECONDS_MAX} s")
             time.sleep(POLL_SECONDS)
         return got
 
     def configuration(self, *replaced):
-        """The example's posse.yaml with words of it replaced."""
+        """The example's posse.yaml with some words replaced."""
         text = (ROOT / "examples" / self.name / "posse.yaml").read_text()
         for word, other in replaced:
             assert word in text, word
@@ -131,7 +131,7 @@ class Checks:
         return [event for event in events if event["event"] in names]
 
     def processes(self, *words):
-        """Executors of this run that live and have these words in their environment."""
+        """Running executors of this run that have these words in their environment."""
         wanted = {word.encode() for word in (f"POSSE_INSTANCE={self.instance}", *words)}
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -145,5 +145,5 @@ class Checks:
 
 
 def at(event):
-    """When it was, in seconds since 1970."""
+    """The event's time in seconds since 1970."""
     return datetime.datetime.fromisoformat(event["time"].replace("Z", "+00:00")).timestamp()

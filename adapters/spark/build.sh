@@ -8,7 +8,7 @@ jar=${2:-posse-spark.jar}
 src=$(dirname "$0")/src/dev/posse/spark
 command -v javac >/dev/null || { echo "javac is missing: install a JDK, 17 or later" >&2; exit 2; }
 path=''
-# Not all of them: some name jars in their manifests that are not there, and -Xlint says so.
+# Only the jars that are needed: manifests of others name jars that do not exist, and -Xlint warns.
 for name in spark-core spark-kubernetes spark-common-utils scala-library kubernetes- jackson- slf4j-api jsr305; do
   for file in "$jars/$name"*.jar; do
     if [ -e "$file" ]; then path=$path:$file; fi
@@ -24,6 +24,6 @@ esac
 classes=$(mktemp -d)
 trap 'rm -rf "$classes"' EXIT
 javac -Xlint:all -Werror --release 17 -cp "${path#:}" -d "$classes" "$src"/*.java
-# Whole or not at all: a driver may be reading it.
+# Replaces the jar in one step, because a driver may be reading it.
 jar cf "$classes.jar" -C "$classes" .
 mv "$classes.jar" "$jar"

@@ -1,4 +1,4 @@
-"""posse's control API for a driver in Python: one file to copy, standard library only."""
+"""A client of posse's control API. Copy this file; it uses only the standard library."""
 
 import contextlib
 import http.client
@@ -8,12 +8,12 @@ import socket
 import time
 
 SECONDS_PER_CALL = 10
-SECONDS_AWAY = 60  # how long a posse that has answered once may be away, for a restart
+SECONDS_AWAY = 60  # how long to retry after the first answer: posse may be restarted
 PAUSE_SECONDS = 0.5
 
 
 class ControlError(Exception):
-    """A call that was not carried out. `status` is the answer's, None without one."""
+    """A call failed. `status` is the HTTP status, or None if there was no answer."""
 
     def __init__(self, message, status=None):
         super().__init__(message)
@@ -32,7 +32,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Control:
-    """The posse that started this process, or that POSSE_CONTROL names."""
+    """The control API at $POSSE_CONTROL."""
 
     def __init__(self):
         self.address = os.environ.get("POSSE_CONTROL", "")
@@ -40,8 +40,8 @@ class Control:
         self.has_answered = False
 
     def call(self, method, path, body=None):
-        """Makes one call, again where posse is busy or, after the first answer, away: a call that
-        is repeated changes nothing."""
+        """Makes one call. Retries if posse is busy, or if it was reachable before and is not now.
+        Repeating a call changes nothing."""
         until = time.monotonic() + SECONDS_AWAY
         while True:
             try:
@@ -57,8 +57,8 @@ class Control:
     def _answer(self, method, path, body):
         if not self.address:
             raise ControlError(
-                "POSSE_CONTROL is not set: start this with `posse run -- COMMAND`, or let the"
-                " variable name the control API of a `posse run`, unix:PATH or HOST:PORT"
+                "POSSE_CONTROL is not set: start this program with `posse run -- COMMAND`, or set"
+                " the variable to the control API of a `posse run`, unix:PATH or HOST:PORT"
             )
         headers = {"Content-Type": "application/json"}
         if self.token_file:
@@ -79,10 +79,10 @@ class Control:
         except OSError as error:
             raise ControlError(f"no posse at {self.address} ({error}): is `posse run` there?") from error
         except (http.client.HTTPException, ValueError) as error:
-            text = f"{method} {path}: what {self.address} answers is not posse's, or cut off ({error})"
-            raise ControlError(f"{text}: does POSSE_CONTROL name a `posse run`?") from error
+            text = f"{method} {path}: the answer of {self.address} is not posse's, or is cut off ({error})"
+            raise ControlError(f"{text}: is POSSE_CONTROL the address of a `posse run`?") from error
         if response.status == 401:
-            text += ": POSSE_CONTROL_TOKEN_FILE has to name the file of --control-token-file"
-        elif response.status in (404, 405) and '"field"' not in text:  # not of a group, or an executor
-            text += ": where this is a posse, it is too old for this client: use a newer one"
+            text += ": set POSSE_CONTROL_TOKEN_FILE to the file of --control-token-file"
+        elif response.status in (404, 405) and '"field"' not in text:  # the call itself is unknown
+            text += ": if this is posse, it is too old for this client: use a newer one"
         raise ControlError(f"{method} {path}: {response.status} {text}", response.status)

@@ -1,4 +1,4 @@
-"""Has posse keep the workers that the scheduler wants: `dask scheduler --preload THIS_FILE`."""
+"""Lets posse run as many workers as the scheduler wants: `dask scheduler --preload THIS_FILE`."""
 
 import asyncio
 import sys
@@ -31,18 +31,18 @@ class Posse(SchedulerPlugin):
         workers = self.scheduler.workers.values()
         heard = [int(ws.name) for ws in workers if ws.last_seen > self.heard_at]
         self.heard_at = max((ws.last_seen for ws in workers), default=0)
-        await self.call("POST", "driver/ready")  # each time: posse may have been restarted
+        await self.call("POST", "driver/ready")  # repeated, because posse may have been restarted
         await self.call("POST", "executors/heartbeat", {"executors": heard})
 
     async def scale(self):
         workers, group = self.scheduler.workers, self.group
         if any(ws.status is Status.closing_gracefully for ws in workers.values()):
-            return  # those on their way out still count for the scheduler
+            return  # the scheduler still counts workers that are retiring
         wanted = max(group["min"], min(group["max"], self.scheduler.adaptive_target()))
         self.n_lower = self.n_lower + 1 if wanted < group["target"] else 0
         target = wanted if self.n_lower >= TICKS_BEFORE_LOWER else max(wanted, group["target"])
         victims = self.scheduler.workers_to_close()[: max(0, len(workers) - target)]
-        # What only they hold is copied to others first; who cannot be rid of it is not retired.
+        # Copies results that only these workers hold; returns the workers for which this succeeded.
         retired = await self.scheduler.retire_workers(victims, remove=False)
         body = {"executors": [self.ids[address] for address in retired], "target": target}
         if retired:

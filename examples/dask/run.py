@@ -1,9 +1,9 @@
-"""Runs the example under a `posse run --dev` of its own and checks what came of it.
+"""Runs the example under its own `posse run --dev` and checks the results.
 
     run.py [SEED]       SEED (default 1): which worker is killed, and which ones hold results
 
-Then the scheduler is started without a posse, with a wrong token, and beside what is no posse of today.
-run.sh installs what this needs, and starts it.
+Then the scheduler is started without posse, with a wrong token, and with servers that are not this posse.
+run.sh installs the requirements and starts this program.
 """
 
 import os
@@ -30,7 +30,7 @@ HELD_BYTES = {"most": 16 << 20, "some": 8 << 20}
 
 
 def matrix(xp, prime, **chunks):
-    """Whole numbers below 1,009, so that float64 adds up their products exactly, too."""
+    """Integers below 1,009: float64 adds up their products exactly."""
     i = xp.arange(N * N, **chunks).reshape(N, N)
     return (i * prime + i // 13) % 1_009
 
@@ -48,7 +48,7 @@ def with_numpy(prime):
 
 
 def hold(name, n_bytes, path):
-    """A result of so many bytes; each time that it is made, a line in the file."""
+    """Returns a result of so many bytes. Adds a line to the file at each computation."""
     with open(path, "a") as file:
         print(name, file=file)
     return np.full(n_bytes // 8, n_bytes)
@@ -75,12 +75,12 @@ class Play:
         return {int(worker["name"]): address for address, worker in found.items()}
 
     def registered(self):
-        """When workers came, by address, seconds since 1970."""
+        """The start times of the workers by address, in seconds since 1970."""
         events = self.client.get_events("all")
         return {e["worker"]: when for when, e in events if e["action"] == "add-worker"}
 
     def is_busy(self):
-        """Gives them another computation where the last one is done."""
+        """Starts another computation when the last one is done."""
         if not self.work or all(future.done() for future in self.work[-1][1]):
             prime = 7_919 + 2 * len(self.work)
             self.work.append((prime, self.client.compute(with_dask(prime))))
@@ -115,7 +115,7 @@ class Play:
         return next(e for e in events if e["action"] == "remove-worker" and e["worker"] == address)
 
     def check_work(self):
-        """All that was computed, in whatever state the cluster was."""
+        """Checks all results."""
         for prime, futures in self.work:
             self.until("all that was computed", lambda: all(future.done() for future in futures))
             got = self.client.gather(list(futures))
@@ -123,7 +123,7 @@ class Play:
             self.checks.same(f"product of {N} x {N}, as NumPy has it, bit by bit", are_same, [True] * 3)
 
     def to_one(self, now):
-        """Two workers hold the only copy of a result; the one that holds more has to stay."""
+        """Two workers each hold the only copy of a result; the one with more data must stay."""
         most, some = self.seeded.sample(sorted(now), 2)
         path = str(self.checks.folder / "made")
         held = [
@@ -145,7 +145,7 @@ class Play:
         return most
 
     def silence(self, worker):
-        """The last worker hangs: only its heartbeats tell."""
+        """The last worker hangs, which only its missing heartbeats show."""
         [pid] = self.client.run(os.getpid).values()
         os.kill(pid, signal.SIGSTOP)
         loss = self.until("its loss", lambda: [
@@ -165,7 +165,7 @@ class Play:
 
 
 class NotPosse(BaseHTTPRequestHandler):
-    """Answers as an older posse does, or as what is none at all."""
+    """Answers like an older posse, or like another program."""
 
     def do_GET(self):
         code, text = self.server.answer
@@ -178,7 +178,7 @@ class NotPosse(BaseHTTPRequestHandler):
 
 
 def without_posse(what, words, address, token_file=""):
-    """The scheduler says what is wrong and what to do, and ends."""
+    """The scheduler reports the problem and a remedy, and ends."""
     with Checks("dask") as checks:
         scheduler = subprocess.run(
             [DASK, "scheduler", "--port", str(free_port()), "--no-dashboard",

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs Dask into target/dask, an environment of its own, and runs and checks the example there
-# (run.py). A second run installs nothing. Exit code 77: it cannot be installed here.
+# (run.py). A second run installs nothing. Exit code 77: Dask cannot be installed here.
 #
 #   run.sh [SEED]       SEED: see run.py
 set -eu

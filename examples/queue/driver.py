@@ -1,4 +1,4 @@
-"""Hands out ranges to count the primes of, to as many executors as that needs: driver.py PORT"""
+"""Counts primes with executors: hands out ranges of numbers, collects the counts. driver.py PORT"""
 
 import http.client
 import json
@@ -11,10 +11,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 ITEMS = ["poison", *(f"{n}-{n + 12_500}" for n in range(0, 600_000, 12_500)), "600000-680000"]
 ITEMS_PER_EXECUTOR, DEATHS_MAX, TICK_SECONDS, SECONDS_AWAY = 8, 2, 0.25, 60
-ADDRESS = os.environ.get("POSSE_CONTROL", "nowhere: POSSE_CONTROL is not set")
+ADDRESS = os.environ.get("POSSE_CONTROL", "(POSSE_CONTROL is not set)")
 todo, results, deaths, set_aside = deque(ITEMS), {}, Counter(), deque()
-holds, heard, gone = {}, set(), set()  # executors: with the item that each holds, or None
-last = {"query": ""}  # names the last event that was read
+holds, heard, gone = {}, set(), set()  # holds: executor -> its item, or None
+last = {"query": ""}  # asks for the events after the last one that was read
 
 
 def log(what, **facts):
@@ -22,7 +22,7 @@ def log(what, **facts):
 
 
 def call(method, path, body=None):
-    """Asks posse. Each line of its answer is an object: of events there are many."""
+    """Calls posse. Returns a list: one object for each line of the answer."""
     posse = http.client.HTTPConnection("posse")
     posse.sock = socket.socket(socket.AF_UNIX)
     posse.sock.settimeout(10)
@@ -36,10 +36,10 @@ def call(method, path, body=None):
 
 
 def hear(executor, item=None, result=None, wants_work=False):
-    """An executor lives; it may bring the result of its item, and want another one."""
+    """Handles a message of an executor: a heartbeat, and perhaps a result or a request for work."""
     heard.add(executor)
     if executor in gone:
-        return None  # what it held is another's by now
+        return None  # its item was already given to another executor
     if item and holds.get(executor) == item:
         results[item], holds[executor] = result, None
         log("done", executor=executor, item=item)
@@ -54,7 +54,7 @@ def lost(executor, reason, caused_by_app=False):
         gone.add(executor)
         item = holds.pop(executor, None)
         log("lost", executor=executor, item=item, reason=reason)
-        if item:  # another one's from now on, or nobody's
+        if item:  # give it to another executor, or set it aside
             deaths[item] += caused_by_app
             (todo if deaths[item] < DEATHS_MAX else set_aside).appendleft(item)
 
@@ -63,16 +63,16 @@ def follow_events():
     for event in call("GET", "/v1/events?" + last["query"]):
         if event.get("event") in ("executor_lost", "executor_deleted"):
             lost(event["executor"], event.get("reason"), event.get("caused_by_app", False))
-        elif "error" in event or event["event"] == "missed":  # posse was restarted, or we slept
+        elif "error" in event or event["event"] == "missed":  # posse was restarted, or events are gone
             [status] = call("GET", "/v1/status")
             there = {e["id"] for e in status["executors"] if e["state"] in ("pending", "running")}
             for executor in holds.keys() - there:
-                lost(executor, "gone unseen")
+                lost(executor, "not listed")
         last["query"] = f"run={event['run']}&after={event['seq']}" if "run" in event else ""
 
 
 def tick():
-    call("GET", "/readyz")  # a posse that was just started knows of no executor yet
+    call("GET", "/readyz")  # fails until posse has listed the executors
     call("POST", "/v1/driver/ready")
     follow_events()
     call("POST", "/v1/executors/heartbeat", {"executors": sorted(heard)})
@@ -87,7 +87,7 @@ def tick():
 
 
 class Handler(BaseHTTPRequestHandler):
-    timeout = 5  # who stops in the middle of a call holds up all
+    timeout = 5  # seconds: an executor that hangs in a call must not block the others
     log_message = lambda *_: None
 
     def do_POST(self):

@@ -1,4 +1,4 @@
-"""Does one item of work after another: executor.py HOST:PORT of the driver that hands them out."""
+"""Fetches items of work from the driver, one after another: executor.py HOST:PORT"""
 
 import http.client
 import json
@@ -9,7 +9,7 @@ import time
 
 
 def ask(**said):
-    for _ in range(60):  # the driver may be away for a moment
+    for _ in range(60):  # the driver may be unreachable for a moment
         try:
             driver = http.client.HTTPConnection(sys.argv[1], timeout=10)
             driver.request("POST", "/" + os.environ["POSSE_EXECUTOR_ID"], json.dumps(said))

@@ -1,11 +1,11 @@
-"""Runs the example against a `posse` of its own and checks what came of it.
+"""Runs the example with its own `posse` and checks the results.
 
     run.py [SEED]       SEED (default 1): which executors are killed, and when
 
-1. under `posse run --dev`: one executor is killed in the middle of an item, one item kills whoever
-   takes it, and whoever has the last item is stopped and falls silent;
-2. beside a `posse run` that is killed and started again; meanwhile one executor dies and another one
-   vanishes with its pod, so that no event will ever tell of it;
+1. under `posse run --dev`: an executor is killed in the middle of an item, one item kills each executor
+   that takes it, and the executor with the last item is stopped and sends no more heartbeats;
+2. beside a `posse run` that is killed and restarted; in between one executor dies and the pod of another
+   one is deleted, for which there will be no event;
 3. without a posse.
 """
 
@@ -33,14 +33,14 @@ GOOD = {*(f"{start}-{start + 12_500}" for start in STARTS[:-1]), LAST}
 
 class Play:
     def __init__(self, checks, log):
-        """`log`: where the driver says what it does."""
+        """`log`: the file with the driver's output."""
         self.checks, self.path = checks, checks.folder / log
 
     def record(self, *whats):
         return [line for line in json_lines(self.path) if line["what"] in whats]
 
     def holders(self):
-        """Executors in the middle of an item."""
+        """The executors that work on an item."""
         holders = set()
         for line in self.record("begun", "done", "lost"):
             holders.discard(line["executor"])
@@ -60,7 +60,7 @@ class Play:
                 os.kill(pid, number)
 
     def at_work(self):
-        """When each executor had its first item, in that order."""
+        """The times at which the executors got their first items, in order."""
         first = {}
         for line in self.record("begun"):
             first.setdefault(line["executor"], line["time"])
@@ -77,7 +77,7 @@ class Play:
         return len(self.record("done"))
 
     def check_work(self):
-        """The sum is right, and each item was done once, by one that held it."""
+        """The sum is right, and each item was done once, by an executor that held it."""
         same = self.checks.same
         is_prime = bytearray([0, 0]) + bytearray([1]) * (END - 2)
         for n in range(2, int(END**0.5) + 1):
@@ -92,7 +92,7 @@ class Play:
             line["item"] for line in self.record("lost") if line["item"] is not None)
         same("items done once", sorted(i for i in GOOD if done[i] == 1), sorted(GOOD))
         same("items begun as often as done or lost", begun, done + again)
-        # Whom a death is charged to nobody can tell where nobody saw it.
+        # Without an event nobody knows whether the application caused a loss.
         n_unseen = len([line for line in self.record("lost")
                         if line["item"] == POISON and line["reason"] == "gone unseen"])
         same("the poisoned item was begun, and done", (begun[POISON], done[POISON]), (2 + n_unseen, 0))
@@ -204,7 +204,7 @@ def is_ready(control):
 
 
 def delete_pod(kubeconfig, name):
-    """As `kubectl delete pod --grace-period=0` does."""
+    """Like `kubectl delete pod --grace-period=0`."""
     host = re.search(r"server: .https?://([0-9.:]+)", kubeconfig).group(1)
     api = http.client.HTTPConnection(host, timeout=10)
     api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
@@ -212,7 +212,7 @@ def delete_pod(kubeconfig, name):
 
 
 def without_posse(what, words, **environment):
-    """The driver says what is wrong and what to do, and ends."""
+    """The driver reports the problem and a remedy, and ends."""
     with Checks("queue") as checks:
         driver = subprocess.run(
             [sys.executable, DRIVER, str(free_port())], cwd=ROOT, capture_output=True, text=True,

@@ -1,6 +1,6 @@
-"""Works while posse is killed and comes back; kills an executor in between. Files say who is where.
+"""Runs an application while posse is killed and restarted, and kills an executor in between.
 
-away.py FOLDER: makes FOLDER/working, waits for FOLDER/away, makes FOLDER/killed, waits for FOLDER/back.
+away.py FOLDER: creates FOLDER/working, waits for FOLDER/away, creates FOLDER/killed, waits for FOLDER/back.
 """
 
 import os
@@ -36,7 +36,7 @@ open(f"{folder}/killed", "w", encoding="utf-8").close()
 job.join(executors.DEADLINE_SECONDS)
 if results != [6]:
     sys.exit(f"the result is wrong: {results}")
-# Only a posse that came back replaces it.
+# Only the restarted posse can replace it.
 executors.wait_until(spark, "a successor", lambda: len(set(executors.registered(spark)) - set(first)) == 1)
 print(f"the result is right; executors: {executors.registered(spark)} after {first}", flush=True)
 spark.stop()

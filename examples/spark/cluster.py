@@ -1,6 +1,6 @@
-"""Runs an application in cluster mode and looks at what comes of it: cluster.py ARGUMENTS OF SPARK-SUBMIT
+"""Runs an application in cluster mode and checks the result: cluster.py ARGUMENTS OF SPARK-SUBMIT
 
-The cluster asks who does what; the driver's account may do what `posse run` and Spark need.
+The cluster has RBAC; the driver's account has the permissions that `posse run` and Spark need.
 """
 
 import subprocess
@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import kube
-import witness
+import observe
 
 API = kube.Api("example-cluster")
 ROLES = "rbac.authorization.k8s.io"
@@ -35,7 +35,7 @@ def make_account():
 def main():
     make_account()
     created = []
-    threading.Thread(target=witness.follow, args=(created,), daemon=True).start()
+    threading.Thread(target=observe.follow, args=(created,), daemon=True).start()
     submit = Path(__file__).with_name("submit.sh")
     code = subprocess.run(["sh", submit, "--cluster", *sys.argv[1:]], check=False).returncode
     pods = API.get(kube.PODS)["items"]
@@ -46,16 +46,16 @@ def main():
             text += log.read().decode(errors="replace")
     print(text, flush=True)
     phases = [driver["status"]["phase"] for driver in drivers]
-    # Of spark-submit's own code one learns nothing about the driver's.
+    # spark-submit's exit code says nothing about the driver's.
     if code or phases != ["Succeeded"]:
         sys.exit(f"cluster: spark-submit ended with {code}, the driver's pod: {phases}")
     owner = drivers[0]["metadata"]["uid"]
-    wrong = [row for row in map(witness.row, created) if row[1] != "posse"]
+    wrong = [row for row in map(observe.row, created) if row[1] != "posse"]
     wrong += [pod["metadata"]["name"] for pod in created
               if [one["uid"] for one in pod["metadata"].get("ownerReferences", [])] != [owner]]
     wrong += [line for line in text.splitlines() if "is forbidden" in line]
-    if not created or wrong or witness.executors(pods):
-        sys.exit(f"cluster: {len(created)} executors, wrong: {wrong}, left behind: {witness.executors(pods)}")
+    if not created or wrong or observe.executors(pods):
+        sys.exit(f"cluster: {len(created)} executors, wrong: {wrong}, left behind: {observe.executors(pods)}")
     print(f"all {len(created)} executors created by posse, owned by the driver's pod, none left behind", flush=True)
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the entry point of Spark's image does for `driver`: spark-submit from the arguments that Spark
-# put into the pod. SPARK_HOME comes from the pod template.
+# Does what the entry point of Spark's image does for `driver`: calls spark-submit with the pod's
+# arguments. SPARK_HOME comes from the pod template.
 set -eu
 [ "${1:-}" = driver ] || { echo "usage: driver.sh driver ARGUMENTS" >&2; exit 2; }
 shift

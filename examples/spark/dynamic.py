@@ -1,6 +1,6 @@
 """Dynamic allocation with shuffle tracking, 1 -> 6 -> 1: prints the executors' ids at each step.
 
-dynamic.py FLAG: a file that is there while the work is to last.
+dynamic.py FLAG: the work continues as long as this file exists.
 """
 
 import os
@@ -40,7 +40,7 @@ job.start()
 wait_for(6)
 os.unlink(flag)
 job.join()
-# The shuffle's data keeps its executors until Spark forgets it.
+# Executors with shuffle data stay until Spark forgets the shuffle.
 spark.sparkContext._jvm.System.gc()
 wait_for(1)
 if sorted(results) != [(0, 18), (1, 22), (2, 26)]:

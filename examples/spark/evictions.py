@@ -1,4 +1,4 @@
-"""Evicts executors at work, COUNT times in all: no task attempt is spent, or the job would fail.
+"""Evicts working executors, COUNT times in all. No task attempt may count as failed.
 
 Run with spark.task.maxFailures=1: the first attempt that counts fails the job.
 """
@@ -11,21 +11,21 @@ import time
 from pyspark.sql import SparkSession
 
 import kube
-import witness
+import observe
 
 DEADLINE_SECONDS = 1500
-# posse slows a group down where five of its executors end within a minute of their start.
+# Five executors that end within a minute of their start count as a crash loop.
 YOUNG_MAX = 4
 YOUNG_SECONDS = 62
 
 
 def evict(name):
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    witness.API.call("POST", f"{kube.PODS}/{name}/eviction", body)
+    observe.API.call("POST", f"{kube.PODS}/{name}/eviction", body)
 
 
 def busy():
-    """The executors that have a task."""
+    """The executors that run a task."""
     infos = context._jsc.sc().statusStore().executorList(True)
     infos = [infos.apply(i) for i in range(infos.size())]
     return {info.id() for info in infos if info.activeTasks() > 0}
@@ -39,7 +39,7 @@ open(flag, "w", encoding="utf-8").close()
 
 
 def task(n):
-    """Lasts until the evictions are over."""
+    """A task that runs until the evictions are over."""
     while os.path.exists(flag):
         time.sleep(0.2)
     return n
@@ -52,7 +52,7 @@ evicted, times = set(), []
 until = time.monotonic() + DEADLINE_SECONDS
 while len(evicted) < count and job.is_alive() and time.monotonic() < until:
     at_work = busy()
-    for pod in witness.executors():
+    for pod in observe.executors():
         labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
         recent = [at for at in times if time.monotonic() - at < YOUNG_SECONDS]
         if labels["spark-exec-id"] in at_work and name not in evicted and len(evicted) < count and len(recent) < YOUNG_MAX:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the entry point of Spark's image does for `executor`: starts the backend from the environment
+# Does what the entry point of Spark's image does for `executor`: starts the backend from the environment
 # that Spark put into the pod. SPARK_HOME comes from the pod template.
 set -eu
 [ "${1:-}" = executor ] || { echo "usage: executor.sh executor" >&2; exit 2; }

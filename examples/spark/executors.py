@@ -1,4 +1,4 @@
-"""What the recipes ask Spark about its executors, and how they kill one."""
+"""Functions of the recipes: list Spark's executors, wait for them, kill one."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ DEADLINE_SECONDS = 150
 
 
 def registered(spark):
-    """The ids of the executors that Spark has registered, the driver left out."""
+    """The ids of the executors that Spark has registered, without the driver."""
     infos = spark.sparkContext._jsc.sc().statusStore().executorList(True)
     ids = [infos.apply(i).id() for i in range(infos.size())]
     return sorted(int(number) for number in ids if number != "driver")
@@ -24,7 +24,7 @@ def wait_until(spark, what, done):
 
 
 def kill(spark, executor):
-    """Kills its process with -9; found by what is in its environment."""
+    """Kills the executor's process with -9. Finds the process by its environment."""
     wanted = {f"SPARK_EXECUTOR_ID={executor}", f"SPARK_APPLICATION_ID={spark.sparkContext.applicationId}"}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -29,13 +29,13 @@ executors.wait_until(spark, "two executors", lambda: len(executors.registered(sp
 first = executors.registered(spark)
 numbers = spark.sparkContext.parallelize(range(4000), 4).map(lambda n: (n % 1000, n))
 
-# At a stage boundary: the map side is done and kept, its reader has not begun.
+# At a stage boundary: the map stage is done and cached, and its reader has not begun.
 sums = numbers.reduceByKey(lambda a, b: a + b, 4).persist()
 sums.count()
 executors.kill(spark, first[0])
 print(f"killed executor {first[0]} between two stages", flush=True)
 
-# In a shuffle read: the second shuffle's reader is at work on the other one.
+# In a shuffle read: the second shuffle's reader runs on the other executor.
 again = sums.map(lambda pair: (pair[0] % 500, pair[1])).partitionBy(4)
 read = again.mapPartitions(slowly)
 results = []

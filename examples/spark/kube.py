@@ -1,6 +1,6 @@
-"""The API server of $KUBECONFIG, for whoever looks at it here: calls, and a watch. Standard library only.
+"""A small client of the API server of $KUBECONFIG: calls and a watch. Standard library only.
 
-The kubeconfig is posse's own or plane.py's: one server, at most a token.
+It reads only kubeconfigs of posse and plane.py, with one server and at most a token.
 """
 
 import base64
@@ -17,7 +17,7 @@ SECONDS_PER_CALL = 30
 
 class Api:
     def __init__(self, agent):
-        """`agent`: what the server's audit log calls us."""
+        """`agent`: the User-Agent, which the server's audit log records."""
         with open(os.environ["KUBECONFIG"], encoding="utf-8") as file:
             text = file.read()
         self.server, authority, token = (
@@ -42,6 +42,6 @@ class Api:
         return self.call("GET", path)
 
     def watch(self, path):
-        """Its events, from whatever is there by now, until the server ends it."""
+        """Watch events, beginning with the existing objects, until the server ends the watch."""
         with self.open("GET", f"{path}?watch=true", timeout=None) as lines:
             yield from map(json.loads, lines)

@@ -1,7 +1,7 @@
-"""The smallest node, for an API server that has none: runs pods of the namespace as local processes.
+"""A minimal scheduler and kubelet for a real API server: runs pods as local processes.
 
-node.py FOLDER: binds each pod, starts its first container's command, says that it runs, and how it
-ended; ends what is being deleted. No images, volumes, probes or limits: posse's own node has them.
+node.py FOLDER: binds each pod, starts its first container's command, and reports the start and the
+exit code. Ends deleted pods. It has no images, probes or limits.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import kube
 
 NAME = "local"
 API = kube.Api("example-node")
-# Each pod has an address of its own, and each node of this machine other ones.
+# Each pod has its own address. Nodes on the same machine use different ranges.
 ADDRESSES = (f"127.{1 + os.getpid() % 250}.{n // 250}.{1 + n % 250}" for n in itertools.count())
 FINAL = ("Succeeded", "Failed")
 
@@ -38,7 +38,7 @@ class Pod(threading.Thread):
         self.ending, self.process = threading.Event(), None
 
     def run(self):
-        # What is gone meanwhile needs no care.
+        # A pod that is already gone needs no update.
         with contextlib.suppress(urllib.error.HTTPError):
             self.bind()
             if not self.ending.is_set():
@@ -56,7 +56,7 @@ class Pod(threading.Thread):
             "target": {"apiVersion": "v1", "kind": "Node", "name": NAME}})
 
     def live(self):
-        """Until the first process ends; its code, as a shell has it."""
+        """Waits for the first process. Returns its exit code as a shell reports it."""
         environment = self.environment()
         command = [filled(word, environment) for part in ("command", "args") for word in self.container.get(part, [])]
         with open(f"{self.folder}.log", "w", encoding="utf-8") as log:
@@ -77,7 +77,7 @@ class Pod(threading.Thread):
         for entry in self.container.get("env", []):
             field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
             known[entry["name"]] = facts[field] if field else filled(entry.get("value", ""), known)
-        # Where an emptyDir would be mounted.
+        # The folder that stands for an emptyDir.
         for mount in self.container.get("volumeMounts", []):
             own = f"{self.folder}/{mount['name']}"
             known = {name: value.replace(mount["mountPath"], own) for name, value in known.items()}

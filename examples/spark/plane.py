@@ -1,7 +1,7 @@
 """A real control plane on loopback: etcd and kube-apiserver of $KUBEBUILDER_ASSETS, and node.py.
 
-plane.py FOLDER: all its files are there. FOLDER/kubeconfig comes when it is ready; FOLDER/audit.log
-says who wrote which pod. At a TERM it ends, and all with it.
+plane.py FOLDER: writes all files there. FOLDER/kubeconfig appears when the server is ready.
+FOLDER/audit.log says who wrote which pod. A TERM ends everything.
 """
 
 import base64
@@ -53,7 +53,7 @@ def main(folder):
         ended = os.wait()[0]
         sys.exit(f"plane: process {ended} ended: look at the logs in {folder}")
     finally:
-        # The node ends its pods first. A server with open watches takes a minute: nothing of it is kept.
+        # The node ends its pods first. A server with open watches takes a minute to stop, so it is killed.
         for process in reversed(started):
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -71,7 +71,7 @@ def start_servers(folder, started):
           f"--listen-client-urls=http://{etcd}", f"--advertise-client-urls=http://{etcd}",
           f"--listen-peer-urls=http://{peer}", f"--initial-advertise-peer-urls=http://{peer}",
           f"--initial-cluster=default=http://{peer}")
-    # It makes its certificate; nobody asks for the tokens that it signs with the same key.
+    # The server makes its own certificate. The key also signs tokens, which nobody uses here.
     start(folder, started, "kube-apiserver", assets / "kube-apiserver", f"--etcd-servers=http://{etcd}",
           "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={api.split(':')[1]}",
           f"--cert-dir={folder}", f"--token-auth-file={folder}/tokens", "--authorization-mode=RBAC",
@@ -114,7 +114,7 @@ def wait_for(what, started, condition):
     until = time.monotonic() + READY_SECONDS_MAX
     while not condition():
         if time.monotonic() > until or any(process.poll() is not None for process in started):
-            sys.exit(f"plane: {what} never came: look at the logs")
+            sys.exit(f"plane: no {what} in time: look at the logs")
         time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""Two resource profiles at once: each one's executors have its memory. Writes the profiles' ids."""
+"""Two resource profiles at once, whose executors differ in memory. Prints the profiles' ids."""
 
 import sys
 

@@ -3,7 +3,7 @@
 # cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions] [away]
 # [decommission] [in_cluster] [timing] [prepare] [install]; without names the first five. Takes some
 # minutes, and 4 GB of memory for `dynamic`.
-# After `real` they run on a real API server, of $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
+# Recipes after `real` run on a real API server from $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
 # POSSE: the binary (default: the one in target/ that was built last).
 set -eu
 
@@ -20,7 +20,7 @@ fail() {
     exit 1
 }
 
-# Exit code 77, as for the other examples.
+# Exit code 77: not tested, because something cannot be installed.
 cannot() {
     echo "spark: NOT TESTED: $*" >&2
     exit 77
@@ -30,7 +30,7 @@ command -v javac >/dev/null || cannot "javac is missing: install a JDK, 17 or la
 posse=${POSSE:-$(ls -t "$top"/target/*/release/posse "$top"/target/*/debug/posse 2>/dev/null | head -n 1)}
 [ -x "$posse" ] || fail "posse is not built: run cargo build --release"
 
-# Once; a half-made environment has no mark.
+# Installs once. The version file is written last, so a partial installation is repeated.
 if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
     python3 -m venv "$home/venv" >/dev/null || cannot "python3 has no venv (Debian: python3-venv)"
     "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK" || cannot "pip cannot install $PYSPARK"
@@ -44,7 +44,7 @@ PYTHONDONTWRITEBYTECODE=1
 export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
 "$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
 
-# Where the recipes run.
+# The cluster on which the recipes run: embedded or real.
 where=embedded
 
 # name, configuration, command...
@@ -62,11 +62,11 @@ posse() {
         tail -n 60 "$work/log" >&2
         fail "the whole log is $work/log"
     }
-    # What the recipe says of itself, without Spark's and posse's own lines.
+    # Only the recipe's own lines, without those of Spark and posse.
     grep -E '^(all [0-9]+ executors|the audit log|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
 }
 
-# name, options of the witness, --, arguments of spark-submit...
+# name, options of observe.py, --, arguments of spark-submit...
 watched() {
     name=$1
     shift
@@ -77,7 +77,7 @@ watched() {
     done
     shift
     # shellcheck disable=SC2086
-    posse "$name" posse.yaml python3 "$here/witness.py" $options sh "$here/submit.sh" "$@"
+    posse "$name" posse.yaml python3 "$here/observe.py" $options sh "$here/submit.sh" "$@"
 }
 
 same_words() {
@@ -110,7 +110,7 @@ dynamic() {
     one_six_one dynamic
 }
 
-# Executors that are to go bring their blocks to others, and end by themselves.
+# Executors that Spark decommissions move their blocks to others and then end.
 decommission() {
     one_six_one decommission --conf spark.decommission.enabled=true --conf spark.storage.decommission.enabled=true \
         --conf spark.storage.decommission.shuffleBlocks.enabled=true \
@@ -142,7 +142,7 @@ evictions() {
         "$here/evictions.py" "$EVICTIONS" "$home/runs/evictions/flag"
 }
 
-# posse is killed with -9 while the application works, then an executor, and posse begins anew.
+# Kills posse with -9 while the application works, then an executor, and starts posse again.
 away() (
     work=$home/runs/away
     rm -rf "$work"
@@ -153,7 +153,7 @@ away() (
     trap 'kill $cluster; [ -z "$keeper$driver" ] || kill -9 $keeper $driver 2>/dev/null' EXIT
     await "$KUBECONFIG" $cluster
     keep
-    python3 "$here/witness.py" sh "$here/submit.sh" --conf spark.executor.instances=2 \
+    python3 "$here/observe.py" sh "$here/submit.sh" --conf spark.executor.instances=2 \
         "$here/away.py" "$work" > "$work/log" 2>&1 &
     driver=$!
     await "$work/working" $driver
@@ -170,22 +170,22 @@ away() (
     keeper=''
 )
 
-# A posse without a driver of its own, always the same one.
+# Starts posse without a driver, always with the same instance.
 keep() {
     "$posse" run -f "$here/posse.yaml" --instance again --control "$POSSE_CONTROL" >> "$work/posse.log" 2>&1 &
     keeper=$!
     await "$work/socket" $keeper
 }
 
-# A file of the process that makes it.
+# Waits for a file ($1) that the process $2 creates.
 await() {
     while ! [ -e "$1" ]; do
-        kill -0 "$2" 2>/dev/null || fail "$1 never came: look at the logs in $work"
+        kill -0 "$2" 2>/dev/null || fail "$1 was not created: look at the logs in $work"
         sleep 0.2
     done
 }
 
-# The driver in a pod, too: cluster mode, in a cluster that asks who may do what.
+# Cluster mode: the driver is a pod too, in a cluster with RBAC.
 in_cluster() (
     work=$home/runs/cluster
     rm -rf "$work"
@@ -202,7 +202,7 @@ in_cluster() (
     same_words
 )
 
-# Under posse and under Spark's own allocator, in turn. The last --conf of a key wins.
+# Runs under posse and under Spark's own allocator in turn. The last --conf of a key wins.
 timing() {
     for allocator in posse spark posse spark; do
         set --
@@ -218,7 +218,7 @@ timing() {
     done
 }
 
-# The recipes from here on run on a real control plane: etcd, kube-apiserver, and node.py for a kubelet.
+# Runs the next recipes on a real control plane: etcd and kube-apiserver, with node.py as kubelet.
 real() {
     [ -x "${KUBEBUILDER_ASSETS:-}/kube-apiserver" ] || fail "KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver"
     work=$home/runs/plane
@@ -232,14 +232,14 @@ real() {
     where=real
 }
 
-# All that is needed is there by now.
+# The lines above have installed everything.
 install() { :; }
 
-# What the adapter decides by itself needs no cluster.
+# Runs the adapter's own tests, which need no cluster.
 prepare() {
     "$top/adapters/spark/test.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR" 2> "$home/adapter.log" || {
         tail -n 20 "$home/adapter.log" >&2
-        fail "the adapter's own tests"
+        fail "the adapter's own tests failed"
     }
 }
 
@@ -248,7 +248,7 @@ prepare() {
 for recipe; do
     case $recipe in
     wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | decommission | in_cluster | real | install | prepare) ;;
-    *) fail "no recipe is called $recipe: see examples/spark/README.md" ;;
+    *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac
 done
 for recipe; do

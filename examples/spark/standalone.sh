@@ -1,7 +1,7 @@
 #!/bin/sh
-# The driver of standalone.yaml: a master, and the application that uses it.
+# The driver of standalone.yaml: starts a Spark master and an application on it.
 set -eu
-# As in submit.sh: they live for seconds.
+# A quick start of the JVM, as in submit.sh.
 java="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 export SPARK_DAEMON_JAVA_OPTS="$java"
 spark-class org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 17077 --webui-port 0 &

@@ -1,14 +1,14 @@
 #!/bin/sh
 # The driver's command: spark-submit against the cluster of $KUBECONFIG, with posse's five lines.
 # Needs SPARK_HOME, POSSE_SPARK_JAR and POSSE_CONTROL; arguments go to spark-submit. With --cluster
-# first the driver is a pod of its own, whose entry point is the posse of $POSSE.
+# as the first argument the driver is a pod, whose entry point is $POSSE.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 server=$(sed -n 's/.*server: *"\{0,1\}\([^",}]*\).*/\1/p' "$KUBECONFIG" | head -n 1)
 
 work=${SPARK_EXAMPLE_WORK:?a folder of its own}
-# The embedded node pulls no image: the command stands in the template. In a real image it is the
-# entry point, and there is no template.
+# The embedded node pulls no image, so the template has the command. A real image has an entry point
+# and needs no template.
 cat > "$work/executor.yaml" <<YAML
 apiVersion: v1
 kind: Pod
@@ -20,8 +20,7 @@ spec:
         - {name: SPARK_HOME, value: "$SPARK_HOME"}
 YAML
 
-# They live for seconds, many of them at a time on few cores: what a JVM does for its later speed
-# only takes from the others.
+# Many JVMs run for a few seconds on few cores, so optimising compilation would only cost time.
 java="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 if [ "${1:-}" = --cluster ]; then

@@ -1,6 +1,6 @@
-"""How long until COUNT executors have registered, and until one that is killed has a successor.
+"""How long until COUNT executors have registered, and until a killed one is replaced.
 
-timing.py COUNT START, where START is when spark-submit began, in milliseconds since 1970.
+timing.py COUNT START, where START is the start of spark-submit in milliseconds since 1970.
 """
 
 import sys

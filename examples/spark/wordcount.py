@@ -14,7 +14,7 @@ for path in sorted(glob.glob(folder + "/*.txt")):
         lines += text.read().split("\n")
 
 
-# What a word is: see examples/wordcount/words.sh.
+# The definition of a word is that of examples/wordcount/words.sh.
 def words(line):
     found = re.split(r"[^a-z']+", line.lower())
     return [word for word in (part.strip("'") for part in found) if word]

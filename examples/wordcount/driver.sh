@@ -1,11 +1,11 @@
 #!/bin/sh
-# Has the words of all texts counted by the executors, and says whether it came out right.
+# Counts the words of all texts with executors, and checks the result.
 #
 #   driver.sh SHARED TEXTS     SHARED: the folder that the driver and its executors share
 #                              TEXTS: the folder with the texts, *.txt
 #
-# How the work is handed out is told in executor.sh. What this adds: the driver follows posse's
-# events, and puts the chunk of each lost executor back.
+# executor.sh explains how executors take work. The driver follows posse's events and puts the chunks
+# of lost executors back.
 
 . "${0%/*}/words.sh"
 
@@ -28,7 +28,7 @@ n_files() {
     [ -e "$1" ] && echo $# || echo 0
 }
 
-# One chunk for so many lines of each text.
+# Cuts each text into chunks of $lines lines.
 cut_into_chunks() {
     for path in "$texts"/*.txt; do
         text=${path##*/}
@@ -43,7 +43,7 @@ cut_into_chunks() {
     done
 }
 
-# An executor gets a folder for its claims, and loses it with all that is in it.
+# Makes a claims/ folder for each new executor. Takes a lost executor's folder away and puts its chunks back.
 follow_events() {
     {
         "$POSSE_EXE" events --follow &
@@ -63,14 +63,14 @@ follow_events() {
             done
             ;;
         *'"event":"missed"'*)
-            # Whose loss it was that we did not hear of, nobody tells.
+            # A loss may be among the missed events, so the count could wait for ever.
             break
             ;;
         esac
     done
 }
 
-# Adds up "count word" lines that come in the order of the words.
+# Adds up the counts of each word. Input: "count word" lines, sorted by word.
 add_up() {
     last= sum=0
     while read -r n word; do
@@ -84,14 +84,14 @@ add_up() {
 }
 
 clean_up() {
-    # Without its source the reader of events ends by itself.
+    # The reader of events ends when its source ends.
     [ ! -s "$job/follower" ] || kill "$(cat "$job/follower")" 2>/dev/null
-    # An executor may have made one more file while this went over the folders.
+    # An executor may create a file while rm runs, so rm runs twice.
     rm -rf "$job" 2>/dev/null || rm -rf "$job"
 }
 
 umask 077
-# Fails where it is there already: nobody else can have laid it out for us.
+# Fails if the folder exists: another user could have prepared it.
 mkdir "$job" || fail "cannot make the folder $job"
 trap clean_up EXIT
 trap 'exit 130' INT
@@ -114,9 +114,9 @@ cat "$texts"/*.txt | count >"$job/expected"
 same=no
 [ "$(cat "$job/result")" = "$(cat "$job/expected")" ] && same=yes
 
-# The first line of each chunk is the work, the others are those who began it.
+# The first line of each chunk is the work. Each further line is one executor that began it.
 n_again=$(($(cat "$job"/done/* | wc -l) - 2 * n_chunks))
-# posse's live line may stand on the terminal.
+# Clears posse's progress line on the terminal.
 [ -t 1 ] && printf '\r\033[K'
 echo "the ten most frequent of $(($(wc -l <"$job/result"))) words:"
 sort -k 1,1nr -k 2 "$job/result" | sed '10q'

@@ -4,12 +4,12 @@
 #   executor.sh SHARED     SHARED: the folder that the driver and its executors share
 #
 # A chunk is a small file that is always in exactly one place: in todo/, in one executor's folder
-# under claims/, or in done/. rename(2) moves it, so two executors never get the same one. The
-# driver makes the claims/ folder of each executor, and takes it away when it hears that the
-# executor is lost: from then on that executor can neither claim nor finish anything, dead or not.
+# under claims/, or in done/. rename(2) moves it, so two executors never get the same chunk. The
+# driver makes each executor's folder under claims/, and takes the folder away when the executor is
+# lost. From then on this executor can neither claim nor finish a chunk, even if it still runs.
 
 . "${0%/*}/words.sh"
-# As the first process of a container, a shell has to ask for the end that it is told to come to.
+# The first process of a container ends at a TERM only if it handles the signal.
 trap 'exit 143' TERM
 
 id=$POSSE_EXECUTOR_ID
@@ -20,7 +20,7 @@ pause() {
     sleep 0.1 2>/dev/null || sleep 1
 }
 
-# Its first line says what to count, each further one who began it: executor and process.
+# The first line of a chunk says what to count. Each further line names an executor that began it.
 work() {
     chunk=$1
     read -r text from to <"$mine/$chunk" || return
@@ -36,14 +36,14 @@ done
 while [ -d "$mine" ]; do
     for path in "$job"/todo/*; do
         chunk=${path##*/}
-        # Others go through the same list: most of it may be taken by now.
+        # Other executors read the same list and may have taken the chunk already.
         [ -e "$path" ] && mv "$path" "$mine/$chunk" 2>/dev/null || continue
         work "$chunk" 2>/dev/null || break
     done
     pause
 done
-# The work is over, or this one is given up: the end is posse's to bring, and an exit would be a
-# loss to be replaced.
+# The work is done, or this executor counts as lost. It waits until posse ends it: posse would
+# replace an executor that exits by itself.
 while :; do
     sleep 1
 done

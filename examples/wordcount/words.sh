@@ -1,4 +1,4 @@
-# What a word is, said once for the driver and the executors: letters, and apostrophes among them,
+# The definition of a word, shared by driver and executors: letters with apostrophes between them,
 # in lower case. Lines are never joined, so a text may be cut at any line.
 
 LC_ALL=C
@@ -9,7 +9,7 @@ words() {
     tr 'A-Z' 'a-z' | tr -cs "a-z'" '\n' | sed "s/^'*//; s/'*\$//; /^\$/d"
 }
 
-# Reads text, writes "count word" lines in the order of the words.
+# Reads text, writes "count word" lines sorted by word.
 count() {
     words | sort | uniq -c | sed 's/^ *//'
 }

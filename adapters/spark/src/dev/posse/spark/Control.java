@@ -15,22 +15,22 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.MissingNode;
 
-/** posse's control API: where it is, and calls to it. Knows nothing of Spark. */
+/** A client of posse's control API. */
 final class Control {
   static final ObjectMapper JSON = new ObjectMapper();
 
   /** A PUT with a template waits for a dry run at the API server. */
   private static final long CALL_MILLIS_MAX = 30_000;
-  /** The status of 10,000 executors has some 3 MB. */
+  /** Limit for an answer: the status of 10,000 executors has about 3 MB. */
   private static final int ANSWER_BYTES_MAX = 64 << 20;
 
-  /** An answer that came, whatever it says. */
+  /** An HTTP answer, with any status. */
   record Answer(int status, JsonNode body) {
     boolean isOk() {
       return status == 200;
     }
 
-    /** The error in posse's words. */
+    /** posse's error message. */
     String error() {
       String error = body.path("error").asText("");
       String field = body.path("field").asText("");
@@ -38,10 +38,10 @@ final class Control {
     }
   }
 
-  /** As it was given: for messages. */
+  /** The address as configured, for messages. */
   final String address;
   private final SocketAddress socket;
-  /** None where the address is a unix socket: its mode says who may open it. */
+  /** Null for a unix socket, which is protected by its mode. */
   private final Path tokenFile;
 
   /** @param address unix:PATH or HOST:PORT */
@@ -92,12 +92,12 @@ final class Control {
     }
   }
 
-  /** Begins an exchange whose waiting `selector.wakeup()` cuts short. */
+  /** Starts an exchange. `selector.wakeup()` interrupts its waits. */
   Exchange open(Selector selector, String method, String path, byte[] body) throws IOException {
     StringBuilder head = new StringBuilder(method).append(' ').append(path).append(" HTTP/1.1\r\n");
     head.append("host: posse\r\nconnection: close\r\n");
     if (tokenFile != null && socket instanceof InetSocketAddress) {
-      // Read anew each time: it may have changed.
+      // Read for each call: the file may have changed.
       String token = Files.readString(tokenFile).strip();
       head.append("authorization: Bearer ").append(token).append("\r\n");
     }
@@ -110,7 +110,7 @@ final class Control {
     return new Exchange(socket, selector, request, CALL_MILLIS_MAX);
   }
 
-  /** What is not JSON says nothing. */
+  /** Returns an empty value if the text is not JSON. */
   private static JsonNode read(byte[] body) {
     try {
       JsonNode node = JSON.readTree(body);

@@ -11,14 +11,14 @@ import java.nio.charset.StandardCharsets;
 import java.util.Locale;
 
 /**
- * One HTTP/1.1 request and its answer, over a unix socket or TCP: the JDK's own client has no unix
- * sockets. Waits with an end, and can be woken while it waits.
+ * One HTTP/1.1 request and its answer, over a unix socket or TCP. The JDK's client does not support unix
+ * sockets. Reads have a time-out, and another thread can wake them.
  */
 final class Exchange implements Closeable {
   private static final byte[] NOTHING = new byte[0];
-  /** Also the longest head of an answer. */
+  /** Buffer size, which also limits the head of an answer. */
   private static final int BUFFER_BYTES = 64 << 10;
-  /** A chunk's size line: 16 hex digits and some extension. */
+  /** Limit for a chunk's size line: 16 hex digits and an extension. */
   private static final int SIZE_LINE_BYTES_MAX = 256;
 
   private enum Part { LENGTH, SIZE, CHUNK, CHUNK_END, TRAILER, TO_THE_END, OVER }
@@ -26,7 +26,7 @@ final class Exchange implements Closeable {
   private final SocketChannel channel;
   private final Selector selector;
   private final SelectionKey key;
-  /** Ready to be read from. */
+  /** Bytes that were read and not used yet. */
   private final ByteBuffer in = ByteBuffer.allocate(BUFFER_BYTES).flip();
   private boolean ended;
   private int status;
@@ -53,8 +53,8 @@ final class Exchange implements Closeable {
   }
 
   /**
-   * The next bytes of the body: none where the time was over or somebody woke the selector, null at
-   * the body's end.
+   * The next bytes of the body. Empty after a time-out or if the selector was woken; null at the
+   * body's end.
    */
   byte[] body(long millis) throws IOException {
     long until = System.nanoTime() + millis * 1_000_000;
@@ -126,7 +126,7 @@ final class Exchange implements Closeable {
     return -1;
   }
 
-  /** What of the body is here already. */
+  /** The part of the body that has arrived. */
   private byte[] decode() throws IOException {
     while (true) {
       switch (part) {
@@ -167,7 +167,7 @@ final class Exchange implements Closeable {
     return bytes;
   }
 
-  /** Null where it is not whole yet. */
+  /** Null if the line is not complete yet. */
   private String line() throws IOException {
     for (int i = in.position(); i < in.limit(); i++) {
       if (in.get(i) == '\n') {
@@ -187,12 +187,12 @@ final class Exchange implements Closeable {
         return number;
       }
     } catch (NumberFormatException e) {
-      // Said below.
+      // Reported below.
     }
     throw new IOException("the length of the answer is no number");
   }
 
-  /** True where something has come, be it the end. */
+  /** True if bytes or the end of the stream have arrived. */
   private boolean fill(long until) throws IOException {
     if (!await(until)) {
       return false;
@@ -217,7 +217,7 @@ final class Exchange implements Closeable {
   @Override
   public void close() throws IOException {
     channel.close();
-    // The key is forgotten by the next select, and the selector may serve the next exchange.
+    // The next select forgets the key, so that the selector can serve another exchange.
     if (selector.isOpen()) {
       selector.selectNow();
     }

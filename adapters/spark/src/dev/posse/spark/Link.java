@@ -22,8 +22,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The one thread between an engine and posse: sends the latest targets, and tells the engine of its
- * executors' ends. posse may go and come back meanwhile.
+ * The connection between Spark and posse, with one thread: sends targets to posse, and reports lost
+ * executors to Spark. posse may be restarted at any time.
  */
 final class Link {
   private static final Logger LOG = LoggerFactory.getLogger(Link.class);
@@ -31,20 +31,20 @@ final class Link {
   /** An event stream sends an empty line every 15 s. */
   private static final long SILENCE_MILLIS_MAX = 45_000;
   private static final long AWAY_MILLIS = 1_000;
-  /** After a refusal of what may be taken later. */
+  /** The pause after a refusal that may be temporary. */
   private static final long REFUSED_MILLIS = 10_000;
   private static final int LINE_BYTES_MAX = 1 << 20;
-  /** Ids that ended: a pod's last words may come a minute later, not ten thousand executors later. */
+  /** How many ended ids are remembered, to recognise late reports. */
   private static final int ENDED_MAX = 20_000;
   private static final int START_TRIES_MAX = 30;
   private static final int END_TRIES_MAX = 3;
 
-  /** What the link asks of the engine whose executors these are. */
+  /** The link's view of Spark. */
   interface Engine {
-    /** The body of a PUT that makes this profile's group, without the target. */
+    /** The body of the PUT that creates this profile's group, without the target. */
     ObjectNode group(int profile);
 
-    /** The executors that it knows at this moment. */
+    /** The executors that Spark knows now. */
     List<String> executors();
 
     void lost(String executor, int exitCode, boolean causedByApp, String why);
@@ -55,11 +55,11 @@ final class Link {
   private final Engine engine;
   private final Selector bell;
 
-  /** Held while something is sent that the end must not overtake. */
+  /** Held while a call is under way that must be over before the end. */
   private final ReentrantLock sending = new ReentrantLock();
   private volatile boolean isOver;
 
-  // Given by the engine's threads, under `this`.
+  // Written by Spark's threads, guarded by `this`.
   private Map<Integer, Integer> wanted = new TreeMap<>();
   private final Set<Long> removed = new TreeSet<>();
   private final Map<String, Boolean> ended = new LinkedHashMap<>() {
@@ -71,12 +71,12 @@ final class Link {
     }
   };
 
-  // The link's thread's own, or under `sending`.
+  // Used by the link's thread, or guarded by `sending`.
   private String run = "";
   private long after;
   private boolean isAway;
   private long retryAt;
-  /** Profile to the target that posse has of us in this run. */
+  /** The last target that posse accepted in this run, by profile. */
   private final Map<Integer, Integer> sent = new HashMap<>();
   private final Set<Integer> refused = new HashSet<>();
 
@@ -87,12 +87,12 @@ final class Link {
     try {
       this.bell = Selector.open();
     } catch (IOException e) {
-      throw new IllegalArgumentException("no selector is to be had: " + e, e);
+      throw new IllegalArgumentException("cannot open a selector: " + e, e);
     }
   }
 
   /**
-   * Makes the first group, without executors yet, and begins to follow.
+   * Creates the first group, without executors, and starts the thread.
    *
    * @throws IllegalArgumentException with what is wrong and what to do
    */
@@ -101,13 +101,13 @@ final class Link {
       JsonNode status = status();
       if (!status.path("namespace").asText().equals(namespace)) {
         throw new IllegalArgumentException("posse's namespace is " + status.path("namespace").asText()
-            + " and spark.kubernetes.namespace is " + namespace + ": they must be one");
+            + " and spark.kubernetes.namespace is " + namespace + ": they must be the same");
       }
       run = status.path("run").asText();
       after = newestEvent();
       Control.Answer answer = put(profile, 0);
       for (int tries = 1; isLater(answer) && tries < START_TRIES_MAX; tries++) {
-        LOG.info("posse cannot take the executors' group now, and is asked again: {}", answer.error());
+        LOG.info("posse cannot create the executors' group now, retrying: {}", answer.error());
         pause(AWAY_MILLIS);
         answer = put(profile, 0);
       }
@@ -119,13 +119,13 @@ final class Link {
       throw new IllegalArgumentException("posse at " + control.address + " does not answer (" + e.getMessage()
           + "): is `posse run` running, and is this its control address?", e);
     }
-    LOG.info("posse at {} keeps the executors (run {})", control.address, run);
+    LOG.info("posse at {} manages the executors (run {})", control.address, run);
     Thread thread = new Thread(this::follow, "posse-link");
     thread.setDaemon(true);
     thread.start();
   }
 
-  /** Nothing is wrong with what was asked. */
+  /** The call is valid and can be repeated later. */
   private static boolean isLater(Control.Answer answer) {
     return answer.status() == 429 || answer.status() == 503;
   }
@@ -134,13 +134,13 @@ final class Link {
     boolean isOld = answer.status() == 404 || answer.status() == 405
         || answer.body().path("error").asText().startsWith("unknown field");
     return isOld
-        ? "this posse is too old, it makes no groups by its control API (" + answer.error() + "): use a newer one"
+        ? "this posse is too old, its control API cannot create groups (" + answer.error() + "): use a newer one"
         : answer.status() == 400
             ? "the executors' pod is refused: " + answer.error()
             : "posse does not take the executors' group: " + answer.error();
   }
 
-  /** The latest word on how many there should be; those not named should have none. */
+  /** Sets the targets. Profiles that are not named get the target 0. */
   void want(Map<Integer, Integer> targets) {
     synchronized (this) {
       wanted.replaceAll((profile, target) -> 0);
@@ -149,7 +149,7 @@ final class Link {
     ring();
   }
 
-  /** The engine let go of an executor. Where posse has not ended it, it should now. */
+  /** Spark removed an executor. posse ends it if it still runs. */
   void removed(String executor, String why) {
     synchronized (this) {
       if (ended.containsKey(executor) || !executor.matches("[1-9][0-9]{0,17}")) {
@@ -158,7 +158,7 @@ final class Link {
       ended.put(executor, true);
       removed.add(Long.valueOf(executor));
     }
-    LOG.info("Executor {} was let go ({}): posse ends it", executor, why);
+    LOG.info("Spark removed executor {} ({}): posse ends it", executor, why);
     ring();
   }
 
@@ -172,7 +172,7 @@ final class Link {
     return ended.containsKey(executor);
   }
 
-  /** Ends all groups. True where this call did so, false where one did before. */
+  /** Deletes all groups. False if an earlier call has done so. */
   boolean end() {
     sending.lock();
     try {
@@ -206,7 +206,7 @@ final class Link {
       }
       pause(AWAY_MILLIS);
     }
-    LOG.warn("The executors of profile {} stay, posse at {} did not end them: {}. `posse cleanup` does",
+    LOG.warn("The executors of profile {} remain, posse at {} did not delete them: {}. `posse cleanup` does",
         profile, control.address, why);
   }
 
@@ -223,9 +223,9 @@ final class Link {
       try {
         session();
       } catch (Exception e) {
-        // Of any kind: this thread is the executors' only word to posse.
+        // Any exception: without this thread posse would get no targets any more.
         if (!isAway && !isOver) {
-          LOG.warn("posse at {} is away ({}); the executors go on, and the targets are sent when it is back",
+          LOG.warn("posse at {} is unreachable ({}); the executors continue, and the targets are sent when it is back",
               control.address, e.getMessage() == null ? e.toString() : e.getMessage());
         }
         isAway = true;
@@ -243,9 +243,9 @@ final class Link {
     }
   }
 
-  /** Follows until posse goes. */
+  /** Follows the events until the connection ends. */
   private void session() throws IOException {
-    // Before its first LIST it knows of no executor.
+    // Before its first LIST posse knows no executors.
     Control.Answer ready = control.call("GET", "/readyz", null);
     if (!ready.isOk()) {
       throw new IOException("not ready: " + ready.error());
@@ -254,7 +254,7 @@ final class Link {
     JsonNode status = status();
     boolean isNew = !status.path("run").asText().equals(run);
     if (isNew) {
-      LOG.info("posse at {} was started anew (run {})", control.address, status.path("run").asText());
+      LOG.info("posse at {} was restarted (run {})", control.address, status.path("run").asText());
       begin(status.path("run").asText());
     } else if (isAway) {
       LOG.info("posse at {} is back", control.address);
@@ -272,7 +272,7 @@ final class Link {
     }
   }
 
-  /** This one knows nothing of us. */
+  /** Starts with a new run of posse, which knows none of our groups. */
   private void begin(String run) {
     sending.lock();
     try {
@@ -291,11 +291,11 @@ final class Link {
       send();
       byte[] bytes = events.body(AWAY_MILLIS);
       if (bytes == null) {
-        throw new IOException("it ends");
+        throw new IOException("the event stream ended");
       }
       if (bytes.length == 0) {
         if (System.nanoTime() - heard > SILENCE_MILLIS_MAX * 1_000_000) {
-          throw new IOException("silent");
+          throw new IOException("no data from the event stream");
         }
         continue;
       }
@@ -320,18 +320,18 @@ final class Link {
     after = event.path("seq").asLong(after);
   }
 
-  /** Once for each executor: the first word is the one with the reason. */
+  /** Reports each executor once: the first report has the reason. */
   private void gone(String id, int exitCode, boolean causedByApp, String why) {
     synchronized (this) {
       if (ended.put(id, true) != null) {
         return;
       }
     }
-    // Also where the engine does not know it: it may be registering at this moment.
+    // Also if Spark does not know it: it may be registering now.
     engine.lost(id, exitCode, causedByApp, why);
   }
 
-  /** Tells of those that ended while nobody could. */
+  /** Reports executors that ended while posse was unreachable. */
   private void missing(List<String> known, JsonNode status) {
     Set<String> there = new HashSet<>();
     for (JsonNode executor : status.path("executors")) {
@@ -341,12 +341,12 @@ final class Link {
     }
     for (String id : known) {
       if (!there.contains(id)) {
-        gone(id, -1, false, "it ended while posse was away");
+        gone(id, -1, false, "it ended while posse was unreachable");
       }
     }
   }
 
-  /** Sends what has changed: targets first, so that who is let go is not replaced. */
+  /** Sends changes: targets first, so that removed executors are not replaced. */
   private void send() throws IOException {
     sending.lock();
     try {
@@ -384,7 +384,7 @@ final class Link {
       if (answer.isOk()) {
         sent.put(profile, target);
         if (refused.remove(profile)) {
-          LOG.info("posse takes profile {} now", profile);
+          LOG.info("posse accepts profile {} now", profile);
         }
         return;
       }
@@ -394,7 +394,7 @@ final class Link {
     }
     retryAt = System.nanoTime() + REFUSED_MILLIS * 1_000_000;
     if (refused.add(profile)) {
-      LOG.error("posse does not take profile {} with {} executors, and is asked again: {}", profile, target, error);
+      LOG.error("posse refuses profile {} with {} executors, retrying: {}", profile, target, error);
     }
   }
 
@@ -402,8 +402,8 @@ final class Link {
     ObjectNode body = Control.JSON.createObjectNode();
     ArrayNode list = body.putArray("executors");
     executors.forEach(list::add);
-    // The target says whether it is to be replaced.
-    body.put("replace", true).put("force", true).put("reason", "Spark let it go");
+    // The target decides whether posse replaces them.
+    body.put("replace", true).put("force", true).put("reason", "Spark removed it");
     Control.Answer answer = control.call("POST", "/v1/executors/kill", body);
     if (answer.isOk() || answer.status() == 400) {
       synchronized (this) {
@@ -411,12 +411,12 @@ final class Link {
       }
     }
     if (!answer.isOk()) {
-      LOG.warn("posse does not end {}: {}", executors, answer.error());
+      LOG.warn("posse does not end executors {}: {}", executors, answer.error());
       retryAt = System.nanoTime() + AWAY_MILLIS * 1_000_000;
     }
   }
 
-  /** With the whole group where posse does not know it yet. */
+  /** Includes the template if posse does not know the group yet. */
   private Control.Answer put(int profile, int target) throws IOException {
     ObjectNode body = sent.containsKey(profile) ? Control.JSON.createObjectNode() : engine.group(profile);
     return control.call("PUT", "/v1/groups/" + profile, body.put("target", target));
@@ -430,12 +430,12 @@ final class Link {
               + " or POSSE_CONTROL_TOKEN_FILE");
     }
     if (!answer.isOk() || !answer.body().has("run")) {
-      throw new IOException("its status cannot be had: " + answer.error());
+      throw new IOException("the status cannot be read: " + answer.error());
     }
     return answer.body();
   }
 
-  /** The events of those who used this posse before are not ours. */
+  /** Skips the events of applications that used this posse before. */
   private long newestEvent() throws IOException {
     long[] newest = {0};
     Lines lines = new Lines();
@@ -456,7 +456,7 @@ final class Link {
     void take(JsonNode line) throws IOException;
   }
 
-  /** NDJSON that comes in pieces. */
+  /** Splits NDJSON into lines. */
   private static final class Lines {
     private final ByteArrayOutputStream begun = new ByteArrayOutputStream();
 

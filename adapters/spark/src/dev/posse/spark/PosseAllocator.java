@@ -41,8 +41,8 @@ import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Spark's pods allocator that leaves the executors to posse: a resource profile is a group there.
- * Spark's own calls touch memory alone; a {@link Link} talks to posse.
+ * A pods allocator for Spark that lets posse manage the executors: one group for each resource profile.
+ * Spark's calls only change memory; a {@link Link} calls posse.
  *
  * <p>Set by {@code spark.kubernetes.allocation.pods.allocator=dev.posse.spark.PosseAllocator}.
  */
@@ -57,7 +57,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
   private final Option<Pod> driverPod;
   private Link link;
 
-  /** As Spark calls it. */
+  /** The constructor that Spark calls. */
   public PosseAllocator(SparkConf conf, SecurityManager security, KubernetesExecutorBuilder builder,
       KubernetesClient client, ExecutorPodsSnapshotsStore snapshots, Clock clock) {
     this.conf = conf;
@@ -85,10 +85,10 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     return driverPod;
   }
 
-  /** Fails, and with it the application, where posse cannot be reached or does not take the executors' pod. */
+  /** Fails, and ends the application, if posse is unreachable or refuses the executors' pod. */
   @Override
   public void start(String appId, KubernetesClusterSchedulerBackend backend) {
-    // Where Spark keeps its context from others: there is no other way to it this early.
+    // The context is private to Spark, and at this point there is no other way to get it.
     SparkContext context =
         backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler.sc();
     try {
@@ -102,13 +102,13 @@ public final class PosseAllocator extends AbstractPodsAllocator {
       throw sparkException(e.getMessage(), e);
     } catch (LinkageError e) {
       throw sparkException("the adapter was compiled for another Spark than " + context.version()
-          + ": build it anew against its jars (" + e + ")", e);
+          + ": build it again with its jars (" + e + ")", e);
     }
     context.addSparkListener(new End());
     Runtime.getRuntime().addShutdownHook(new Thread(this::end, "posse-end"));
   }
 
-  /** Checked, as all of Spark's own; it stops the context's start. */
+  /** Wraps the error in a checked SparkException, which stops the start of the context. */
   private static RuntimeException sparkException(String what, Throwable cause) {
     return PosseAllocator.<RuntimeException>sneak(new SparkException("posse: " + what, cause));
   }
@@ -130,20 +130,20 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     return link.hasEnded(executorId);
   }
 
-  /** Spark calls this only where it deletes the executors itself; the listener's word came before. */
+  /** Spark calls this only if it deletes the executors itself; otherwise the listener ends them. */
   @Override
   public void stop(String appId) {
     end();
   }
 
-  /** Once, whoever calls first. */
+  /** Only the first call has an effect. */
   private void end() {
     if (link != null && link.end()) {
       deleteConfigMap();
     }
   }
 
-  /** Spark leaves it where it does not delete the executors. Its own client may be closed by now. */
+  /** Spark does not delete it if it does not delete the executors. Spark's client may be closed already. */
   private void deleteConfigMap() {
     if (conf.getBoolean("spark.kubernetes.executor.disableConfigMap", false)) {
       return;
@@ -157,21 +157,21 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     }
   }
 
-  /** What Spark does without saying so to its allocator. */
+  /** Events that Spark does not report to its allocator. */
   private final class End extends SparkListener {
     @Override
     public void onApplicationEnd(SparkListenerApplicationEnd event) {
       end();
     }
 
-    /** Stopped by dynamic allocation, silent for too long, or decommissioned. */
+    /** Executors stopped by dynamic allocation, timed out, or decommissioned. */
     @Override
     public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
       link.removed(event.executorId(), event.reason());
     }
   }
 
-  /** Spark, as the link sees it. */
+  /** Spark for the link. */
   private final class Engine implements Link.Engine {
     private final String appId;
     private final KubernetesClusterSchedulerBackend backend;
@@ -200,7 +200,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
       ObjectNode group = Control.JSON.createObjectNode();
       group.set("template", Template.of(pod, resources));
       group.put("container", container.getName());
-      // Whom a lower target ends is Spark's choice, and comes later.
+      // Spark chooses which running executors end, after it has lowered the target.
       group.put("scale_down", "pending");
       return group;
     }

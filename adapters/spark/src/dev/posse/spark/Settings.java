@@ -7,11 +7,11 @@ import java.util.Map;
 
 import org.apache.spark.SparkConf;
 
-/** What the adapter asks of Spark's configuration, and what of it means something else with posse. */
+/** Spark's configuration: required keys, keys without effect, and the address of posse. */
 final class Settings {
   /** Without these Spark and posse would both do the same work. */
   private static final Map<String, String> NEEDED = new LinkedHashMap<>();
-  /** Keys that mean nothing to posse, and what does. */
+  /** Keys that have no effect with posse, and what to use instead. */
   private static final Map<String, String> INSTEAD = new LinkedHashMap<>();
 
   static {
@@ -19,14 +19,14 @@ final class Settings {
     NEEDED.put("spark.executor.maxNumFailures", "2147483647");
     NEEDED.put("spark.kubernetes.executor.enableApiWatcher", "false");
 
-    String none = "posse has nothing like it";
+    String none = "there is nothing to set instead";
     INSTEAD.put("spark.kubernetes.allocation.batch.delay", "posse does not wait between creates");
     INSTEAD.put("spark.kubernetes.allocation.batch.size", "allocation.in_flight_max in posse.yaml");
     INSTEAD.put("spark.kubernetes.allocation.driver.readinessTimeout", "driver.ready in posse.yaml");
     INSTEAD.put("spark.kubernetes.allocation.executor.timeout", "allocation.start_timeout in posse.yaml");
     INSTEAD.put("spark.kubernetes.allocation.maxPendingPods", "allocation.pending_max in posse.yaml");
     INSTEAD.put("spark.kubernetes.allocation.maxPendingPodsPerRp", "allocation.pending_max in posse.yaml");
-    INSTEAD.put("spark.kubernetes.allocation.maximum", "failures.app in posse.yaml ends what fails for ever");
+    INSTEAD.put("spark.kubernetes.allocation.maximum", "failures.app in posse.yaml ends an application that always fails");
     INSTEAD.put("spark.kubernetes.allocation.recoveryMode.enabled", none);
     INSTEAD.put("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides");
     INSTEAD.put("spark.executor.failuresValidityInterval", "failures.window in posse.yaml");
@@ -43,13 +43,13 @@ final class Settings {
       }
     });
     if (!missing.isEmpty()) {
-      throw new IllegalArgumentException("posse keeps the executors, so Spark must not: set " + String.join(", ", missing));
+      throw new IllegalArgumentException("posse manages the executors, so Spark must not: set " + String.join(", ", missing));
     }
     for (String key : List.of("spark.kubernetes.driver.reusePersistentVolumeClaim",
         "spark.kubernetes.driver.waitToReusePersistentVolumeClaim")) {
       if (conf.getBoolean(key, false)) {
         throw new IllegalArgumentException(
-            key + "=true cannot be had with posse: a claim made OnDemand goes with its executor; set it to false");
+            key + "=true does not work with posse: a claim made OnDemand is deleted with its executor; set it to false");
       }
     }
   }
@@ -65,12 +65,12 @@ final class Settings {
     return lines;
   }
 
-  /** Where posse is. */
+  /** The control API: `spark.posse.control`, else POSSE_CONTROL. */
   static Control control(SparkConf conf) {
     String address = conf.get("spark.posse.control", System.getenv().getOrDefault("POSSE_CONTROL", ""));
     if (address.isEmpty()) {
       throw new IllegalArgumentException(
-          "where is posse? Start the driver by `posse run -- spark-submit ...`, or set spark.posse.control"
+          "no address of posse: start the driver with `posse run -- spark-submit ...`, or set spark.posse.control"
               + " or POSSE_CONTROL to unix:PATH or HOST:PORT");
     }
     String token = conf.get("spark.posse.control.tokenFile",

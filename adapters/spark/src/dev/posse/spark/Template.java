@@ -15,26 +15,26 @@ import io.fabric8.kubernetes.api.model.PersistentVolumeClaim;
 import io.fabric8.kubernetes.api.model.Pod;
 import io.fabric8.kubernetes.client.utils.Serialization;
 
-/** What becomes of the pod that Spark built for one executor so that posse makes all of them from it. */
+/** Turns the pod that Spark builds for one executor into a template for all executors. */
 final class Template {
   /**
-   * The id for which Spark builds the pod. A number, since Spark's ids are numbers, and one that
-   * occurs nowhere else; digits survive where Spark makes host names of it.
+   * The id for which Spark builds the pod. Spark's ids are numbers, and this one occurs nowhere else.
+   * Digits stay unchanged in host names.
    */
   static final String ID = "7205759403792793601";
 
-  /** By these Spark's poll finds its executors. */
+  /** The labels by which Spark's poll finds its executors. */
   private static final List<String> LABELS =
       List.of("spark-app-selector", "spark-role", "spark-exec-id", "spark-exec-resourceprofile-id");
-  /** What posse would fill in. Of Spark's own such words none is left in the pod. */
+  /** posse's placeholders. Spark has already replaced its own. */
   private static final Pattern WORD = Pattern.compile("\\{\\{[A-Z_]+\\}\\}");
 
   private Template() {}
 
   /**
    * @param pod the whole pod
-   * @param resources what Spark's allocator would create beside it
-   * @throws IllegalArgumentException with what cannot be, in words for the driver's log
+   * @param resources other objects that Spark's allocator would create
+   * @throws IllegalArgumentException if posse cannot use the pod; the message is for the driver's log
    */
   static ObjectNode of(Pod pod, List<HasMetadata> resources) {
     ObjectNode template = json(pod);
@@ -46,7 +46,7 @@ final class Template {
                 + " BasicExecutorFeatureStep in spark.kubernetes.executor.pod.excludedFeatureSteps?");
       }
     }
-    // These are posse's: the name, and the driver's pod as the owner.
+    // posse sets the name, and the driver's pod as the owner.
     metadata.remove(List.of("name", "namespace", "ownerReferences"));
     template.remove("status");
     for (HasMetadata resource : resources) {
@@ -69,7 +69,7 @@ final class Template {
     }
   }
 
-  /** The claim lives and goes with the pod: Kubernetes makes it, with the pod as its owner. */
+  /** Turns a claim into an ephemeral volume, which Kubernetes creates and deletes with the pod. */
   private static void asEphemeral(ObjectNode pod, JsonNode claim) {
     for (JsonNode volume : pod.path("spec").path("volumes")) {
       JsonNode name = volume.path("persistentVolumeClaim").path("claimName");
@@ -89,7 +89,7 @@ final class Template {
     }
   }
 
-  /** The id becomes posse's word for it; what only looks like posse's words stays what it is. */
+  /** Replaces the id by posse's placeholder, and escapes text that only looks like a placeholder. */
   private static void fillIn(JsonNode node) {
     if (node instanceof ObjectNode object) {
       for (Map.Entry<String, JsonNode> field : List.copyOf(object.properties())) {

@@ -4,7 +4,7 @@ import java.util.Objects;
 import java.util.concurrent.Callable;
 import java.util.function.BooleanSupplier;
 
-/** What the tests say, in words of their own. Needs `java -ea`. */
+/** Assertions of the tests. Needs `java -ea`. */
 final class Check {
   private static final long PATIENCE_MILLIS = 30_000;
 
@@ -14,7 +14,7 @@ final class Check {
     assert Objects.equals(got, want) : "got " + got + ", want " + want;
   }
 
-  /** The call fails, with these words. */
+  /** The call fails with a message that contains these words. */
   static void fails(Callable<?> call, String... words) {
     String said;
     try {

@@ -16,7 +16,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.concurrent.CountDownLatch;
 
-/** HTTP as it comes: in pieces, in chunks, broken. */
+/** Partial, chunked and invalid HTTP. */
 final class ExchangeTest {
   private static final long MILLIS = 10_000;
   private static final SocketAddress LOOPBACK = new InetSocketAddress(InetAddress.getLoopbackAddress(), 0);
@@ -39,11 +39,11 @@ final class ExchangeTest {
     Check.same(answer("HTTP/1.0 404 No\r\n\r\n"), "404 ");
     String chunks = "5;why=not\r\nhello\r\nA\r\n, 10 bytes\r\n0\r\ntrailer: x\r\n\r\nnot this";
     Check.same(answer(OK + "Transfer-Encoding: Chunked\r\n\r\n" + chunks), "200 hello, 10 bytes");
-    // Where both stand there the chunks count.
+    // If both headers exist, chunks win.
     Check.same(answer(OK + "content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n" + chunks), "200 hello, 10 bytes");
   }
 
-  /** Cut at each byte: nothing depends on what comes together. */
+  /** Answers that are split at every byte give the same result. */
   private static void pieces() throws Exception {
     String whole = OK + "transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
     for (int i = 1; i < whole.length(); i++) {
@@ -76,7 +76,7 @@ final class ExchangeTest {
       try (Exchange exchange = new Exchange(server.getLocalAddress(), selector, request(), MILLIS)) {
         Check.same(new String(exchange.body(MILLIS), StandardCharsets.UTF_8), "a");
         Check.same(exchange.body(20).length, 0);
-        // Whoever wakes the selector cuts the wait short.
+        // Waking the selector ends the wait.
         selector.wakeup();
         long from = System.nanoTime();
         Check.same(exchange.body(60_000).length, 0);
@@ -132,7 +132,7 @@ final class ExchangeTest {
         }
         over.await();
       } catch (IOException | InterruptedException e) {
-        // The client went first.
+        // The client has closed the connection.
       }
     });
     thread.start();

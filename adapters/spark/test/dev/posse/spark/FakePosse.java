@@ -19,13 +19,13 @@ import java.util.concurrent.atomic.AtomicInteger;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 
-/** A control API that says what the test wants, and notes what it is asked. */
+/** A control API that answers as the test says, and records the calls. */
 final class FakePosse implements AutoCloseable {
   private static final String TOKEN = "right";
 
-  /** What was written: "METHOD path body". */
+  /** The recorded writes: "METHOD path body". */
   final List<String> calls = new CopyOnWriteArrayList<>();
-  /** How often it was asked whether it is ready. */
+  /** The number of calls of /readyz. */
   final AtomicInteger readyz = new AtomicInteger();
   /** Answers by "METHOD path": a status, a space, a body. */
   final Map<String, String> answers = new ConcurrentHashMap<>();
@@ -50,7 +50,7 @@ final class FakePosse implements AutoCloseable {
     return new Control("127.0.0.1:" + server.getAddress().getPort(), token.toString());
   }
 
-  /** From now on it is this run, with these executors; who follows its events is cut off. */
+  /** Becomes this run, with these executors; closes the event streams. */
   synchronized void run(String run, String executors) {
     answers.put("GET /v1/status", "200 {\"run\":\"" + run + "\",\"namespace\":\"n\",\"executors\":[" + executors + "]}");
     epoch++;

@@ -6,7 +6,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
-/** What posse is told, and what Spark is told of its words. */
+/** Calls to posse, and reports to Spark. */
 final class LinkTest {
   private static final String PUT = "PUT /v1/groups/0";
 
@@ -65,7 +65,7 @@ final class LinkTest {
     refused("500 this is not JSON", "does not take the executors' group: status 500");
     try (FakePosse posse = new FakePosse()) {
       posse.answers.put("GET /v1/status", "200 {\"run\":\"r\",\"namespace\":\"other\"}");
-      Check.fails(() -> link(posse, new Engine()), "posse's namespace is other", "is n: they must be one");
+      Check.fails(() -> link(posse, new Engine()), "posse's namespace is other", "is n: they must be the same");
       posse.answers.put("GET /v1/status", "200 hello");
       Check.fails(() -> link(posse, new Engine()), "does not answer", "is `posse run` running");
       posse.breakToken();
@@ -88,7 +88,7 @@ final class LinkTest {
 
   private static void losses() throws Exception {
     try (FakePosse posse = new FakePosse()) {
-      // What was before the start is nobody's here.
+      // Events before the start do not concern this application.
       posse.event(lost(99, "app_error", "1", true));
       Engine engine = new Engine();
       Link link = link(posse, engine);
@@ -112,7 +112,7 @@ final class LinkTest {
       Link link = link(posse, engine);
       posse.event("\"event\":\"missed\",\"count\":5");
       Check.comes("two losses", () -> engine.lost.size() >= 2);
-      Check.same(engine.lost, List.of("2 -1 false it ended while posse was away", "3 -1 false it ended while posse was away"));
+      Check.same(engine.lost, List.of("2 -1 false it ended while posse was unreachable", "3 -1 false it ended while posse was unreachable"));
       link.end();
     }
   }
@@ -123,15 +123,15 @@ final class LinkTest {
       Check.same(posse.calls, List.of(PUT + " {\"template\":\"of 0\",\"target\":0}"));
       link.want(Map.of(0, 3));
       Check.comes("a target", () -> posse.calls.contains(PUT + " {\"target\":3}"));
-      // Whom Spark does not name any more should have none.
+      // A profile that Spark does not name gets the target 0.
       link.want(Map.of(1, 2));
       Check.comes("two targets", () -> posse.calls.size() == 4);
       Check.same(posse.calls.subList(2, 4), List.of(PUT + " {\"target\":0}",
           "PUT /v1/groups/1 {\"template\":\"of 1\",\"target\":2}"));
-      // A group that posse has forgotten is made anew.
+      // A group that posse does not know is created again.
       posse.answers.put(PUT, "404 {\"error\":\"there is no such group\"}");
       link.want(Map.of(0, 5, 1, 2));
-      Check.comes("the group anew", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":5}"));
+      Check.comes("the group again", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":5}"));
       link.end();
     }
   }
@@ -145,10 +145,10 @@ final class LinkTest {
       for (String executor : List.of("1", "driver", "0", "-1", "07", "2", "2")) {
         link.removed(executor, "idle");
       }
-      String kill = "POST /v1/executors/kill {\"executors\":[2],\"replace\":true,\"force\":true,\"reason\":\"Spark let it go\"}";
+      String kill = "POST /v1/executors/kill {\"executors\":[2],\"replace\":true,\"force\":true,\"reason\":\"Spark removed it\"}";
       Check.comes("a kill", () -> posse.calls.contains(kill));
       Check.same(link.hasEnded("2"), true);
-      // Its end is no news to Spark.
+      // Its end is not reported to Spark again.
       posse.event(lost(2, "killed", "null", false));
       posse.event(lost(3, "node_lost", "null", false));
       Check.comes("another loss", () -> link.hasEnded("3"));
@@ -158,7 +158,7 @@ final class LinkTest {
     }
   }
 
-  /** posse goes and comes back, and knows nothing of us but the pods. */
+  /** posse is restarted and knows only the pods. */
   private static void anotherRun() throws Exception {
     try (FakePosse posse = new FakePosse()) {
       Engine engine = new Engine();
@@ -167,7 +167,7 @@ final class LinkTest {
       link.want(Map.of(0, 2));
       Check.comes("a target", () -> posse.calls.contains(PUT + " {\"target\":2}"));
       posse.calls.clear();
-      // Until it has looked it knows of nobody, and is not believed.
+      // Until its first LIST posse knows no executors, so its list is not used.
       posse.answers.put("GET /readyz", "503 {\"error\":\"not now\"}");
       posse.run("r2", "");
       int before = posse.readyz.get();
@@ -175,8 +175,8 @@ final class LinkTest {
       Check.same(engine.lost, List.of());
       posse.run("r2", "{\"id\":2,\"state\":\"running\"}");
       posse.answers.put("GET /readyz", "200 {}");
-      Check.comes("the group anew", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":2}"));
-      Check.same(engine.lost, List.of("1 -1 false it ended while posse was away"));
+      Check.comes("the group again", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":2}"));
+      Check.same(engine.lost, List.of("1 -1 false it ended while posse was unreachable"));
       link.end();
     }
   }

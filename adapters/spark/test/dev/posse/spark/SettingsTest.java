@@ -4,7 +4,7 @@ import java.util.List;
 
 import org.apache.spark.SparkConf;
 
-/** Keys that are asked for, refused, or of no effect; and where posse is. */
+/** Required keys, refused keys, keys without effect, and posse's address. */
 final class SettingsTest {
   private SettingsTest() {}
 
@@ -54,7 +54,7 @@ final class SettingsTest {
   }
 
   private static void address() {
-    Check.fails(() -> Settings.control(good()), "where is posse?", "spark.posse.control");
+    Check.fails(() -> Settings.control(good()), "no address of posse", "spark.posse.control");
     Check.same(Settings.control(good().set("spark.posse.control", "unix:/a b")).address, "unix:/a b");
     for (String bad : List.of("nowhere", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536")) {
       Check.fails(() -> new Control(bad, "/token"), bad, "unix:PATH or HOST:PORT");

@@ -12,7 +12,7 @@ import io.fabric8.kubernetes.api.model.PersistentVolumeClaimBuilder;
 import io.fabric8.kubernetes.api.model.PodBuilder;
 import io.fabric8.kubernetes.api.model.Quantity;
 
-/** The pod that Spark built becomes posse's template. */
+/** Spark's pod becomes posse's template. */
 final class TemplateTest {
   private static final Map<String, String> LABELS = Map.of("spark-app-selector", "spark-1", "spark-role", "executor",
       "spark-exec-id", Template.ID, "spark-exec-resourceprofile-id", "0");
@@ -48,7 +48,7 @@ final class TemplateTest {
     Check.same(template.at("/spec/hostname").asText(), "x-{{EXECUTOR_ID}}");
     Check.same(container.at("/env/0/value").asText(), "{{EXECUTOR_ID}}");
     Check.same(container.at("/args/0").asText(), "--id={{EXECUTOR_ID}}");
-    // What only looks like posse's words stays what it is.
+    // Text that only looks like a placeholder stays.
     Check.same(container.at("/env/1/value").asText(), "{{{{APP}}}}-{{x}}-{{{{POD_NAME}}}}");
     Check.same(container.at("/args/1").asText(), "{{{{A}}}}{{{{B}}}}");
   }

@@ -1,10 +1,10 @@
 package dev.posse.spark;
 
-/** What the adapter decides by itself, without a Spark that runs: `java -ea dev.posse.spark.Tests`. */
+/** Tests that need no running Spark: `java -ea dev.posse.spark.Tests`. */
 public final class Tests {
   private Tests() {}
 
-  /** Ends with 0 where all is as it should be. */
+  /** Exits with 0 if all tests pass. */
   public static void main(String[] args) throws Exception {
     if (!Tests.class.desiredAssertionStatus()) {
       throw new IllegalStateException("run it with java -ea");
@@ -14,7 +14,7 @@ public final class Tests {
     TemplateTest.all();
     LinkTest.all();
     System.out.println("the adapter's own tests: all right");
-    // Threads of the tests may still wait.
+    // Threads of the tests may still run.
     System.exit(0);
   }
 }

@@ -1,10 +1,10 @@
-"""Runs a driver's command and watches the API server meanwhile: who created which executor.
+"""Runs a driver's command and watches the API server: who created which executor.
 
-witness.py [--memory PROFILE=MEMORY]... COMMAND...
+observe.py [--memory PROFILE=MEMORY]... COMMAND...
 
-Ends with the command's code, or with 1 where an executor was created by anybody but posse, has
-another memory than its profile, or where something was left behind. $AUDIT_LOG names the server's
-audit log, where it has one: that has to say the same.
+Exits with the command's code. Exits with 1 if posse did not create an executor, if an executor's memory
+is not that of its profile, or if something remains. If $AUDIT_LOG names the server's audit log, the log
+must show the same creates.
 """
 
 import json
@@ -16,31 +16,31 @@ import time
 
 import kube
 
-API = kube.Api("example-witness")
+API = kube.Api("example-observer")
 
 
 def executors(pods=None):
-    """Of all pods where none are given."""
+    """The executors among these pods; without an argument, among all pods of the namespace."""
     pods = API.get(kube.PODS)["items"] if pods is None else pods
     return [pod for pod in pods if pod["metadata"].get("labels", {}).get("spark-role") == "executor"]
 
 
-def leftovers():
-    """What an application that has ended should not have left."""
+def remaining():
+    """Pods and ConfigMaps that remain but should be gone after the application has ended."""
     maps = [item["metadata"]["name"] for item in API.get(kube.CONFIG_MAPS)["items"]]
     pods = [pod["metadata"]["name"] for pod in executors()]
     return pods + [name for name in maps if name.startswith("spark-exec-")]
 
 
 def follow(created):
-    """Notes each executor as it was when it was created."""
+    """Records each executor as it was created."""
     for event in API.watch(kube.PODS):
         if event["type"] == "ADDED":
             created.extend(executors([event["object"]]))
 
 
 def creates(log):
-    """Who asked the server for which pod, as it noted since the log was opened: (agent, name, code)."""
+    """The creates of pods in the audit log since it was opened: (User-Agent, name, status)."""
     found = []
     for line in log:
         entry = json.loads(line)
@@ -71,7 +71,7 @@ def main():
     threading.Thread(target=follow, args=(created,), daemon=True).start()
     code = subprocess.run(command, check=False).returncode
     until = time.monotonic() + 30
-    while leftovers() and time.monotonic() < until:
+    while remaining() and time.monotonic() < until:
         time.sleep(0.2)
     rows = [row(pod) for pod in created]
     for name, creator, profile, size in rows:
@@ -85,8 +85,8 @@ def main():
         if sorted(name for _, name, code in asked if code == 201) != sorted(one[0] for one in rows):
             wrong.append(f"the audit log has other creates: {asked}")
         print(f"the audit log: {len(asked)} creates of pods, all of them from posse/", flush=True)
-    if not rows or wrong or leftovers():
-        print(f"witness: wrong: {wrong}; left behind: {leftovers()}", file=sys.stderr)
+    if not rows or wrong or remaining():
+        print(f"observe: wrong: {wrong}; left behind: {remaining()}", file=sys.stderr)
         return code or 1
     print(f"all {len(rows)} executors created by posse, nothing left behind", flush=True)
     return code
