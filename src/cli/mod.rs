@@ -72,8 +72,9 @@ fn usage_error(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure
     let message = text.split("\n\nUsage:").next().unwrap_or(&text);
     let message = message.split("\n\nFor more information").next().unwrap_or(message);
     let message = message.strip_prefix("error: ").unwrap_or(message);
-    let words: Vec<&str> = message.split_whitespace().collect();
-    Err(Failure::usage(format!("{}; see `posse --help`", words.join(" "))))
+    let paragraph = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let paragraphs: Vec<String> = message.split("\n\n").map(paragraph).collect();
+    Err(Failure::usage(format!("{}; see `posse --help`", paragraphs.join("; "))))
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
