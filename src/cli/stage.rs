@@ -288,7 +288,7 @@ mod tests {
             (format!("{SERVE} --token-file token --cert pem --key pem"), "pem: no PEM certificate"),
             (format!("{SERVE} --token-file token --insecure --bundle-bytes-max 2GB"), "`500Mi`"),
             (format!("{SERVE} --token-file token --insecure --idle soon"), "a duration like"),
-            (format!("{PUT} --url http://stage.example.com a.jar"), "plain http is for loopback"),
+            (format!("{PUT} --url http://stage.example.com a.jar"), "plain http is allowed"),
             (format!("{PUT} --url stage:8443 a.jar"), "write https://HOST"),
             (format!("{PUT} --url http://127.0.0.1:1 a.jar sub/a.jar"), "two files have this name"),
             (format!("{PUT} --url http://127.0.0.1:1 sub"), "sub: not a regular file"),

@@ -167,7 +167,7 @@ fn errors_name_a_remedy() {
     fails(None, "-f .", ".: cannot be read: Is a directory");
     fails(Some("{}"), "", "posse.yaml: the application has no name; set app, or --app NAME");
     fails(Some("app: a\nx: 1"), "", "posse.yaml:2:1: x: unknown key");
-    fails(Some("app: a\nexecutors: [{}]"), "", "posse.yaml: executors[0]: there is no pod: give");
+    fails(Some("app: a\nexecutors: [{}]"), "", "posse.yaml: executors[0]: no pod is given: set");
     fails(Some("app: a\nexecutors: [{template: t.yaml}]"), "", "t.yaml: cannot be read: No such");
     fails(
         Some("app: a\nexecutors: [{pod: {spec: {}}}]"),
