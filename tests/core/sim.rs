@@ -15,11 +15,13 @@ mod trace;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::check::Verdict;
 use self::faults::Profile;
 use self::world::World;
+use posse::core::model::command::{Command, GroupChange};
 use posse::core::model::ids::GroupName;
 use posse::core::model::rng::Rng;
 use posse::core::model::time::Millis;
@@ -130,7 +132,7 @@ fn quiet_world_with(
     let group = GroupSpec {
         target,
         from_file: true,
-        pod: Some(std::sync::Arc::default()),
+        pod: Some(Arc::default()),
         ..GroupSpec::bare(GroupName::from("g"))
     };
     let mut world = World::with(rng, profile, policy, vec![group]);
@@ -258,5 +260,30 @@ fn a_start_is_judged_by_a_new_list() {
         });
         world.run_until(10 * MINUTE_MS).unwrap();
         assert_eq!((n_live(&world), world.check.n_posts), (10, 10), "seed {seed}");
+    }
+}
+
+/// Both calls come before the next turn, so no plan sees the target of 0.
+#[test]
+fn a_group_created_again_after_its_deletion_gets_new_executors() {
+    for seed in 0..20 {
+        let mut world = quiet_world(seed, 5, |_| {});
+        world.run_until(10 * MINUTE_MS).unwrap();
+        let old: Vec<_> = world.cluster.pods.keys().cloned().collect();
+        assert_eq!((n_live(&world), old.len()), (5, 5), "seed {seed}");
+        let name = GroupName::from("g");
+        world.group_call(Command::DeleteGroup { group: name.clone() }).unwrap();
+        let change = GroupChange {
+            pod: Arc::default(),
+            target: Some(5),
+            min: None,
+            max: None,
+            scale_down: None,
+            replace: None,
+        };
+        world.group_call(Command::PutGroup { group: name, change }).unwrap();
+        world.run_until(20 * MINUTE_MS).unwrap();
+        assert_eq!(n_live(&world), 5, "seed {seed}");
+        assert!(!old.iter().any(|uid| world.cluster.pods.contains_key(uid)), "seed {seed}");
     }
 }

@@ -122,6 +122,11 @@ impl World {
                 Command::PutGroup { group: name, change }
             }
         };
+        self.group_call(command)
+    }
+
+    /// Makes a call about a group and checks its answer.
+    pub fn group_call(&mut self, command: Command) -> Verdict {
         let Some(core) = &mut self.core else { return Ok(()) };
         self.check.before_call(core, &command);
         let reply = core.command(command.clone(), Millis(self.now));
