@@ -44,6 +44,16 @@ pub(super) fn send(
     path: &str,
     body: Option<(&str, &str)>,
 ) -> Reply {
+    read_reply(&mut request(address, method, path, body))
+}
+
+/// Sends one request on its own connection and returns the unread answer.
+pub(super) fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<(&str, &str)>,
+) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
@@ -53,7 +63,7 @@ pub(super) fn send(
     head.push_str("\r\n");
     head.push_str(body.map(|(_, text)| text).unwrap_or_default());
     stream.write_all(head.as_bytes()).expect("the server reads");
-    read_reply(&mut BufReader::new(stream))
+    BufReader::new(stream)
 }
 
 fn line(reader: &mut impl BufRead) -> String {
@@ -62,7 +72,7 @@ fn line(reader: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
-fn read_reply(reader: &mut impl BufRead) -> Reply {
+pub(super) fn read_reply(reader: &mut impl BufRead) -> Reply {
     let status = line(reader).split(' ').nth(1).and_then(|code| code.parse().ok());
     let mut headers = Vec::new();
     loop {

@@ -253,9 +253,7 @@ mod tests {
         let first = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
         while !server.wait().line().contains("watch=1") {}
-        let began = Instant::now();
         assert_eq!(threads.stop(LeaseRelease::Keep), Vec::<&str>::new(), "all threads have ended");
-        assert!(began.elapsed() < LISTERS_TIMEOUT, "{:?}", began.elapsed());
     }
 
     #[test]

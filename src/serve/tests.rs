@@ -91,15 +91,23 @@ const LIMITS: Limits = Limits {
     connections_max: 4,
     header_bytes_max: 1024,
     body_bytes_max: 1000,
-    read_timeout: Duration::from_millis(300),
-    write_timeout: Duration::from_millis(300),
-    idle_timeout: Duration::from_millis(600),
-    patience: Duration::from_secs(10),
+    read_timeout: PATIENCE,
+    write_timeout: PATIENCE,
+    idle_timeout: PATIENCE,
+    patience: PATIENCE,
     refusal: |_, why| format!("{{\"error\":\"{why}\"}}"),
 };
 
-/// Time limit of a test.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For tests that wait for a time-out.
+const SHORT: Limits = Limits {
+    read_timeout: Duration::from_millis(300),
+    write_timeout: Duration::from_millis(300),
+    idle_timeout: Duration::from_millis(600),
+    ..LIMITS
+};
+
+/// The time-out of a test step; much longer than any step takes.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn start(limits: Limits) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -408,15 +416,16 @@ fn the_first_read_of_a_large_body_sends_continue() {
     write!(stream, "PUT /take/not {head}").unwrap();
     assert_eq!(answers(&read_all(&mut stream)), [(403, "not you")]);
     // Earlier bytes do not extend the wait for a client that has become silent.
+    let server = start(SHORT);
     let mut stream = connect(&server);
-    write!(stream, "PUT /take HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n").unwrap();
-    stream.write_all(&vec![b'x'; 800_000]).unwrap();
+    let head = "PUT /take HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n";
+    stream.write_all(&[head.as_bytes(), &[b'x'; 800_000]].concat()).unwrap();
     assert_eq!(answers(&read_all(&mut stream)), [(200, "WouldBlock")]);
 }
 
 #[test]
 fn slow_bytes_do_not_extend_the_time_limit() {
-    let server = start(LIMITS);
+    let server = start(SHORT);
     for (begin, slow) in [
         ("GET / HTTP/1.1\r\n", "a: b\r\n"),
         ("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n", "b"),
@@ -442,7 +451,7 @@ fn slow_bytes_do_not_extend_the_time_limit() {
 
 #[test]
 fn an_idle_connection_is_closed_without_a_response() {
-    let server = start(LIMITS);
+    let server = start(SHORT);
     let mut stream = connect(&server);
     assert_eq!(read_all(&mut stream), "");
 }
@@ -474,7 +483,7 @@ fn await_room(server: &Server) -> TcpStream {
 
 #[test]
 fn a_new_connection_replaces_one_that_waits_for_its_client() {
-    let server = start(Limits { idle_timeout: PATIENCE, patience: Duration::ZERO, ..LIMITS });
+    let server = start(Limits { patience: Duration::ZERO, ..LIMITS });
     let mut held = fill(&server);
     // A connection with half a request also counts as waiting.
     held[0].write_all(b"GET /a HT").unwrap();
@@ -492,7 +501,7 @@ fn a_new_connection_replaces_one_that_waits_for_its_client() {
 
 #[test]
 fn a_connection_above_the_limit_gets_429_until_others_close() {
-    let server = start(Limits { idle_timeout: PATIENCE, ..LIMITS });
+    let server = start(LIMITS);
     let held = fill(&server);
     for _ in 0..40 {
         let mut stream = connect(&server);
@@ -507,7 +516,7 @@ fn a_connection_above_the_limit_gets_429_until_others_close() {
 
 #[test]
 fn stop_ends_idle_streaming_and_reading_connections_at_once() {
-    let server = start(Limits { idle_timeout: PATIENCE, read_timeout: PATIENCE, ..LIMITS });
+    let server = start(LIMITS);
     let address = server.local_addr().unwrap();
     let mut idle = connect(&server);
     idle.write_all(b"HEAD /a HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
@@ -519,7 +528,8 @@ fn stop_ends_idle_streaming_and_reading_connections_at_once() {
     half.write_all(b"GET / HT").unwrap();
     let begun = Instant::now();
     server.stop();
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // Connections that do not end are left behind after 5 s.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert!(TcpStream::connect(address).is_err(), "the server still listens");
 }
 

@@ -293,7 +293,7 @@ fn a_bundle_needs_its_secret_and_all_failures_look_the_same() {
 
 #[test]
 fn without_an_api_server_unused_bundles_are_dropped() {
-    let served = Served::start(Duration::from_millis(800));
+    let served = Served::start(Duration::from_secs(3));
     let (id, secret) = served.put(b"hello");
     let bearer = format!("authorization: Bearer {secret}\r\n");
     let put = Instant::now();
@@ -428,7 +428,8 @@ fn a_failed_fetch_has_a_reason_and_leaves_no_file() {
     assert!(why.starts_with("data.csv: "), "{why}");
     // Remove the complete partial file, so that the server is needed.
     fs::remove_file(out.join(format!(".{}.part", entry.id))).unwrap();
-    let closed_port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Not 127.0.0.1: another test could be given the port meanwhile.
+    let closed_port = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let why = try_one(&client(closed_port), &|_| ());
     assert!(why.contains("refused") && why.contains("gave up after"), "{why}");
     fs::write(out.join("sub"), "").unwrap();

@@ -11,6 +11,7 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::access::Access;
+use super::wait::PATIENCE;
 
 /// What a unary request of a test may take; a frozen server is meant to be noticed.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
@@ -74,7 +75,7 @@ impl Client {
             .http_status_as_error(false)
             .max_redirects(0)
             .user_agent(name)
-            .timeout_connect(Some(Duration::from_secs(5)))
+            .timeout_connect(Some(PATIENCE))
             .tls_config(tls.build())
             .build()
             .new_agent();

@@ -248,12 +248,15 @@ impl Posse {
         })
     }
 
-    /// Waits until the first LIST was applied: what exists is known, what is missing is asked for.
+    /// Waits until `/readyz` says that the first LIST was applied.
     #[track_caller]
     pub fn wait_ready(&self) {
-        wait_value(PATIENCE, "posse to answer a status call", || {
-            let output = self.ask(&["status", "--json"]);
-            if output.status.success() { Ok(()) } else { Err(said(&output)) }
+        wait_value(PATIENCE, "posse to be ready", || {
+            match self.control().try_call("GET", "/readyz", "") {
+                Ok((200, _)) => Ok(()),
+                Ok((code, body)) => Err(format!("/readyz answers {code}: {body}")),
+                Err(error) => Err(error.to_string()),
+            }
         });
     }
 

@@ -1,12 +1,13 @@
 //! Tests of faults that are switched on and off through the sockets of a running cluster.
 
+use std::io::BufRead as _;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::dev::faults::PATH;
-use crate::dev::testing::{Reply, eventually, send};
+use crate::dev::testing::{Reply, eventually, read_reply, request, send};
 use crate::dev::{Cluster, Options};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -204,15 +205,13 @@ fn the_next_watches_get_410_as_often_as_configured() {
 fn a_silent_watch_sends_missed_changes_after_the_fault() {
     let fixture = start();
     let from = fixture.version();
-    let path = format!("{PODS}?watch=1&timeoutSeconds=2&resourceVersion={from}");
-    let events = std::thread::scope(|scope| {
-        let watch = scope.spawn(|| fixture.get(&path).body);
-        fixture.switch("PUT", &json!({"silent-watch": 0}));
-        fixture.create("a");
-        fixture.switch("DELETE", &Value::Null);
-        watch.join().expect("an answer")
-    });
-    assert!(events.contains("\"ADDED\""), "missed changes are sent later: {events}");
+    let path = format!("{PODS}?watch=1&timeoutSeconds=60&resourceVersion={from}");
+    let watch = request(fixture.address, "GET", &path, None);
+    fixture.switch("PUT", &json!({"silent-watch": 0}));
+    fixture.create("a");
+    fixture.switch("DELETE", &Value::Null);
+    let mut lines = watch.lines().map(|line| line.expect("an event within 20 s"));
+    assert!(lines.any(|line| line.contains("\"ADDED\"")), "missed changes are sent later");
 }
 
 #[test]
@@ -226,13 +225,11 @@ fn a_restore_brings_the_old_state_back_and_cuts_watches() {
     fixture.create("new");
     send(fixture.address, "DELETE", &format!("{PODS}/old"), None);
     eventually("only the new one", || (fixture.names("") == ["new"]).then_some(()));
-    let watch = std::thread::scope(|scope| {
-        let watch = scope.spawn(|| fixture.get(&format!("{PODS}?watch=1&timeoutSeconds=20")));
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(fixture.switch("PATCH", &json!({"restore": then})), json!({}));
-        watch.join().expect("an answer")
-    });
-    assert!(!watch.whole, "the watch must be cut");
+    let path = format!("{PODS}?watch=1&timeoutSeconds=20");
+    let mut watch = request(fixture.address, "GET", &path, None);
+    assert!(!watch.fill_buf().expect("an answer").is_empty(), "the watch must be open");
+    assert_eq!(fixture.switch("PATCH", &json!({"restore": then})), json!({}));
+    assert!(!read_reply(&mut watch).whole, "the watch must be cut");
     assert_eq!(fixture.names(""), ["old"]);
     assert!(fixture.version() >= then);
     // The node follows the restored state.

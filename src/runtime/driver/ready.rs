@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn the_first_success_is_reported_once() {
         let (sender, inbox) = bounded(4);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Not 127.0.0.1: another test could be given the port meanwhile.
+        let listener = TcpListener::bind("127.77.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
         let probe = ReadyProbe::start(address.clone(), sender).unwrap();

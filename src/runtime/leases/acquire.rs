@@ -135,37 +135,35 @@ mod tests {
         Answer::Reply(code, json, status.to_string().into_bytes())
     }
 
-    fn acquire(script: impl Fn(&str) -> Answer + Send + Sync + 'static) -> LeaseAcquisition {
+    /// The time-out of a test step; much longer than any step takes.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn acquire(
+        timeout: Duration,
+        script: impl Fn(&str) -> Answer + Send + Sync + 'static,
+    ) -> LeaseAcquisition {
         let server = TestServer::start(None, move |seen| script(seen.line()));
         let lease = settings(&server);
         let (sender, receiver) = inbox();
         let (signals, clock) = (Signals::start().unwrap(), Clock::start());
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
-        let acquired = await_lease(
-            &receiver,
-            &signals,
-            clock,
-            Duration::from_millis(2_500),
-            LeaseScope::Instance,
-        );
-        assert!(
-            handle.stop(LeaseRelease::Keep, Duration::from_secs(10)),
-            "nothing is held or asked"
-        );
+        let acquired = await_lease(&receiver, &signals, clock, timeout, LeaseScope::Instance);
+        assert!(handle.stop(LeaseRelease::Keep, PATIENCE), "nothing is held or asked");
         acquired
     }
 
     #[test]
     fn each_server_answer_has_its_result() {
         let absent = || refused(404, "NotFound", "leases \"w\" not found");
-        let got = acquire(move |_| refused(403, "Forbidden", "leases is forbidden: User"));
+        let got =
+            acquire(PATIENCE, move |_| refused(403, "Forbidden", "leases is forbidden: User"));
         assert!(matches!(got, LeaseAcquisition::Forbidden { .. }), "{got:?}");
-        let got = acquire(move |_| refused(401, "Unauthorized", "Unauthorized"));
+        let got = acquire(PATIENCE, move |_| refused(401, "Unauthorized", "Unauthorized"));
         assert!(
             matches!(&got, LeaseAcquisition::Refused { message } if message.contains("renew the token")),
             "{got:?}"
         );
-        let got = acquire(move |line| match line.starts_with("GET") {
+        let got = acquire(PATIENCE, move |line| match line.starts_with("GET") {
             true => absent(),
             false => refused(404, "NotFound", "namespaces \"ns\" not found"),
         });
@@ -173,7 +171,7 @@ mod tests {
             matches!(&got, LeaseAcquisition::Refused { message } if message.contains("--namespace")),
             "{got:?}"
         );
-        let got = acquire(move |_| refused(503, "ServiceUnavailable", "later"));
+        let got = acquire(Duration::from_secs(4), |_| refused(503, "ServiceUnavailable", "later"));
         assert_eq!(got, LeaseAcquisition::TimedOut { message: "later (503)".to_owned() });
     }
 }

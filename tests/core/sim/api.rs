@@ -122,13 +122,13 @@ impl World {
         let Some(asked) = self.requests.get(&request).cloned() else { return Ok(()) };
         let is_heard = !asked.is_unheard && asked.gen_ == self.gen_;
         let input = match asked.action {
-            Action::Create { id, ref group, slot, ref overrides, watermark: mark, .. } => {
+            Action::Create { id, ref group, slot, ref overrides, watermark, .. } => {
                 let answer = self.create(id.0, group, slot);
                 if let Ok(seen) = &answer {
                     self.note_avoided(seen, &overrides.avoid);
                     Check::created(self, asked.gen_, id.0, seen, !is_heard)?;
                 }
-                Input::Created { id, watermark: mark, answer }
+                Input::Created { id, watermark, answer }
             }
             Action::Get { id, watermark } => Input::Got { id, watermark, answer: self.get(id) },
             Action::GetNode { name } => {
@@ -151,11 +151,7 @@ impl World {
                 Input::Patched { uid, answer }
             }
             Action::ReadLog { uid, name, .. } => {
-                let found = self.cluster.pods.get(name.as_str());
-                let answer = match found {
-                    Some(stored) if stored.pod.uid == uid => Ok(vec!["last words".to_owned()]),
-                    _ => Err(refusal(RefusalClass::NotFound, 404, "not found")),
-                };
+                let answer = self.read_log(&uid, &name);
                 Input::LogRead { uid, answer }
             }
             Action::List { watermark } => {
@@ -190,6 +186,13 @@ impl World {
                 Ok(PodAnswer::Foreign(ForeignPod { name, uid: stored.pod.uid.clone() }))
             }
             None => Err(not_found()),
+        }
+    }
+
+    fn read_log(&self, uid: &Uid, name: &str) -> Result<Vec<String>, Refusal> {
+        match self.cluster.pods.get(name) {
+            Some(stored) if stored.pod.uid == *uid => Ok(vec!["the last line".to_owned()]),
+            _ => Err(not_found()),
         }
     }
 

@@ -167,10 +167,10 @@ fn the_run_of_a_plugin_does_not_count_against_the_timeout() {
     let server = secure(&folder, &["127.0.0.1"], |_| ok("{}"));
     let mut cluster = cluster(&server, &folder);
     let mut plugin = folder.counting_plugin(None);
-    plugin.args = vec!["-c".to_owned(), format!("sleep 2; . {}", plugin.args[0])];
+    plugin.args = vec!["-c".to_owned(), format!("sleep 5; . {}", plugin.args[0])];
     cluster.identity.authorization = AuthSource::Exec(Box::new(plugin));
     let http = Http::connect(cluster).unwrap();
-    let short = Request { timeout: Duration::from_secs(2), ..request(Method::Get, None) };
+    let short = Request { timeout: Duration::from_secs(5), ..request(Method::Get, None) };
     assert_eq!(http.call(&short).unwrap().status, 200);
 }
 
