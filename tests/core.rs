@@ -1,5 +1,5 @@
-//! Tests of `posse::core`, which does no I/O: tables over its rules, the simulator, and the rules that
-//! the source tree itself has to follow.
+//! Tests of `posse::core`, which does no I/O: tables over its rules, the simulator, and the rules
+//! for the source tree.
 
 // The modules share helpers with each other and with nobody else.
 #![allow(unreachable_pub)]

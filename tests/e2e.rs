@@ -1,8 +1,8 @@
-//! posse from outside, against the embedded cluster and against a real API server: what it does
-//! to pods, what it says, how it ends. `cargo test --test e2e [FILTER]`; the real server's folder
-//! is named by KUBEBUILDER_ASSETS, and without it half of these are reported as not run.
+//! End-to-end tests of the binary, on the embedded cluster and on a real API server: its effects on
+//! pods, its output, its exit codes. `cargo test --test e2e [FILTER]`. KUBEBUILDER_ASSETS names the
+//! folder of the real server; without it half of these tests are reported as not run.
 
-// One program: what its modules show each other, nobody outside sees.
+// Items that are `pub` in a module are used by other modules of this program only.
 #![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
@@ -44,69 +44,69 @@ const SCENARIOS: &[Scenario] = scenarios! {
     OwnReal restarts::{driver_node_lost};
     Own restarts::{driver_node_shut_down};
     Both restarts::{
-        container_restarted, exclusive_lost_to_another, exclusive_waits_its_turn,
-        executors_of_a_certain_age, orphans_of_older_instances, stale_leases_are_cleaned_up,
+        container_restarted, exclusive_lost_to_another, exclusive_waits_for_the_other_driver,
+        executors_at_their_maximum_age, orphans_of_older_instances, stale_leases_are_cleaned_up,
     };
     Both driver::{decommission_over_a_restart, heartbeats_that_stop, silent_driver};
-    Both outages::{late_comer_at_stop, frozen_server, server_stopped_and_back};
+    Both outages::{late_create_at_stop, frozen_server, server_stopped_and_back};
     Real refusals::{wrong_certificate, expired_token};
     Both history::{compacted_while_away, restored_from_a_backup};
     Both outages::{
         answers_after_the_watch, silent_watch, stop_while_a_create_hangs,
-        told_to_end_while_starting, watch_cut_and_410,
+        stopped_while_starting, watch_cut_and_410,
     };
     Real outages::{error_after_commit};
     Both groups::{
-        group_deleted_and_made_anew, group_of_an_earlier_run, group_put_while_the_server_is_busy,
+        group_deleted_and_created_again, group_of_an_earlier_run, group_put_while_the_server_is_busy,
         group_refused, groups_by_fifty_clients,
     };
     Embedded groups::{events_over_reconnects, hostile_clients};
     Own openapi::{openapi_checker};
     Embedded openapi::{openapi_and_router, openapi_fuzzed};
     Both check::{check_before_a_run};
-    Real check::{check_of_rights, check_of_the_way};
+    Real check::{check_permissions, check_connection};
     Both refusals::{
-        foreign_pod_in_the_way, own_ending_pod_in_the_way, quota_then_room,
+        foreign_pod_has_the_name, own_terminating_pod_has_the_name, quota_then_room,
         quota_wakes_when_a_pod_goes,
     };
-    Real refusals::{bad_template, label_stripper, rights_taken_while_running, wrong_rights};
+    Real refusals::{refused_template, stripped_labels, permissions_removed_while_running, missing_permissions};
     Both driver::{
-        busy_and_idle, decommission_that_is_used, disconnected_and_found,
-        disconnected_and_not_found,
+        busy_and_idle, drain_that_ends_early, disconnect_with_a_reason,
+        disconnect_without_a_reason,
     };
     Both losses::{
-        budget_spent_ends_it, poll_alone_suffices, replaced_after_a_clean_end,
+        spent_budget_ends_the_application, poll_alone_is_enough, replaced_after_a_clean_end,
         replaced_after_deletion, replaced_after_failure, replaced_when_gone,
         replaced_while_terminating,
     };
     Real losses::{pending_goes_before_running};
     Both reasons::{
-        budget_kills_a_deaf_driver, every_reason, explained_with_and_without_its_run,
-        kill_9_before_the_label, told_once_over_kill_9, logs_of_the_failed,
+        budget_kills_a_driver_that_ignores_sigterm, every_reason, explain_with_and_without_a_run,
+        kill_9_before_the_label, reported_once_over_kill_9, logs_of_the_failed,
     };
     Both scaling::{
         driver_decides_the_exit_code, groups_have_their_own_targets, keep_then_cleanup,
         kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod,
-        render_asks_the_server, scale_up_and_down, second_signal_ends_it_at_once,
-        two_posse_of_one_instance,
+        render_validates_on_the_server, scale_up_and_down, second_signal_ends_the_run_at_once,
+        two_runs_of_one_instance,
     };
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
     Both submit::{
-        submit_and_exit_codes, submit_cut_short, submit_detached, submit_made_of_nothing_new,
+        submit_and_exit_codes, submit_with_lost_answers, submit_detached, submit_dry_run,
         submit_interrupted, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,
         submit_stopped, submit_twice_at_once,
     };
-    Own submit::{submit_with_rights_of_its_own};
+    Own submit::{submit_with_own_permissions};
     Embedded submit::{submit_drained, submit_out_of_memory};
-    Real submit::{submit_without_rights};
-    Embedded starts::{no_node_is_waited_for};
+    Real submit::{submit_without_permissions};
+    Embedded starts::{pod_that_fits_no_node};
     Own stage::{
         stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
         stage_kill_9_in_uploads, stage_over_tls,
     };
-    Both stage::{stage_follows_the_pods, submit_takes_files_along};
+    Both stage::{stage_keeps_bundles_while_pods_exist, submit_takes_files_along};
     Real stage::{stage_manifest, stage_token_review};
-    Real starts::{memory_that_grows, node_where_nothing_starts};
+    Real starts::{memory_scaling_after_oom, node_with_failed_starts};
     Own scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};
     Own harness::{harness_audit, harness_events};

@@ -31,7 +31,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Own transcript::{the_embedded_cluster_answers_as_a_real_server};
     OwnReal transcript::{a_real_server_answers_as_recorded};
-    Own wordcount::{the_count_is_right_though_workers_die_in_the_middle_of_chunks};
+    Own wordcount::{the_count_is_right_if_workers_die_within_chunks};
     Own faults::{
         fault_429_on_everything, fault_500_after_commit, fault_broken_lists, fault_clock_skew,
         fault_compacted_history, fault_dropped_watches, fault_errors_and_cuts, fault_gone_watches,
@@ -39,14 +39,14 @@ const SCENARIOS: &[Scenario] = scenarios! {
         fault_refused_connections, fault_silent_watch, fault_stale_lists, fault_stripped_labels,
     };
     Own volumes::{
-        a_mount_that_cannot_be_is_a_start_that_failed, a_token_is_mounted_where_a_pod_asks_for_it,
-        claims_are_folders_that_pods_share, files_follow_their_objects_while_a_container_runs,
-        volumes_are_where_the_container_wants_them, what_is_missing_is_waited_for_and_named,
-        with_roles_a_pod_is_its_service_account,
+        an_impossible_mount_is_a_failed_start, a_token_is_mounted_if_a_pod_requests_it,
+        pods_share_a_claim, files_follow_their_objects_while_a_container_runs,
+        volumes_are_mounted_at_their_paths, missing_objects_are_waited_for_and_named,
+        with_rbac_a_pod_has_its_service_accounts_permissions,
     };
     Own drivers::{
-        the_calls_get_their_answers, the_configurations_are_taken,
-        the_python_stands_in_the_examples, the_queue_is_short,
+        the_calls_get_the_documented_answers, the_configurations_are_valid,
+        the_python_code_is_in_the_examples, the_queue_is_short,
     };
     Own control::{schemathesis};
     Both python::{kubernetes, lightkube};

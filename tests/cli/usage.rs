@@ -1,5 +1,5 @@
-//! The binary's surface: what it accepts, what it refuses, with which code and in which words.
-//! Nothing here needs a server; what happens on one is `e2e`'s.
+//! Tests of the command line that need no server: accepted and refused arguments, exit codes,
+//! messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const GOOD_TEMPLATE: &str =
     "{apiVersion: v1, kind: Pod, spec: {containers: [{name: w, image: i}]}}";
 
-/// A folder of its own for one call, with these files in it.
+/// A new folder for one call, with these files in it.
 struct Folder {
     path: PathBuf,
 }
@@ -31,7 +31,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left of it is the machine's own cleaning.
+        // An error leaves a folder in the system's temporary folder, which does no harm.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -51,7 +51,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The call ends with 2, says something on stderr that holds all the words, and nothing on stdout.
+/// Checks that the call exits with 2 and prints all `words` to stderr and nothing to stdout.
 #[track_caller]
 fn refused(files: &[(&str, &str)], args: &[&str], words: &[&str]) {
     let folder = Folder::new(files);
@@ -70,7 +70,7 @@ fn refused(files: &[(&str, &str)], args: &[&str], words: &[&str]) {
 /// The commands that read a configuration.
 const READERS: [&str; 4] = ["check", "render", "run", "submit"];
 
-/// The same for one `posse.yaml`, under every command that reads one.
+/// The same for one `posse.yaml`, with every command that reads one.
 #[track_caller]
 fn config_refused(config: &str, words: &[&str]) {
     for command in READERS {
@@ -110,7 +110,7 @@ fn version_is_the_crates() {
 }
 
 #[test]
-fn usage_mistakes() {
+fn usage_errors() {
     refused(&[], &[], &[]);
     refused(&[], &["dance"], &["dance"]);
     refused(&[], &["run", "--frobnicate"], &["--frobnicate"]);
@@ -135,7 +135,7 @@ fn missing_files() {
     );
 }
 
-/// A kubeconfig (JSON is YAML) whose cluster and user are these.
+/// A kubeconfig (JSON is YAML) with this cluster and this user.
 fn kubeconfig(cluster: &str, user: &str) -> String {
     format!(
         r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "here",
@@ -146,7 +146,7 @@ fn kubeconfig(cluster: &str, user: &str) -> String {
 }
 
 #[test]
-fn mistakes_in_a_kubeconfig_name_file_and_field() {
+fn errors_in_a_kubeconfig_name_file_and_field() {
     let check = |cluster: &str, user: &str, more: &[&str], word: &str| {
         let config = kubeconfig(cluster, user);
         let files = [("pod.yaml", GOOD_TEMPLATE), ("k", &*config)];
@@ -158,16 +158,16 @@ fn mistakes_in_a_kubeconfig_name_file_and_field() {
     check("{}", "{}", &[], "server");
     let bad_ca = r#"{"server": "https://127.0.0.1:1", "certificate-authority-data": "?"}"#;
     check(bad_ca, "{}", &[], "certificate-authority-data");
-    // Over plain http no credentials are sent, so none are read.
+    // Credentials are not sent over plain http, so they are not read.
     let secure = r#"{"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}"#;
     check(secure, r#"{"tokenFile": "nowhere"}"#, &[], "nowhere");
     check(secure, r#"{"client-certificate": "nowhere.crt"}"#, &[], "client-");
     check(r#"{"server": "http://10.0.0.1:80"}"#, r#"{"token": "hush-hush"}"#, &[], "http");
 }
 
-/// Tried for half a minute, because a server may be starting too; then it is named.
+/// The server may still be starting, so posse tries for 30 s and then names the server.
 #[test]
-fn nobody_listens() {
+fn a_server_that_does_not_answer_is_named() {
     let config = kubeconfig(r#"{"server": "http://127.0.0.1:1"}"#, "{}");
     let folder = Folder::new(&[("pod.yaml", GOOD_TEMPLATE), ("k", &config)]);
     let run = ["run", "--app", "a", "--template", "pod.yaml", "--kubeconfig", "k"];
@@ -178,7 +178,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn mistakes_in_the_configuration_name_file_line_and_column() {
+fn errors_in_the_configuration_name_file_line_and_column() {
     let group = "executors:\n- group: g\n  count: 1\n  template: pod.yaml\n";
     config_refused(
         &format!("app: a\nexecutorss: 1\n{group}"),
@@ -201,7 +201,7 @@ fn mistakes_in_the_configuration_name_file_line_and_column() {
 }
 
 #[test]
-fn mistakes_in_a_template_name_the_field() {
+fn errors_in_a_template_name_the_field() {
     template_refused("{apiVersion: v1, kind: Pod, spec: {}}", &["pod.yaml", "containers"]);
     template_refused(
         "{apiVersion: v1, kind: Pod, spec: {containers: []}}",
@@ -226,7 +226,7 @@ fn flags_for_one_group_refuse_several() {
 }
 
 #[test]
-fn what_cannot_be_combined() {
+fn flags_that_exclude_each_other() {
     let files = [("pod.yaml", GOOD_TEMPLATE)];
     let run = ["run", "--app", "a", "--template", "pod.yaml"];
     refused(&files, &[&run[..], &["--events", "-", "--", "true"]].concat(), &["--events"]);
@@ -234,9 +234,9 @@ fn what_cannot_be_combined() {
     refused(&files, &[&run[..], &["--control", "127.0.0.1:80"]].concat(), &["token"]);
 }
 
-/// What makes no sense for a driver in the cluster is told before any server is looked for.
+/// Settings that a driver in the cluster cannot use are refused before any request to a server.
 #[test]
-fn mistakes_about_a_driver_in_the_cluster() {
+fn settings_for_a_driver_in_the_cluster_are_checked_first() {
     let submit = |driver: &str, args: &[&str], words: &[&str]| {
         let config = format!("app: a\ndriver: {driver}\n");
         refused(&[("posse.yaml", &config)], &[&["submit"], args].concat(), words);
@@ -255,7 +255,7 @@ fn mistakes_about_a_driver_in_the_cluster() {
     refused(&[], &["logs", "Upper"], &["is not a name for an application"]);
 }
 
-/// `init` writes what `render` takes, and never over something.
+/// `render` accepts the files that `init` writes. `init` overwrites no file.
 #[test]
 fn init_then_render() {
     let folder = Folder::new(&[]);
@@ -285,7 +285,7 @@ fn render_fills_a_template_in() {
     assert_eq!(*args, serde_json::json!(["shop", "1", "{{SLOT}}"]));
 }
 
-/// Without a run there is nothing to talk to; that is said, and quickly.
+/// If there is no run, client commands say so at once.
 #[test]
 fn client_commands_without_a_run() {
     for command in [&["status"][..], &["scale", "3"], &["events"], &["explain"]] {

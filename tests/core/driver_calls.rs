@@ -1,5 +1,4 @@
-//! What the driver says by the control API and what follows from it, each sentence of the contract
-//! where it is cheapest to see.
+//! Control API calls of the driver (heartbeats, idle lists, disconnects, kills) and their effects.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
@@ -41,7 +40,7 @@ fn noted(unknown: &[u64]) -> Reply {
 // Heartbeats.
 
 #[test]
-fn one_that_is_not_heard_from_for_the_time_out_is_lost_and_replaced() {
+fn an_executor_without_heartbeats_is_lost_and_replaced() {
     let mut run = Run::with_running(listening(), vec![spec("g", 3)]);
     assert_eq!(run.call(Command::Heartbeat { executors: set(&[1, 2, 9]) }), noted(&[9]));
     // The third one was never heard from: it is judged by its pod alone.
@@ -60,16 +59,16 @@ fn one_that_is_not_heard_from_for_the_time_out_is_lost_and_replaced() {
     assert_eq!(LossReason::HeartbeatTimeout.budget().map(|budget| budget.as_str()), Some("app"));
 }
 
-/// A driver that hears nobody still says so: an empty call is a call.
+/// A heartbeat call with an empty list is a call, too.
 #[test]
-fn nobody_is_judged_while_the_driver_sleeps() {
+fn no_executor_is_lost_while_the_driver_sends_no_heartbeats() {
     for (gap_ms, is_lost) in [(29_000, true), (31_000, false), (86_400_000, false)] {
         let mut run = Run::with_running(listening(), vec![spec("g", 1)]);
         run.beat(&[1], 10_000, 10_000);
         run.beat(&[], 10_000, 20_000);
         run.wait(gap_ms - 10_000);
         assert_eq!(run.losses(), [], "a gap of {gap_ms} ms");
-        // After the gap every clock begins anew.
+        // After the gap the timers of all executors start again.
         run.beat(&[], 10_000, TIMEOUT_MS - 10_000);
         assert_eq!(run.losses().len(), usize::from(is_lost), "a gap of {gap_ms} ms");
         run.beat(&[], 10_000, 20_000);
@@ -77,13 +76,14 @@ fn nobody_is_judged_while_the_driver_sleeps() {
     }
 }
 
-/// posse itself stood still: whoever was silent meanwhile may have spoken.
+/// posse itself did not run for a while: an executor that was silent meanwhile may have sent a
+/// heartbeat.
 #[test]
-fn nobody_is_judged_after_a_stall_of_posse() {
+fn no_executor_is_lost_after_a_pause_of_posse() {
     let mut run = Run::with_running(listening(), vec![spec("g", 1)]);
     run.beat(&[1], 10_000, 10_000);
     run.beat(&[], 10_000, 40_000);
-    // Its timer would be due at 60 s; the loop comes back later than that, within half a time-out.
+    // The timer is due at 60 s. The next turn is later than that, by less than half a timeout.
     run.now += 15_000;
     run.turn();
     assert_eq!(run.losses(), []);
@@ -92,25 +92,25 @@ fn nobody_is_judged_after_a_stall_of_posse() {
 }
 
 #[test]
-fn at_most_a_tenth_of_a_group_is_lost_within_a_time_out() {
+fn at_most_a_tenth_of_a_group_is_lost_within_a_timeout() {
     for (n, want) in [(1, 1), (9, 1), (19, 1), (20, 2), (40, 4)] {
         let mut run = Run::with_running(listening(), vec![spec("g", n)]);
         let all: Vec<u64> = (1..=u64::from(n)).collect();
         run.beat(&all, 10_000, 10_000);
-        // All fall silent at once: that is the network, not they.
+        // If all executors fall silent at once, the network is the likely cause.
         run.beat(&[], 10_000, TIMEOUT_MS + 40_000);
         assert_eq!(run.losses().len(), want, "{n} executors");
         run.beat(&[], 10_000, TIMEOUT_MS);
         let next = want.min(usize::try_from(n).unwrap() - want);
         assert_eq!(run.losses().len(), next, "{n} executors, the next time-out");
-        // They come back.
+        // The heartbeats continue.
         run.beat(&all, 10_000, 3 * TIMEOUT_MS);
         assert_eq!(run.losses(), [], "{n} executors");
     }
 }
 
 #[test]
-fn each_group_has_a_tenth_of_its_own() {
+fn the_share_is_counted_for_each_group() {
     let mut run = Run::with_running(listening(), vec![spec("a", 2), spec("b", 2)]);
     run.beat(&[1, 2, 3, 4], 10_000, 10_000);
     run.beat(&[], 10_000, TIMEOUT_MS + 10_000);
@@ -119,7 +119,7 @@ fn each_group_has_a_tenth_of_its_own() {
 }
 
 #[test]
-fn nobody_is_judged_on_a_stale_snapshot_or_without_the_lease_or_at_the_end() {
+fn no_executor_is_lost_on_a_stale_snapshot_or_without_the_lease_or_at_the_stop() {
     for what in ["stale", "lease", "stop", "off"] {
         let timeout = if what == "off" { 0 } else { TIMEOUT_MS };
         let policy = Policy { heartbeat_timeout_ms: timeout, ..policy() };
@@ -144,7 +144,7 @@ fn nobody_is_judged_on_a_stale_snapshot_or_without_the_lease_or_at_the_end() {
 // Disconnected.
 
 #[test]
-fn the_reason_of_a_disconnect_is_what_the_pod_tells_in_time() {
+fn the_reason_of_a_disconnect_is_what_the_pod_shows_in_time() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     assert_eq!(run.call(Command::Disconnected { executor: ExecutorId(1) }), Reply::Done);
     run.wait(29_999);
@@ -155,11 +155,11 @@ fn the_reason_of_a_disconnect_is_what_the_pod_tells_in_time() {
 }
 
 #[test]
-fn a_disconnect_that_the_pod_does_not_explain_is_a_loss_of_its_own() {
+fn a_disconnect_without_a_reason_is_a_loss() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.call(Command::Disconnected { executor: ExecutorId(1) });
     run.wait(20_000);
-    // Said again, it does not begin anew.
+    // A repeated report does not restart the wait.
     run.call(Command::Disconnected { executor: ExecutorId(1) });
     run.wait(9_999);
     assert_eq!((run.losses(), run.take()), (vec![], vec![]));
@@ -176,9 +176,9 @@ fn a_disconnect_that_the_pod_does_not_explain_is_a_loss_of_its_own() {
     assert_eq!(LossReason::Disconnected.budget(), None);
 }
 
-/// What would tell the reason is out of sight: the search goes on.
+/// Without the lease the snapshot may be stale, so the wait for the reason continues.
 #[test]
-fn a_disconnect_is_not_judged_without_the_lease() {
+fn a_disconnect_is_not_decided_without_the_lease() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.call(Command::Disconnected { executor: ExecutorId(1) });
     run.tell(Input::Lease { held: false, high_water: None });
@@ -192,7 +192,7 @@ fn a_disconnect_is_not_judged_without_the_lease() {
 // Busy and idle.
 
 #[test]
-fn an_unforced_kill_spares_who_runs_and_is_not_idle() {
+fn an_unforced_kill_spares_busy_executors() {
     let mut run = Run::with_running(policy(), vec![spec("g", 3)]);
     let killed = |killed: &[u64], busy: &[u64], unknown: &[u64], target| Reply::Killed {
         killed: ids(killed),
@@ -203,20 +203,20 @@ fn an_unforced_kill_spares_who_runs_and_is_not_idle() {
     run.target("g", 4);
     run.take();
     assert_eq!(run.call(Command::Idle { executors: set(&[1, 8]) }), noted(&[8]));
-    // The fourth one does not run: nothing is lost with it.
+    // The fourth executor does not run, so nothing is lost with it.
     let all = kill(&[1, 2, 3, 4, 9], AfterKill::Lower, false);
     assert_eq!(run.call(all.clone()), killed(&[1, 4], &[2, 3], &[9], 2));
     assert_eq!(run.call(all), killed(&[], &[2, 3], &[9], 2), "said again it changes nothing");
     assert_eq!(run.call(kill(&[2], AfterKill::Replace, true)), killed(&[2], &[], &[], 2));
     run.wait(9_999);
     assert_eq!(run.call(kill(&[3], AfterKill::Replace, false)), killed(&[], &[3], &[], 2));
-    // Without a list that is good nobody is busy.
+    // Without a valid idle list no executor counts as busy.
     run.wait(1);
     assert_eq!(run.call(kill(&[3], AfterKill::Replace, false)), killed(&[3], &[], &[], 2));
 }
 
 #[test]
-fn a_list_replaces_the_last_one_and_an_empty_one_says_that_all_are_busy() {
+fn an_idle_list_replaces_the_last_one_and_if_empty_all_are_busy() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.call(Command::Idle { executors: set(&[1]) });
     run.call(Command::Idle { executors: set(&[]) });
@@ -228,7 +228,7 @@ fn a_list_replaces_the_last_one_and_an_empty_one_says_that_all_are_busy() {
 }
 
 #[test]
-fn a_lower_target_ends_the_idle_before_the_cheap_and_the_young() {
+fn a_lower_target_ends_idle_executors_first() {
     let mut run = Run::with_running(policy(), vec![spec("g", 4)]);
     run.watch(&[3], |pod| pod.deletion_cost = -5);
     run.watch(&[4], |pod| pod.ready = false);
@@ -242,7 +242,7 @@ fn a_lower_target_ends_the_idle_before_the_cheap_and_the_young() {
 
 // Kills.
 
-/// Target, min and max of the group; the call; who goes and the target in force.
+/// Target, min and max of the group; the call; the ended executors and the new target.
 #[track_caller]
 fn check_kill(spec: &GroupSpec, call: Command, want: &[u64], want_target: u32) {
     let mut run = Run::with_running(policy(), vec![spec.clone()]);
@@ -260,7 +260,7 @@ fn check_kill(spec: &GroupSpec, call: Command, want: &[u64], want_target: u32) {
 }
 
 #[test]
-fn a_kill_lowers_the_target_once_for_each_that_was_live() {
+fn a_kill_lowers_the_target_once_for_each_live_executor() {
     let of = |target, min, max| GroupSpec { min, max, ..spec("g", target) };
     check_kill(&of(4, 0, None), kill(&[1, 2], AfterKill::Lower, false), &[1, 2], 2);
     check_kill(&of(4, 3, None), kill(&[1, 2], AfterKill::Lower, false), &[1, 2], 3);
@@ -272,10 +272,10 @@ fn a_kill_lowers_the_target_once_for_each_that_was_live() {
     check_kill(&of(4, 0, None), kill(&[], AfterKill::Target(1), false), &[], 1);
 }
 
-/// The driver had set a higher target before posse was started again, and kills one of those that
-/// were adopted: the others are no surplus by that.
+/// The driver had set a higher target before posse was restarted, and kills an adopted executor.
+/// The other adopted executors do not become surplus.
 #[test]
-fn a_kill_after_a_restart_ends_nobody_else() {
+fn a_kill_after_a_restart_ends_no_other_executor() {
     for (after, ended) in
         [(AfterKill::Lower, 1), (AfterKill::Replace, 1), (AfterKill::Target(1), 4)]
     {
@@ -314,7 +314,7 @@ fn marks(actions: &[Action]) -> Vec<(Draining, bool)> {
 }
 
 #[test]
-fn a_victim_is_marked_and_deleted_when_its_time_is_over() {
+fn a_victim_drains_and_is_deleted_at_the_end_of_the_period() {
     let mut run = Run::with_running(policy(), vec![gently("g", 2)]);
     let now = run.now;
     run.target("g", 1);
@@ -341,7 +341,7 @@ fn a_victim_is_marked_and_deleted_when_its_time_is_over() {
 }
 
 #[test]
-fn its_own_end_while_it_drains_is_no_loss() {
+fn an_executor_that_ends_while_it_drains_is_no_loss() {
     let mut run = Run::with_running(policy(), vec![gently("g", 2)]);
     run.target("g", 1);
     run.take();
@@ -367,7 +367,7 @@ fn an_unforced_kill_drains_and_a_forced_one_does_not() {
     run.call(kill(&[2], AfterKill::Lower, true));
     assert!(matches!(run.take().as_slice(), [Action::Delete { .. }]));
     assert_eq!(run.losses(), [(2, LossReason::Killed)]);
-    // Forced later, it has no time any more; nothing is told or lowered again.
+    // A forced kill ends the drain at once; nothing is reported or lowered a second time.
     run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
     let reply = run.call(kill(&[1], AfterKill::Lower, true));
     assert!(matches!(&reply, Reply::Killed { killed, .. } if killed.is_empty()), "{reply:?}");
@@ -378,7 +378,7 @@ fn an_unforced_kill_drains_and_a_forced_one_does_not() {
 }
 
 #[test]
-fn what_does_not_run_has_nothing_to_bring_to_an_end() {
+fn an_executor_that_does_not_run_is_not_drained() {
     let mut run = Run::new(policy(), vec![gently("g", 1)]);
     run.created(&[1]);
     run.take();
@@ -386,14 +386,15 @@ fn what_does_not_run_has_nothing_to_bring_to_an_end() {
     assert!(matches!(run.take().as_slice(), [Action::Delete { .. }]));
 }
 
-/// A restart goes on with what the annotation tells; a kill was told as a loss before it.
+/// After a restart a drain continues from the annotation. A kill was reported as a loss before the
+/// restart.
 #[test]
-fn draining_goes_on_over_a_restart() {
+fn a_drain_continues_after_a_restart() {
     use DeleteCause::{Killed, ScaledDown};
     for (cause, until_unix_ms, wait_ms, n_told) in [
         (ScaledDown, Some(1_020_000), 20_000, 1),
         (Killed, Some(1_020_000), 20_000, 0),
-        // Its time passed while nobody was there.
+        // The drain period ended while no posse was running.
         (ScaledDown, Some(999_000), 0, 1),
         (ScaledDown, None, 0, 1),
     ] {
@@ -418,9 +419,9 @@ fn draining_goes_on_over_a_restart() {
     }
 }
 
-/// A mark that cannot be written keeps nobody from going in time.
+/// If the annotation cannot be written, the executor is deleted in time all the same.
 #[test]
-fn a_refused_mark_changes_nothing() {
+fn a_refused_drain_annotation_delays_nothing() {
     for class in [RefusalClass::Forbidden, RefusalClass::Transient, RefusalClass::Throttled] {
         let mut run = Run::with_running(policy(), vec![gently("g", 1)]);
         run.target("g", 0);
@@ -440,7 +441,7 @@ fn a_refused_mark_changes_nothing() {
 // Silence.
 
 #[test]
-fn a_driver_without_a_call_is_gone() {
+fn a_driver_without_a_call_is_lost() {
     let silent = Policy { driver_silence_ms: 60_000, ..policy() };
     let verdict = |run: &mut Run| run.core.poll_verdict();
     let mut run = Run::unlisted(silent.clone(), vec![spec("g", 0)]);
@@ -454,7 +455,7 @@ fn a_driver_without_a_call_is_gone() {
     run.wait(1);
     assert_eq!(verdict(&mut run), Some(RunVerdict::DriverSilent { silence_ms: 60_000 }));
 
-    // It was posse that stood still.
+    // posse itself did not run meanwhile.
     let mut run = Run::new(silent, vec![spec("g", 0)]);
     run.now += 90_000;
     run.turn();
@@ -469,9 +470,10 @@ fn a_driver_without_a_call_is_gone() {
 
 // Fairness.
 
-/// A group that holds all places does not keep them: each that becomes free goes to who has less.
+/// If a group uses the whole pending limit, each freed unit goes to the group with the smaller
+/// share.
 #[test]
-fn groups_share_the_pending_places_by_what_they_hold() {
+fn groups_share_the_pending_limit() {
     let policy = Policy { pending_max: 3, ..policy() };
     let mut run = Run::new(policy, vec![spec("a", 9), spec("b", 0)]);
     assert_eq!(run.creates(), [1, 2, 3]);
@@ -487,9 +489,9 @@ fn groups_share_the_pending_places_by_what_they_hold() {
     }
 }
 
-/// One whose requests are never answered does not take all of the window.
+/// A group whose requests are never answered does not use the whole create window.
 #[test]
-fn groups_share_the_window_by_what_they_hold() {
+fn groups_share_the_create_window() {
     let policy = Policy { in_flight_max: 4, ..policy() };
     let mut run = Run::new(policy, vec![spec("a", 100), spec("b", 0)]);
     assert_eq!(run.creates(), [1, 2, 3, 4]);
@@ -499,9 +501,9 @@ fn groups_share_the_window_by_what_they_hold() {
     assert_eq!(new.iter().map(|id| run.group_of(*id)).collect::<Vec<_>>(), ["b", "b"]);
 }
 
-/// Where a quota has room for one, the one that has less of its target asks first.
+/// If a quota has room for one pod, the group with the smaller share of its target asks first.
 #[test]
-fn the_emptier_group_asks_first() {
+fn the_group_with_the_smaller_share_asks_first() {
     let mut run = Run::with_running(policy(), vec![spec("a", 4), spec("b", 4)]);
     let of_b: Vec<u64> = (1..=8).filter(|id| run.group_of(*id) == "b").collect();
     let of_a: Vec<u64> = (1..=8).filter(|id| run.group_of(*id) == "a").collect();
@@ -512,9 +514,9 @@ fn the_emptier_group_asks_first() {
     assert_eq!(new.iter().map(|id| run.group_of(*id)).collect::<Vec<_>>(), ["b", "b", "a"]);
 }
 
-/// With `scale_down: pending` a kill is the way to end what runs.
+/// With `scale_down: pending` running executors end only by a kill call.
 #[test]
-fn a_driver_that_chooses_for_itself_ends_by_kills_alone() {
+fn with_scale_down_pending_running_executors_end_only_by_kills() {
     let group = GroupSpec { scale_down: ScaleDown::Pending, ..spec("g", 3) };
     let mut run = Run::with_running(policy(), vec![group]);
     run.target("g", 1);
@@ -523,10 +525,10 @@ fn a_driver_that_chooses_for_itself_ends_by_kills_alone() {
     assert_eq!(run.ends(), ["u1"]);
 }
 
-// Pods that do not get away.
+// Terminating pods that do not go away.
 
-/// The executor's pod is on its way out, and stays there; what its node is said to be, and whether
-/// the pod is forgotten by that.
+/// The executor's pod stays terminating. `node` is what the API server says about its node; returns
+/// whether the pod is forgotten because of that.
 #[track_caller]
 fn check_stuck(answer: Result<(), RefusalClass>, is_forgotten: bool, is_asked_again: bool) {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
@@ -548,16 +550,16 @@ fn check_stuck(answer: Result<(), RefusalClass>, is_forgotten: bool, is_asked_ag
 }
 
 #[test]
-fn a_pod_is_forgotten_only_where_its_node_is_gone() {
+fn a_pod_is_forgotten_only_if_its_node_is_gone() {
     check_stuck(Err(RefusalClass::NotFound), true, true);
     check_stuck(Ok(()), false, true);
     check_stuck(Err(RefusalClass::Transient), false, true);
-    // Nodes are not ours to see: then never.
+    // Without permission to read nodes the pod is never forgotten.
     check_stuck(Err(RefusalClass::Forbidden), false, false);
 }
 
 #[test]
-fn a_pod_that_gets_away_in_time_costs_no_look() {
+fn a_pod_that_terminates_in_time_causes_no_node_read() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.watch(&[1], |pod| pod.deleting = true);
     run.gone(&[1]);

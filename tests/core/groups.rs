@@ -1,4 +1,4 @@
-//! Groups that come, change and go while the run lasts: the rules of the core for them.
+//! Groups that are created, changed and deleted during a run.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn pod(text: &str) -> Arc<PodText> {
     Arc::new(PodText::new(vec![Part::Text(text.to_owned())], String::new()))
 }
 
-/// A change that says nothing but the pods.
+/// A change that sets only the pod template.
 fn only(text: &str) -> GroupChange {
     GroupChange {
         pod: pod(text),
@@ -54,7 +54,7 @@ fn has(run: &Run, group: &str) -> bool {
     run.core.executors().groups.contains_key(&GroupName::from(group))
 }
 
-/// The ids and pods of the creates that were asked for; nothing else may have been.
+/// The ids and pods of the requested creates. No other action may have been requested.
 fn made(run: &mut Run) -> Vec<(u64, String)> {
     let made = run.take().into_iter().map(|action| match action {
         Action::Create { id, slot, pod, .. } => {
@@ -65,13 +65,13 @@ fn made(run: &mut Run) -> Vec<(u64, String)> {
     made.collect()
 }
 
-/// So many creates of this pod, with these ids.
+/// Creates of this pod with these ids.
 fn all_of(text: &str, ids: std::ops::RangeInclusive<u64>) -> Vec<(u64, String)> {
     ids.map(|id| (id, text.to_owned())).collect()
 }
 
 #[test]
-fn a_group_is_made_with_what_is_said_of_it() {
+fn a_group_is_created_with_the_given_fields() {
     let mut run = Run::new(policy(), vec![]);
     let change = GroupChange {
         min: Some(1),
@@ -87,16 +87,16 @@ fn a_group_is_made_with_what_is_said_of_it() {
     assert_eq!((group.spec.scale_down, group.spec.replace), (ScaleDown::Pending, Replace::Gone));
     assert!(run.events.contains(&Event::TargetChanged { group: "0".into(), target: 4 }));
 
-    // What is left out stays as it is.
+    // Omitted fields keep their values.
     assert_eq!(put(&mut run, "0", of("a", 0)), Reply::Target(1));
     assert_eq!(put(&mut run, "0", only("b")), Reply::Target(1));
-    // A new one has a target of its own only where it is given, or a min.
+    // A new group has a target only if the call sets one, or a min.
     assert_eq!(put(&mut run, "1", only("c")), Reply::Target(0));
     assert_eq!(put(&mut run, "2", GroupChange { min: Some(2), ..only("c") }), Reply::Target(2));
 }
 
 #[test]
-fn bounds_that_cannot_be_are_refused_and_change_nothing() {
+fn invalid_bounds_are_refused_and_change_nothing() {
     let mut run = Run::new(policy(), vec![]);
     let upside_down = GroupChange { min: Some(3), max: Some(2), ..of("a", 3) };
     for (change, what) in
@@ -118,7 +118,7 @@ fn bounds_that_cannot_be_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn there_is_an_end_to_groups() {
+fn the_number_of_groups_is_limited() {
     let mut run = Run::new(policy(), vec![]);
     for i in 0..1_000 {
         assert_eq!(put(&mut run, &i.to_string(), only("a")), Reply::Target(0));
@@ -130,7 +130,7 @@ fn there_is_an_end_to_groups() {
 }
 
 #[test]
-fn a_later_template_is_for_the_next_creates_alone() {
+fn a_new_template_applies_to_later_creates_only() {
     let mut run = Run::new(policy(), vec![]);
     put(&mut run, "g", of("a", 2));
     assert_eq!(made(&mut run), all_of("a", 1..=2));
@@ -138,7 +138,7 @@ fn a_later_template_is_for_the_next_creates_alone() {
     run.running(&[1]);
     assert_eq!(put(&mut run, "g", only("b")), Reply::Target(2));
     assert!(run.take().is_empty(), "executors that run stay");
-    // A create whose outcome is unknown is sent again as the group is now, under the same name.
+    // A create of unknown outcome is sent again with the new template, under the same name.
     run.refused(2, refusal(RefusalClass::OutcomeUnknown, 500));
     run.wait(60_000);
     assert_eq!(made(&mut run), all_of("b", 2..=2));
@@ -149,7 +149,7 @@ fn a_later_template_is_for_the_next_creates_alone() {
 }
 
 #[test]
-fn a_refusal_of_the_old_template_does_not_hold_the_new_one_back() {
+fn a_refusal_of_the_old_template_does_not_throttle_the_new_one() {
     let mut run = Run::new(policy(), vec![]);
     put(&mut run, "g", of("bad", 2));
     assert_eq!(made(&mut run), all_of("bad", 1..=2));
@@ -157,7 +157,7 @@ fn a_refusal_of_the_old_template_does_not_hold_the_new_one_back() {
     assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
     put(&mut run, "g", only("good"));
     assert_eq!(made(&mut run), all_of("good", 3..=3));
-    // The other one of the old ones comes late.
+    // The other answer for the old template arrives late.
     run.refused(2, refusal(RefusalClass::Invalid, 422));
     assert_eq!(made(&mut run), all_of("good", 4..=4));
     assert_eq!(run.group("g").message, None);
@@ -197,7 +197,7 @@ fn a_deleted_group_is_forgotten_when_its_executors_are_gone() {
 }
 
 #[test]
-fn creates_under_way_and_evidence_go_with_their_group() {
+fn creates_in_flight_and_retained_pods_go_with_their_group() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.failed(&[1]);
     assert_eq!(run.group("g").failed, 1);
@@ -214,7 +214,7 @@ fn creates_under_way_and_evidence_go_with_their_group() {
     }
     uids.sort();
     uids.dedup();
-    // The label that counts the failed one is under way; its delete follows.
+    // The patch that labels the failed pod as counted is in flight; the delete follows.
     assert_eq!(uids, ["u2", "u3"]);
     let uid = run.pods[0].uid.clone();
     run.tell(Input::Patched { uid, answer: Ok(()) });
@@ -223,7 +223,7 @@ fn creates_under_way_and_evidence_go_with_their_group() {
 }
 
 #[test]
-fn a_group_is_made_anew_beside_the_old_ones() {
+fn a_group_is_created_again_beside_its_old_executors() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     delete(&mut run, "g");
     assert_eq!(run.ends(), ["u1", "u2"]);
@@ -242,7 +242,7 @@ fn a_group_is_made_anew_beside_the_old_ones() {
     assert!(!run.events.iter().any(|event| matches!(event, Event::ExecutorLost { .. })));
 }
 
-/// A restart of a run whose group came by a call: two of its executors are there.
+/// A restart of a run whose group was created by a call: two executors of the group exist.
 fn restarted(adopt_hold_ms: u64) -> Run {
     let mut run = Run::unlisted(Policy { adopt_hold_ms, ..policy() }, vec![]);
     for id in [1, 2] {
@@ -254,10 +254,10 @@ fn restarted(adopt_hold_ms: u64) -> Run {
 }
 
 #[test]
-fn an_unknown_group_is_kept_until_it_is_put_or_the_hold_is_over() {
+fn an_unknown_group_is_kept_until_it_is_put_or_adopt_hold_ends() {
     let mut run = restarted(10_000);
     assert_eq!(run.waits_for("q"), Some(Waiting::AdoptHold));
-    // Known again, but without a target: the hold goes on.
+    // The group is known again but has no target, so `adopt_hold` still applies.
     assert_eq!(put(&mut run, "q", only("b")), Reply::Target(0));
     run.wait(9_999);
     assert!(run.take().is_empty());
@@ -286,7 +286,7 @@ fn an_unknown_group_cannot_grow() {
 }
 
 #[test]
-fn a_group_deleted_before_the_first_list_takes_what_it_shows_along() {
+fn a_group_deleted_before_the_first_list_ends_the_listed_executors() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 2)]);
     assert_eq!(delete(&mut run, "g"), Reply::Done);
     assert!(has(&run, "g"));
@@ -306,7 +306,7 @@ fn a_group_deleted_before_the_first_list_takes_what_it_shows_along() {
 }
 
 #[test]
-fn a_template_that_came_by_a_call_does_not_end_the_run() {
+fn a_refused_template_of_a_call_does_not_end_the_run() {
     let file = posse::core::policy::settings::GroupSpec { from_file: true, ..spec("g", 1) };
     let mut run = Run::new(policy(), vec![file]);
     assert_eq!(made(&mut run).len(), 1);

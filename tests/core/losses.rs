@@ -1,5 +1,4 @@
-//! What is told of those that go: once, with their reason, with the end of their log; and which of
-//! them stay as evidence. Each rule where it is cheapest to see.
+//! Loss reports: once for each executor, with reason and log; which failed pods are retained.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{PREFIX, Run, policy, refusal, spec};
@@ -16,11 +15,11 @@ use posse::core::policy::settings::Policy;
 
 const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
-/// Which of the kept pods goes when one more fails after a restart: the one counted first, whatever
-/// the order of the list.
+/// If one more pod fails after a restart, the pod that was counted first is deleted, whatever the
+/// order of the LIST.
 #[test]
-fn after_a_restart_the_oldest_kept_pod_goes_first() {
-    // (when each was counted, by id; how many may stay) -> those that go at once
+fn after_a_restart_the_oldest_retained_pod_goes_first() {
+    // (when each pod was counted, by id; keep_failed) -> pods that are deleted at once
     for (counted, keep_failed, want) in [
         (&[3, 1, 2][..], 3, &[][..]),
         (&[3, 1, 2], 2, &["u2"]),
@@ -46,9 +45,9 @@ fn n_lost(run: &Run, id: u64) -> usize {
     run.events.iter().filter(of).count()
 }
 
-/// Rule 8: whatever tells of an end, in whatever order and however often, it is one loss.
+/// Rule 8: however many sources report an end, in whatever order, it is one loss.
 #[test]
-fn a_loss_is_told_once_whatever_tells_of_it() {
+fn a_loss_is_reported_once_whatever_reports_the_end() {
     type Telling = fn(&mut Run);
     let failed: Telling = |run| run.failed(&[1]);
     let deleting: Telling = |run| run.watch(&[1], |pod| pod.deleting = true);
@@ -63,7 +62,7 @@ fn a_loss_is_told_once_whatever_tells_of_it() {
         run.tell(Input::Deleted { uid, answer: Err(refusal(RefusalClass::NotFound, 404)) });
     };
     let restored: Telling = |run| {
-        // History goes back over it: the pod is there again, running.
+        // After a resourceVersion rollback the pod is running again.
         let watermark = run.core.watermark();
         run.tell(Input::List(List {
             source: ListSource::Poll,
@@ -96,8 +95,8 @@ fn a_loss_is_told_once_whatever_tells_of_it() {
     }
 }
 
-/// Spark's "SPARK-44609": an executor whose pod no LIST and no watch ever showed does not hold its
-/// place for ever.
+/// Spark's SPARK-44609: an executor whose pod appears in no LIST and no watch event does not hold
+/// its slot for ever.
 #[test]
 fn an_executor_never_seen_in_a_list_is_lost_and_replaced() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -119,7 +118,7 @@ fn an_executor_never_seen_in_a_list_is_lost_and_replaced() {
     assert_eq!((slot(1), slot(2)), (None, Some(0)), "its slot is free again");
 }
 
-// Logs of the lost.
+// Logs of lost executors.
 
 fn logged(run: &mut Run) -> Vec<(u64, usize, Option<String>)> {
     let told = run.take_events().into_iter().filter_map(|event| match event {
@@ -167,7 +166,7 @@ fn a_log_is_read_before_its_pod_is_deleted_and_nothing_else_waits() {
 }
 
 #[test]
-fn logs_are_read_few_at_a_time_and_few_a_minute() {
+fn log_reads_are_limited_at_a_time_and_in_a_minute() {
     let mut run = logs_of(24);
     let all: Vec<u64> = (1..=24).collect();
     run.failed(&all);
@@ -215,7 +214,7 @@ fn only_losses_by_the_application_have_their_log_read() {
 }
 
 #[test]
-fn a_pod_that_goes_before_its_log_was_read_is_told_of_too() {
+fn a_pod_that_goes_before_its_log_was_read_is_reported_too() {
     let mut run = logs_of(5);
     run.failed(&[1, 2, 3, 4, 5]);
     assert_eq!(reads(&mut run).len(), 4);
@@ -249,7 +248,7 @@ fn a_stop_waits_for_the_last_logs_but_not_for_long() {
 }
 
 #[test]
-fn a_budget_that_is_spent_is_told_once() {
+fn a_spent_budget_is_reported_once() {
     let policy =
         Policy { failures_app: posse::core::policy::settings::FailureLimit::Max(1), ..policy() };
     let mut run = Run::with_running(policy, vec![spec("g", 4)]);

@@ -1,4 +1,4 @@
-//! The rules of the core, each where it is cheapest to see: one sentence of the design, one row.
+//! Tests of the numbered rules in the design of the core, with the smallest setup for each.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{PREFIX, Run, policy, refusal, spec};
@@ -21,10 +21,10 @@ fn retry_after(ms: u64) -> Refusal {
     Refusal { retry_after_ms: Some(ms), ..refusal(RefusalClass::Throttled, 429) }
 }
 
-// Rule 6: the window.
+// Rule 6: the create window.
 
 #[test]
-fn the_window_doubles_each_clean_round_trip_up_to_its_end() {
+fn the_window_doubles_each_clean_round_trip_up_to_its_maximum() {
     let mut window = Window::new(32);
     for want in [4, 8, 16, 32, 32] {
         let room = window.available(Millis(0));
@@ -58,8 +58,8 @@ fn the_window_halves_once_a_round_trip_and_obeys_retry_after() {
 
 // Rules 2 to 4: the snapshot.
 
-/// What a LIST that shows only some of the running executors 1 and 2 does. `is_older`: both pods
-/// have changed since it was taken.
+/// What a LIST does that shows only some of the running executors 1 and 2. `is_older`: both pods
+/// have changed since the LIST was taken.
 #[track_caller]
 fn check_list(shows: &[u64], is_older: bool, want_running: u32, want_lost: &[u64]) {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
@@ -82,17 +82,17 @@ fn check_list(shows: &[u64], is_older: bool, want_running: u32, want_lost: &[u64
 }
 
 #[test]
-fn a_list_is_applied_whole_and_moves_nothing_back() {
+fn a_list_is_applied_whole_and_undoes_nothing_newer() {
     check_list(&[1, 2], false, 2, &[]);
     check_list(&[1], false, 1, &[2]);
     check_list(&[], false, 0, &[1, 2]);
-    // Older than the position: what is newer stays.
+    // The LIST is older than the position: newer pods stay.
     check_list(&[], true, 2, &[]);
     check_list(&[1], true, 2, &[]);
 }
 
 #[test]
-fn an_old_list_does_not_bring_back_what_went() {
+fn an_old_list_does_not_restore_deleted_pods() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     let (pods, watermark, version) =
         (run.pods.clone(), run.core.watermark(), run.core.watermark().position);
@@ -104,7 +104,7 @@ fn an_old_list_does_not_bring_back_what_went() {
 }
 
 #[test]
-fn a_list_below_what_was_known_when_it_was_asked_for_means_that_history_went_back() {
+fn a_list_below_the_position_of_its_request_is_a_rollback() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     let (watermark, pods) = (run.core.watermark(), run.pods[..1].to_vec());
     let version = Some(Version(2));
@@ -118,7 +118,7 @@ fn a_list_below_what_was_known_when_it_was_asked_for_means_that_history_went_bac
     assert_eq!(run.core.watermark().epoch, 1);
     run.target("g", 3);
     assert_eq!(run.waits_for("g"), Some(Waiting::StaleSnapshot));
-    // What the old watch still tells is of another time.
+    // Events of the old watch are from before the rollback: they are discarded.
     run.tell(Input::Watch { epoch: 0, events: vec![PodEvent::Bookmark(Version(9_999))] });
     let watermark = run.core.watermark();
     assert_eq!(watermark.position, None);
@@ -127,7 +127,7 @@ fn a_list_below_what_was_known_when_it_was_asked_for_means_that_history_went_bac
 }
 
 #[test]
-fn a_create_that_is_not_newer_than_what_was_known_means_that_history_went_back() {
+fn a_create_below_the_position_of_its_request_is_a_rollback() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.target("g", 2);
     assert_eq!(run.creates(), [2]);
@@ -137,7 +137,7 @@ fn a_create_that_is_not_newer_than_what_was_known_means_that_history_went_back()
 }
 
 #[test]
-fn versions_that_are_no_numbers_are_accepted_and_never_compared() {
+fn unparsable_versions_are_accepted_and_never_compared() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.pods[0].version = None;
     let epoch = run.core.watermark().epoch;
@@ -147,13 +147,13 @@ fn versions_that_are_no_numbers_are_accepted_and_never_compared() {
     assert_eq!(run.core.snapshot().get(&pod.uid), Some(&pod));
     run.tell(Input::Watch { epoch, events: vec![PodEvent::Deleted(pod.clone())] });
     assert_eq!(run.creates(), [2]);
-    // A late word on it is not believed: it was seen going.
+    // A late event about the pod is discarded, because its deletion was seen.
     run.tell(Input::Watch { epoch, events: vec![PodEvent::Applied(pod)] });
     assert!(run.core.snapshot().is_empty());
 }
 
 #[test]
-fn an_answer_that_the_position_has_overtaken_is_a_pod_that_came_and_went() {
+fn an_overtaken_answer_is_a_pod_that_came_and_went() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
     let pod = run.pod("g", 1);
@@ -169,7 +169,7 @@ fn an_answer_that_the_position_has_overtaken_is_a_pod_that_came_and_went() {
 }
 
 #[test]
-fn a_pod_that_comes_back_without_our_labels_is_deleted_and_the_template_counts_as_refused() {
+fn a_pod_without_our_labels_is_deleted_and_its_template_counts_as_refused() {
     let file = GroupSpec { from_file: true, ..spec("g", 1) };
     let mut run = Run::new(policy(), vec![file]);
     assert_eq!(run.creates(), [1]);
@@ -179,7 +179,7 @@ fn a_pod_that_comes_back_without_our_labels_is_deleted_and_the_template_counts_a
     assert_eq!(run.take(), [Action::Delete { uid: uid.clone(), name, grace_s: None }]);
     assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
     assert!(matches!(run.core.poll_verdict(), Some(RunVerdict::TemplateRefused { .. })));
-    // Until it is gone a stop names it.
+    // Until the pod is gone, a stop names it.
     assert_eq!(run.core.remaining().remaining, [format!("{PREFIX}1")]);
     run.tell(Input::Deleted { uid, answer: Ok(None) });
     assert_eq!(run.core.remaining().remaining, [] as [String; 0]);
@@ -196,7 +196,8 @@ enum Found {
     OtherOwner,
 }
 
-/// What a GET finds after AlreadyExists, which ids are posted next, and whether a loss is told.
+/// What a GET finds after AlreadyExists, the ids of the next creates, and whether a loss is
+/// reported.
 #[track_caller]
 fn check_exists(found: Found, want_creates: &[u64], want_lost: usize) {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -228,7 +229,7 @@ fn check_exists(found: Found, want_creates: &[u64], want_lost: usize) {
 }
 
 #[test]
-fn already_exists_is_settled_by_one_get() {
+fn already_exists_is_decided_by_one_get() {
     check_exists(Found::Alive, &[], 0);
     check_exists(Found::Ending, &[2], 1);
     check_exists(Found::Foreign, &[2], 0);
@@ -237,7 +238,7 @@ fn already_exists_is_settled_by_one_get() {
 }
 
 #[test]
-fn a_second_uid_under_one_id_is_deleted_and_the_id_spent() {
+fn a_second_uid_under_one_id_is_deleted_and_the_id_retired() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     let mut second = run.pod("g", 1);
     second.uid = Uid::new("second");
@@ -249,7 +250,7 @@ fn a_second_uid_under_one_id_is_deleted_and_the_id_spent() {
 }
 
 #[test]
-fn ids_are_given_from_reserved_blocks_only() {
+fn ids_come_from_reserved_blocks_only() {
     let identity = posse::core::reconciler::InstanceIdentity {
         pod_prefix: PREFIX.to_owned(),
         owner: None,
@@ -272,10 +273,10 @@ fn ids_are_given_from_reserved_blocks_only() {
     assert_eq!(run.creates(), [1_001]);
 }
 
-// Rules 7 and 10: the brakes.
+// Rules 7 and 10: the create throttle.
 
-/// What a refusal does: what the group waits for, and how many creates leave in the next hour
-/// where each of them is refused likewise.
+/// What the group waits for after a refusal, and how many creates are sent in the next hour if all
+/// of them are refused in the same way.
 #[track_caller]
 fn check_refusals(
     class: RefusalClass,
@@ -305,14 +306,14 @@ fn refusals_are_sorted_by_cause() {
     check_refusals(RefusalClass::Capacity, 403, Waiting::Quota, 58..=75);
     check_refusals(RefusalClass::Unauthorized, 401, Waiting::Server, 58..=75);
     check_refusals(RefusalClass::Invalid, 422, Waiting::Permanent, 11..=12);
-    // Soon at first: a server that has just begun forbids everything for some seconds.
+    // The first retries are soon, because a server that is starting answers 403 for some seconds.
     check_refusals(RefusalClass::Forbidden, 403, Waiting::Permanent, 18..=22);
     check_refusals(RefusalClass::NamespaceGone, 403, Waiting::Permanent, 11..=12);
 }
 
 #[test]
-fn five_young_deaths_and_more_than_half_slow_a_group_down() {
-    // (executors, of which die young) -> held back
+fn a_crash_loop_throttles_its_group() {
+    // (executors, how many end early) -> throttled
     for (n, n_dead, want) in [(4, 4, false), (5, 5, true), (12, 5, false), (9, 5, true)] {
         let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", n)]);
         let dead: Vec<u64> = (1..=n_dead).collect();
@@ -323,7 +324,7 @@ fn five_young_deaths_and_more_than_half_slow_a_group_down() {
 }
 
 #[test]
-fn a_group_held_back_for_young_deaths_goes_on_once_one_has_lived_a_minute() {
+fn a_crash_loop_ends_when_an_executor_has_lived_for_a_minute() {
     let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", 5)]);
     run.failed(&[1, 2, 3, 4, 5]);
     run.take();
@@ -338,7 +339,7 @@ fn a_group_held_back_for_young_deaths_goes_on_once_one_has_lived_a_minute() {
 }
 
 #[test]
-fn what_posse_ends_itself_is_no_young_death() {
+fn executors_that_posse_ends_do_not_count_as_a_crash_loop() {
     let mut run = Run::with_running(policy(), vec![spec("g", 8)]);
     run.target("g", 0);
     let all: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
@@ -351,7 +352,7 @@ fn what_posse_ends_itself_is_no_young_death() {
 // Rules 6, 8, 9, 11, 12, 14.
 
 #[test]
-fn unschedulable_executors_hold_their_group_back_after_two_minutes() {
+fn unschedulable_executors_throttle_their_group_after_two_minutes() {
     let policy = Policy { unschedulable_max: 1, ..policy() };
     let mut run = Run::new(policy, vec![spec("g", 1)]);
     run.creates();
@@ -370,7 +371,7 @@ fn unschedulable_executors_hold_their_group_back_after_two_minutes() {
 }
 
 #[test]
-fn a_successor_is_asked_for_at_once_or_when_the_pod_is_gone() {
+fn a_replacement_is_created_at_once_or_when_the_pod_is_gone() {
     for (replace, at_once) in [(Replace::Terminating, true), (Replace::Gone, false)] {
         let group = GroupSpec { replace, ..spec("g", 1) };
         let mut run = Run::with_running(policy(), vec![group]);
@@ -385,7 +386,7 @@ fn a_successor_is_asked_for_at_once_or_when_the_pod_is_gone() {
 }
 
 #[test]
-fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
+fn the_last_failed_pods_are_retained_and_labelled_as_counted() {
     let policy = Policy { keep_failed: 2, ..policy() };
     let mut run = Run::with_running(policy, vec![spec("g", 3)]);
     for id in [1, 2, 3] {
@@ -395,7 +396,7 @@ fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
     let counted = asked.iter().filter(|a| matches!(a, Action::Patch { patch: Patch::Counted, .. }));
     assert_eq!(counted.count(), 3);
     assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
-    // The echo of its label does not bring the oldest back among the kept.
+    // The watch event of its label does not make the oldest pod retained again.
     run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
     run.watch(&[1], |pod| pod.counted = Some(7));
     assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
@@ -403,7 +404,7 @@ fn the_last_failed_pods_stay_and_are_labelled_as_counted() {
 }
 
 #[test]
-fn a_counted_pod_is_no_second_loss_after_a_restart() {
+fn a_counted_pod_is_not_lost_again_after_a_restart() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 0)]);
     let mut pod = run.pod("g", 1);
     (pod.phase, pod.counted) = (posse::core::model::pod::Phase::Failed, Some(7));
@@ -415,7 +416,7 @@ fn a_counted_pod_is_no_second_loss_after_a_restart() {
 }
 
 #[test]
-fn a_victim_found_again_after_a_restart_goes_and_is_no_loss() {
+fn a_victim_found_after_a_restart_is_deleted_and_no_loss() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
     let mut pod = run.pod("g", 1);
     let cause = DeleteCause::ScaledDown;
@@ -433,7 +434,7 @@ fn a_victim_found_again_after_a_restart_goes_and_is_no_loss() {
 }
 
 #[test]
-fn adopted_surplus_is_held_until_the_target_is_set_or_the_hold_is_over() {
+fn adopted_surplus_is_kept_until_the_target_is_set_or_adopt_hold_ends() {
     for is_set in [true, false] {
         let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
         run.pods = (1..=3).map(|id| run.pod(if id == 3 { "old" } else { "g" }, id)).collect();
@@ -465,7 +466,7 @@ fn nothing_is_written_without_the_lease() {
 // Rule 12: the stop.
 
 #[test]
-fn a_stop_deletes_lists_until_empty_and_ends() {
+fn a_stop_deletes_and_lists_until_no_pod_is_left() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.core.begin_stop(STOP, Millis(run.now));
     run.turn();
@@ -486,7 +487,7 @@ fn a_stop_deletes_lists_until_empty_and_ends() {
 }
 
 #[test]
-fn a_late_comer_is_deleted_by_uid() {
+fn a_late_created_pod_is_deleted_by_uid() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
     run.core.begin_stop(STOP, Millis(run.now));
@@ -540,7 +541,7 @@ fn a_stop_with_keep_deletes_nothing_and_waits_for_the_answers() {
 }
 
 #[test]
-fn a_stop_with_nothing_ever_there_asks_nobody_but_one_before_the_first_list_does() {
+fn a_stop_without_executors_sends_no_request_after_the_first_list() {
     for had_list in [true, false] {
         let mut run = Run::unlisted(policy(), vec![spec("g", 0)]);
         if had_list {
@@ -554,7 +555,7 @@ fn a_stop_with_nothing_ever_there_asks_nobody_but_one_before_the_first_list_does
 }
 
 #[test]
-fn evidence_is_labelled_before_everything_else_is_deleted() {
+fn retained_pods_are_labelled_before_the_others_are_deleted() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.failed(&[1]);
     run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));

@@ -1,5 +1,6 @@
-//! The core against a fake cluster in virtual time: thousands of seeds, each a run with faults, a
-//! calm, and a stop. `SIM_SEED=n` reruns one with its whole trace, `SIM_SEEDS=n` sets how many.
+//! The core against a simulated cluster in virtual time. Each of thousands of seeds is a run with
+//! faults, a phase without faults, and a stop. `SIM_SEED=n` reruns one seed with its whole trace,
+//! `SIM_SEEDS=n` sets the number of seeds.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod api;
@@ -18,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use self::check::Verdict;
+use self::check::CheckResult;
 use self::faults::Profile;
 use self::world::World;
 use posse::core::model::command::{Command, GroupChange};
@@ -33,13 +34,13 @@ const MINUTE_MS: u64 = 60_000;
 /// Seeds that once failed.
 const REGRESSIONS: &[u64] =
     &[3067, 4947, 5348, 7361, 8688, 11734, 15572, 18102, 19385, 19562, 29024, 41584, 46219, 85681];
-/// Seeds that failed since starts and nodes are in trouble, too.
-const TROUBLED_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910];
+/// Seeds that once failed in a world with start and node problems.
+const NODE_FAULT_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910];
 
-fn run(seed: u64) -> Verdict {
-    // Two in three have trouble with starts and nodes, too.
-    let is_troubled = !REGRESSIONS.contains(&seed) && !seed.is_multiple_of(3);
-    let world = || if is_troubled { World::troubled(seed) } else { World::new(seed) };
+fn run(seed: u64) -> CheckResult {
+    // Two in three seeds have start and node problems, too.
+    let has_node_faults = !REGRESSIONS.contains(&seed) && !seed.is_multiple_of(3);
+    let world = || if has_node_faults { World::with_node_faults(seed) } else { World::new(seed) };
     let outcome = catch_unwind(AssertUnwindSafe(|| world().run()));
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -48,7 +49,7 @@ fn run(seed: u64) -> Verdict {
     })
 }
 
-/// The failure of a seed with its last steps.
+/// The failure of a seed and its last steps.
 fn explain(seed: u64, lines_max: usize) -> String {
     trace::begin(lines_max);
     let outcome = run(seed);
@@ -62,7 +63,7 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn seeds_that_once_failed() {
-    for &seed in REGRESSIONS.iter().chain(TROUBLED_REGRESSIONS) {
+    for &seed in REGRESSIONS.iter().chain(NODE_FAULT_REGRESSIONS) {
         assert_eq!(run(seed), Ok(()), "\n{}", explain(seed, TRACE_LINES));
     }
 }
@@ -103,7 +104,7 @@ fn many_seeds() {
     }
 }
 
-/// Drivers of one application after and beside each other.
+/// Drivers of one application that follow each other or run at the same time.
 #[test]
 fn drivers_take_over_from_each_other() {
     let seeds = number("SIM_SEEDS").unwrap_or(SEEDS) / 10;
@@ -113,7 +114,7 @@ fn drivers_take_over_from_each_other() {
     }
 }
 
-/// A world in which nothing goes wrong by itself: one group `g`, the default policy.
+/// A world without faults: one group `g`, the default policy.
 fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> World {
     let policy = Policy { log_lines: 3, ..Policy::default() };
     quiet_world_with(seed, target, policy, change)
@@ -152,7 +153,7 @@ fn n_live(world: &World) -> usize {
 }
 
 #[test]
-fn a_full_quota_is_probed_now_and_then_and_used_when_it_has_room() {
+fn a_full_quota_is_probed_and_used_when_it_has_room() {
     for seed in 0..20 {
         let mut world = quiet_world(seed, 10, |profile| profile.quota = Some(5));
         world.run_until(60 * MINUTE_MS).unwrap();
@@ -204,7 +205,7 @@ fn a_template_that_is_refused_costs_a_handful_of_requests() {
 }
 
 #[test]
-fn executors_that_die_young_slow_their_group_down() {
+fn a_crash_loop_slows_its_group_down() {
     for seed in 0..20 {
         let mut world = quiet_world(seed, 10, |profile| (profile.die, profile.die_ms) = (100, 10));
         world.run_until(60 * MINUTE_MS).unwrap();
@@ -218,21 +219,21 @@ fn executors_that_die_young_slow_their_group_down() {
 #[test]
 fn an_image_that_cannot_be_pulled_costs_a_handful_of_pods() {
     for seed in 0..20 {
-        let mut world = quiet_world(seed, 10, |profile| profile.trouble.image_error = 100);
+        let mut world = quiet_world(seed, 10, |profile| profile.node_faults.image_error = 100);
         world.run_until(60 * MINUTE_MS).unwrap();
         assert!(world.check.n_posts <= 25, "seed {seed}: {} POSTs", world.check.n_posts);
-        world.profile.trouble.image_error = 0;
+        world.profile.node_faults.image_error = 0;
         world.run_until(68 * MINUTE_MS).unwrap();
         assert_eq!(n_live(&world), 10, "seed {seed}");
     }
 }
 
-/// Half the nodes start nothing: the others get the executors, and soon get them first.
+/// On half the nodes no executor starts: the other nodes get the executors.
 #[test]
-fn a_bad_node_is_kept_away_from() {
+fn a_node_with_failed_starts_is_avoided() {
     for seed in 0..20 {
         let mut world = quiet_world(seed, 8, |profile| {
-            (profile.trouble.n_nodes, profile.trouble.bad_node) = (6, Some(2));
+            (profile.node_faults.n_nodes, profile.node_faults.bad_node) = (6, Some(2));
         });
         world.run_until(60 * MINUTE_MS).unwrap();
         let on_it = world.cluster.pods.values().filter(|s| s.pod.node.as_deref() == Some("n2"));
@@ -241,7 +242,7 @@ fn a_bad_node_is_kept_away_from() {
 }
 
 #[test]
-fn a_storm_of_failures_has_few_logs_read() {
+fn many_failures_cause_few_log_reads() {
     for seed in 0..3 {
         let mut world = quiet_world(seed, 120, |profile| (profile.die, profile.die_ms) = (100, 10));
         world.run_until(2 * MINUTE_MS).unwrap();
@@ -250,7 +251,8 @@ fn a_storm_of_failures_has_few_logs_read() {
     }
 }
 
-/// The watch tells of a pod long after it runs: only a new LIST says whether a start failed.
+/// The watch reports a pod long after the pod has started: only a new LIST shows whether a start
+/// failed.
 #[test]
 fn a_start_is_judged_by_a_new_list() {
     for seed in 0..20 {

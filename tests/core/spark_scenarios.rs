@@ -1,7 +1,7 @@
-//! Spark's scenarios for its pod allocator and snapshots, by name, with posse's rules in them. Its
-//! numbers (C.1.2 ...) are those of the inventory that they were taken from; those not here are
-//! about settings (C.1.2, C.3.2, C.4.2: in the tests of the configuration and the runtime) or stand
-//! in the core under their own name (C.1.3 `share`, C.2.1 `budget`, C.5.1 and C.5.2 `loss`).
+//! Spark's test scenarios for its pod allocator and snapshots, by name, with posse's rules. Numbers
+//! such as C.1.2 are those of the inventory from which they were taken. Scenarios about settings
+//! are tested elsewhere (C.1.2, C.3.2 and C.4.2 with the configuration and the runtime), others are
+//! tests in the core (C.1.3 in `share`, C.2.1 in `budget`, C.5.1 and C.5.2 in `loss`).
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
@@ -20,7 +20,7 @@ use posse::core::policy::settings::{Decommission, GroupSpec, Policy, ScaleDown};
 
 const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
-/// The limit holds over all groups; a pending pod frees nothing, a running one does.
+/// The limit applies to all groups together; a pending pod frees nothing, a running one does.
 #[test]
 fn spark_c1_4_pending_pod_limit_with_multiple_resource_profiles() {
     let policy = Policy { pending_max: 3, ..policy() };
@@ -29,7 +29,8 @@ fn spark_c1_4_pending_pod_limit_with_multiple_resource_profiles() {
     run.created(&[1, 2, 3]);
     assert!(run.creates().is_empty());
     assert_eq!(run.waits_for("b"), Some(Waiting::PendingLimit));
-    // Spark waits for an idle time-out; here a lower target ends the youngest pending one at once.
+    // Spark waits for an idle timeout; here a lower target ends the youngest pending executor at
+    // once.
     run.target("a", 1);
     assert_eq!(run.ends(), ["u2"]);
     run.gone(&[2]);
@@ -39,7 +40,7 @@ fn spark_c1_4_pending_pod_limit_with_multiple_resource_profiles() {
     assert_eq!(run.creates(), [5]);
 }
 
-/// Spark has a limit for each profile; posse's is one for all, shared evenly between the groups.
+/// Spark has a limit for each profile; posse has one limit, shared evenly between the groups.
 #[test]
 fn spark_c1_5_pending_pod_limit_per_resource_profile_id() {
     let policy = Policy { pending_max: 4, ..policy() };
@@ -52,7 +53,7 @@ fn spark_c1_5_pending_pod_limit_per_resource_profile_id() {
     assert_eq!(share(4, &[2, 3]), [2, 2]);
 }
 
-/// Spark's batch is a fixed 5; posse's window starts at 4 and is about requests, not pods.
+/// Spark's batch has 5 pods; posse's window starts at 4 and limits requests, not pods.
 #[test]
 fn spark_c1_6_initially_request_executors_in_batches() {
     let mut run = Run::new(policy(), vec![spec("g", 6)]);
@@ -62,7 +63,7 @@ fn spark_c1_6_initially_request_executors_in_batches() {
     assert_eq!(run.waits_for("g"), Some(Waiting::InFlight));
 }
 
-/// Spark waits until the batch runs; posse goes on with each answer.
+/// Spark waits until the batch runs; posse continues with each answer.
 #[test]
 fn spark_c1_8_request_executors_in_batches_allow_another_batch() {
     let mut run = Run::new(policy(), vec![spec("g", 6)]);
@@ -74,7 +75,7 @@ fn spark_c1_8_request_executors_in_batches_allow_another_batch() {
     assert!(run.creates().is_empty());
 }
 
-/// The failed one is replaced in the same turn, not with the next batch.
+/// The failed executor is replaced in the same turn, not with the next batch.
 #[test]
 fn spark_c1_9_when_a_current_batch_reaches_error_states_re_request_them() {
     let mut run = Run::new(Policy { keep_failed: 0, ..policy() }, vec![spec("g", 5)]);
@@ -92,8 +93,8 @@ fn spark_c1_9_when_a_current_batch_reaches_error_states_re_request_them() {
     assert_eq!(asked.len(), 2, "one create and the delete of the failed pod: {asked:?}");
 }
 
-/// Spark deletes by label and takes the next id; posse asks again under the same name, so that a
-/// pod which exists all the same is found and not doubled.
+/// Spark deletes by label and uses the next id; posse repeats the create under the same name, so
+/// that a pod which exists after all is found and not doubled.
 #[test]
 fn spark_c1_11_when_an_executor_is_requested_but_the_api_does_not_report_it() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -111,7 +112,8 @@ fn spark_c1_12_scale_up_and_down_on_target_executor_count_changes() {
     run.created(&[2, 3, 4]);
     run.running(&[2]);
     assert!(run.take().is_empty());
-    // Spark waits for an idle time-out and deletes in one call; posse ends what did not start.
+    // Spark waits for an idle timeout and deletes with one call; posse ends executors that have not
+    // started.
     run.target("g", 2);
     assert_eq!(run.ends(), ["u3", "u4"]);
     run.gone(&[3, 4]);
@@ -121,7 +123,7 @@ fn spark_c1_12_scale_up_and_down_on_target_executor_count_changes() {
     assert_eq!(deleted.count(), 2);
 }
 
-/// What is not created yet goes first, whatever its age: nothing is lost with it.
+/// An executor that is not created yet ends first, whatever its age, because nothing is lost.
 #[test]
 fn spark_c1_13_correctly_identify_timed_out_pending_pod_requests_as_excess() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -136,7 +138,8 @@ fn spark_c1_13_correctly_identify_timed_out_pending_pod_requests_as_excess() {
     assert_eq!(run.ends(), ["u2"]);
 }
 
-/// Spark spares executors by an idle time-out; with `scale_down: pending` posse spares what runs.
+/// Spark spares executors by an idle timeout; with `scale_down: pending` posse spares running
+/// executors.
 #[test]
 fn spark_c1_14_respect_executor_idle_timeout_configuration() {
     let group =
@@ -151,7 +154,7 @@ fn spark_c1_14_respect_executor_idle_timeout_configuration() {
     assert_eq!(run.waits_for("g"), Some(Waiting::ScaleDownPending));
 }
 
-/// Spark has to be told which pods registered; posse never counts an executor twice.
+/// Spark must be told which pods have registered; posse never counts an executor twice.
 #[test]
 fn spark_c1_15_known_pods_with_multiple_resource_profiles_at_downscaling() {
     let mut run = Run::with_running(policy(), vec![spec("a", 2), spec("b", 2)]);
@@ -179,12 +182,13 @@ fn spark_c1_16_multiple_resource_profiles() {
     run.created(&[4, 5]);
     run.target("a", 1);
     run.target("b", 1);
-    // One group's fall never ends another's: each ends its own pending one first.
+    // A lower target of one group never ends executors of another: each group first ends its own
+    // pending ones.
     assert_eq!(run.ends().len(), 3);
     assert_eq!((run.group("a").running, run.group("b").running), (1, 1));
 }
 
-/// A pod that stays pending holds nobody back.
+/// A pod that stays pending does not delay others.
 #[test]
 fn spark_c1_17_pod_allocator_does_not_stall_with_pending_pods() {
     let mut run = Run::new(policy(), vec![spec("g", 6)]);
@@ -197,7 +201,7 @@ fn spark_c1_17_pod_allocator_does_not_stall_with_pending_pods() {
     assert_eq!((run.group("g").pending, run.group("g").requested), (1, 1));
 }
 
-/// A LIST replaces the snapshot: what it shows is adopted, what it lacks is lost.
+/// A LIST replaces the snapshot: pods in it are adopted, pods missing from it are lost.
 #[test]
 fn spark_c3_1_items_returned_by_the_api_should_be_pushed() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 2)]);
@@ -210,8 +214,8 @@ fn spark_c3_1_items_returned_by_the_api_should_be_pushed() {
         if subject.id.0 == 2)));
 }
 
-/// posse's LIST never asks for resourceVersion 0: it is the witness, and must be consistent. An
-/// older one adds nothing and removes nothing that is newer.
+/// posse's LIST never asks for resourceVersion 0, because it must be consistent. An older LIST adds
+/// nothing and removes nothing that is newer.
 #[test]
 fn spark_c3_3_support_pod_listing_with_resource_version() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
@@ -227,8 +231,8 @@ fn spark_c3_3_support_pod_listing_with_resource_version() {
     assert_eq!((run.take(), run.group("g").running, run.group("g").pending), (vec![], 2, 1));
 }
 
-/// Spark's inventory A.10: a pod that stays pending for its image is never counted there. Here it is
-/// given up, counted as a failed start, and tried again with one.
+/// Spark's inventory A.10: Spark never counts a pod that stays pending because of its image. posse
+/// abandons it, counts it as a failed start, and probes with one create.
 #[test]
 fn spark_a10_stuck_pending_image_pull() {
     let mut run = Run::new(policy(), vec![spec("g", 2)]);
@@ -266,8 +270,8 @@ fn spark_c14_failures_of_executors_that_had_started_do_not_count() {
     assert_eq!(run.waits_for("g"), None);
 }
 
-/// A start that fails counts once per id, however often it is told, and holds its group back from
-/// the first one on; Spark has a threshold.
+/// A failed start counts once for each id, however often it is reported, and throttles its group
+/// from the first one on; Spark has a threshold.
 #[test]
 fn spark_c14_a_failure_is_counted_once_per_id() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -287,8 +291,8 @@ fn spark_c14_a_failure_is_counted_once_per_id() {
     assert_eq!(run.creates(), [2], "the first delay, not the third");
 }
 
-/// Spark ends a backoff only for an executor asked for during it; here whoever runs shows that the
-/// trouble is over.
+/// In Spark only an executor that was requested during a backoff ends it; here any running executor
+/// does.
 #[test]
 fn spark_c14_only_an_executor_asked_for_during_backoff_can_end_it() {
     let mut run = Run::new(policy(), vec![spec("g", 2)]);
@@ -333,7 +337,8 @@ fn spark_c5_3_updates_add_new_pods_and_edit_existing_pods() {
     assert_eq!(run.core.snapshot().pods().count(), 2);
 }
 
-/// Spark hands out snapshots at intervals; here a turn without news does nothing, however often.
+/// Spark delivers snapshots at intervals; here a turn without news does nothing, however often it
+/// runs.
 #[test]
 fn spark_c6_1_subscribers_get_notified_without_repeats() {
     let mut run = Run::with_running(policy(), vec![spec("g", 3)]);
@@ -347,7 +352,7 @@ fn spark_c6_1_subscribers_get_notified_without_repeats() {
     assert_eq!(losses(&run), 1);
 }
 
-/// Nothing is decided on an empty buffer: it is not an empty cluster.
+/// Before the first LIST nothing is decided: an empty buffer is not an empty cluster.
 #[test]
 fn spark_c6_2_even_without_sending_events_nothing_is_made_up() {
     let mut run = Run::unlisted(policy(), vec![spec("g", 3)]);
@@ -364,12 +369,12 @@ fn spark_c6_3_replacing_the_snapshot_passes_the_new_snapshot() {
     assert_eq!(run.creates(), [3, 4]);
 }
 
-/// Spark would hold the slot for ever; here the search for a reason ends like any other.
+/// Spark would hold the slot for ever; here the wait for a reason ends like any other.
 #[test]
 fn spark_c1_29_an_executor_that_disconnects_before_its_pod_is_seen_does_not_hold_its_slot() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
-    // The server made the pod, and its answer was lost; the executor runs, and is heard from.
+    // The server created the pod, and its answer was lost; the executor runs and sends heartbeats.
     run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
     run.call(Command::Heartbeat { executors: set(&[1]) });
     run.call(Command::Disconnected { executor: ExecutorId(1) });
@@ -386,7 +391,7 @@ fn spark_c1_29_an_executor_that_disconnects_before_its_pod_is_seen_does_not_hold
     assert_eq!(run.losses(), [(1, LossReason::Disconnected)]);
 }
 
-/// Nobody is given up for an answer that does not come: it is asked for again under its name.
+/// A missing answer does not make an executor lost: the create is repeated under its name.
 #[test]
 fn spark_c1_30_a_healthy_executor_is_not_removed_because_its_pod_was_not_seen_yet() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -409,7 +414,7 @@ fn spark_c2_2_when_an_executor_reaches_error_states_immediately_it_is_reported()
     assert!(LossReason::AppError.caused_by_app());
 }
 
-/// Spark deletes on each sight of it; here one delete is under way until it is answered.
+/// Spark deletes on each event; here one delete is in flight until it is answered.
 #[test]
 fn spark_c2_3_and_4_an_executor_is_removed_once() {
     let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", 1)]);
@@ -421,8 +426,8 @@ fn spark_c2_3_and_4_an_executor_is_removed_once() {
     assert_eq!((run.losses().len(), deletes), (1, 1));
 }
 
-/// Spark waits for 30 s, because its snapshot may lag behind the driver; a whole LIST from after the
-/// create is proof enough, and nobody is to blame.
+/// Spark waits for 30 s, because its snapshot may lag behind the driver. Here a whole LIST from
+/// after the create is enough, and the loss counts against no budget.
 #[test]
 fn spark_c2_5_executors_that_are_not_in_the_cluster_are_lost() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
@@ -433,7 +438,7 @@ fn spark_c2_5_executors_that_are_not_in_the_cluster_are_lost() {
     assert!(!LossReason::Deleted.caused_by_app());
 }
 
-/// Spark's label for the inactive is posse's `counted` on those that are kept.
+/// Spark's label for inactive pods is posse's `counted` label on retained pods.
 #[test]
 fn spark_c2_6_and_7_kept_pods_are_marked_and_not_deleted() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
@@ -453,7 +458,7 @@ fn spark_c7_1_start_all_components() {
     assert_eq!(run.creates(), [1, 2, 3]);
 }
 
-/// By label, and once; those that drain go with the rest, and nobody is killed any more.
+/// By label, and once; draining executors are deleted with the rest, and kill calls are refused.
 #[test]
 fn spark_c7_4_stop_all_components() {
     let mut run = Run::with_running(policy(), vec![gently("g", 3)]);
@@ -466,7 +471,7 @@ fn spark_c7_4_stop_all_components() {
     assert_eq!(run.losses(), []);
 }
 
-/// For the known and the unknown alike there is an answer.
+/// The call answers for known and unknown executors alike.
 #[test]
 fn spark_c7_5_remove_executor() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
@@ -477,8 +482,8 @@ fn spark_c7_5_remove_executor() {
     assert_eq!(lost(&mut run, 1), Reply::Done, "it was one");
 }
 
-/// The loss is told at once; the label comes onto those found; those that still run when their time
-/// is over are deleted.
+/// The loss is reported at once; the known executors get the label; those that still run at the end
+/// of the drain period are deleted.
 #[test]
 fn spark_c7_7_kill_executors() {
     let mut run = Run::with_running(policy(), vec![gently("g", 2)]);
@@ -497,7 +502,7 @@ fn spark_c7_7_kill_executors() {
     assert_eq!(run.ends(), ["u2"]);
 }
 
-/// Spark annotates the price; posse reads it, whoever wrote it.
+/// Spark writes the deletion cost; posse reads it, whoever wrote it.
 #[test]
 fn spark_c7_8_executor_pods_with_a_deletion_cost() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
@@ -506,7 +511,7 @@ fn spark_c7_8_executor_pods_with_a_deletion_cost() {
     assert_eq!(run.ends(), ["u1"], "the cheap one, not the young one");
 }
 
-/// Busy and unknown ones are dropped.
+/// Busy and unknown executors are left out.
 #[test]
 fn spark_c7_9_idle_decommission_passes_only_selected_executors() {
     let mut run = Run::with_running(policy(), vec![gently("g", 3)]);
@@ -515,7 +520,7 @@ fn spark_c7_9_idle_decommission_passes_only_selected_executors() {
     assert_eq!(run.ends(), ["u2"]);
 }
 
-/// What was refused leaves no trace, now or later.
+/// A refused call has no effect, now or later.
 #[test]
 fn spark_c7_10_a_rejected_idle_decommission_has_no_pod_updates_or_replay() {
     let mut run = Run::with_running(policy(), vec![gently("g", 2)]);
@@ -525,7 +530,7 @@ fn spark_c7_10_a_rejected_idle_decommission_has_no_pod_updates_or_replay() {
     assert_eq!((run.take(), run.losses(), run.group("g").target), (vec![], vec![], 2));
 }
 
-/// An executor that speaks up after the stop began changes nothing.
+/// A heartbeat after the stop began changes nothing.
 #[test]
 fn spark_c7_13_ignore_registrations_when_stopped() {
     let policy = Policy { heartbeat_timeout_ms: 60_000, ..policy() };
@@ -536,7 +541,7 @@ fn spark_c7_13_ignore_registrations_when_stopped() {
     assert_eq!(run.losses(), []);
 }
 
-/// Spark gives ids to pods that come without one; here a pod's name is made of its id.
+/// Spark assigns ids to pods without one; here a pod's name is made from its id.
 #[test]
 fn spark_c7_14_an_executor_has_its_id_from_the_start() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -544,8 +549,8 @@ fn spark_c7_14_an_executor_has_its_id_from_the_start() {
     assert_eq!(run.core.status().executors[0].pod, format!("{PREFIX}1"));
 }
 
-/// SPARK-34519: deaths of those that lived do not count, the delay grows up to an end, and only one
-/// that was asked for during the hold can end it.
+/// SPARK-34519: ends of executors that lived long enough do not count, the delay grows up to a
+/// maximum, and only an executor that was requested during the backoff can end it.
 #[test]
 fn spark_c14_executor_pods_backoff_controller() {
     let policy = Policy { keep_failed: 0, ..policy() };

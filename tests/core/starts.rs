@@ -1,5 +1,5 @@
-//! Executors that do not start, nodes that are bad and memory that grows: what the core waits for,
-//! when it gives up, how it slows down, and what it says.
+//! Executors that do not start, nodes with many losses and memory scaling after OOM: what the core
+//! waits for, when it gives up, how it throttles, and what it reports.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{Run, policy, spec};
@@ -19,7 +19,7 @@ fn stuck(kind: StartProblemKind) -> Option<Box<StartProblem>> {
     Some(Box::new(StartProblem { kind, message: "the server's words".into() }))
 }
 
-/// The pod is bound and this keeps it from starting; none: nothing is told.
+/// The pod is bound, and this keeps it from starting; `None`: nothing is reported.
 fn bound(run: &mut Run, ids: &[u64], kind: Option<StartProblemKind>) {
     run.watch(ids, |pod| {
         pod.node = Some("n1".into());
@@ -27,7 +27,7 @@ fn bound(run: &mut Run, ids: &[u64], kind: Option<StartProblemKind>) {
     });
 }
 
-/// The server says that it is there.
+/// The server reports that the pod exists.
 fn bookmark(run: &mut Run) {
     run.version += 1;
     let bookmark = PodEvent::Bookmark(posse::core::model::ids::Version(run.version));
@@ -35,7 +35,7 @@ fn bookmark(run: &mut Run) {
     run.tell(Input::Watch { epoch, events: vec![bookmark] });
 }
 
-/// Lets time pass with a word from the server each second.
+/// Lets time pass; the server sends an event each second.
 fn live(run: &mut Run, ms: u64) {
     for _ in 0..ms / SECOND {
         run.wait(SECOND);
@@ -53,7 +53,7 @@ fn losses(run: &Run) -> Vec<(u64, LossReason, String)> {
     lost.collect()
 }
 
-/// A group of one whose pod is like this, the time until it is given up, and as what.
+/// A group of one whose pod is like this, the time until its start is abandoned, and the reason.
 #[track_caller]
 fn check(
     policy: Policy,
@@ -81,7 +81,7 @@ fn check(
     assert_eq!(lost.iter().map(|(id, why, _)| (*id, *why)).collect::<Vec<_>>(), [(1, reason)]);
     assert!(lost[0].2.contains("s): "), "{}", lost[0].2);
     assert_eq!(run.ends(), ["u1"], "it is deleted");
-    // Told once, whatever comes of it.
+    // Reported once, whatever follows.
     run.watch(&[1], |pod| pod.deleting = true);
     run.gone(&[1]);
     assert_eq!(losses(&run).len(), 1);
@@ -89,7 +89,7 @@ fn check(
 }
 
 #[test]
-fn a_start_is_given_up_when_its_time_is_up_and_not_before() {
+fn a_start_is_abandoned_at_its_timeout_and_not_before() {
     use LossReason::{ConfigError, ImageError, StartTimeout};
     use StartProblemKind::{Config, Creating, Gated, Image, Unschedulable};
     let default = policy;
@@ -121,7 +121,7 @@ fn a_start_is_given_up_when_its_time_is_up_and_not_before() {
         (off(), Some(Image), true, None),
         (off(), Some(Config), true, None),
         (off(), None, true, None),
-        // Not scheduled and gated is waiting, not failing.
+        // An unscheduled or gated pod waits; it has not failed.
         (default(), None, false, None),
         (default(), Some(Unschedulable), false, None),
         (default(), Some(Gated), false, None),
@@ -133,9 +133,9 @@ fn a_start_is_given_up_when_its_time_is_up_and_not_before() {
     }
 }
 
-/// Kubelets say "being created" between two pulls; the first error counts.
+/// Kubelets report "being created" between two pulls; the time runs from the first error.
 #[test]
-fn the_time_runs_from_the_first_pull_error() {
+fn the_image_timeout_runs_from_the_first_pull_error() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     run.created(&[1]);
     bound(&mut run, &[1], Some(StartProblemKind::Creating));
@@ -154,7 +154,7 @@ fn the_time_runs_from_the_first_pull_error() {
 }
 
 #[test]
-fn one_that_runs_in_time_is_left_alone() {
+fn an_executor_that_starts_in_time_stays() {
     for kind in [StartProblemKind::Image, StartProblemKind::Config, StartProblemKind::Creating] {
         let mut run = Run::new(policy(), vec![spec("g", 1)]);
         run.created(&[1]);
@@ -167,16 +167,16 @@ fn one_that_runs_in_time_is_left_alone() {
     }
 }
 
-/// The watch may be down: the pod runs, for all that is known.
+/// The watch may be down, so the pod may be running.
 #[test]
-fn no_start_is_judged_without_a_word_from_the_server() {
+fn no_start_is_abandoned_on_a_stale_snapshot() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     run.created(&[1]);
     run.take();
     bound(&mut run, &[1], Some(StartProblemKind::Image));
     run.wait(60 * MINUTE);
     assert_eq!((losses(&run), run.take(), run.n_polls), (vec![], vec![], 1), "it asks, once");
-    // It has run all the while.
+    // The pod has been running all the time.
     run.running(&[1]);
     live(&mut run, 60 * MINUTE);
     assert_eq!(losses(&run), []);
@@ -194,9 +194,9 @@ fn no_start_is_judged_without_a_word_from_the_server() {
     assert_eq!(losses(&run).len(), 1);
 }
 
-/// What a group says while its executors do not start: the kind, the server's words, until when.
+/// What a group reports while its executors do not start: kind, the server's message, until when.
 #[test]
-fn a_group_says_what_its_starts_wait_for() {
+fn a_group_reports_what_its_starts_wait_for() {
     for (kind, is_bound, want) in [
         (StartProblemKind::Gated, false, Some((Waiting::Gated, None))),
         (StartProblemKind::Unschedulable, false, Some((Waiting::Unschedulable, None))),
@@ -233,9 +233,9 @@ fn a_group_says_what_its_starts_wait_for() {
     }
 }
 
-/// Until one runs, one at a time is sent: after 10 s, 20 s, up to 5 minutes.
+/// Until one executor runs, one create at a time is sent: after 10 s, 20 s, up to 5 minutes.
 #[test]
-fn starts_that_fail_slow_their_group_down_until_one_runs() {
+fn failed_starts_throttle_their_group_until_one_runs() {
     for (kind, reason) in [
         (StartProblemKind::Image, Waiting::ImageError),
         (StartProblemKind::Config, Waiting::ConfigError),
@@ -276,7 +276,7 @@ fn starts_that_fail_slow_their_group_down_until_one_runs() {
     }
 }
 
-/// What ends by itself before it ever ran is the same trouble, and no young death.
+/// A container that ends before it ever ran counts as a failed start, not as a crash loop.
 #[test]
 fn a_container_that_cannot_be_started_counts_as_a_failed_start() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
@@ -313,7 +313,7 @@ fn shapes(run: &mut Run) -> Vec<PodOverrides> {
 }
 
 #[test]
-fn a_node_that_loses_executors_is_kept_away_from_for_a_time() {
+fn a_node_that_loses_executors_is_avoided_for_some_time() {
     let bad_nodes = BadNodes { losses: 2, share_permille: 500, ..BadNodes::default() };
     let mut run = Run::with_running(Policy { bad_nodes, ..policy() }, vec![spec("g", 4)]);
     lose_node(&mut run, 1, "n1");
@@ -335,7 +335,7 @@ fn a_node_that_loses_executors_is_kept_away_from_for_a_time() {
     assert!(shapes(&mut run)[0].avoid.is_empty());
 }
 
-/// The executor runs out of memory; the step of its successor is told.
+/// The executor runs out of memory; returns the memory step of its successor.
 fn oom(run: &mut Run, id: u64) -> u32 {
     run.take();
     run.watch(&[id], |pod| {
@@ -348,7 +348,7 @@ fn oom(run: &mut Run, id: u64) -> u32 {
 }
 
 #[test]
-fn memory_grows_for_the_successor_until_one_has_run_for_ten_minutes() {
+fn memory_scales_up_until_an_executor_has_run_for_ten_minutes() {
     let memory_steps = vec!["1280Mi".to_owned(), "1600Mi".to_owned()];
     let group = GroupSpec { memory_steps, ..spec("g", 3) };
     let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![group]);
@@ -364,7 +364,7 @@ fn memory_grows_for_the_successor_until_one_has_run_for_ten_minutes() {
     assert_eq!(grown(&run), [(4, "1280Mi".to_owned())]);
     run.created(&[4]);
     run.running(&[4]);
-    // One that goes for another reason is replaced as its template says.
+    // The replacement of an executor that ended for another reason uses the template's memory.
     run.failed(&[2]);
     assert_eq!(shapes(&mut run)[0].memory_step, 0);
     run.created(&[5]);

@@ -1,4 +1,4 @@
-//! `posse check`: each thing that it can find, on a server that has it.
+//! `posse check`: each problem that it can find, on a server that has it.
 
 use std::process::Output;
 
@@ -9,7 +9,7 @@ use crate::support::scene::Scene;
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, wait_value};
 
-/// What `posse check --json` prints, and its exit code.
+/// The output of `posse check --json`, and its exit code.
 fn check(scene: &Scene<'_>, access: &Access, n_executors: u32, args: &[&str]) -> (Value, i32) {
     let words = [&["check", "--json"], args].concat();
     let output: Output = scene.run_with(access).executors(n_executors).once(&words);
@@ -19,7 +19,7 @@ fn check(scene: &Scene<'_>, access: &Access, n_executors: u32, args: &[&str]) ->
     (report, code)
 }
 
-/// The one check of that name.
+/// The check of that name.
 fn named<'a>(report: &'a Value, name: &str) -> &'a Value {
     let checks = report["checks"].as_array().expect("a list of checks");
     let found = checks.iter().find(|check| check["check"] == name);
@@ -34,7 +34,8 @@ fn expect(report: &Value, name: &str, status: &str, words: &str) {
     assert!(message.contains(words), "{name} does not say {words:?}: {message}");
 }
 
-/// All is well but for the room; then the namespace, the way and the template are not.
+/// First only the room in the quota is too small; then namespace, connection and template fail,
+/// too.
 pub fn check_before_a_run(server: &dyn Server) {
     let scene = Scene::new(server);
     let access = server.access(Who::Posse);
@@ -56,7 +57,7 @@ pub fn check_before_a_run(server: &dyn Server) {
         let quota = scene.admin.get(&format!("{quotas}/room")).ok();
         quota["status"]["used"]["pods"].as_str().map(drop).ok_or_else(|| quota.to_string())
     });
-    // Whoever may not read quotas is told so; the administrator may.
+    // A user without permission to read quotas is told so; the administrator has it.
     let admin = server.access(Who::Admin);
     let (report, code) = check(&scene, &admin, 4, &[]);
     assert_eq!(code, 0, "too little room is no failure: {report:#}");
@@ -88,8 +89,8 @@ pub fn check_before_a_run(server: &dyn Server) {
     scene.finish();
 }
 
-/// A server that is not there, a certificate of nobody we know, credentials of nobody it knows.
-pub fn check_of_the_way(server: &dyn Server) {
+/// A server that does not answer, an unknown certificate authority, invalid credentials.
+pub fn check_connection(server: &dyn Server) {
     let scene = Scene::new(server);
     let good = server.access(Who::Posse);
     let nobody = Access { url: "https://127.0.0.1:1".to_owned(), ..good.clone() };
@@ -110,8 +111,8 @@ pub fn check_of_the_way(server: &dyn Server) {
     scene.finish();
 }
 
-/// Missing rights are named at once, and the role that is printed grants them.
-pub fn check_of_rights(server: &dyn Server) {
+/// Missing permissions are reported, and the printed role grants them.
+pub fn check_permissions(server: &dyn Server) {
     let scene = Scene::new(server);
     let (report, code) = check(&scene, &server.access(Who::Stranger), 1, &[]);
     assert_eq!(code, 3, "{report:#}");
@@ -124,7 +125,7 @@ pub fn check_of_rights(server: &dyn Server) {
     {
         let mut item = item.clone();
         if resource == "rolebindings" {
-            // The server of the tests is too old to tell who we are.
+            // The server of the tests is too old for SelfSubjectReview.
             item["subjects"][0]["name"] = "stranger".into();
         }
         let path =

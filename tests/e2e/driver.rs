@@ -1,5 +1,5 @@
-//! The driver's word: whom it hears, whom it lost, who is busy, who may end in peace, and its own
-//! silence.
+//! Driver reports: heartbeats, disconnects, idle lists, decommission, and a driver that makes no
+//! calls.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ fn wait_known(posse: &Posse, n: usize) {
     wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() >= n);
 }
 
-/// A group that gives those that are chosen to go this long.
+/// A group with this drain period.
 fn gentle(after: &str, count: u32) -> Value {
     let decommission = json!({"after": after, "label": format!("{LEAVING}=soon")});
     json!({"executors": [{"group": "default", "count": count, "template": "pod.json",
         "decommission": decommission}]})
 }
 
-/// One that the driver does not hear any more is lost; nobody is while the driver sleeps, or posse.
+/// An executor without heartbeats is lost, but none is while the driver or posse is paused.
 pub fn heartbeats_that_stop(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"heartbeat": {"timeout": "3s"}});
@@ -56,10 +56,10 @@ pub fn heartbeats_that_stop(server: &dyn Server) {
         if ids.len() == 3 && ours.len() == 3 { Ok(ours) } else { Err(describe(&ours)) }
     });
     assert!(pods.iter().all(|pod| executor_id(pod) != 2), "{}", describe(&pods));
-    // From here on the driver sleeps.
+    // From here on the driver sends nothing.
     let n_lost = || posse.events_of("executor_lost").len();
     stays_true(Duration::from_secs(5), "nobody is judged", || n_lost() == 1);
-    // It wakes; then posse itself stands still.
+    // The driver continues; then posse itself is paused.
     beat(&posse, &[1]);
     posse.signal(Signal::STOP);
     stays_true(Duration::from_secs(4), "nobody is judged", || n_lost() == 1);
@@ -76,8 +76,8 @@ fn disconnected(posse: &Posse, id: &str) -> u16 {
     posse.call("POST", &format!("/v1/executors/{id}/disconnected"), &json!({})).0
 }
 
-/// What the driver lost is lost for the reason that its pod tells in time.
-pub fn disconnected_and_found(server: &dyn Server) {
+/// A disconnected executor is lost for the reason that its pod shows in time.
+pub fn disconnect_with_a_reason(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"heartbeat": {"reason_wait": "1h"}});
     let posse = scene.run().executors(2).settings(settings).start();
@@ -92,8 +92,8 @@ pub fn disconnected_and_found(server: &dyn Server) {
     scene.finish();
 }
 
-/// Where the pod tells nothing, the driver's word is enough.
-pub fn disconnected_and_not_found(server: &dyn Server) {
+/// If the pod shows no reason, the driver's report is the reason.
+pub fn disconnect_without_a_reason(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"heartbeat": {"reason_wait": "1s"}});
     let posse = scene.run().executors(2).settings(settings).start();
@@ -111,7 +111,7 @@ pub fn disconnected_and_not_found(server: &dyn Server) {
     scene.finish();
 }
 
-/// The busy are spared, the idle go first, and a kill said again changes nothing.
+/// Busy executors are spared, idle ones go first, and a repeated kill changes nothing.
 pub fn busy_and_idle(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(5).start();
@@ -143,7 +143,8 @@ pub fn busy_and_idle(server: &dyn Server) {
     scene.finish();
 }
 
-/// What was chosen to go is told so, and goes when its time is over, whoever is posse then.
+/// A draining executor is told so, and is deleted at the end of the drain period, also after a
+/// restart of posse.
 pub fn decommission_over_a_restart(server: &dyn Server) {
     let scene = Scene::new(server);
     let run = |count| scene.run().settings(gentle("20s", count)).instance("leave");
@@ -183,8 +184,9 @@ pub fn decommission_over_a_restart(server: &dyn Server) {
     scene.finish();
 }
 
-/// Whoever ends by itself in its time is gone at once, and no loss; a kill drains unless forced.
-pub fn decommission_that_is_used(server: &dyn Server) {
+/// An executor that ends by itself while it drains is deleted at once and is no loss; an unforced
+/// kill drains, a forced one does not.
+pub fn drain_that_ends_early(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().settings(gentle("1h", 3)).start();
     let before = scene.wait_running(3);
@@ -215,7 +217,7 @@ pub fn decommission_that_is_used(server: &dyn Server) {
     scene.finish();
 }
 
-/// A driver that says nothing is gone: one that never spoke, and one that stopped.
+/// A driver without calls is lost: one that never made a call, and one that stopped.
 pub fn silent_driver(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"driver": {"silence": "3s"}});

@@ -1,4 +1,4 @@
-//! Groups that come and go by the control API.
+//! Groups that are created and deleted by the control API.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::control::{Control, DOCUMENT};
 use crate::support::posse::{Posse, said};
-use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::scene::{Scene, executor_id, name_of, uid_of};
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, stays_true, wait_for};
@@ -24,7 +24,7 @@ fn bare(scene: &Scene<'_>) -> Posse {
     posse
 }
 
-/// A template that can be told from others: its image, its memory and an annotation say `tag`.
+/// A template that can be recognized: its image, its memory and an annotation contain `tag`.
 fn tagged(scene: &Scene<'_>, tag: u32) -> Value {
     let mut pod = scene.template();
     pod["metadata"]["annotations"] = json!({"tag": tag.to_string()});
@@ -34,7 +34,7 @@ fn tagged(scene: &Scene<'_>, tag: u32) -> Value {
     pod
 }
 
-/// The tag of a pod, which is the same in all places.
+/// The tag of a pod, which is the same in all fields.
 fn tag(pod: &Value) -> u32 {
     let container = &pod["spec"]["containers"][0];
     let tag: u32 = pod["metadata"]["annotations"]["tag"].as_str().unwrap().parse().unwrap();
@@ -47,8 +47,8 @@ fn of<'a>(pods: &'a [Value], group: &str) -> Vec<&'a Value> {
     pods.iter().filter(|pod| pod["metadata"]["labels"]["posse.dev/group"] == group).collect()
 }
 
-/// 50 clients change three groups at once, each with a template, a max and a target of its own:
-/// what is in force afterwards is the call of one of them, whole.
+/// 50 clients change three groups at once, each with its own template, max and target: at the end
+/// each group is as one single call wants it.
 pub fn groups_by_fifty_clients(server: &dyn Server) {
     const GROUPS: [&str; 3] = ["0", "1", "all-of-them"];
     let scene = Scene::new(server);
@@ -75,7 +75,7 @@ pub fn groups_by_fifty_clients(server: &dyn Server) {
             let control = control.clone();
             scope.spawn(move || {
                 for (group, body) in mine {
-                    // Too many at once are told to come again.
+                    // Clients above the limit get 429 and try again.
                     wait_for(PATIENCE, "a call to be taken", || {
                         let said = control.put(group, body);
                         assert!(matches!(said.code, 200 | 429), "{said:?}");
@@ -117,7 +117,7 @@ pub fn groups_by_fifty_clients(server: &dyn Server) {
     scene.finish();
 }
 
-/// What the server would not take, and what is wrong before it is asked, leaves nothing behind.
+/// A group that the server refuses, or that is invalid, leaves nothing behind.
 pub fn group_refused(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = bare(&scene);
@@ -158,7 +158,7 @@ pub fn group_refused(server: &dyn Server) {
     for name in ["A", "-a", "a-", &"a".repeat(41), "a.b"] {
         assert_eq!(control.put(name, &json!({"target": 1})).code, 400, "{name}");
     }
-    // As deep as JSON is read, and as long as a body may be.
+    // The maximum depth of JSON, and the maximum length of a body.
     let deep =
         |n: usize| format!(r#"{{"template":{{"spec":{}1{}}}}}"#, "[".repeat(n), "]".repeat(n));
     for n in [120, 200_000] {
@@ -174,8 +174,9 @@ pub fn group_refused(server: &dyn Server) {
     scene.finish();
 }
 
-/// Gone and made anew under the same name, while the old ones take their time.
-pub fn group_deleted_and_made_anew(server: &dyn Server) {
+/// A group is deleted and created again under the same name, while its old executors still
+/// terminate.
+pub fn group_deleted_and_created_again(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = bare(&scene);
     let control = posse.control();
@@ -214,7 +215,7 @@ pub fn group_deleted_and_made_anew(server: &dyn Server) {
     scene.finish();
 }
 
-/// After a restart nobody knows the group: it is kept until it is put again.
+/// After a restart the group is unknown: it is kept until it is put again.
 pub fn group_of_an_earlier_run(server: &dyn Server) {
     let scene = Scene::new(server);
     let first = bare(&scene);
@@ -243,7 +244,7 @@ pub fn group_of_an_earlier_run(server: &dyn Server) {
     scene.finish();
 }
 
-/// While the API server cannot be asked nothing is changed, and the caller is told to come again.
+/// While the API server refuses requests nothing is changed, and the caller is told to try again.
 pub fn group_put_while_the_server_is_busy(server: &dyn Server) {
     let scene = Scene::new(server);
     let is_busy = Arc::new(AtomicBool::new(true));
@@ -251,8 +252,8 @@ pub fn group_put_while_the_server_is_busy(server: &dyn Server) {
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
         let is_dry = request.path.contains("dryRun=All");
         match is_dry && busy.load(Ordering::SeqCst) {
-            true => Verdict::Reply(503, status(503, "ServiceUnavailable", "the test says so")),
-            false => Verdict::Pass,
+            true => ProxyAction::Reply(503, status(503, "ServiceUnavailable", "the test says so")),
+            false => ProxyAction::Pass,
         }
     });
     let run = scene.run_with(&proxy.access()).settings(json!({"executors": []}));
@@ -271,8 +272,8 @@ pub fn group_put_while_the_server_is_busy(server: &dyn Server) {
     scene.finish();
 }
 
-/// A follower that comes and goes reads what the file has, every line once; one that stays is told
-/// now and then that somebody is there.
+/// A follower that reconnects reads the same lines as the file, each once; one that stays connected
+/// gets heartbeats.
 pub fn events_over_reconnects(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(1).start();
@@ -284,7 +285,7 @@ pub fn events_over_reconnects(server: &dyn Server) {
         let stream = control
             .connect()
             .and_then(|mut stream| write!(stream, "GET {path} HTTP/1.0\r\n\r\n").map(|()| stream));
-        // Nothing comes of one that the end of the run overtakes.
+        // A request that comes after the end of the run gets no lines.
         let mut lines =
             stream.into_iter().flat_map(|s| BufReader::new(s).lines().map_while(Result::ok));
         let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
@@ -296,10 +297,10 @@ pub fn events_over_reconnects(server: &dyn Server) {
             let mut read: Vec<Value> = Vec::new();
             while read.last().is_none_or(|event| event["event"] != "stopped") {
                 if !control.socket.exists() {
-                    // Away while the last ones were told.
+                    // The connection was closed while the last lines were sent.
                     break;
                 }
-                // A few lines each time, and then away without a word.
+                // Reads a few lines each time and disconnects.
                 let some = follow(read.len() as u64).filter(|line| !line.is_empty());
                 let n = 1 + read.len() % 5;
                 read.extend(some.take(n).map(|line| serde_json::from_str::<Value>(&line).unwrap()));
@@ -328,7 +329,7 @@ pub fn events_over_reconnects(server: &dyn Server) {
     scene.finish();
 }
 
-/// Clients that stall, lie and never read: everybody else gets what they ask for.
+/// Clients that stall, send garbage or never read do not delay other clients.
 pub fn hostile_clients(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(1).start();
@@ -339,7 +340,7 @@ pub fn hostile_clients(server: &dyn Server) {
         stream.write_all(text.as_bytes()).unwrap();
         stream
     };
-    // Followers that never read, requests that never end, and connections that never begin one.
+    // Followers that never read, requests that never end, and connections without a request.
     let mut held = Vec::new();
     for _ in 0..40 {
         held.push(send("GET /v1/events?follow=true HTTP/1.1\r\nhost: x\r\n\r\n"));
@@ -355,7 +356,7 @@ pub fn hostile_clients(server: &dyn Server) {
                 let target = 1 + i % 3;
                 wait_for(PATIENCE, "a target to be taken", || {
                     let body = json!({"target": target}).to_string();
-                    // Refused for want of room, if at all.
+                    // The only refusal is the one for too many connections.
                     match control.try_call("PUT", "/v1/groups/default", &body) {
                         Ok((code, said)) => {
                             assert!(matches!(code, 200 | 429), "{code} {said}");

@@ -1,5 +1,4 @@
-//! The harness itself: the test-side node, the audit log, tokens, outages and the proxy do what
-//! the scenarios rely on.
+//! Tests of the test support: the test-side node, the audit log, tokens, outages and the proxy.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::support::audit;
 use crate::support::http::Client;
-use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::real::Account;
 use crate::support::scene::{Scene, name_of};
 use crate::support::server::{End, Server, Who, pods_path};
 use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
-/// Pods that nobody but the test wants, through all that the node can do with them.
+/// Pods without an owner, through everything that the node can do with them.
 pub fn harness_drives_pods(server: &dyn Server) {
     let scene = Scene::new(server);
     let path = pods_path(&scene.namespace);
@@ -64,7 +63,7 @@ pub fn harness_drives_pods(server: &dyn Server) {
     scene.finish();
 }
 
-/// The look at the audit log after each test finds what it is there to find.
+/// The check of the audit log finds each kind of error.
 pub fn harness_audit() {
     let entry = |agent: &str, verb: &str, resource: &str, name: &str| {
         let uri = format!("/x/{resource}/{name}?fieldManager=posse");
@@ -78,7 +77,7 @@ pub fn harness_audit() {
         entry
     };
     let check = |entries: &[Value], want: &[&str]| {
-        let found = audit::mistakes(entries);
+        let found = audit::violations(entries);
         let fits = found.len() == want.len()
             && found.iter().zip(want).all(|(found, want)| found.starts_with(want));
         assert!(fits, "{found:?} instead of {want:?}");
@@ -107,13 +106,13 @@ pub fn harness_audit() {
     check(&[one, status], &["a kubelet's work"]);
 }
 
-/// So does the look at the events.
+/// The check of the events finds each kind of error.
 pub fn harness_events() {
     let requested =
         |seq: u64, pod: &str| json!({"event": "executor_requested", "seq": seq, "pod": pod});
     let lost = |seq: u64, uid: &str| json!({"event": "executor_lost", "seq": seq, "uid": uid});
     let check = |runs: &[Vec<Value>], want: &[&str]| {
-        let found = audit::mistakes_of_events(runs);
+        let found = audit::event_violations(runs);
         let fits = found.len() == want.len()
             && found.iter().zip(want).all(|(found, want)| found.starts_with(want));
         assert!(fits, "{found:?} instead of {want:?}");
@@ -126,7 +125,7 @@ pub fn harness_events() {
     check(&[vec![lost(1, "u"), lost(3, "v")]], &["2 is missing"]);
 }
 
-/// A server that goes away and comes back keeps its pods; a frozen one answers late.
+/// A server that stops and starts keeps its pods; a paused one answers late.
 pub fn harness_outage(server: &dyn Server) {
     let own = server.fresh();
     own.open_namespace("outage");
@@ -150,7 +149,7 @@ pub fn harness_outage(server: &dyn Server) {
     assert!(asked.elapsed() >= Duration::from_millis(500));
 }
 
-/// Tokens that the test signs are good until they expire.
+/// Tokens that the test signs are valid until they expire.
 pub fn harness_tokens(server: &dyn Server) {
     let scene = Scene::new(server);
     let account = Account::new(&scene, "robot");
@@ -162,26 +161,26 @@ pub fn harness_tokens(server: &dyn Server) {
     assert_eq!(code(-120), 401);
 }
 
-/// The proxy passes, changes, refuses, cuts and silences.
+/// The proxy passes, changes, refuses, cuts and delays.
 pub fn harness_proxy(server: &dyn Server) {
     let scene = Scene::new(server);
     let proxy = Proxy::start(&server.access(Who::Posse), |request, upstream| {
         if !request.is_create() {
-            return Verdict::Pass;
+            return ProxyAction::Pass;
         }
         let mut pod = request.json();
         match pod["metadata"]["name"].as_str().unwrap() {
             "changed" => {
                 pod["metadata"]["labels"] = json!({});
                 request.body = pod.to_string().into_bytes();
-                Verdict::Pass
+                ProxyAction::Pass
             }
             "committed" => {
                 assert_eq!(upstream.send(request).code, 201);
-                Verdict::Reply(500, status(500, "InternalError", "the test says so"))
+                ProxyAction::Reply(500, status(500, "InternalError", "the test says so"))
             }
-            "cut" => Verdict::Cut,
-            _ => Verdict::Pass,
+            "cut" => ProxyAction::Cut,
+            _ => ProxyAction::Pass,
         }
     });
     let client = Client::new(&proxy.access(), "test-proxied");

@@ -1,11 +1,11 @@
-//! What etcd does to those who watch: it forgets, and it comes back from an older copy.
+//! What etcd does to watchers: compaction, and a restore from an older backup.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use crate::support::posse::Posse;
-use crate::support::proxy::{Proxy, Verdict};
+use crate::support::proxy::{Proxy, ProxyAction};
 use crate::support::scene::{Scene, executor_id, name_of, uid_of};
 use crate::support::server::{End, Server, Who};
 use crate::support::wait::{PATIENCE, wait_for};
@@ -18,11 +18,11 @@ fn wait_known(posse: &Posse, n: usize) {
     wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() == n);
 }
 
-/// A watch that was away for longer than the server remembers: the server's own 410.
+/// A watch that was away for longer than the history of the server: a 410 by the server itself.
 pub fn compacted_while_away(server: &dyn Server) {
     let own = server.fresh();
     let scene = Scene::new(&*own);
-    let proxy = Proxy::start(&own.access(Who::Posse), |_, _| Verdict::Pass);
+    let proxy = Proxy::start(&own.access(Who::Posse), |_, _| ProxyAction::Pass);
     let posse = scene.run_with(&proxy.access()).executors(2).start();
     let before = scene.wait_running(2);
     wait_known(&posse, 2);
@@ -42,8 +42,8 @@ pub fn compacted_while_away(server: &dyn Server) {
     scene.finish();
 }
 
-/// etcd comes back from an older copy: what was made since is gone without a word, and what had
-/// gone since is there again. It is noticed, and no id is used twice.
+/// etcd is restored from an older backup: newer pods are gone without an event, and deleted ones
+/// exist again. posse notices it and uses no id twice.
 pub fn restored_from_a_backup(server: &dyn Server) {
     let own = server.fresh();
     let scene = Scene::new(&*own);
@@ -62,7 +62,7 @@ pub fn restored_from_a_backup(server: &dyn Server) {
         newer.iter().all(|pod| running.iter().any(|event| event["uid"] == uid_of(pod)))
     });
     assert_eq!(ids(&newer), [2, 3, 4, 5].into());
-    // A history that is clearly longer than the one that comes back.
+    // More changes than the restored history has.
     let path = format!("/api/v1/namespaces/{}/pods/{}", scene.namespace, name_of(&newer[0]));
     for n in 0..100 {
         let note = json!({"metadata": {"annotations": {"note": n.to_string()}}});

@@ -1,5 +1,5 @@
-//! posse killed at every one of its calls: whoever comes after it finds the target met, nothing
-//! left over, nothing made twice. The calls are those of one whole run, from its first to its last.
+//! posse is killed at each of its API calls: the next process reaches the target, leaves nothing
+//! behind and creates nothing twice. The calls are those of one whole run, from start to stop.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::posse::{Posse, Run};
-use crate::support::proxy::{Hook, Proxy, Request, Upstream, Verdict};
+use crate::support::proxy::{Hook, Proxy, Request, Upstream, ProxyAction};
 use crate::support::runner;
 use crate::support::scene::{
     APP, Scene, describe, executor_id, is_over, is_running, name_of, uid_of,
@@ -20,56 +20,56 @@ use crate::support::scene::{
 use crate::support::server::{End, Server, Who};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
-/// How many there are to be; one of them fails, and later there is one less.
+/// The target. One executor fails, and later the target is lower by one.
 const N: u32 = 2;
-/// Runs at a time: they wait most of the time.
+/// Parallel runs: they wait most of the time.
 const THREADS: usize = 6;
-/// How often a run's state is looked at.
+/// The interval at which the state of a run is checked.
 const LOOK: Duration = Duration::from_millis(15);
 
-/// When posse is killed, relative to one call.
+/// The moment of the kill, relative to one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// The server does not get it.
+    /// The server does not receive the call.
     Unsent,
-    /// The server has done it, and nobody hears of it.
+    /// The call takes effect, but the answer is lost.
     Committed,
-    /// Its answer has left.
+    /// The answer was sent.
     Answered,
 }
 
 const MOMENTS: [Moment; 3] = [Moment::Unsent, Moment::Committed, Moment::Answered];
 
-/// Who comes after the one that was killed.
+/// The process after the one that was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heir {
     /// The same instance.
     Same,
     /// A new pod and instance; the old pod has failed.
     AfterFailure,
-    /// A new pod and instance; the old pod is gone.
+    /// A new pod and instance; the old pod is deleted.
     AfterLoss,
 }
 
-/// One kill.
+/// One case.
 #[derive(Debug)]
 struct Job {
     heir: Heir,
-    /// The number of the call, from 1; 0: nobody is killed.
+    /// The number of the call, from 1; 0: no kill.
     call: usize,
     moment: Moment,
 }
 
-/// What stands between the runs of a job and the server.
+/// The state of the proxy between the runs of a job and the server.
 #[derive(Default)]
 struct Gate {
     calls: Mutex<Vec<String>>,
     is_struck: AtomicBool,
-    /// Where the process is, once it was started.
+    /// The process, once it is started.
     pid: AtomicU32,
-    /// How often the server made each pod.
+    /// How often the server created each pod.
     made: Mutex<BTreeMap<String, usize>>,
-    /// The instance's Lease was deleted: its life is over, and with it what its ids are kept for.
+    /// The instance's Lease was deleted, so the run is over and its ids need not be kept.
     is_life_over: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ impl Gate {
         kill_process(Pid::from_raw(pid).expect("not 0"), Signal::KILL).expect("it lives");
     }
 
-    fn rule(self: &Arc<Self>, job: &Job, request: &Request, upstream: &Upstream) -> Verdict {
+    fn rule(self: &Arc<Self>, job: &Job, request: &Request, upstream: &Upstream) -> ProxyAction {
         let n = {
             let mut calls = self.calls.lock().expect("no panic in here");
             let path = request.path.split('?').next().unwrap_or_default();
@@ -97,12 +97,12 @@ impl Gate {
             if request.ends_life() && answer.code == 200 {
                 self.is_life_over.store(true, Ordering::SeqCst);
             }
-            Verdict::Reply(answer.code, answer.body)
+            ProxyAction::Reply(answer.code, answer.body)
         };
         match (is_struck, job.moment) {
             (true, Moment::Unsent) => {
                 self.kill();
-                Verdict::Cut
+                ProxyAction::Cut
             }
             (true, Moment::Committed) => {
                 // A watch changes nothing on the server.
@@ -110,29 +110,29 @@ impl Gate {
                     send();
                 }
                 self.kill();
-                Verdict::Cut
+                ProxyAction::Cut
             }
             (is_struck, _) => {
                 let is_noted = request.is_create() || request.ends_life();
-                let verdict = if is_noted { send() } else { Verdict::Pass };
+                let verdict = if is_noted { send() } else { ProxyAction::Pass };
                 if !is_struck {
                     return verdict;
                 }
                 let gate = Arc::clone(self);
-                Verdict::Then(Box::new(verdict), Hook(Box::new(move || gate.kill())))
+                ProxyAction::Then(Box::new(verdict), Hook(Box::new(move || gate.kill())))
             }
         }
     }
 }
 
 impl Request {
-    /// The delete of the instance's Lease, where it has no owner to go with.
+    /// True for the delete of the instance's Lease if the Lease has no owner.
     fn ends_life(&self) -> bool {
         self.method == "DELETE" && self.path.contains(&format!("/leases/{APP}-heirs"))
     }
 }
 
-/// The driver: waits for words in files, scales down, and says one thing.
+/// The driver: waits for orders in files, lowers the target, and makes one report.
 fn driver(turn: u32) -> String {
     format!(
         r#"wait_for() {{ until test -e "$1"; do kill -0 $PPID || exit 9; sleep 0.02; done; }}
@@ -140,8 +140,8 @@ fn driver(turn: u32) -> String {
     )
 }
 
-/// Leads a run through its life: all run, one fails and is replaced, one less, the end. Returns once
-/// the process is over.
+/// Leads a run through its phases: all run, one fails and is replaced, the target is lowered by
+/// one, the stop. Returns when the process has ended.
 fn lead(scene: &Scene<'_>, posse: &Posse, turn: u32, met: impl Fn(&[Value])) {
     let word = |name: &str| fs::write(scene.file(&format!("{name}.{turn}")), "").expect("writable");
     let started = Instant::now();
@@ -157,7 +157,7 @@ fn lead(scene: &Scene<'_>, posse: &Posse, turn: u32, met: impl Fn(&[Value])) {
                 met(&ours);
                 ours.sort_by_key(executor_id);
                 scene.end(&ours[0], End::Exit(3));
-                // Its failure has to be seen before the next step is anything's end.
+                // The failure must be seen before the next phase.
                 let uid = uid_of(&ours[0]).to_owned();
                 wait_value(PATIENCE, "the one to fail", || {
                     let fits = |pod: &Value| uid_of(pod) == uid && !is_over(pod);
@@ -181,7 +181,8 @@ fn lead(scene: &Scene<'_>, posse: &Posse, turn: u32, met: impl Fn(&[Value])) {
     }
 }
 
-/// Plays one job; the calls of the whole run where nobody was killed, and whether somebody was.
+/// Plays one case; returns the calls of the whole run if there was no kill, and whether there was
+/// one.
 fn play(server: &dyn Server, job: &Job) -> (Vec<String>, bool) {
     let scene = Scene::new(server);
     let gate = Arc::new(Gate::default());
@@ -198,7 +199,7 @@ fn play(server: &dyn Server, job: &Job) -> (Vec<String>, bool) {
         let run = run.driver(&["sh", "-c", &script]);
         match pod {
             Some(pod) => run.in_pod(name_of(pod), uid_of(pod)),
-            // A life that is over is not gone on with: the ids of the next begin anew.
+            // A run that is over is not continued: the next one starts again at id 1.
             None if gate.is_life_over.load(Ordering::SeqCst) => run.instance("next"),
             None => run.instance("heirs"),
         }
@@ -211,7 +212,7 @@ fn play(server: &dyn Server, job: &Job) -> (Vec<String>, bool) {
     lead(&scene, &last, 1, |_| {});
     let is_struck = gate.is_struck.load(Ordering::SeqCst);
     if is_struck {
-        // A server does not take back what it was sent.
+        // A request that was sent may still take effect.
         wait_for(PATIENCE, "its last calls to be dealt with", || proxy.is_quiet());
         if let Some(pod) = &first_pod {
             end_driver(&scene, pod, job.heir);
@@ -234,7 +235,7 @@ fn play(server: &dyn Server, job: &Job) -> (Vec<String>, bool) {
     (calls, is_struck)
 }
 
-/// The pod that the driver was in fails, or goes.
+/// The pod of the driver fails or is deleted.
 fn end_driver(scene: &Scene<'_>, pod: &Value, heir: Heir) {
     match heir {
         Heir::Same => {}
@@ -248,7 +249,7 @@ fn end_driver(scene: &Scene<'_>, pod: &Value, heir: Heir) {
     }
 }
 
-/// The drivers' pods go; then nothing may be left.
+/// The drivers' pods are deleted; then nothing may be left.
 fn finish(scene: Scene<'_>) {
     for pod in scene.pods().iter().filter(|pod| name_of(pod).starts_with("driver-")) {
         scene.remove(pod);
@@ -256,8 +257,8 @@ fn finish(scene: Scene<'_>) {
     scene.finish();
 }
 
-/// Plays a run that nobody disturbs, and then one for each of its calls, moment and heir that
-/// `takes` takes.
+/// Plays a run without a kill, and then one for each of its calls, each moment and each successor
+/// that `takes` accepts.
 fn kill_at_every_call(server: &dyn Server, takes: impl Fn(usize, usize, usize) -> bool) {
     let began = Instant::now();
     let heirs = [Heir::Same, Heir::AfterFailure, Heir::AfterLoss];
@@ -288,11 +289,11 @@ fn kill_at_every_call(server: &dyn Server, takes: impl Fn(usize, usize, usize) -
         jobs.len() - n_struck,
         began.elapsed().as_secs_f64()
     );
-    // A run may have a LIST less than the one that was recorded, not many.
+    // A run may make one LIST less than the recorded one, but not many.
     assert!(n_struck * 10 >= jobs.len() * 8, "{n_struck} kills in {} runs", jobs.len());
 }
 
-/// How often each kind of call is there.
+/// The number of calls of each kind.
 fn summary(calls: &[String]) -> String {
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for call in calls {
@@ -303,12 +304,12 @@ fn summary(calls: &[String]) -> String {
     kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Every call, at every moment, for every heir.
+/// Each call, moment and successor.
 pub fn kill_9_at_every_call(server: &dyn Server) {
     kill_at_every_call(server, |_, _, _| true);
 }
 
-/// On the real server every call once, and the moments and heirs in turn.
+/// On the real server each call once, with moment and successor in turn.
 pub fn kill_9_at_calls(server: &dyn Server) {
     kill_at_every_call(server, |call, m, h| (call + h) % 3 == m);
 }

@@ -1,5 +1,5 @@
-//! Executors that go: by their own end, by somebody's hand, by the cluster's; each is reported
-//! once, for what it was, and replaced.
+//! Executors that end by themselves, are deleted or evicted: each is reported once, with its
+//! reason, and replaced.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::scene::{Scene, describe, executor_id, is_over, is_running, n
 use crate::support::server::{End, Server};
 use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
-/// The loss of this pod; reported with these words, and once.
+/// The loss of this pod, which must be reported once and with this reason.
 #[track_caller]
 fn check_loss(posse: &Posse, pod: &Value, reason: &str, budget: &Value, code: &Value) {
     let uid = uid_of(pod);
@@ -63,7 +63,7 @@ pub fn replaced_after_deletion(server: &dyn Server) {
     scene.finish();
 }
 
-/// A pod that is on its way out is no capacity: its successor does not wait for its end.
+/// A terminating pod does not count as capacity: its replacement does not wait for its end.
 pub fn replaced_while_terminating(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_deletes(true);
@@ -82,7 +82,7 @@ pub fn replaced_while_terminating(server: &dyn Server) {
     scene.finish();
 }
 
-/// `replace: gone` waits until the old one is really gone.
+/// `replace: gone` waits until the old pod is deleted.
 pub fn replaced_when_gone(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_deletes(true);
@@ -100,7 +100,7 @@ pub fn replaced_when_gone(server: &dyn Server) {
     scene.finish();
 }
 
-/// Pods that wait for their start are waited for, and are the first to go.
+/// Pending pods are not failed, and go first at a scale-down.
 pub fn pending_goes_before_running(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(1).start();
@@ -116,8 +116,8 @@ pub fn pending_goes_before_running(server: &dyn Server) {
     scene.finish();
 }
 
-/// Without a watch the poll alone sees what happens.
-pub fn poll_alone_suffices(server: &dyn Server) {
+/// Without a watch the poll alone is enough.
+pub fn poll_alone_is_enough(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"watch": false, "allocation": {"poll_interval": "1s"}});
     let posse = scene.run().executors(2).settings(settings).start();
@@ -130,9 +130,9 @@ pub fn poll_alone_suffices(server: &dyn Server) {
     scene.finish();
 }
 
-/// Too many failures end the application: the driver is told to end, the exit code says why, and
-/// the last failed pods stay as evidence.
-pub fn budget_spent_ends_it(server: &dyn Server) {
+/// A spent budget ends the application: the driver is terminated, the exit code shows the reason,
+/// and the last failed pods are retained.
+pub fn spent_budget_ends_the_application(server: &dyn Server) {
     let scene = Scene::new(server);
     let (told, up) = (scene.file("told"), scene.file("up"));
     let script = format!(

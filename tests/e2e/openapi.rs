@@ -1,5 +1,5 @@
-//! The document of the control API against the API: every call of the one is in the other, and
-//! whatever is sent is answered as the document has it.
+//! The OpenAPI document of the control API against the API: both have the same calls, and all
+//! answers are as documented.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn example(path: &str) -> String {
     path.replace("{group}", "default").replace("{id}", "1")
 }
 
-/// The calls as the router's source matches them, variables as `{}`.
+/// The calls that the router's source matches, with variables as `{}`.
 fn routes() -> BTreeSet<(String, String)> {
     let one = |line: &str| {
         let (method, rest) = line.trim().strip_prefix("(\"")?.split_once("\", [")?;
@@ -33,14 +33,13 @@ fn routes() -> BTreeSet<(String, String)> {
         Some((method.to_owned(), format!("/{}", path.join("/"))))
     };
     let mut routes: BTreeSet<(String, String)> = ROUTER.lines().filter_map(one).collect();
-    // Streamed, and so not among the others.
+    // The router handles the event stream separately.
     assert!(ROUTER.contains("request.path == \"/v1/events\""));
     routes.insert(("GET".to_owned(), "/v1/events".to_owned()));
     routes
 }
 
-/// Every call is in the document and every call of the document is there; other methods are told
-/// which there are.
+/// The API and the document have the same calls; a 405 lists the allowed methods.
 pub fn openapi_and_router(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().start();
@@ -64,11 +63,11 @@ pub fn openapi_and_router(server: &dyn Server) {
     scene.finish();
 }
 
-/// The checker itself finds what it is there to find.
+/// The checker finds each kind of error.
 pub fn openapi_checker() {
     let document = OpenApi::parse(DOCUMENT);
     let wrong = |path: &str, code: u16, body: &str| {
-        document.answer_mistake("GET", path, code, body).is_some()
+        document.answer_error("GET", path, code, body).is_some()
     };
     assert!(!wrong("/healthz", 200, "{}"));
     assert!(!wrong(
@@ -85,7 +84,7 @@ pub fn openapi_checker() {
     assert!(wrong("/v1/status", 429, r#"{"error":"x","fields":"y"}"#));
     assert!(wrong("/v1/status", 200, "[]"));
     assert!(wrong("/v1/status", 200, ""));
-    let rejects = |schema: Value, value: Value| document.mistake(&schema, &value, "").is_some();
+    let rejects = |schema: Value, value: Value| document.error(&schema, &value, "").is_some();
     assert!(rejects(json!({"type": "integer", "minimum": 1}), json!(0)));
     assert!(rejects(json!({"type": ["string", "null"], "maxLength": 1}), json!("ab")));
     assert!(rejects(json!({"enum": ["a", null]}), json!("b")));
@@ -93,7 +92,7 @@ pub fn openapi_checker() {
     assert!(rejects(json!({"oneOf": [{"type": "null"}, {"maxProperties": 0}]}), json!(null)));
 }
 
-/// Requests made from the document by a seed, sound, nearly so, and not at all.
+/// Random requests from the document: valid, nearly valid, and invalid.
 pub fn openapi_fuzzed(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().start();
@@ -129,7 +128,7 @@ struct Fuzzer {
 }
 
 impl Fuzzer {
-    /// One request; its answer is as the document has it, or this panics.
+    /// Makes one request. Panics if the answer is not as documented.
     fn request(&self, rng: &mut Rng) -> u16 {
         let calls = self.document.operations();
         let call = &calls[below(rng, calls.len())];
@@ -152,14 +151,14 @@ impl Fuzzer {
         assert!(code < 500, "{about}");
         let is_known = self.document.operation(&call.method, path.split('?').next().unwrap());
         if is_known.is_some() {
-            let mistake = self.document.answer_mistake(&call.method, &path, code, &said);
-            assert_eq!(mistake, None, "{about}");
+            let error = self.document.answer_error(&call.method, &path, code, &said);
+            assert_eq!(error, None, "{about}");
         }
         code
     }
 
     fn query(&self, rng: &mut Rng) -> &'static str {
-        // Followed to the end it would never end.
+        // A followed event stream would never end.
         [
             "?after=0",
             "?after=1&follow=false",
@@ -172,7 +171,7 @@ impl Fuzzer {
         ][below(rng, 8)]
     }
 
-    /// A value that the schema takes, or nearly.
+    /// A value that the schema accepts, or nearly.
     fn value(&self, schema: &Value, rng: &mut Rng) -> Value {
         if rng.chance(4) {
             return self.anything(rng);
@@ -191,7 +190,7 @@ impl Fuzzer {
         match kind.as_str().unwrap_or("null") {
             "array" => (0..below(rng, 4)).map(|_| self.value(&schema["items"], rng)).collect(),
             "boolean" => rng.chance(50).into(),
-            // Few executors: each of them is a process.
+            // Few executors, because each is a process.
             "integer" => (schema["minimum"].as_u64().unwrap_or(0) + rng.below(3)).into(),
             "string" => ["", "worker", "\u{0}\"\\", "a long one"][below(rng, 4)].into(),
             "object" if schema["properties"].is_null() => self.template.clone(),

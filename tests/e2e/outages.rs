@@ -1,4 +1,4 @@
-//! Servers and networks that fail: away, frozen, cut, too old, late, twice.
+//! Servers and networks that fail: not reachable, paused, cut, too old, late, twice.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
@@ -9,20 +9,20 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::access::Access;
-use crate::support::proxy::{Proxy, Request, Verdict, status};
+use crate::support::proxy::{Proxy, Request, ProxyAction, status};
 use crate::support::real::free_port;
 use crate::support::scene::{Scene, executor_id, is_running, name_of, uid_of};
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, stays_true, wait_for};
 
-/// A create of unknown outcome is waited for this long after it was sent, and then some.
+/// How long a create of unknown outcome stays open, and some more.
 const UNKNOWN_LIMIT: Duration = Duration::from_secs(80);
 
 fn ids(pods: &[Value]) -> BTreeSet<u64> {
     pods.iter().map(executor_id).collect()
 }
 
-/// An API server that is away ends nothing; what was asked for meanwhile is done after.
+/// A stopped API server does not end a run; changes made meanwhile take effect later.
 pub fn server_stopped_and_back(server: &dyn Server) {
     let own = server.fresh();
     let scene = Scene::new(&*own);
@@ -34,7 +34,7 @@ pub fn server_stopped_and_back(server: &dyn Server) {
     stays_true(Duration::from_secs(2), "a run without its server", || !posse.is_over());
     assert_eq!(posse.status()["groups"][0]["target"], 4, "the control API answers");
     own.up();
-    // A real server that starts refuses everybody for a moment, and a refusal spends an id.
+    // A real server that starts answers 403 at first, and a refused create uses up an id.
     let after = scene.wait_running(4);
     assert_eq!(ids(&after).len(), 4);
     assert!(before.iter().all(|pod| after.iter().any(|other| uid_of(other) == uid_of(pod))));
@@ -43,21 +43,21 @@ pub fn server_stopped_and_back(server: &dyn Server) {
     scene.finish();
 }
 
-/// Told to end while the server is still looked for: at once, and with nothing to clean up.
-pub fn told_to_end_while_starting(server: &dyn Server) {
+/// A stop while the server is not reachable yet ends the process at once; nothing needs a cleanup.
+pub fn stopped_while_starting(server: &dyn Server) {
     let scene = Scene::new(server);
     let nobody = Access { url: format!("http://127.0.0.1:{}", free_port()), ..Access::default() };
     let posse = scene.run_with(&nobody).executors(1).start();
     wait_for(PATIENCE, "a first try", || posse.stderr().contains("refused"));
     stays_true(Duration::from_millis(500), "trying again", || !posse.is_over());
     posse.signal(Signal::TERM);
-    // It would try for half a minute.
+    // Without the signal it would try for 30 s.
     let code = posse.wait_exit(Duration::from_secs(10));
     assert_eq!(code, 0, "it said:\n{}", posse.stderr());
     scene.finish();
 }
 
-/// A server that hangs with all its connections open: nothing is done twice when it thaws.
+/// A server is paused with all its connections open: nothing is done twice after it continues.
 pub fn frozen_server(server: &dyn Server) {
     let own = server.fresh();
     let scene = Scene::new(&*own);
@@ -75,8 +75,8 @@ pub fn frozen_server(server: &dyn Server) {
     scene.finish();
 }
 
-/// The watch is cut; what happens before it is back is not missed. Then twice a 410, as an event
-/// and as a status: everything is listed anew.
+/// The watch is cut; events in the gap are not missed. Then two 410s, one as an event and one as a
+/// status, each cause a new LIST.
 pub fn watch_cut_and_410(server: &dyn Server) {
     let scene = Scene::new(server);
     // 0: pass; 200: answer the next watch with an ERROR event; 410: with that status.
@@ -84,13 +84,13 @@ pub fn watch_cut_and_410(server: &dyn Server) {
     let next = Arc::clone(&mood);
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
         if !request.is_watch() {
-            return Verdict::Pass;
+            return ProxyAction::Pass;
         }
         let gone = status(410, "Expired", "too old resource version: 1 (2)");
         match next.swap(0, Ordering::SeqCst) {
-            0 => Verdict::Pass,
-            200 => Verdict::Reply(200, serde_json::json!({"type": "ERROR", "object": gone})),
-            code => Verdict::Reply(code, gone),
+            0 => ProxyAction::Pass,
+            200 => ProxyAction::Reply(200, serde_json::json!({"type": "ERROR", "object": gone})),
+            code => ProxyAction::Reply(code, gone),
         }
     });
     let posse = scene.run_with(&proxy.access()).executors(2).start();
@@ -114,11 +114,11 @@ pub fn watch_cut_and_410(server: &dyn Server) {
     scene.finish();
 }
 
-/// A watch that says nothing for a while: answers and polls are enough to reach the target, and
-/// what it tells late does no harm.
+/// The watch is silent for a while: answers and polls are enough to reach the target, and late
+/// events do no harm.
 pub fn silent_watch(server: &dyn Server) {
     let scene = Scene::new(server);
-    let proxy = Proxy::start(&server.access(Who::Posse), |_, _| Verdict::Pass);
+    let proxy = Proxy::start(&server.access(Who::Posse), |_, _| ProxyAction::Pass);
     proxy.silence_watches(true);
     let posse = scene.run_with(&proxy.access()).executors(3).start();
     assert_eq!(ids(&scene.wait_running(3)), [1, 2, 3].into());
@@ -132,21 +132,22 @@ pub fn silent_watch(server: &dyn Server) {
     scene.finish();
 }
 
-/// 500 although it was done: the same names again, and never a twin.
+/// 500 although the create took effect: it is repeated under the same name, and no second pod is
+/// created.
 pub fn error_after_commit(server: &dyn Server) {
     let scene = Scene::new(server);
     let n_left = AtomicUsize::new(3);
-    let spend =
+    let take_one =
         move || n_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
-        if request.is_create() && spend().is_ok() {
+        if request.is_create() && take_one().is_ok() {
             upstream.send(request).ok();
-            return Verdict::Reply(
+            return ProxyAction::Reply(
                 500,
                 status(500, "InternalError", "etcdserver: request timed out"),
             );
         }
-        Verdict::Pass
+        ProxyAction::Pass
     });
     let posse = scene.run_with(&proxy.access()).executors(5).start();
     assert_eq!(ids(&scene.wait_running(5)), [1, 2, 3, 4, 5].into());
@@ -155,16 +156,16 @@ pub fn error_after_commit(server: &dyn Server) {
     scene.finish();
 }
 
-/// The watch tells of a pod long before the create's own answer comes.
+/// The watch reports a pod long before the create is answered.
 pub fn answers_after_the_watch(server: &dyn Server) {
     let scene = Scene::new(server);
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
         if !request.is_create() {
-            return Verdict::Pass;
+            return ProxyAction::Pass;
         }
         let answer = upstream.send(request);
         std::thread::sleep(Duration::from_millis(700));
-        Verdict::Reply(answer.code, answer.body)
+        ProxyAction::Reply(answer.code, answer.body)
     });
     let posse = scene.run_with(&proxy.access()).executors(6).start();
     assert_eq!(ids(&scene.wait_running(6)), (1..=6).collect());
@@ -176,7 +177,7 @@ pub fn answers_after_the_watch(server: &dyn Server) {
     scene.finish();
 }
 
-/// Told to stop while a create hangs: its answer is awaited, and its pod does not stay.
+/// A stop while a create has no answer: posse waits for the answer and deletes the pod.
 pub fn stop_while_a_create_hangs(server: &dyn Server) {
     let scene = Scene::new(server);
     let (hanging, go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -186,7 +187,7 @@ pub fn stop_while_a_create_hangs(server: &dyn Server) {
             hangs.store(true, Ordering::SeqCst);
             wait_for(PATIENCE, "the test to let go", || released.load(Ordering::SeqCst));
         }
-        Verdict::Pass
+        ProxyAction::Pass
     });
     let posse = scene.run_with(&proxy.access()).executors(3).start();
     scene.wait_running(2);
@@ -199,17 +200,17 @@ pub fn stop_while_a_create_hangs(server: &dyn Server) {
     scene.finish();
 }
 
-/// A create that was cut off and is carried out after the stop has begun: it is found and ended.
-pub fn late_comer_at_stop(server: &dyn Server) {
+/// A create that was cut and takes effect after the stop has begun: its pod is found and deleted.
+pub fn late_create_at_stop(server: &dyn Server) {
     let scene = Scene::new(server);
     let kept: Arc<Mutex<Option<Request>>> = Arc::default();
     let keep = Arc::clone(&kept);
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
         if !request.is_create() {
-            return Verdict::Pass;
+            return ProxyAction::Pass;
         }
         keep.lock().expect("nobody panics in here").get_or_insert_with(|| request.clone());
-        Verdict::Cut
+        ProxyAction::Cut
     });
     let posse = scene.run_with(&proxy.access()).executors(1).start();
     wait_for(PATIENCE, "a create to be cut off", || kept.lock().unwrap().is_some());

@@ -1,4 +1,4 @@
-//! Why an executor went, in whose words, and how often that is told.
+//! Loss reasons: which one, with which message, and how often it is reported.
 
 use std::fs;
 
@@ -6,29 +6,29 @@ use serde_json::{Value, json};
 
 use crate::support::embedded::Embedded;
 use crate::support::posse::{Posse, command, said};
-use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::scene::{APP, GRACE_S, Scene, executor_id, is_running, name_of, uid_of};
 use crate::support::server::{End, Server, Who, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
-/// How an executor is made to go.
+/// How an executor is ended.
 #[derive(Clone, Copy)]
 enum By {
-    /// Somebody deletes it.
+    /// Its pod is deleted.
     Delete,
-    /// Its end.
+    /// It ends in this way.
     End(End),
-    /// A call of the eviction API, as a drain makes them.
+    /// An eviction, as `kubectl drain` requests it.
     Evict,
-    /// Its template.
+    /// Its template makes it fail.
     Itself,
     /// `posse kill`.
     Kill,
-    /// Its node gets a taint that it does not tolerate; embedded server only.
+    /// Its node gets a taint that it does not tolerate; embedded cluster only.
     Taint,
 }
 
-/// One group of one executor, how that goes, and what is told: reason, budget, exit code, and the
+/// One group of one executor, how it ends, and the report: reason, budget, exit code, and the
 /// beginning of the message.
 struct Row(&'static str, By, &'static str, Option<&'static str>, Option<i32>, &'static str);
 
@@ -36,7 +36,7 @@ const APP_BUDGET: Option<&str> = Some("app");
 const CLUSTER: Option<&str> = Some("cluster");
 const START: Option<&str> = Some("start");
 
-/// What both servers can do for real.
+/// Ends that both servers can cause.
 const EVERYWHERE: &[Row] = &[
     Row(
         "exits",
@@ -74,7 +74,7 @@ const EVERYWHERE: &[Row] = &[
     Row("killed", By::Kill, "killed", None, None, "two\\u{7} lines"),
 ];
 
-/// What processes and nodes of the embedded server do.
+/// Ends that the processes and nodes of the embedded cluster cause.
 const EMBEDDED: &[Row] = &[
     Row(
         "drained",
@@ -84,7 +84,7 @@ const EMBEDDED: &[Row] = &[
         None,
         "disruption: EvictionByEvictionAPI, Eviction API: evicting",
     ),
-    // Its side-car takes its time.
+    // The side-car ends later.
     Row(
         "beside",
         By::Evict,
@@ -119,7 +119,7 @@ const EMBEDDED: &[Row] = &[
     ),
 ];
 
-/// What a kubelet or a controller writes, written by the test-side node.
+/// Statuses of a kubelet or a controller, written by the test-side node.
 const REAL: &[Row] = &[
     Row(
         "drained",
@@ -203,7 +203,7 @@ const REAL: &[Row] = &[
     ),
 ];
 
-/// The executor that `group` began with, running where it is meant to run.
+/// The first executor of `group`, running if it is meant to run.
 fn first_of(scene: &Scene<'_>, group: &str) -> Value {
     wait_value(PATIENCE, &format!("the executor of {group} to run"), || {
         let pods = scene.ours();
@@ -218,7 +218,7 @@ fn first_of(scene: &Scene<'_>, group: &str) -> Value {
     })
 }
 
-/// Makes the executor of a row go; its uid, where it was there to be seen.
+/// Ends the executor of a row; returns its uid if it existed.
 fn undo(scene: &Scene<'_>, posse: &Posse, row: &Row) -> Option<String> {
     if let By::Itself = row.1 {
         return None;
@@ -252,7 +252,7 @@ fn undo(scene: &Scene<'_>, posse: &Posse, row: &Row) -> Option<String> {
     Some(uid)
 }
 
-/// The template of a row's group.
+/// The pod template of a row's group.
 fn shape(group: &str, is_real: bool, pod: &mut Value) {
     let spec = &mut pod["spec"];
     match group {
@@ -274,7 +274,7 @@ fn shape(group: &str, is_real: bool, pod: &mut Value) {
     }
 }
 
-/// Every reason there is, for real where the server can do it: one group for each, all at once.
+/// Every loss reason, with one group for each, all at once.
 pub fn every_reason(server: &dyn Server) {
     let own = server.real().is_none().then(|| Embedded::start_with(&["--nodes", "2"]));
     let server = own.as_ref().map_or(server, |own| own as &dyn Server);
@@ -296,7 +296,7 @@ pub fn every_reason(server: &dyn Server) {
         });
         let told = (&lost["reason"], &lost["budget"]);
         assert_eq!(told, (&json!(row.2), &json!(row.3)), "{}: {lost}", row.0);
-        // Told to go, its container may have ended before anybody looked.
+        // The container may have ended before its status was read.
         let may_have_ended = row.4.is_none() && lost["exit_code"] == 143;
         assert!(may_have_ended || lost["exit_code"] == json!(row.4), "{}: {lost}", row.0);
         let by_app = row.3.is_some_and(|budget| budget != "cluster");
@@ -321,9 +321,9 @@ fn wait_counted(scene: &Scene<'_>, pod: &Value) {
     });
 }
 
-/// What was told before a `kill -9` is not told again, spends no budget again, and stays where it
-/// is among the evidence: the oldest goes first.
-pub fn told_once_over_kill_9(server: &dyn Server) {
+/// After a `kill -9` a reported loss is not reported again, does not count against the budget
+/// again, and its pod keeps its position among the retained pods: the oldest goes first.
+pub fn reported_once_over_kill_9(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"failures": {"app": 1, "keep_failed": 1}});
     let run = || scene.run().executors(2).instance("once").settings(settings.clone());
@@ -340,7 +340,7 @@ pub fn told_once_over_kill_9(server: &dyn Server) {
     let after = scene.wait_running(2);
     wait_for(PATIENCE, "both to be known", || second.events_of("executor_running").len() == 2);
     assert_eq!(second.status()["groups"][0]["failed"], 1, "it is kept");
-    // The budget allows one: were the old one counted again, this would be the end.
+    // The budget allows one: if the old loss counted again, the run would end.
     scene.end(&after[0], End::Exit(8));
     second.wait_event("executor_lost", |event| event["uid"] == uid_of(&after[0]));
     wait_for(PATIENCE, "the older evidence to go", || scene.pod(name_of(&before[0])).is_none());
@@ -357,13 +357,13 @@ pub fn told_once_over_kill_9(server: &dyn Server) {
     scene.finish_with_pods();
 }
 
-/// Killed between the event and the label: told again, for nobody can know; once more, not more.
+/// A kill between the event and the label: the loss is reported again, but only once more.
 pub fn kill_9_before_the_label(server: &dyn Server) {
     let scene = Scene::new(server);
     let proxy =
         Proxy::start(&server.access(Who::Posse), |request, _| match request.method.as_str() {
-            "PATCH" => Verdict::Reply(500, status(500, "InternalError", "the test says so")),
-            _ => Verdict::Pass,
+            "PATCH" => ProxyAction::Reply(500, status(500, "InternalError", "the test says so")),
+            _ => ProxyAction::Pass,
         });
     let first = scene.run_with(&proxy.access()).executors(1).instance("label").start();
     let before = scene.wait_running(1);
@@ -381,8 +381,8 @@ pub fn kill_9_before_the_label(server: &dyn Server) {
     scene.finish();
 }
 
-/// A spent budget ends a driver that does not listen, too.
-pub fn budget_kills_a_deaf_driver(server: &dyn Server) {
+/// A spent budget also ends a driver that ignores SIGTERM.
+pub fn budget_kills_a_driver_that_ignores_sigterm(server: &dyn Server) {
     let scene = Scene::new(server);
     let up = scene.file("up");
     let script = format!(
@@ -407,8 +407,8 @@ pub fn budget_kills_a_deaf_driver(server: &dyn Server) {
     scene.finish_with_pods();
 }
 
-/// The last lines of a failed executor's log follow its loss; its pod goes only then. A server that
-/// has no log to give is no harm.
+/// The last lines of a failed executor's log are reported after its loss; only then its pod is
+/// deleted. A server without a log does no harm.
 pub fn logs_of_the_failed(server: &dyn Server) {
     let scene = Scene::new(server);
     let settings = json!({"failures": {"log_lines": 3, "keep_failed": 0}});
@@ -447,7 +447,7 @@ fn check(text: &str, wanted: &[&str]) {
     }
 }
 
-/// What the cluster tells of an application that has no run, and whose executor `second` failed.
+/// What the cluster stores about an application without a run, whose executor `second` failed.
 fn check_left_behind(scene: &Scene<'_>, kubeconfig: &str, second: &Value) {
     let alone = |args: &[&str]| {
         let output = command(scene.dir.path())
@@ -473,8 +473,8 @@ fn check_left_behind(scene: &Scene<'_>, kubeconfig: &str, second: &Value) {
     );
 }
 
-/// `posse explain ID`: from the run and the cluster, after the pod is gone, and without the run.
-pub fn explained_with_and_without_its_run(server: &dyn Server) {
+/// `posse explain ID`: from the run and the cluster, after the pod was deleted, and without a run.
+pub fn explain_with_and_without_a_run(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(1).instance("story").start();
     let before = scene.wait_running(1);
@@ -511,7 +511,7 @@ pub fn explained_with_and_without_its_run(server: &dyn Server) {
     let missing = posse.ask(&["explain", "77", &kubeconfig]);
     assert_eq!(missing.status.code(), Some(1), "{}", said(&missing));
 
-    // Gone from the cluster: the run remembers.
+    // The pod is deleted: the run still has the record.
     scene.delete(&before[0]);
     wait_for(PATIENCE, "the evidence to go", || scene.pod(name_of(&before[0])).is_none());
     wait_for(PATIENCE, "posse to know", || {
@@ -522,7 +522,7 @@ pub fn explained_with_and_without_its_run(server: &dyn Server) {
         &["executor 1 of group default: deleted", lost, "is no longer in the cluster"],
     );
 
-    // Gone with its run: the cluster remembers.
+    // The run has ended: the cluster still has the record.
     let second = scene.ours().remove(0);
     scene.end(&second, End::Exit(6));
     posse.wait_event("executor_lost", |event| event["executor"] == 2);

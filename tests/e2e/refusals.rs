@@ -1,5 +1,5 @@
-//! Servers that say no: quotas, names that are taken, labels that are stripped, templates,
-//! rights, certificates, tokens.
+//! Requests that the server refuses: quotas, existing names, stripped labels, templates,
+//! permissions, certificates, tokens.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::certs::Authority;
 use crate::support::http::{Client, gone_in};
 use crate::support::node::wait_bound;
 use crate::support::posse::Posse;
-use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::real::Account;
 use crate::support::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
 use crate::support::server::{End, Server, Who, pods_path};
@@ -22,7 +22,7 @@ use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// A limit on the namespace's pods.
 struct Quota {
-    /// Counts the creates where no audit log does.
+    /// Counts the creates if there is no audit log.
     proxy: Option<Proxy>,
 }
 
@@ -32,7 +32,7 @@ impl Quota {
             "metadata": {"name": "room"}, "spec": {"hard": {"pods": hard.to_string()}}});
         scene.admin.post(&Self::path(scene), &body).ok();
         Self::wait_in_force(scene, hard);
-        let counted = || Proxy::start(&scene.server.access(Who::Posse), |_, _| Verdict::Pass);
+        let counted = || Proxy::start(&scene.server.access(Who::Posse), |_, _| ProxyAction::Pass);
         Self { proxy: scene.server.real().is_none().then(counted) }
     }
 
@@ -40,7 +40,7 @@ impl Quota {
         format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace)
     }
 
-    /// The server counts for itself before it grants anything.
+    /// The quota controller computes the usage before the quota admits a pod.
     fn wait_in_force(scene: &Scene<'_>, hard: usize) {
         wait_value(PATIENCE, "the quota to be in force", || {
             let quota = scene.admin.get(&format!("{}/room", Self::path(scene))).ok();
@@ -63,7 +63,7 @@ impl Quota {
         self.proxy.as_ref().map_or_else(|| scene.server.access(Who::Posse), Proxy::access)
     }
 
-    /// The creates that were refused or not, so far.
+    /// The number of creates so far, refused or not.
     fn n_creates(&self, scene: &Scene<'_>) -> usize {
         if let Some(proxy) = &self.proxy {
             return proxy.n_creates();
@@ -75,7 +75,7 @@ impl Quota {
     }
 }
 
-/// What fits is used, the rest is waited for without a storm of requests, and room is taken.
+/// posse uses the whole quota, waits for the rest with few requests, and uses new room.
 pub fn quota_then_room(server: &dyn Server) {
     let scene = Scene::new(server);
     let quota = Quota::new(&scene, 2);
@@ -98,7 +98,7 @@ pub fn quota_then_room(server: &dyn Server) {
     scene.finish();
 }
 
-/// When one of ours goes, its place in the quota is taken at once.
+/// When an executor goes, its room in the quota is used at once.
 pub fn quota_wakes_when_a_pod_goes(server: &dyn Server) {
     let scene = Scene::new(server);
     let quota = Quota::new(&scene, 3);
@@ -115,8 +115,8 @@ pub fn quota_wakes_when_a_pod_goes(server: &dyn Server) {
     scene.finish();
 }
 
-/// A pod of somebody else under our name: its id is passed over, and it is let alone.
-pub fn foreign_pod_in_the_way(server: &dyn Server) {
+/// A foreign pod has our name: posse uses the next id and leaves the pod alone.
+pub fn foreign_pod_has_the_name(server: &dyn Server) {
     let scene = Scene::new(server);
     let foreign = scene.make_foreign("shop-inst1-exec-1");
     let posse = scene.run().executors(2).instance("inst1").start();
@@ -130,10 +130,9 @@ pub fn foreign_pod_in_the_way(server: &dyn Server) {
     scene.finish();
 }
 
-/// A create whose answer was lost, and whose pod is ending when it is asked for again: 409, and
-/// the pod of that name is ours and no capacity. The watch is silent meanwhile, so that nothing
-/// but the answers tells.
-pub fn own_ending_pod_in_the_way(server: &dyn Server) {
+/// A create whose answer was lost and whose pod terminates is repeated: 409, and the pod of that
+/// name is ours but not capacity. The watch is silent meanwhile, so that only the answers show it.
+pub fn own_terminating_pod_has_the_name(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_deletes(true);
     let (admin, namespace) = (scene.admin.clone(), scene.namespace.clone());
@@ -142,11 +141,11 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
     let asked_again = Arc::clone(&again);
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
         if !request.is_create() {
-            return Verdict::Pass;
+            return ProxyAction::Pass;
         }
         if !first.swap(false, Ordering::SeqCst) {
             again.store(true, Ordering::SeqCst);
-            return Verdict::Pass;
+            return ProxyAction::Pass;
         }
         let pod = upstream.send(request).ok();
         wait_bound(&admin, &namespace, name_of(&pod));
@@ -156,7 +155,7 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
         }
         let path = format!("{}/{}", pods_path(&namespace), name_of(&pod));
         admin.delete(&path, &gone_in(GRACE_S)).ok();
-        Verdict::Reply(500, status(500, "InternalError", "the answer of the first one is lost"))
+        ProxyAction::Reply(500, status(500, "InternalError", "the answer of the first one is lost"))
     });
     proxy.silence_watches(true);
     let posse = scene.run_with(&proxy.access()).executors(1).start();
@@ -171,9 +170,9 @@ pub fn own_ending_pod_in_the_way(server: &dyn Server) {
     scene.finish();
 }
 
-/// A webhook that takes our labels away would make us blind: such pods go, and the template counts
-/// as refused.
-pub fn label_stripper(server: &dyn Server) {
+/// A webhook strips our labels, so that we would not see the pods: they are deleted, and the
+/// template counts as refused.
+pub fn stripped_labels(server: &dyn Server) {
     let scene = Scene::new(server);
     let proxy = Proxy::start(&server.access(Who::Posse), |request, _| {
         if request.is_create() {
@@ -182,7 +181,7 @@ pub fn label_stripper(server: &dyn Server) {
             labels.retain(|name, _| !name.starts_with("posse.dev/"));
             request.body = pod.to_string().into_bytes();
         }
-        Verdict::Pass
+        ProxyAction::Pass
     });
     let posse = scene.run_with(&proxy.access()).executors(20).start();
     posse.expect_exit(4);
@@ -195,8 +194,8 @@ pub fn label_stripper(server: &dyn Server) {
     scene.finish();
 }
 
-/// The real server refuses a template in words that posse hands on.
-pub fn bad_template(server: &dyn Server) {
+/// The real server refuses a template, and posse reports the server's message.
+pub fn refused_template(server: &dyn Server) {
     let scene = Scene::new(server);
     let mut template = scene.template();
     template["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes".into();
@@ -215,8 +214,8 @@ pub fn bad_template(server: &dyn Server) {
     scene.finish();
 }
 
-/// No right on pods: said before anything is done, with the right that is missing.
-pub fn wrong_rights(server: &dyn Server) {
+/// Without permissions on pods posse names the missing one before it does anything.
+pub fn missing_permissions(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run_with(&server.access(Who::Stranger)).executors(1).start();
     posse.expect_exit(3);
@@ -228,8 +227,9 @@ pub fn wrong_rights(server: &dyn Server) {
     scene.finish();
 }
 
-/// Rights that are taken away in the middle, and given back: it waits, says for what, and goes on.
-pub fn rights_taken_while_running(server: &dyn Server) {
+/// Permissions are removed during a run and granted again: posse waits, reports the reason, and
+/// continues.
+pub fn permissions_removed_while_running(server: &dyn Server) {
     let scene = Scene::new(server);
     let real = server.real().expect("only the real server knows rights");
     let posse = scene.run().executors(2).start();
@@ -254,7 +254,7 @@ pub fn rights_taken_while_running(server: &dyn Server) {
     scene.finish();
 }
 
-/// A server that we do not know, a server that does not know us: by certificate and by token.
+/// An unknown server certificate; a client certificate and a token that the server does not accept.
 pub fn wrong_certificate(server: &dyn Server) {
     let scene = Scene::new(server);
     let account = Account::new(&scene, "late");
@@ -268,7 +268,7 @@ pub fn wrong_certificate(server: &dyn Server) {
         ),
         ("an expired token", account.access(-120)),
     ];
-    // At once: each may try for half a minute.
+    // In parallel, because each may try for 30 s.
     let runs: Vec<_> =
         ways.iter().map(|(_, access)| scene.run_with(access).executors(1).start()).collect();
     runs.iter().for_each(Posse::may_end);
@@ -280,13 +280,13 @@ pub fn wrong_certificate(server: &dyn Server) {
     scene.finish();
 }
 
-/// A token that expires while we run: the file has a new one by then, and nobody notices.
+/// The token expires during the run: the file has a new one by then, and no request fails.
 pub fn expired_token(server: &dyn Server) {
     let scene = Scene::new(server);
     let account = Account::new(&scene, "robot");
     let real = server.real().expect("only the real server knows tokens");
     let file = scene.file("token");
-    // The server's minute for clocks that differ is what is left of it.
+    // The server accepts a token for a minute after it expired, because clocks differ.
     let old = account.token(-50);
     fs::write(&file, &old).expect("writable");
     let token_file = Some(file.display().to_string());

@@ -1,5 +1,5 @@
-//! The next driver: of the same pod, of another, of two at once; what the one before it left; and
-//! what becomes of an application when the node of its driver is gone.
+//! The next driver: in the same pod, in another pod, or two at once; the executors of earlier
+//! drivers; and what follows if the driver's node is lost.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use posse::wire::yaml::Node;
 use crate::support::access::Access;
 use crate::support::embedded::Embedded;
 use crate::support::posse::{Posse, Run, command, said};
-use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::real::Real;
 use crate::support::runner::ASSETS;
 use crate::support::scene::{
@@ -33,7 +33,7 @@ fn in_pod(run: Run, pod: &Value) -> Run {
     run.in_pod(name_of(pod), uid_of(pod))
 }
 
-/// Exactly so many executors of the instance that `pod` gives its driver run.
+/// Exactly `n` executors run of the instance that `pod` gives its driver.
 #[track_caller]
 fn wait_of(scene: &Scene<'_>, n: usize, fits: impl Fn(&str) -> bool) -> Vec<Value> {
     wait_value(PATIENCE, &format!("{n} executors of the instance"), || {
@@ -43,7 +43,7 @@ fn wait_of(scene: &Scene<'_>, n: usize, fits: impl Fn(&str) -> bool) -> Vec<Valu
     })
 }
 
-/// A run that is killed in its pod, and the executors that it leaves.
+/// A run that is killed in its pod and leaves its executors.
 fn leave_behind(scene: &Scene<'_>, pod: &Value) -> Vec<Value> {
     let before: Vec<String> = scene.ours().iter().map(|pod| instance_of(pod).to_owned()).collect();
     let posse = in_pod(scene.run().executors(1), pod).start();
@@ -67,11 +67,11 @@ fn wait_failed(scene: &Scene<'_>, pod: &Value) {
     });
 }
 
-/// The container of a driver is killed and started again in the same pod: it is the same instance,
-/// at once, and its executors are adopted.
+/// A driver's container is killed and restarted in the same pod: it is the same instance at once
+/// and adopts its executors.
 pub fn container_restarted(server: &dyn Server) {
     let scene = Scene::new(server);
-    // As a container's first process, and as one that a shell has started.
+    // As the first process of a container, and as a child of a shell.
     for (name, is_init) in [("bare", true), ("wrapped", false)] {
         let pod = scene.make_driver_pod(name);
         let run = || {
@@ -94,8 +94,8 @@ pub fn container_restarted(server: &dyn Server) {
     scene.finish();
 }
 
-/// A new driver pod does not wait for what older ones left, and removes what is nobody's: of a
-/// driver that failed, of one that is gone, and not of one that lives.
+/// A new driver pod does not wait for the executors of older instances, and removes orphans: of a
+/// driver that failed and of one that was deleted, but not of one that is alive.
 pub fn orphans_of_older_instances(server: &dyn Server) {
     let scene = Scene::new(server);
     let drivers = ["failed", "gone", "alive"].map(|name| scene.make_driver_pod(name));
@@ -112,7 +112,7 @@ pub fn orphans_of_older_instances(server: &dyn Server) {
             .contains(&format!("orphaned executors of instance {}", instance_of(&pods[0])))
     };
     wait_for(PATIENCE, "the failed one's to be removed", || told(&of_failed));
-    // The new ones run though the old ones are still there, on their way out.
+    // The new executors run although the old ones still terminate.
     let old = [instance_of(&of_failed[0]), instance_of(&of_gone[0]), instance_of(&of_alive[0])];
     let new = wait_of(&scene, 2, |instance| !old.contains(&instance));
     assert_eq!(
@@ -128,15 +128,15 @@ pub fn orphans_of_older_instances(server: &dyn Server) {
     let alive = scene.pod(name_of(&of_alive[0])).expect("its owner lives");
     assert!(is_running(&alive), "{alive}");
     posse.stop();
-    // Told to keep them, or without the right to look for them, a run leaves them and goes on.
+    // With `orphans: keep`, or without permission to list them, a run leaves orphans and continues.
     scene.end(&drivers[2], End::Exit(1));
     wait_failed(&scene, &drivers[2]);
     let last_pod = scene.make_driver_pod("last");
     let keeps = json!({"shutdown": {"orphans": "keep"}});
     let proxy = Proxy::start(&server.access(Who::Posse), |request, _| {
         match request.path.contains("instance%21%3D") {
-            true => Verdict::Reply(403, status(403, "Forbidden", "pods is forbidden")),
-            false => Verdict::Pass,
+            true => ProxyAction::Reply(403, status(403, "Forbidden", "pods is forbidden")),
+            false => ProxyAction::Pass,
         }
     });
     let run = in_pod(scene.run().executors(1).settings(keeps), &last_pod).start();
@@ -155,8 +155,8 @@ pub fn orphans_of_older_instances(server: &dyn Server) {
     scene.finish();
 }
 
-/// Under `exclusive` the second driver waits for the first to go, and then works.
-pub fn exclusive_waits_its_turn(server: &dyn Server) {
+/// With `exclusive` the second driver waits until the first has ended, and then works.
+pub fn exclusive_waits_for_the_other_driver(server: &dyn Server) {
     let scene = Scene::new(server);
     let pods = ["one", "two"].map(|name| scene.make_driver_pod(name));
     let run = |pod| in_pod(scene.run().executors(1).settings(json!({"exclusive": true})), pod);
@@ -182,8 +182,8 @@ pub fn exclusive_waits_its_turn(server: &dyn Server) {
     scene.finish();
 }
 
-/// The one that loses the application to another ends its driver, and leaves the executors to who
-/// has it now: of the same instance they are adopted.
+/// A run that loses the application to another one ends its driver and leaves the executors to the
+/// new holder, which adopts them if it is the same instance.
 pub fn exclusive_lost_to_another(server: &dyn Server) {
     let scene = Scene::new(server);
     let told = scene.file("told");
@@ -195,7 +195,7 @@ pub fn exclusive_lost_to_another(server: &dyn Server) {
     let loser = run().driver(&["sh", "-c", &script]).start();
     let before = scene.wait_running(2);
     wait_for(PATIENCE, "both to be known", || loser.events_of("executor_running").len() == 2);
-    // What a rival writes that has waited for long enough.
+    // What another process writes after it has waited for long enough.
     let path = format!("{}/{APP}.exclusive", leases_path(&scene));
     let taken = json!({"spec": {"holderIdentity": "rival"}});
     scene.admin.merge_patch(&path, &taken).ok();
@@ -213,11 +213,12 @@ pub fn exclusive_lost_to_another(server: &dyn Server) {
     scene.finish();
 }
 
-/// Grown too old they are ended by their kubelet, replaced, and nobody is to blame.
-pub fn executors_of_a_certain_age(server: &dyn Server) {
+/// Executors that reach their maximum age are ended by the kubelet and replaced, and count against
+/// no budget.
+pub fn executors_at_their_maximum_age(server: &dyn Server) {
     let scene = Scene::new(server);
     let group = json!({"group": "default", "count": 1, "template": "pod.json", "max_age": "2s"});
-    // One that the application is to blame for would end it.
+    // A loss in the app budget would end the application.
     let settings = json!({"executors": [group], "failures": {"app": 0}});
     let posse = scene.run().settings(settings).start();
     let first = scene.wait_running(1);
@@ -233,8 +234,8 @@ pub fn executors_of_a_certain_age(server: &dyn Server) {
     scene.finish();
 }
 
-/// What a driver outside the cluster left goes when nobody has renewed its Lease for long; of every
-/// application, and by the rights of deploy/cleanup.yaml alone.
+/// Executors of a driver outside the cluster are deleted when its Lease was not renewed for long;
+/// for every application, with the permissions of deploy/cleanup.yaml alone.
 pub fn stale_leases_are_cleaned_up(server: &dyn Server) {
     let scene = Scene::new(server);
     let left = scene.run().executors(2).instance("away1").start();
@@ -259,7 +260,7 @@ pub fn stale_leases_are_cleaned_up(server: &dyn Server) {
     let first = clean();
     assert!(first.contains("kept: they have no owner, and their lease was renewed"), "{first}");
     assert_eq!(scene.wait_running(2).len(), 2);
-    // As if they had been silent for an hour.
+    // As if they had not been renewed for an hour.
     let path = leases_path(&scene);
     for name in [format!("{APP}-away1"), "other-away2".to_owned()] {
         let old = json!({"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}});
@@ -271,8 +272,8 @@ pub fn stale_leases_are_cleaned_up(server: &dyn Server) {
     scene.finish();
 }
 
-/// Who the CronJob of deploy/cleanup.yaml is, with the rights of that file and no others, and what
-/// it runs.
+/// The service account of the CronJob in deploy/cleanup.yaml, with the permissions of that file and
+/// no others, and the command that it runs.
 fn cleaner(scene: &Scene<'_>) -> (Access, Vec<String>) {
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/cleanup.yaml"));
     let text = text.expect("it is there");
@@ -328,7 +329,7 @@ fn jobs_path(scene: &Scene<'_>) -> String {
     format!("/apis/batch/v1/namespaces/{}/jobs", scene.namespace)
 }
 
-/// The driver's pod that runs, other than `not`.
+/// The running pod of the driver, other than `not`.
 #[track_caller]
 fn wait_driver_pod(scene: &Scene<'_>, not: &str) -> Value {
     wait_value(PATIENCE, "a pod of the job to run", || {
@@ -344,8 +345,8 @@ fn on_node(node: &Value) -> impl Fn(&&Value) -> bool {
     move |pod| pod["spec"]["nodeName"] == *node
 }
 
-/// Executors on several nodes and the node of the driver shut down: a new driver on another node,
-/// a new instance, the target met, the old ones gone, and nobody lifted a finger.
+/// The driver's node shuts down while executors run on several nodes: a new driver on another node,
+/// a new instance, the target reached, the old executors gone, without manual action.
 pub fn driver_node_shut_down() {
     let own = Embedded::start_with(&["--nodes", "3"]);
     let scene = Scene::new(&own);
@@ -384,7 +385,7 @@ pub fn driver_node_shut_down() {
     scene.finish();
 }
 
-/// What the cluster does about the pods of a node that is gone, when its quarantine of 40 s is over.
+/// What the cluster does about the pods of a lost node after its grace period of 40 s.
 fn remove_all_on(scene: &Scene<'_>, node: &Value) {
     for pod in scene.pods().iter().filter(on_node(node)) {
         scene.remove(pod);
@@ -407,8 +408,8 @@ fn check_heirs(first: &[Value], second: &[Value], driver: &Value) {
     assert_eq!(ids, (1..=second.len() as u64).collect::<Vec<_>>(), "its ids begin anew");
 }
 
-/// The same with the real controllers of jobs and of garbage. No kubelet is there: posse runs beside
-/// the server for each pod of the job, and ends with the node.
+/// The same with the real Job and garbage collection controllers. There is no kubelet: posse runs
+/// beside the server for each pod of the Job, and ends with the node.
 pub fn driver_node_lost() {
     let assets = std::env::var_os(ASSETS).expect("it is set for the real server's scenarios");
     let own = Real::start_whole(assets.as_ref());

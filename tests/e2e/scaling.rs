@@ -1,4 +1,4 @@
-//! Targets: up, down, groups, restarts, the driver's end, what stays with `--keep`.
+//! Targets: up, down, several groups, restarts, the driver's end, `--keep`.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::audit;
 use crate::support::posse::{Posse, command, said};
-use crate::support::proxy::{Proxy, Verdict};
+use crate::support::proxy::{Proxy, ProxyAction};
 use crate::support::reaper::Guarded;
 use crate::support::runner::show_on_failure;
 use crate::support::scene::{APP, Scene, TempDir, describe, executor_id, name_of, uid_of};
@@ -32,14 +32,14 @@ fn slots(pods: &[Value]) -> BTreeSet<String> {
     pods.iter().map(slot).collect()
 }
 
-/// The value of a variable of the first container, where it is a plain one.
+/// The value of a variable of the first container, if it is a plain value.
 fn env_of(pod: &Value, name: &str) -> Option<String> {
     let env = pod["spec"]["containers"][0]["env"].as_array()?;
     let found = env.iter().find(|variable| variable["name"] == name)?;
     found["value"].as_str().map(str::to_owned)
 }
 
-/// What CONTRACT promises of every executor's pod.
+/// The documented labels, variables and fields of every executor's pod.
 fn check_pod(pod: &Value) {
     let labels = &pod["metadata"]["labels"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -67,7 +67,7 @@ fn check_pod(pod: &Value) {
     }
 }
 
-/// The stream of events is whole: one run, numbered without gaps, framed by started and stopped.
+/// The event stream of one run is complete: numbered without gaps, from started to stopped.
 fn check_stream(events: &[Value]) {
     for (i, event) in events.iter().enumerate() {
         assert_eq!(event["run"], events[0]["run"]);
@@ -130,13 +130,13 @@ pub fn groups_have_their_own_targets(server: &dyn Server) {
     scene.finish();
 }
 
-/// The second posse finds what the first one made, and what ended in between.
+/// The second posse finds the executors of the first, and the ones that ended in between.
 pub fn kill_9_and_adoption(server: &dyn Server) {
     let scene = Scene::new(server);
     let run = || scene.run().executors(3).instance("adopt");
     let first = run().start();
     let before = scene.wait_running(3);
-    // Seen running: what is killed next knows of all three.
+    // Seen running: the process that is killed next knows all three.
     wait_for(PATIENCE, "three to be known", || first.events_of("executor_running").len() == 3);
     assert!(!first.is_over());
     first.kill();
@@ -153,21 +153,21 @@ pub fn kill_9_and_adoption(server: &dyn Server) {
     scene.finish();
 }
 
-/// Killed in the middle of its creates: the next one asks for what is missing, and no id that may
-/// have been given is given again, though nobody remembers which were.
+/// A kill in the middle of scaling up: the next process creates the missing executors, and uses no
+/// id again that may have been used.
 pub fn kill_9_while_scaling_up(server: &dyn Server) {
     let scene = Scene::new(server);
     let n_open = Arc::new(AtomicUsize::new(0));
     let open = Arc::clone(&n_open);
     let proxy = Proxy::start(&server.access(Who::Posse), move |request, upstream| {
         if !request.is_create() {
-            return Verdict::Pass;
+            return ProxyAction::Pass;
         }
         open.fetch_add(1, Ordering::SeqCst);
         thread::sleep(Duration::from_millis(300));
         let answer = upstream.send(request);
         open.fetch_sub(1, Ordering::SeqCst);
-        Verdict::Reply(answer.code, answer.body)
+        ProxyAction::Reply(answer.code, answer.body)
     });
     let settings = json!({"allocation": {"in_flight_max": 4}});
     let run = || {
@@ -177,7 +177,7 @@ pub fn kill_9_while_scaling_up(server: &dyn Server) {
     let first = run().start();
     wait_for(PATIENCE, "some to be made", || scene.ours().len() >= 5);
     first.kill();
-    // What was on its way arrives: a server does not take back what it was sent.
+    // A request that was sent may still take effect.
     wait_for(PATIENCE, "the last creates to land", || n_open.load(Ordering::SeqCst) == 0);
     let made = scene.ours();
     assert!(made.len() < 20, "killed too late: {}", describe(&made));
@@ -192,7 +192,7 @@ pub fn kill_9_while_scaling_up(server: &dyn Server) {
     scene.finish();
 }
 
-/// The first command of all: an empty folder, one file, a driver, no server anywhere.
+/// The first command of a new user: an empty folder, one file, a driver, no server.
 pub fn run_with_a_cluster_of_its_own() {
     let folder = TempDir::new("own");
     let script = "until test -e done; do sleep 0.1; done; exit 0";
@@ -221,8 +221,8 @@ pub fn run_with_a_cluster_of_its_own() {
     assert_eq!(events.matches("\"executor_deleted\"").count(), 3, "{events}");
 }
 
-/// Two live posse of one instance: the second one leaves, and says who is there.
-pub fn two_posse_of_one_instance(server: &dyn Server) {
+/// Two live posse of one instance: the second one exits and names the first.
+pub fn two_runs_of_one_instance(server: &dyn Server) {
     let scene = Scene::new(server);
     let run = || scene.run().executors(1).instance("twins");
     let first = run().start();
@@ -236,7 +236,7 @@ pub fn two_posse_of_one_instance(server: &dyn Server) {
     scene.finish();
 }
 
-/// The driver's end is the application's end, and its code is posse's.
+/// The driver's end ends the application, and its exit code is posse's.
 pub fn driver_decides_the_exit_code(server: &dyn Server) {
     let scene = Scene::new(server);
     let go = scene.file("go");
@@ -252,8 +252,8 @@ pub fn driver_decides_the_exit_code(server: &dyn Server) {
     scene.finish();
 }
 
-/// A second signal does not wait for a driver that will not go.
-pub fn second_signal_ends_it_at_once(server: &dyn Server) {
+/// A second signal does not wait for a driver that ignores the first.
+pub fn second_signal_ends_the_run_at_once(server: &dyn Server) {
     let scene = Scene::new(server);
     let trapped = scene.file("trapped");
     let script = format!("trap '' TERM; touch {}; sleep 100 & wait; sleep 100", trapped.display());
@@ -269,7 +269,7 @@ pub fn second_signal_ends_it_at_once(server: &dyn Server) {
     scene.finish();
 }
 
-/// `--keep` leaves them; `posse cleanup` takes them away.
+/// `--keep` leaves the executors; `posse cleanup` deletes them.
 pub fn keep_then_cleanup(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(2).instance("kept1").arg("--keep").start();
@@ -296,7 +296,7 @@ pub fn keep_then_cleanup(server: &dyn Server) {
     scene.finish();
 }
 
-/// What exists is owned by the driver pod, and goes with it when nobody else is left to see to it.
+/// Executors are owned by the driver pod, and are garbage collected with it.
 pub fn owned_by_the_driver_pod(server: &dyn Server) {
     let scene = Scene::new(server);
     let driver = scene.make_foreign("driver");
@@ -327,8 +327,8 @@ pub fn owned_by_the_driver_pod(server: &dyn Server) {
     scene.finish();
 }
 
-/// Nothing is created by a check, and the server has the last word on a template.
-pub fn render_asks_the_server(server: &dyn Server) {
+/// A check creates nothing, and the server validates the template.
+pub fn render_validates_on_the_server(server: &dyn Server) {
     let scene = Scene::new(server);
     let output = scene.run().executors(1).once(&["render", "--server-check"]);
     assert!(output.status.success(), "{}", said(&output));
@@ -336,7 +336,7 @@ pub fn render_asks_the_server(server: &dyn Server) {
     scene.finish();
 }
 
-/// The cost of a steady state: no request but the watch and the lease.
+/// In a steady state there are no requests but the watch and the Lease.
 pub fn steady_state_is_quiet(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(3).start();

@@ -1,5 +1,5 @@
-//! Files on their way to the pods: `posse stage serve`, `put` and `get` as programs of their own,
-//! over TLS, under kill -9, on a full disk, beside a cluster.
+//! Files for the pods: `posse stage serve`, `put` and `get` as processes, over TLS, with kill -9,
+//! on a full disk, beside a cluster.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ use crate::support::server::{Server, Who, pods_path};
 use crate::support::stage::{SHARED, StageServer, TLS, TOKEN, furnish};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
-/// What the server may hold, whatever goes through it.
+/// The memory limit of the server.
 const MEMORY_KB_MAX: u64 = 64 << 10;
 
 fn sha256(bytes: &[u8]) -> String {
@@ -39,7 +39,8 @@ fn serve(dir: &Path) -> StageServer {
     StageServer::start(dir, &[&TLS[..], &SHARED].concat())
 }
 
-/// Files go in and come out over TLS; who has no right, no authority or no TLS is told so.
+/// Files are uploaded and downloaded over TLS; clients without token, authority or TLS get an
+/// error.
 pub fn stage_over_tls() {
     let dir = TempDir::new("tls");
     furnish(dir.path());
@@ -60,7 +61,7 @@ pub fn stage_over_tls() {
     assert_eq!(fs::read(file("out/a.jar")).unwrap(), fs::read(file("a.jar")).unwrap());
     assert_eq!(fs::read(file("out/data.csv")).unwrap(), b"x,y\n");
 
-    // The ticket's own authority is not asked where another is named.
+    // With --ca the authority in the ticket is not used.
     fs::create_dir(file("other")).unwrap();
     furnish(&file("other"));
     fs::write(file("wrong"), "wr0ng").unwrap();
@@ -100,7 +101,7 @@ pub fn stage_over_tls() {
     }
 }
 
-/// A certificate that is renewed in its place is shown without a restart.
+/// A renewed certificate is used without a restart.
 pub fn stage_certificate_renewed() {
     let dir = TempDir::new("renew");
     furnish(dir.path());
@@ -116,7 +117,7 @@ pub fn stage_certificate_renewed() {
     });
 }
 
-/// A gigabyte goes through, in and out, and the server stays small.
+/// A gigabyte is uploaded and downloaded, and the server's memory stays small.
 pub fn stage_gigabyte_through_64_mb() {
     let dir = TempDir::new("large");
     furnish(dir.path());
@@ -133,7 +134,7 @@ pub fn stage_gigabyte_through_64_mb() {
     assert!(peak <= MEMORY_KB_MAX, "{peak} kB");
 }
 
-/// One upload over a raw socket, so that a test says when what is sent.
+/// One upload over a raw socket, so that a test controls what is sent when.
 struct Upload {
     stream: TcpStream,
 }
@@ -153,17 +154,18 @@ impl Upload {
         Self { stream }
     }
 
-    /// The status of the answer, where there is one.
+    /// The status of the answer, if there is one.
     fn answer(mut self) -> Option<u16> {
         let _ = self.stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
-        // The server may have been killed; what it said before counts.
+        // The server may have been killed; its earlier answer counts.
         let _ = self.stream.read_to_end(&mut answer);
         text(&answer).split(' ').nth(1)?.parse().ok()
     }
 }
 
-/// Checks that what lies there is whole, and that nothing else does; how many there are.
+/// Checks that the stored bundles are complete and that there are no other files; returns their
+/// number.
 #[track_caller]
 fn all_whole(server: &StageServer) -> usize {
     let (whole, others) = server.stored();
@@ -178,7 +180,7 @@ fn all_whole(server: &StageServer) -> usize {
     whole.len()
 }
 
-/// kill -9 while bundles come in: afterwards each is there whole, or nothing of it is.
+/// kill -9 during uploads: afterwards each bundle is stored completely or not at all.
 pub fn stage_kill_9_in_uploads() {
     const ROUNDS: u64 = 20;
     let dir = TempDir::new("kill");
@@ -191,7 +193,8 @@ pub fn stage_kill_9_in_uploads() {
         let before = all_whole(&server);
         let mut rng = Rng::new(seed);
         let mut upload = Upload::begin(&server, &bytes);
-        // In one of two rounds all is sent, and the kill falls into the writing behind it.
+        // In every second round the whole bundle is sent, so that the kill comes while it is
+        // written.
         let n = if rng.chance(50) { bytes.len() as u64 } else { rng.below(bytes.len() as u64) };
         upload.stream.write_all(&bytes[..usize::try_from(n).unwrap()]).unwrap();
         std::thread::sleep(Duration::from_micros(rng.below(12_000)));
@@ -208,7 +211,7 @@ pub fn stage_kill_9_in_uploads() {
     assert!(n_none > 0, "no kill came in time");
 }
 
-/// A small disk, where it may be mounted.
+/// A small disk, if it can be mounted.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
@@ -232,13 +235,13 @@ impl<'a> SmallDisk<'a> {
 
 impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
-        // It may be busy: then it goes with the last who uses it.
+        // If the mount is busy, it ends with its last user.
         let _ = Command::new("umount").arg("-l").arg(self.0).output();
     }
 }
 
-/// A full disk is a 507, before a bundle and within one; nothing of it stays, and room that comes
-/// back is used.
+/// A full disk gives 507, before a bundle or within it; nothing of the bundle stays, and freed
+/// space is used.
 pub fn stage_disk_full() {
     let dir = TempDir::new("full");
     let store = dir.path().join("store");
@@ -252,10 +255,10 @@ pub fn stage_disk_full() {
     let mut upload = Upload::begin(&server, &bytes);
     upload.stream.write_all(&bytes[..100_000]).unwrap();
     wait_for(PATIENCE, "the upload to have begun", || !server.stored().1.is_empty());
-    // Somebody else takes the room meanwhile.
+    // Another file fills the disk meanwhile.
     let filler = store.join("filler");
     fs::write(&filler, vec![0; 2_000_000]).unwrap();
-    // The server may hang up before it has read all.
+    // The server may close the connection before it has read everything.
     let _ = upload.stream.write_all(&bytes[100_000..]);
     assert_eq!(upload.answer(), Some(507));
     let half = |path: &Path| path.extension().is_some_and(|ending| ending == "new");
@@ -269,7 +272,7 @@ pub fn stage_disk_full() {
     assert_eq!(all_whole(&server), 1);
 }
 
-/// A pod of an application, as `posse` labels those that it makes.
+/// An executor's pod, with the labels that posse sets.
 fn make_pod(scene: &Scene<'_>, name: &str, app: &str) -> Value {
     let mut pod = scene.template();
     pod["metadata"]["name"] = name.into();
@@ -277,9 +280,9 @@ fn make_pod(scene: &Scene<'_>, name: &str, app: &str) -> Value {
     scene.admin.post(&pods_path(&scene.namespace), &pod).ok()
 }
 
-/// A bundle stays as long as a pod of its application is there, and goes with the last one; one for
-/// which no pod comes goes when nobody fetches it.
-pub fn stage_follows_the_pods(server: &dyn Server) {
+/// A bundle stays as long as its application has a pod, and is dropped with the last one; a bundle
+/// for which no pod appears is dropped when nobody fetches it.
+pub fn stage_keeps_bundles_while_pods_exist(server: &dyn Server) {
     let scene = Scene::new(server);
     let dir = scene.dir.path();
     furnish(dir);
@@ -290,7 +293,7 @@ pub fn stage_follows_the_pods(server: &dyn Server) {
     let stage = StageServer::start(dir, &[&TLS[..], &SHARED, &times].concat());
     let id_of = |ticket: Value| ticket["bundles"][0]["id"].as_str().unwrap().to_owned();
     let kept = id_of(stage.put_one(&scene.namespace, "shop", "f"));
-    // Once this one has gone for its age, the other, which is older, has been looked at as well.
+    // When this bundle is dropped for its age, the older one has been checked as well.
     let unused = id_of(stage.put_one(&scene.namespace, "nobody", "f"));
     let holds = |id: &str| {
         let (whole, _) = stage.stored();
@@ -304,7 +307,8 @@ pub fn stage_follows_the_pods(server: &dyn Server) {
     assert!(stage.log().contains("no pod of its application is left"), "{}", stage.log());
 }
 
-/// With TokenReview, who may create pods in a namespace may leave bundles for it; nobody else may.
+/// With TokenReview a user who may create pods in a namespace may upload bundles for it, and no one
+/// else.
 pub fn stage_token_review(server: &dyn Server) {
     let scene = Scene::new(server);
     let dir = scene.dir.path();
@@ -328,7 +332,7 @@ pub fn stage_token_review(server: &dyn Server) {
         let done = stage.put(namespace, "shop", &args);
         (done.status.code(), text(&done.stderr))
     };
-    // Without the right to review there is no answer that would be one.
+    // Without permission for TokenReview no token can be checked.
     let (code, words) = put(&author.token(600), &scene.namespace);
     assert!(code == Some(1) && words.contains("(503)"), "{words}");
     assert!(stage.log().contains("system:auth-delegator"), "{}", stage.log());
@@ -351,8 +355,8 @@ pub fn stage_token_review(server: &dyn Server) {
     admin.delete(&path, &json!({"apiVersion": "v1", "kind": "DeleteOptions"})).ok();
 }
 
-/// `posse submit --file`: shown to the server without a byte sent; then sent, told by a Secret of the
-/// Job's alone, and, where containers really run, found by the driver and its executor.
+/// `posse submit --file`: a dry run sends no bytes; then the files are sent, the Job's own Secret
+/// has the ticket, and, if containers really run, the driver and its executor find the files.
 pub fn submit_takes_files_along(server: &dyn Server) {
     let scene = Scene::new(server);
     let dir = scene.dir.path();
@@ -418,7 +422,7 @@ pub fn submit_takes_files_along(server: &dyn Server) {
     wait_for(PATIENCE, "the Secret to go with its Job", || scene.admin.get(&secret).code == 404);
 }
 
-/// What `deploy/stage.yaml` says is taken by the server, and its arguments by the binary.
+/// The server accepts `deploy/stage.yaml`, and the binary accepts its arguments.
 pub fn stage_manifest(server: &dyn Server) {
     let scene = Scene::new(server);
     let dir = scene.dir.path();

@@ -1,5 +1,5 @@
-//! Executors that do not start, nodes that are bad, memory that grows: what posse waits for, when it
-//! gives up, and what the next one looks like.
+//! Executors that do not start, nodes with many losses, memory scaling after OOM: what posse waits
+//! for, when it gives up, and how it changes the next pod.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::scene::{Scene, describe, executor_id, is_over, name_of};
 use crate::support::server::{End, Server, pods_path};
 use crate::support::wait::{PATIENCE, wait_value};
 
-/// The one executor that is there, once it is.
+/// The only executor, once it exists.
 #[track_caller]
 fn only(scene: &Scene<'_>, id: u64) -> Value {
     wait_value(PATIENCE, &format!("executor {id} alone"), || {
@@ -26,8 +26,8 @@ fn container(name: &str, state: &Value) -> Value {
         "state": state})
 }
 
-/// The test-side node's kubelet says that the container waits for this; the embedded cluster's own
-/// finds it out by itself.
+/// The test-side node writes why the container waits; the embedded cluster's kubelet finds it out
+/// by itself.
 fn holds_up(scene: &Scene<'_>, pod: &Value, reason: &str, message: &str) {
     let waiting = json!({"waiting": {"reason": reason, "message": message}});
     patch_status(scene, pod, &[container("worker", &waiting)]);
@@ -46,7 +46,7 @@ fn hold_starts(scene: &Scene<'_>, hold: bool) {
     }
 }
 
-/// The template with a change to its container.
+/// The template with a changed container.
 fn template(scene: &Scene<'_>, change: impl Fn(&mut Value)) -> Value {
     let mut pod = scene.template();
     change(&mut pod["spec"]["containers"][0]);
@@ -61,8 +61,8 @@ fn group(pod: &Value, more: &Value) -> Value {
     json!([group])
 }
 
-/// An image that cannot be pulled: said with the kubelet's words, given up in time, tried again
-/// with one, and in the end the budget's.
+/// An image that cannot be pulled: reported with the kubelet's message, abandoned in time, probed
+/// with one create, and in the end the budget is spent.
 pub fn image_that_cannot_be_pulled(server: &dyn Server) {
     let scene = Scene::new(server);
     hold_starts(&scene, true);
@@ -97,7 +97,7 @@ pub fn image_that_cannot_be_pulled(server: &dyn Server) {
     scene.finish();
 }
 
-/// A secret that is not there, and comes in the end.
+/// A secret that is missing at first.
 pub fn secret_that_is_missing(server: &dyn Server) {
     let scene = Scene::new(server);
     hold_starts(&scene, true);
@@ -131,8 +131,8 @@ pub fn secret_that_is_missing(server: &dyn Server) {
     scene.finish();
 }
 
-/// Starts that hang on a node: given up, and the next pod keeps away from the node.
-pub fn node_where_nothing_starts(server: &dyn Server) {
+/// Starts that hang on a node: they are abandoned, and the next pod avoids the node.
+pub fn node_with_failed_starts(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_starts(true);
     let settings = json!({"bad_nodes": {"losses": 1, "share": 1},
@@ -155,8 +155,9 @@ pub fn node_where_nothing_starts(server: &dyn Server) {
     scene.finish();
 }
 
-/// A pod that no node takes is waited for, in the scheduler's words, until its time is up.
-pub fn no_node_is_waited_for(server: &dyn Server) {
+/// A pod that fits no node: posse waits, reports the scheduler's message, and gives up at the
+/// timeout.
+pub fn pod_that_fits_no_node(server: &dyn Server) {
     let scene = Scene::new(server);
     let pod = template(&scene, |container| {
         container["resources"] = json!({"requests": {"cpu": "100000"}});
@@ -174,7 +175,7 @@ pub fn no_node_is_waited_for(server: &dyn Server) {
     scene.finish();
 }
 
-/// With `sidecar_failure: fail` a side-car's end is the executor's.
+/// With `sidecar_failure: fail` a failed side-car ends the executor.
 pub fn side_car_that_fails(server: &dyn Server) {
     let scene = Scene::new(server);
     let mut pod = scene.template();
@@ -202,8 +203,8 @@ pub fn side_car_that_fails(server: &dyn Server) {
     scene.finish();
 }
 
-/// The successor of an executor that ran out of memory gets more.
-pub fn memory_that_grows(server: &dyn Server) {
+/// The replacement of an executor that ran out of memory gets more memory.
+pub fn memory_scaling_after_oom(server: &dyn Server) {
     let scene = Scene::new(server);
     let pod = template(&scene, |container| {
         container["resources"] = json!({"limits": {"memory": "64Mi"}});

@@ -1,6 +1,6 @@
-//! A driver in the cluster: `posse submit` makes it, follows it, ends with its code; what is refused
-//! leaves nothing; `posse apps`, `logs` and `stop`. Where the test-side node plays the kubelet no
-//! driver really runs, so what its executors do is looked at on the embedded cluster alone.
+//! `posse submit`: creates a driver in the cluster, follows it and exits with its code; a refused
+//! submission leaves nothing; `posse apps`, `logs` and `stop`. The test-side node runs no
+//! containers, so executors of such drivers are tested on the embedded cluster only.
 
 use std::process::Output;
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 use crate::support::access::Access;
 use crate::support::embedded::Embedded;
 use crate::support::posse::{Posse, Run, said};
-use crate::support::proxy::{Proxy, Verdict, status};
+use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::scene::{APP, Scene, describe, is_running, name_of, uid_of};
 use crate::support::server::{End, Server, Who, items};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
-/// What `posse submit` makes: the path of the kind, and whether it is made without `--create-rbac`.
+/// What `posse submit` creates: the path of each kind, and whether it is created without
+/// `--create-rbac`.
 const KINDS: [(&str, &str, bool); 6] = [
     ("/api/v1", "configmaps", true),
     ("/api/v1", "services", true),
@@ -31,11 +32,11 @@ fn path(scene: &Scene<'_>, root: &str, resource: &str) -> String {
     format!("{root}/namespaces/{}/{resource}", scene.namespace)
 }
 
-/// A driver that lives until the node ends it, and executors that do so, too.
+/// A driver that runs until the node ends it, with executors that do the same.
 fn settings(scene: &Scene<'_>) -> Value {
     let template = scene.template();
     let script = template["spec"]["containers"][0]["command"][2].as_str().unwrap();
-    // In posse.yaml nothing expands `$$`.
+    // posse.yaml does not expand `$$`.
     let script = script.replace("$$$$", "$$");
     json!({"driver": {
         "command": ["sh", "-c", script], "image": "example.com/driver:1", "retries": 0,
@@ -56,7 +57,7 @@ fn run_with(scene: &Scene<'_>, access: &Access) -> Run {
     scene.run_with(access).settings(settings(scene))
 }
 
-/// A command about applications, as somebody with a kubeconfig types it.
+/// A command about applications, with a kubeconfig.
 fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
     let kubeconfig = scene.file("admin.kubeconfig");
     let text = scene.server.access(Who::Admin).kubeconfig(&scene.namespace);
@@ -85,7 +86,7 @@ fn pods_of(scene: &Scene<'_>, wanted: &str) -> Vec<Value> {
     pods
 }
 
-/// The driver's pod that runs, where it is not that one.
+/// The running pod of the driver, other than `not`.
 #[track_caller]
 fn wait_driver(scene: &Scene<'_>, other_than: &str) -> Value {
     wait_value(PATIENCE, "a driver that runs", || {
@@ -98,7 +99,7 @@ fn wait_driver(scene: &Scene<'_>, other_than: &str) -> Value {
     })
 }
 
-/// Waits for executors of this driver's instance, and no others; only where drivers really run.
+/// Waits for executors of this driver's instance, and no others; only if drivers really run.
 #[track_caller]
 fn wait_executors(scene: &Scene<'_>, driver: &Value, n: usize) {
     if scene.server.real().is_some() {
@@ -114,7 +115,7 @@ fn wait_executors(scene: &Scene<'_>, driver: &Value, n: usize) {
     });
 }
 
-/// All that a driver consists of, by kind and name.
+/// All objects of a driver, by kind and name.
 fn made(scene: &Scene<'_>) -> Vec<String> {
     let mut found = Vec::new();
     for (root, resource, _) in KINDS {
@@ -136,7 +137,7 @@ fn wait_nothing_made(scene: &Scene<'_>) {
     });
 }
 
-/// The application is stopped, and nothing of it is left.
+/// The application is stopped, and no object of it is left.
 #[track_caller]
 fn stop_and_finish(scene: Scene<'_>) {
     expect(&ask(&scene, &["stop", APP]), 0, &["application shop stopped"]);
@@ -149,8 +150,8 @@ fn expect_exit(posse: &Posse, code: i32) {
     posse.expect_exit(code);
 }
 
-/// The driver's code is the command's, one application after the other under one name; while one
-/// runs another is refused.
+/// The command exits with the driver's code. One name can be used again after the driver has ended,
+/// but not before.
 pub fn submit_and_exit_codes(server: &dyn Server) {
     let scene = Scene::new(server);
     for (end, code, words) in [
@@ -158,7 +159,7 @@ pub fn submit_and_exit_codes(server: &dyn Server) {
         (End::Exit(3), 3, "exit code 3"),
         (End::Killed, 137, "exit code 137"),
     ] {
-        // Where nothing runs there is no log.
+        // Without a running container there is no log.
         let logs = if server.real().is_none() { &["submit", "--logs"][..] } else { &["submit"] };
         let submit = run(&scene).executors(2).begin(logs);
         let driver = wait_driver(&scene, "");
@@ -193,15 +194,15 @@ pub fn submit_and_exit_codes(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// What is only looked at makes nothing, and shows all of it.
-pub fn submit_made_of_nothing_new(server: &dyn Server) {
+/// A dry run creates nothing and prints everything.
+pub fn submit_dry_run(server: &dyn Server) {
     let scene = Scene::new(server);
     let without = json!({"driver": {"service_account": null}});
     let shown =
         run(&scene).settings(without.clone()).once(&["submit", "--dry-run", "--create-rbac"]);
     expect(&shown, 0, &["kind: Job", "kind: ConfigMap", "kind: Service\n", "kind: Role\n"]);
     let rendered = run(&scene).settings(without).once(&["render", "--driver", "--create-rbac"]);
-    // But for the mark of the call they are the same.
+    // They are equal, apart from the label of the call.
     let unmarked = |output: &Output| {
         let text = String::from_utf8(output.stdout.clone()).unwrap();
         let lines = text.lines().filter(|line| !line.contains("posse.dev/submission"));
@@ -209,14 +210,14 @@ pub fn submit_made_of_nothing_new(server: &dyn Server) {
     };
     assert_eq!(unmarked(&shown), unmarked(&rendered));
     assert_eq!(made(&scene), [""; 0]);
-    // A template that the server refuses is refused beforehand, in its words.
+    // The server's refusal of a template is reported before anything is created.
     let wrong = json!({"driver": {"env": {"A B": "c"}}});
     expect(&run(&scene).settings(wrong).once(&["submit"]), 4, &["env[3].name", "A B"]);
     assert_eq!(made(&scene), [""; 0]);
     scene.finish();
 }
 
-/// Whichever request is refused: what was made before goes again.
+/// Whichever create is refused: the earlier objects are deleted again.
 pub fn submit_refused_half_way(server: &dyn Server) {
     let scene = Scene::new(server);
     for (method, resource, tail) in [
@@ -237,10 +238,10 @@ pub fn submit_refused_half_way(server: &dyn Server) {
                 && request.path.contains(&wanted)
                 && !request.path.contains("dryRun");
             if !is_meant {
-                return Verdict::Pass;
+                return ProxyAction::Pass;
             }
             counted.fetch_add(1, Ordering::SeqCst);
-            Verdict::Reply(403, status(403, "Forbidden", "forbidden: User \"x\" may not"))
+            ProxyAction::Reply(403, status(403, "Forbidden", "forbidden: User \"x\" may not"))
         });
         let run = run_with(&scene, &proxy.access());
         let run = run.settings(json!({"driver": {"service_account": null}}));
@@ -256,7 +257,7 @@ pub fn submit_refused_half_way(server: &dyn Server) {
     scene.finish();
 }
 
-/// A quota that leaves no room for a part refuses it; where only the pods have none, they wait.
+/// A quota refuses one of the objects; if only the pods do not fit, they wait.
 pub fn submit_without_room(server: &dyn Server) {
     let scene = Scene::new(server);
     let quotas = path(&scene, "/api/v1", "resourcequotas");
@@ -289,8 +290,8 @@ pub fn submit_without_room(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// Answers that are lost, after the deed and before it, do no harm: there is one driver.
-pub fn submit_cut_short(server: &dyn Server) {
+/// Answers are lost before or after the request takes effect: there is one driver.
+pub fn submit_with_lost_answers(server: &dyn Server) {
     let scene = Scene::new(server);
     for (resource, after) in [("jobs", true), ("jobs", false), ("configmaps", true)] {
         let is_first = Arc::new(AtomicBool::new(true));
@@ -299,12 +300,12 @@ pub fn submit_cut_short(server: &dyn Server) {
                 && request.path.contains(&format!("/{resource}?"))
                 && !request.path.contains("dryRun");
             if !is_meant || !is_first.swap(false, Ordering::SeqCst) {
-                return Verdict::Pass;
+                return ProxyAction::Pass;
             }
             if after {
                 assert_eq!(upstream.send(request).code, 201);
             }
-            Verdict::Cut
+            ProxyAction::Cut
         });
         let done = run_with(&scene, &proxy.access()).once(&["submit", "--no-wait"]);
         expect(&done, 0, &["application shop submitted: job shop-driver"]);
@@ -316,7 +317,7 @@ pub fn submit_cut_short(server: &dyn Server) {
         expect(&ask(&scene, &["stop", "sh?p"]), 0, &["application shop stopped"]);
         wait_nothing_made(&scene);
     }
-    // What a submit left that was killed is told, and removed by a stop.
+    // The objects of a killed submit are reported, and removed by a stop.
     let left = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shop-driver",
         "labels": {"posse.dev/app": APP, "app.kubernetes.io/managed-by": "posse",
                    "app.kubernetes.io/component": "driver"}}});
@@ -326,7 +327,7 @@ pub fn submit_cut_short(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// An interrupt while it is made takes back what was made.
+/// An interrupt during the creation deletes what was created.
 pub fn submit_interrupted(server: &dyn Server) {
     let scene = Scene::new(server);
     let (is_there, may_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -339,12 +340,12 @@ pub fn submit_interrupted(server: &dyn Server) {
             there.store(true, Ordering::SeqCst);
             wait_for(PATIENCE, "the test", || go.load(Ordering::SeqCst));
         }
-        Verdict::Pass
+        ProxyAction::Pass
     });
     let submit = run_with(&scene, &proxy.access()).begin(&["submit"]);
     wait_for(PATIENCE, "the service's request", || is_there.load(Ordering::SeqCst));
     assert_eq!(made(&scene), ["configmaps/shop-driver"]);
-    // As INT, which a shell has its background jobs ignore.
+    // Like INT, which a shell makes its background jobs ignore.
     submit.signal(Signal::TERM);
     wait_for(PATIENCE, "a word on it", || submit.stderr().contains("interrupted: "));
     may_go.store(true, Ordering::SeqCst);
@@ -355,7 +356,7 @@ pub fn submit_interrupted(server: &dyn Server) {
     scene.finish();
 }
 
-/// All of it has an end where it was given one.
+/// A deadline ends the application.
 pub fn submit_past_its_deadline(server: &dyn Server) {
     let scene = Scene::new(server);
     let soon = json!({"driver": {"deadline": "3s", "retries": 3}});
@@ -371,7 +372,7 @@ pub fn submit_past_its_deadline(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// A drain is not a failure: without a retry there is another driver.
+/// A drain is not a failure: a new driver starts without using up a retry.
 pub fn submit_drained(server: &dyn Server) {
     let scene = Scene::new(server);
     let submit = run(&scene).executors(1).begin(&["submit"]);
@@ -396,7 +397,7 @@ fn path_of_jobs(scene: &Scene<'_>) -> String {
     path(scene, "/apis/batch/v1", "jobs")
 }
 
-/// Many at once under one name: one makes the driver, the others are told.
+/// Many submissions at once with one name: one creates the driver, the others get an error.
 pub fn submit_twice_at_once(server: &dyn Server) {
     let scene = Scene::new(server);
     let all: Vec<Posse> = (0..4).map(|_| run(&scene).begin(&["submit", "--no-wait"])).collect();
@@ -404,7 +405,7 @@ pub fn submit_twice_at_once(server: &dyn Server) {
     assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
     let driver = wait_driver(&scene, "");
     assert_eq!(pods_of(&scene, "driver").len(), 1);
-    // What the others took back was their own.
+    // The others deleted only their own objects.
     assert_eq!(
         made(&scene),
         ["configmaps/shop-driver", "services/shop-driver", "jobs/shop-driver"]
@@ -418,7 +419,7 @@ pub fn submit_twice_at_once(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// A driver's pod that is lost is followed by another, of a new instance, with executors of its own.
+/// If a driver's pod is lost, the Job creates another, with a new instance and its own executors.
 pub fn submit_with_a_lost_pod(server: &dyn Server) {
     let scene = Scene::new(server);
     let retries = json!({"driver": {"retries": 2}});
@@ -442,7 +443,7 @@ pub fn submit_with_a_lost_pod(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// A bare pod is made, followed and stopped like a Job.
+/// A bare pod is created, followed and stopped like a Job.
 pub fn submit_of_a_bare_pod(server: &dyn Server) {
     let scene = Scene::new(server);
     let bare = json!({"driver": {"kind": "pod", "retries": 0}});
@@ -452,7 +453,7 @@ pub fn submit_of_a_bare_pod(server: &dyn Server) {
     wait_executors(&scene, &driver, 1);
     scene.end(&driver, End::Exit(7));
     expect_exit(&submit, 7);
-    // Over a pod that is over another is made.
+    // A pod that has ended is replaced.
     let again = run(&scene).settings(bare).begin(&["submit"]);
     wait_driver(&scene, uid_of(&driver));
     expect(&ask(&scene, &["apps", "-o", "wide"]), 0, &["shop-driver", "Running"]);
@@ -463,13 +464,13 @@ pub fn submit_of_a_bare_pod(server: &dyn Server) {
     scene.finish();
 }
 
-/// An interrupt leaves the application alone; a second wait finds it again by its log.
+/// An interrupt while following does not stop the application; a second wait finds it and its log.
 pub fn submit_detached(server: &dyn Server) {
     let scene = Scene::new(server);
     let submit = run(&scene).begin(&["submit"]);
     let driver = wait_driver(&scene, "");
     wait_for(PATIENCE, "the wait to have begun", || submit.stderr().contains("runs on "));
-    // As INT, which a shell has its background jobs ignore.
+    // Like INT, which a shell makes its background jobs ignore.
     submit.signal(Signal::TERM);
     expect_exit(&submit, 130);
     let said = submit.stderr();
@@ -478,8 +479,8 @@ pub fn submit_detached(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// A stop ends the driver with its executors, which have no time to be collected as garbage, also
-/// where the rights by which it does so belong to the application.
+/// A stop ends the driver and its executors, which the garbage collector would delete later, also
+/// if the permissions to do so belong to the application.
 pub fn submit_stopped(server: &dyn Server) {
     let scene = Scene::new(server);
     let own = json!({"driver": {"service_account": null, "retries": 3}});
@@ -498,8 +499,8 @@ pub fn submit_stopped(server: &dyn Server) {
     scene.finish();
 }
 
-/// The rights that `--create-rbac` gives are all that a run needs, to its end.
-pub fn submit_with_rights_of_its_own() {
+/// The permissions of `--create-rbac` are enough for a whole run.
+pub fn submit_with_own_permissions() {
     let own = Embedded::start_with(&["--rbac"]);
     let scene = Scene::new(&own);
     let account = json!({"driver": {"service_account": null}});
@@ -508,7 +509,7 @@ pub fn submit_with_rights_of_its_own() {
     let driver = wait_driver(&scene, "");
     wait_executors(&scene, &driver, 2);
     scene.end(&driver, End::Exit(0));
-    // A stop that could not see its executors go would be 12.
+    // A stop that could not list its executors would exit with 12.
     expect_exit(&submit, 0);
     assert_eq!(describe(&pods_of(&scene, "executor")), "0 pods: ");
     for word in [" WARN ", " ERROR "] {
@@ -517,9 +518,9 @@ pub fn submit_with_rights_of_its_own() {
     stop_and_finish(scene);
 }
 
-/// What a user may not do is refused in the server's words, and leaves nothing; only where that user
-/// may not take back what he made, it is named.
-pub fn submit_without_rights(server: &dyn Server) {
+/// A request without permission is refused with the server's message and leaves nothing; an object
+/// is named only if the user may not delete it again.
+pub fn submit_without_permissions(server: &dyn Server) {
     let scene = Scene::new(server);
     let rights = [
         ("", "configmaps", "get create patch delete"),
@@ -572,11 +573,11 @@ fn wait_allowed(scene: &Scene<'_>, group: &str, resource: &str, verb: &str, want
     });
 }
 
-/// The log comes whole and in order, each line once, though its connection is cut again and again,
-/// and goes on with the next pod.
+/// The log is complete and in order, each line once, although the connection is cut repeatedly, and
+/// continues with the next pod.
 pub fn submit_logs_over_cuts(server: &dyn Server) {
     let scene = Scene::new(server);
-    let proxy = Arc::new(Proxy::start(&server.access(Who::Admin), |_, _| Verdict::Pass));
+    let proxy = Arc::new(Proxy::start(&server.access(Who::Admin), |_, _| ProxyAction::Pass));
     let script =
         "i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo \"line $i\"; sleep 0.01; done; exit 5";
     let driver = json!({"driver": {"command": ["sh", "-c", script], "retries": 1,
@@ -596,13 +597,13 @@ pub fn submit_logs_over_cuts(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// A driver that is killed together with posse leaves executors, which the wait removes.
+/// A driver that is killed together with posse leaves executors, which `--wait` removes.
 pub fn submit_out_of_memory(server: &dyn Server) {
     let scene = Scene::new(server);
     let submit = run(&scene).executors(2).begin(&["submit"]);
     let driver = wait_driver(&scene, "");
     wait_executors(&scene, &driver, 2);
-    // As the memory's guardian does it: all of the container at once.
+    // The OOM killer ends the whole container at once.
     let pods = scene.pods();
     assert!(!pods.is_empty());
     kill_container_of(&scene, &driver);
@@ -619,7 +620,7 @@ pub fn submit_out_of_memory(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// Kills the processes of a driver's pod, which all carry its name in their environment.
+/// Kills the processes of a driver's pod, which have its name in their environment.
 fn kill_container_of(_scene: &Scene<'_>, pod: &Value) {
     let mark = format!("POD_UID={}", uid_of(pod));
     let mut n_killed = 0;
@@ -636,7 +637,7 @@ fn kill_container_of(_scene: &Scene<'_>, pod: &Value) {
     assert!(n_killed >= 2, "posse and its driver have the pod's uid in their environment");
 }
 
-/// The word count of the examples, as a Job.
+/// The example word count as a Job.
 pub fn submit_wordcount() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = crate::support::scene::TempDir::new("wordcount");

@@ -45,7 +45,7 @@ fn blocks(language: &str) -> Vec<String> {
     blocks
 }
 
-pub fn the_python_stands_in_the_examples() {
+pub fn the_python_code_is_in_the_examples() {
     let examples = EXAMPLES.map(read);
     for block in blocks("python") {
         let is_there = examples.iter().any(|example| example.contains(&block));
@@ -60,13 +60,13 @@ pub fn the_queue_is_short() {
     assert!(count < QUEUE_LINES_MAX, "driver.py and executor.py have {count} lines");
 }
 
-pub fn the_configurations_are_taken() {
+pub fn the_configurations_are_valid() {
     for block in blocks("yaml") {
         Config::parse("DRIVERS.md", &block).unwrap_or_else(|error| panic!("{error}\n{block}"));
     }
 }
 
-pub fn the_calls_get_their_answers() {
+pub fn the_calls_get_the_documented_answers() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("drivers");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
@@ -83,7 +83,7 @@ pub fn the_calls_get_their_answers() {
     let lines: Vec<&str> = text.lines().collect();
     for pair in lines.chunks(2) {
         let [call, answer] = pair else { panic!("no answer to {pair:?}") };
-        wait_value(PATIENCE, "all to be as it should be", || settled(&control));
+        wait_value(PATIENCE, "all to be as it should be", || as_expected(&control));
         let words: Vec<&str> = call.splitn(3, ' ').collect();
         let body = words.get(2).copied().unwrap_or_default();
         let (code, said) = control.try_call(words[0], words[1], body).unwrap();
@@ -110,7 +110,7 @@ impl Drop for Run {
 
 /// As many run as should, and nobody is on the way in or out: the ids of the page are the only ones
 /// that can be given.
-fn settled(control: &Control) -> Result<(), String> {
+fn as_expected(control: &Control) -> Result<(), String> {
     let (code, text) =
         control.try_call("GET", "/v1/status", "").map_err(|error| error.to_string())?;
     let status: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;

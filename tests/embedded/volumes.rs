@@ -151,7 +151,7 @@ fn all_kinds_of_volumes() -> Value {
     ]})
 }
 
-pub fn volumes_are_where_the_container_wants_them() {
+pub fn volumes_are_mounted_at_their_paths() {
     // Names that no machine has.
     let place = format!("/posse-test-{}", std::process::id());
     for cluster in clusters() {
@@ -250,7 +250,7 @@ pub fn files_follow_their_objects_while_a_container_runs() {
     }
 }
 
-pub fn a_token_is_mounted_where_a_pod_asks_for_it() {
+pub fn a_token_is_mounted_if_a_pod_requests_it() {
     let Some(cluster) = clusters().pop() else { return };
     let script = "cd /var/run/secrets/kubernetes.io/serviceaccount; cat namespace; echo; cat token";
     cluster.run("p", script, &json!({}), &json!({"automountServiceAccountToken": true}));
@@ -277,7 +277,7 @@ pub fn a_token_is_mounted_where_a_pod_asks_for_it() {
     assert!(cluster.said("without").contains("none"));
 }
 
-pub fn claims_are_folders_that_pods_share() {
+pub fn pods_share_a_claim() {
     let Some(cluster) = clusters().pop() else { return };
     let claim = json!({
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
@@ -302,7 +302,7 @@ pub fn claims_are_folders_that_pods_share() {
     assert_eq!(cluster.said("third"), "0\n");
 }
 
-pub fn what_is_missing_is_waited_for_and_named() {
+pub fn missing_objects_are_waited_for_and_named() {
     let Some(cluster) = clusters().pop() else { return };
     let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/posse-v"}]});
     cluster.run(
@@ -331,7 +331,7 @@ pub fn what_is_missing_is_waited_for_and_named() {
     assert_eq!(cluster.said("env"), "here\n");
 }
 
-pub fn a_mount_that_cannot_be_is_a_start_that_failed() {
+pub fn an_impossible_mount_is_a_failed_start() {
     let Some(cluster) = clusters().pop() else { return };
     let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
     for (name, container, words) in [
@@ -357,7 +357,7 @@ pub fn a_mount_that_cannot_be_is_a_start_that_failed() {
     }
 }
 
-pub fn with_roles_a_pod_is_its_service_account() {
+pub fn with_rbac_a_pod_has_its_service_accounts_permissions() {
     let cluster = Cluster::of(Embedded::start_with(&["--rbac"]));
     let binary = env!("CARGO_BIN_EXE_posse");
     let script = format!(

@@ -36,7 +36,7 @@ const KILLS_MAX: u64 = 3;
 const POLL: Duration = Duration::from_millis(2);
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub fn the_count_is_right_though_workers_die_in_the_middle_of_chunks() {
+pub fn the_count_is_right_if_workers_die_within_chunks() {
     let want = ten_most_frequent();
     let next_seed = AtomicU64::new(0);
     let seeds = || (0..N_SEEDS).map(|_| next_seed.fetch_add(1, Ordering::Relaxed));

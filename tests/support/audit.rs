@@ -41,16 +41,16 @@ pub fn tally(log: &Path, namespace: &str) -> BTreeMap<String, u32> {
     tally
 }
 
-/// What holds for every test; see `mistakes`.
+/// What holds for every test; see `violations`.
 #[track_caller]
 pub fn check(log: &Path, namespace: &str) {
-    let found = mistakes(&requests(log, namespace));
+    let found = violations(&requests(log, namespace));
     assert!(found.is_empty(), "the audit log shows:\n{}", found.join("\n"));
 }
 
 /// What no posse may do: make an executor twice, write under no name, touch what is not its own,
 /// write anything but pods and its Lease, or do a kubelet's work.
-pub fn mistakes(requests: &[Value]) -> Vec<String> {
+pub fn violations(requests: &[Value]) -> Vec<String> {
     let mut found = Vec::new();
     let (mut made, mut made_by_others) = (BTreeSet::new(), BTreeSet::new());
     for entry in requests {
@@ -105,7 +105,7 @@ pub fn mistakes(requests: &[Value]) -> Vec<String> {
 
 /// What the events of a scene's runs must not say: an executor asked for twice, also by a later
 /// run; a loss told twice in one run; a gap.
-pub fn mistakes_of_events(runs: &[Vec<Value>]) -> Vec<String> {
+pub fn event_violations(runs: &[Vec<Value>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut requested = BTreeSet::new();
     for events in runs {

@@ -69,8 +69,8 @@ impl Control {
             Ok(answer) => answer,
             Err(error) => panic!("no answer to {method} {path}: {error}"),
         };
-        if let Some(mistake) = OPENAPI.answer_mistake(method, path, code, &text) {
-            panic!("not as the document has it: {mistake}");
+        if let Some(error) = OPENAPI.answer_error(method, path, code, &text) {
+            panic!("not as the document has it: {error}");
         }
         Said { code, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
     }

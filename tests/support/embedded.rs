@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::access::Access;
 use super::http::Client;
 use super::posse::command;
-use super::proxy::{Proxy, Verdict};
+use super::proxy::{Proxy, ProxyAction};
 use super::real::Real;
 use super::reaper::Guarded;
 use super::scene::TempDir;
@@ -172,7 +172,7 @@ impl Server for Embedded {
 
     fn fresh(&self) -> Box<dyn Server> {
         let mut own = Self::start();
-        own.front = Some(Proxy::start(&own.access, |_, _| Verdict::Pass));
+        own.front = Some(Proxy::start(&own.access, |_, _| ProxyAction::Pass));
         Box::new(own)
     }
 

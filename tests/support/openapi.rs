@@ -44,7 +44,7 @@ impl OpenApi {
     }
 
     /// What is wrong with an answer to a call.
-    pub fn answer_mistake(
+    pub fn answer_error(
         &self,
         method: &str,
         path: &str,
@@ -69,7 +69,7 @@ impl OpenApi {
             _ => vec![body],
         };
         let wrong = texts.into_iter().find_map(|text| match serde_json::from_str(text) {
-            Ok(value) => self.mistake(&content["schema"], &value, ""),
+            Ok(value) => self.error(&content["schema"], &value, ""),
             Err(error) => Some(format!("not JSON: {error}")),
         });
         wrong.map(|wrong| format!("{method} {path}: {code}: {wrong}: {body}"))
@@ -86,7 +86,7 @@ impl OpenApi {
     }
 
     /// The first thing about `value` that is not as `schema` has it; `at` is where it stands.
-    pub fn mistake(&self, schema: &Value, value: &Value, at: &str) -> Option<String> {
+    pub fn error(&self, schema: &Value, value: &Value, at: &str) -> Option<String> {
         let schema = self.resolve(schema).as_object().expect("a schema is a map");
         schema.iter().find_map(|(word, rule)| self.broken(schema, word, rule, value, at))
     }
@@ -122,7 +122,7 @@ impl OpenApi {
                 let known = rule.as_object().expect("a map");
                 let mut there = value.as_object()?.iter();
                 there.find_map(|(name, value)| {
-                    self.mistake(known.get(name)?, value, &format!("{at}.{name}"))
+                    self.error(known.get(name)?, value, &format!("{at}.{name}"))
                 })
             }
             "additionalProperties" => {
@@ -134,9 +134,9 @@ impl OpenApi {
             "items" => value
                 .as_array()?
                 .iter()
-                .find_map(|item| self.mistake(rule, item, &format!("{at}[]"))),
+                .find_map(|item| self.error(rule, item, &format!("{at}[]"))),
             "oneOf" => {
-                let fits = |schema: &&Value| self.mistake(schema, value, at).is_none();
+                let fits = |schema: &&Value| self.error(schema, value, at).is_none();
                 fail(rule.as_array().expect("a list").iter().filter(fits).count() == 1)
             }
             "description" | "pattern" => None,

@@ -46,7 +46,7 @@ impl Request {
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum ProxyAction {
     /// The connection ends without an answer.
     Cut,
     /// It goes on to the server, with whatever the rule changed in it.
@@ -86,7 +86,7 @@ impl Upstream {
     }
 }
 
-type Rule = dyn Fn(&mut Request, &Upstream) -> Verdict + Send + Sync;
+type Rule = dyn Fn(&mut Request, &Upstream) -> ProxyAction + Send + Sync;
 
 struct Shared {
     upstream: Upstream,
@@ -110,7 +110,7 @@ impl Proxy {
     /// `rule` is asked about every request, each on its own thread; it may take its time.
     pub fn start(
         upstream: &Access,
-        rule: impl Fn(&mut Request, &Upstream) -> Verdict + Send + Sync + 'static,
+        rule: impl Fn(&mut Request, &Upstream) -> ProxyAction + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
         let port = listener.local_addr().expect("a bound socket has an address").port();
@@ -238,15 +238,15 @@ fn serve(shared: &Shared, id: u64, stream: &TcpStream) -> io::Result<()> {
         shared.log.lock().expect("no panic in here").push(line);
         let mut hooks = Vec::new();
         let mut verdict = (shared.rule)(&mut request, &shared.upstream);
-        while let Verdict::Then(first, hook) = verdict {
+        while let ProxyAction::Then(first, hook) = verdict {
             hooks.push(hook);
             verdict = *first;
         }
         let mut then = || hooks.drain(..).for_each(|Hook(hook)| hook());
         match verdict {
-            Verdict::Cut | Verdict::Then(..) => return Ok(()),
-            Verdict::Reply(code, body) => reply(stream, code, &[], format!("{body}\n").as_bytes())?,
-            Verdict::Pass => pass(shared, id, stream, &request, &mut then)?,
+            ProxyAction::Cut | ProxyAction::Then(..) => return Ok(()),
+            ProxyAction::Reply(code, body) => reply(stream, code, &[], format!("{body}\n").as_bytes())?,
+            ProxyAction::Pass => pass(shared, id, stream, &request, &mut then)?,
         }
         then();
     }

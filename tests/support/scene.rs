@@ -240,7 +240,7 @@ impl<'s> Scene<'s> {
         if let Some(log) = self.server.audit_log() {
             audit::check(&log, &self.namespace);
         }
-        let found = audit::mistakes_of_events(&self.runs());
+        let found = audit::event_violations(&self.runs());
         assert!(found.is_empty(), "the events show:\n{}", found.join("\n"));
     }
 

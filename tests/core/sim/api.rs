@@ -1,18 +1,18 @@
-//! Owns the way between the core and the cluster: what becomes of a request, when it takes effect,
-//! and what is answered, with the faults that the profile draws.
+//! The simulated API server: when a request takes effect and how it is answered, with the faults of
+//! the profile.
 
 use posse::core::model::action::{Action, Patch};
 use posse::core::model::ids::{ExecutorId, Uid};
 use posse::core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer};
 use posse::core::model::refusal::{Refusal, RefusalClass};
 
-use super::check::{Check, Verdict};
+use super::check::{Check, CheckResult};
 use super::cluster::CreateError;
 use super::node::LOST_NODE;
 use super::trace::trace;
 use super::world::{Happening, PREFIX, World};
 
-/// What the server, or the way to it, does to a request.
+/// What the server or the network does to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     LateCommit,
@@ -77,7 +77,7 @@ impl World {
 
     fn draw_fault(&mut self, action: &Action) -> Option<Fault> {
         let is_create = matches!(action, Action::Create { .. });
-        // The runtime asks again until a reservation is durable.
+        // The runtime repeats a reservation until it is durable.
         if matches!(action, Action::ReserveIds { .. }) {
             return None;
         }
@@ -97,7 +97,7 @@ impl World {
         None
     }
 
-    /// Answers a request that came to nothing, or whose outcome nobody hears.
+    /// Answers a request that had no effect, or whose outcome the client does not learn.
     fn answer(&mut self, request: u64, ms: u64, refusal: Result<(), Refusal>) {
         let (Some(asked), Err(refusal)) = (self.requests.get(&request), refusal) else { return };
         let input = match asked.action.clone() {
@@ -117,8 +117,8 @@ impl World {
         self.after(ms, Happening::Answer(request, Box::new(input)));
     }
 
-    /// The request takes effect.
-    pub fn execute(&mut self, request: u64) -> Verdict {
+    /// Lets the request take effect.
+    pub fn execute(&mut self, request: u64) -> CheckResult {
         let Some(asked) = self.requests.get(&request).cloned() else { return Ok(()) };
         let is_heard = !asked.is_unheard && asked.gen_ == self.gen_;
         let input = match asked.action {

@@ -1,5 +1,5 @@
-//! Owns what must hold at every step, and in the end. It looks at the truth of the fake cluster, at
-//! what the core was told, and at what the core says of itself.
+//! What must hold after every step and at the end. Compares the true state of the simulated
+//! cluster, the inputs of the core, and the outputs of the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use super::losses::start_loss;
 use super::node::LOST_NODE;
 use super::world::World;
 
-pub type Verdict = Result<(), String>;
+pub type CheckResult = Result<(), String>;
 
 const BLOCK: u64 = 1_000;
 const OPEN_MS: u64 = 60_000;
@@ -32,39 +32,39 @@ pub struct Check {
     is_kept: bool,
     pub n_actions: u64,
     pub n_posts: u64,
-    /// The process that ended in order, and the names it told of.
+    /// The exit code of the process that ended, and the pods that it named.
     pub ended_gen: Option<u32>,
     named: BTreeSet<String>,
-    /// Ids under which a pod was told to any process, and how many restores there had been.
+    /// Ids under which any process was shown a pod, and the number of restores before it.
     told_ids: BTreeMap<u64, u32>,
-    /// Ids below this may be given again: nothing was left to tell of them.
+    /// Ids below this may be used again, because nothing is left that shows their use.
     unknowable_above: u64,
     unkept_ids: BTreeSet<u64>,
     n_restores: u32,
-    // Of this process.
+    // Of the current process.
     is_held: bool,
     had_list: bool,
     pub(super) stop: Option<StopOrder>,
     told_gone: BTreeSet<Uid>,
-    /// Executors whose end was told before they had a uid.
+    /// Executors whose end was reported before they had a uid.
     nameless: BTreeSet<u64>,
     ended: BTreeSet<Uid>,
     owned: BTreeSet<Uid>,
     going: BTreeSet<Uid>,
-    /// Labelled as counted before this process began.
+    /// Pods that had the `counted` label before this process started.
     pub(super) counted: BTreeSet<Uid>,
-    /// When losses were told that spend the `app` budget.
+    /// The times of reported losses that count against the `app` budget.
     pub(super) app_losses: Vec<u64>,
     pub(super) is_app_spent: bool,
-    /// Losses whose log is still to be told.
+    /// Losses whose log is not yet reported.
     pub(super) logs_due: BTreeSet<Uid>,
     logs_read: Vec<u64>,
     posted: BTreeMap<u64, u64>,
     unknown: BTreeMap<u64, u64>,
-    /// A restore that the core has not noticed: the epoch it was in.
+    /// A restore that the core has not noticed: the epoch at that time.
     pub(super) doubt: Option<u32>,
     pub(super) steps: BTreeMap<u64, u32>,
-    // The truth about starts and nodes.
+    // The true state of starts and nodes.
     pub(super) bound: BTreeMap<Uid, u64>,
     pub(super) unbound: BTreeMap<Uid, u64>,
     pub(super) running: BTreeMap<Uid, u64>,
@@ -133,7 +133,7 @@ impl Check {
         self.groups.before_call(core, command);
     }
 
-    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> Verdict {
+    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> CheckResult {
         self.groups.after_call(command, reply)
     }
 
@@ -161,7 +161,7 @@ impl Check {
         }
     }
 
-    pub fn after_input(&mut self, core: &Reconciler, input: &Input, _: &Cluster) -> Verdict {
+    pub fn after_input(&mut self, core: &Reconciler, input: &Input, _: &Cluster) -> CheckResult {
         self.had_list |= core.had_first_list();
         if let Input::Deleted { uid, answer: Err(refusal) } = input
             && matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Conflict)
@@ -175,8 +175,8 @@ impl Check {
         Ok(())
     }
 
-    /// A POST took effect.
-    pub fn created(world: &World, gen_: u32, id: u64, seen: &PodAnswer, was_late: bool) -> Verdict {
+    /// Checks a POST that took effect.
+    pub fn created(world: &World, gen_: u32, id: u64, seen: &PodAnswer, was_late: bool) -> CheckResult {
         let uid = match seen {
             PodAnswer::Ours(pod) => &pod.uid,
             PodAnswer::Foreign(foreign) => &foreign.uid,
@@ -185,7 +185,7 @@ impl Check {
         let others = lives
             .iter()
             .filter(|(u, life)| life.id == id && !life.is_erased && !life.is_foreign && *u != uid);
-        // Only a POST of unknown outcome may come to a second pod; that one has to go.
+        // Only a POST of unknown outcome may cause a second pod, which must be deleted.
         let is_excused = was_late
             || world.cluster.n_restores > 0
             || world.check.unknown.contains_key(&id)
@@ -201,7 +201,7 @@ impl Check {
         Ok(())
     }
 
-    pub fn after_turn(world: &mut World, events: &[Event], actions: &[Action]) -> Verdict {
+    pub fn after_turn(world: &mut World, events: &[Event], actions: &[Action]) -> CheckResult {
         let Some(core) = &world.core else { return Ok(()) };
         let check = &mut world.check;
         check.had_list |= core.had_first_list();
@@ -219,10 +219,10 @@ impl Check {
         check.budget_is_kept(&world.policy, world.now)?;
         for action in actions {
             check.on_action(action, core, &world.cluster, world.now)?;
-            check.on_shape(action, core, &world.policy, world.profile.trouble.n_nodes)?;
+            check.on_shape(action, core, &world.policy, world.profile.node_faults.n_nodes)?;
         }
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
-        let (mut n_creates, mut n_chores, mut n_logs, mut n_all) = (0, 0, 0, 0);
+        let (mut n_creates, mut n_mutations, mut n_logs, mut n_all) = (0, 0, 0, 0);
         let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
         for (_, request) in requests {
             n_all += 1;
@@ -231,14 +231,14 @@ impl Check {
                     n_creates += 1;
                     *in_flight.entry(id.0).or_default() += 1;
                 }
-                Action::Delete { .. } | Action::Patch { .. } => n_chores += 1,
+                Action::Delete { .. } | Action::Patch { .. } => n_mutations += 1,
                 Action::ReadLog { .. } => n_logs += 1,
                 _ => {}
             }
         }
         let most = world.policy.in_flight_max;
-        if n_creates > most || n_chores > 16 || n_logs > 4 || n_all > most + 22 {
-            let what = format!("{n_creates} creates, {n_chores} chores, {n_logs} logs");
+        if n_creates > most || n_mutations > 16 || n_logs > 4 || n_all > most + 22 {
+            let what = format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
             return fail(format!("{what}, {n_all} requests"));
         }
         if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
@@ -250,7 +250,7 @@ impl Check {
         check.ledger_is_kept(core, world.now)
     }
 
-    fn on_event(&mut self, event: &Event, cluster: &Cluster) -> Verdict {
+    fn on_event(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
         let (subject, is_loss) = match event {
             Event::ExecutorLost { subject, .. } => (subject, true),
             Event::ExecutorDeleted { subject, .. } => (subject, false),
@@ -276,7 +276,7 @@ impl Check {
             return fail(format!("the end of {uid} is told twice: {event:?}"));
         }
         if self.doubt.is_some() {
-            // Words of two histories: what the core makes of them is its best guess.
+            // The inputs come from before and after a restore, so any guess of the core is allowed.
             return Ok(());
         }
         let life = cluster.lives.get(uid);
@@ -296,8 +296,8 @@ impl Check {
         core: &Reconciler,
         cluster: &Cluster,
         now: u64,
-    ) -> Verdict {
-        // A look at a node changes nothing.
+    ) -> CheckResult {
+        // Reading a node changes nothing.
         self.n_actions += u64::from(!matches!(action, Action::GetNode { .. }));
         let is_write = !matches!(
             action,
@@ -317,7 +317,7 @@ impl Check {
                 self.n_posts += 1;
                 self.groups.on_create(group, pod)?;
                 if id.0 > cluster.high_water {
-                    // A restore took the reservation back: a later process cannot know of it.
+                    // A restore undid the reservation, so a later process cannot know of it.
                     self.unkept_ids.insert(id.0);
                 }
                 if !self.had_list || !core.snapshot().is_synced() {
@@ -362,11 +362,11 @@ impl Check {
         Ok(())
     }
 
-    fn on_delete(&mut self, uid: &Uid, core: &Reconciler, cluster: &Cluster) -> Verdict {
+    fn on_delete(&mut self, uid: &Uid, core: &Reconciler, cluster: &Cluster) -> CheckResult {
         if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
             return fail(format!("delete of {uid} of somebody else's pod"));
         }
-        // Two restores in a row leave lists of lost histories on their way.
+        // After two restores in a row, LISTs from before them may still arrive.
         if self.told_gone.contains(uid) && self.n_restores < 2 {
             return fail(format!("delete of {uid}, but it is known to be gone"));
         }
@@ -386,8 +386,8 @@ impl Check {
         Ok(())
     }
 
-    /// Counts, slots and states are what a recount says.
-    fn recount(&mut self, core: &Reconciler, in_flight: &BTreeMap<u64, u32>) -> Verdict {
+    /// Counts, slots and states equal a recount.
+    fn recount(&mut self, core: &Reconciler, in_flight: &BTreeMap<u64, u32>) -> CheckResult {
         let executors = core.executors();
         let mut n = 0;
         for (name, group) in &executors.groups {
@@ -443,7 +443,7 @@ impl Check {
         Ok(())
     }
 
-    fn plan_bounds(&self, core: &Reconciler, actions: &[Action], pending_max: u32) -> Verdict {
+    fn plan_bounds(&self, core: &Reconciler, actions: &[Action], pending_max: u32) -> CheckResult {
         let executors = core.executors();
         for action in actions {
             let Action::Create { id, group: name, .. } = action else { continue };
@@ -464,8 +464,8 @@ impl Check {
         Ok(())
     }
 
-    /// The snapshot is what the history was at its position, or newer.
-    fn snapshot_is_true(&mut self, core: &Reconciler, cluster: &Cluster) -> Verdict {
+    /// Each pod in the snapshot is as it was at the snapshot's position, or newer.
+    fn snapshot_is_true(&mut self, core: &Reconciler, cluster: &Cluster) -> CheckResult {
         for pod in core.snapshot().pods() {
             self.told_ids.insert(pod.id.0, self.n_restores);
         }
@@ -491,7 +491,7 @@ impl Check {
     }
 
     /// A POST of unknown outcome is not forgotten while it can still take effect.
-    fn ledger_is_kept(&self, core: &Reconciler, now: u64) -> Verdict {
+    fn ledger_is_kept(&self, core: &Reconciler, now: u64) -> CheckResult {
         for (id, at) in &self.unknown {
             let is_open = now < at + OPEN_MS;
             let is_settled = self.told_ids.contains_key(id);
@@ -502,8 +502,8 @@ impl Check {
         Ok(())
     }
 
-    /// The faults are over for long: every group has what it wants, and nothing else is there.
-    pub fn converged(world: &World) -> Verdict {
+    /// Long after the last fault every group has its target, and no other pod exists.
+    pub fn converged(world: &World) -> CheckResult {
         let Some(core) = &world.core else { return fail("no process".to_owned()) };
         let mut n_owned = 0;
         for (name, group) in &core.executors().groups {
@@ -524,14 +524,15 @@ impl Check {
             if group.spec.replace == Replace::Gone {
                 fewest = target.saturating_sub(n_going);
             }
-            // Stuck pods never run.
+            // Pods that are stuck never run.
             let n_stuck = live.filter(|pod| world.stuck.contains(&pod.uid)).count();
             let held = world.policy.pending_max > 0 || world.policy.unschedulable_max > 0;
             if held && n_stuck > 0 {
                 fewest = 0;
             }
             if group.spec.pod.is_none() {
-                // Found after a restart, and not put again: nobody knows how to make more.
+                // The group was found after a restart and not put again, so there is no template
+                // for more.
                 fewest = 0;
             }
             let too_many = match group.spec.scale_down {
@@ -552,7 +553,7 @@ impl Check {
             }
         }
         world.check.groups.converged(core, &world.cluster)?;
-        // What history brought back of a group that is forgotten has nowhere to be but on its way.
+        // After a rollback, pods of a deleted group may exist again; they must be terminating.
         let is_stray =
             |pod: &Pod| pod.deleting && !core.executors().groups.contains_key(&pod.group);
         let all = world.cluster.pods.values().filter(|s| s.is_labelled && !is_stray(&s.pod));
@@ -567,15 +568,15 @@ impl Check {
         Ok(())
     }
 
-    /// Nothing was to be done for a minute.
-    pub fn quiet(&self, world: &World) -> Verdict {
+    /// Nothing was left to do for a minute.
+    pub fn quiet(&self, world: &World) -> CheckResult {
         if self.n_actions > 0 {
             return fail(format!("{} actions in a steady minute", self.n_actions));
         }
         if !self.logs_due.is_empty() {
             return fail(format!("no log was told of {:?}", self.logs_due));
         }
-        // What was ever an executor's pod and is gone was told of, once.
+        // Each executor whose pod is gone was reported once.
         let Some(core) = &world.core else { return Ok(()) };
         for uid in &self.owned {
             let is_there = core.snapshot().get(uid).is_some();
@@ -587,12 +588,12 @@ impl Check {
     }
 
     fn was_counted(&self, uid: &Uid, world: &World) -> bool {
-        // Told by an earlier process, as its label says, or before it had a uid.
+        // Reported by an earlier process, as its label shows, or before it had a uid.
         let life = world.cluster.lives.get(uid);
         life.is_some_and(|life| life.was_counted || self.nameless.contains(&life.id))
     }
 
-    pub fn stopped(world: &mut World, result: &StopResult, is_last: bool) -> Verdict {
+    pub fn stopped(world: &mut World, result: &StopResult, is_last: bool) -> CheckResult {
         let Some(core) = &world.core else { return Ok(()) };
         let check = &mut world.check;
         let order = check.stop.expect("a stop was ordered");

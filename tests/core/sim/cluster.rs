@@ -1,5 +1,5 @@
-//! Owns the fake cluster's state: an etcd-like store of pods with one version per write, a log for
-//! watches, and the truth about every uid that ever lived. Knows nothing of requests and faults.
+//! The state of the simulated cluster: a store of pods with one version for each write, a log for
+//! watches, and the true history of every uid. Requests and faults are in `api`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,20 +8,20 @@ use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::model::input::PodEvent;
 use posse::core::model::pod::{ContainerState, Draining, Phase, Pod};
 
-/// The log keeps so many entries; a watch from before them gets 410.
+/// The length of the log; a watch from before its first entry gets 410.
 const LOG_MAX: usize = 60;
 
-/// A pod as the store holds it.
+/// A pod in the store.
 #[derive(Clone, Debug)]
 pub struct Stored {
     pub pod: Pod,
-    /// Our labels are on it: LIST and watch show it.
+    /// Whether the pod has our labels, so that LIST and watch show it.
     pub is_labelled: bool,
-    /// Somebody else's: posse must never touch it.
+    /// A foreign pod, which posse must not touch.
     pub is_foreign: bool,
 }
 
-/// By whose doing a pod ended.
+/// What ended a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     App,
@@ -29,24 +29,24 @@ pub enum Cause {
     Other,
 }
 
-/// The truth about one uid.
+/// The true history of one uid.
 #[derive(Clone, Debug)]
 pub struct Life {
     pub id: u64,
     pub created: u64,
-    /// It was deleting, ended or gone at some time.
+    /// Whether the pod was terminating, ended or gone at some time.
     pub was_over: bool,
-    /// What ended it first.
+    /// The first cause of its end.
     pub cause: Option<Cause>,
     pub removed: Option<u64>,
-    /// A restore took it out of history.
+    /// Whether a restore removed the pod.
     pub is_erased: bool,
-    /// Its loss was marked as told.
+    /// Whether the pod was labelled as counted.
     pub was_counted: bool,
     pub is_foreign: bool,
 }
 
-/// What a create came to.
+/// The outcome of a create.
 #[derive(Debug)]
 pub enum CreateError {
     Exists,
@@ -61,7 +61,7 @@ pub struct Cluster {
     pub pods: Pods,
     pub lives: BTreeMap<Uid, Life>,
     pub quota: Option<usize>,
-    /// Ids up to here are kept on the Lease.
+    /// The id high water on the Lease.
     pub high_water: u64,
     log: VecDeque<(u64, PodEvent)>,
     compacted: u64,
@@ -71,7 +71,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The next version. No two histories use the same number: nobody could tell them apart then.
+    /// The next version. Versions are unique across restores; otherwise the core could not tell
+    /// them apart.
     fn step(&mut self) {
         self.version += 1;
         while self.version % 4 != u64::from(self.n_restores % 4) {
@@ -79,7 +80,7 @@ impl Cluster {
         }
     }
 
-    /// Something unrelated is written.
+    /// An unrelated write, which advances the version.
     pub fn write_elsewhere(&mut self, n: u64) {
         for _ in 0..n {
             self.step();
@@ -150,14 +151,14 @@ impl Cluster {
         self.pods.values().find(|s| s.pod.uid == *uid).map(|s| s.pod.name.clone())
     }
 
-    /// Says by whose doing the pod ends now; the first word counts.
+    /// Records why the pod ends now; the first cause counts.
     pub fn blame(&mut self, uid: &Uid, cause: Cause) {
         if let Some(life) = self.lives.get_mut(uid) {
             life.cause.get_or_insert(cause);
         }
     }
 
-    /// Changes a pod; a version of its own for each change.
+    /// Changes a pod. Each change has its own version.
     pub fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
         let Some(name) = self.name_of(uid) else { return };
         let Some(stored) = self.pods.get_mut(&name) else { return };
@@ -194,14 +195,14 @@ impl Cluster {
         }
     }
 
-    /// What a LIST by our labels shows, and its version.
+    /// The pods that a LIST by our labels shows, and its version.
     pub fn list(&self) -> (Vec<Pod>, Version) {
         let pods = self.pods.values().filter(|s| s.is_labelled).map(|s| s.pod.clone());
         (pods.collect(), Version(self.version))
     }
 
-    /// The next `n` log entries after `cursor`, and the version up to which they tell everything.
-    /// None: too old.
+    /// The next `n` log entries after `cursor`, and the version that they reach. `None` if `cursor`
+    /// is too old.
     pub fn watch(&self, cursor: u64, n: usize) -> Option<(Vec<(u64, PodEvent)>, u64)> {
         if cursor < self.compacted {
             return None;
@@ -219,7 +220,7 @@ impl Cluster {
         self.backup = Some((self.version, self.pods.clone(), self.high_water));
     }
 
-    /// Puts the store back to the back-up; false where there is none.
+    /// Restores the backup; false if there is none.
     pub fn restore(&mut self) -> bool {
         let Some((version, pods, high_water)) = self.backup.take() else { return false };
         for (uid, life) in &mut self.lives {
@@ -247,7 +248,7 @@ impl Cluster {
     }
 }
 
-/// Ended, or on its way out.
+/// Ended or terminating.
 pub fn is_over(pod: &Pod) -> bool {
     pod.deleting || pod.phase.is_final() || pod.container == ContainerState::Ended
 }

@@ -1,6 +1,5 @@
-//! Owns the driver of a simulated run: it beats, sleeps, lies, kills in a strange order, and tells a
-//! restarted process its targets again. And what must hold of each answer and of each loss by its
-//! word.
+//! The simulated driver: sends heartbeats and false reports, pauses, kills executors, and sets its
+//! targets again after a restart of posse. Checks each answer and each loss that it reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +13,13 @@ use posse::core::model::time::Millis;
 use posse::core::policy::settings::{Decommission, GroupSpec, Policy};
 use posse::core::reconciler::Reconciler;
 
-use super::check::Verdict;
+use super::check::CheckResult;
 use super::cluster::{Cluster, is_over};
 use super::faults::at;
 use super::trace::trace;
 use super::world::{Happening, World};
 
-/// Of each world's own stream: a driver more or less changes nothing else.
+/// Each world has its own random stream, so that a driver does not change what else the seed does.
 const STREAM: u64 = 0x6472_6976_6572;
 const IDLE_VALID_MS: u64 = 10_000;
 
@@ -35,16 +34,16 @@ pub struct Driver {
     kills: u64,
     breaks: u64,
     asleep_until: u64,
-    /// Those that it does not hear, whatever they do.
+    /// Executors whose heartbeats it does not receive.
     pub deaf_to: BTreeSet<u64>,
-    /// The process that it has told its targets.
+    /// The process that it has sent its targets to.
     told_gen: u32,
     pub targets: BTreeMap<GroupName, u32>,
     last_kill: Option<Command>,
     said: Said,
 }
 
-/// What it told this process.
+/// What it reported to the current process.
 #[derive(Debug, Default)]
 struct Said {
     called_at: Option<u64>,
@@ -53,7 +52,7 @@ struct Said {
     lost: BTreeMap<u64, u64>,
     killed: BTreeSet<u64>,
     idle: Option<(BTreeSet<ExecutorId>, u64)>,
-    /// When a silent one of the group was last given up.
+    /// When an executor of the group was last lost because of missing heartbeats.
     silenced: BTreeMap<GroupName, u64>,
 }
 
@@ -78,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// The driver of a seed, with the settings and groups that go with it.
+    /// The driver of a seed, with settings and groups that fit it.
     pub fn draw(seed: u64, policy: &mut Policy, groups: &mut [GroupSpec]) -> Self {
         let mut rng = Rng::new(seed ^ STREAM);
         if !rng.chance(60) {
@@ -102,28 +101,28 @@ impl Driver {
         }
     }
 
-    /// Nothing is asked for any more, and everybody is heard.
+    /// No more calls, and all heartbeats arrive.
     pub fn calm(&mut self) {
         (self.lies, self.sleeps, self.kills, self.breaks) = (0, 0, 0, 0);
         self.asleep_until = 0;
-        // Minutes of nothing: seldom enough that it takes no time, often enough that it is there.
+        // Minutes without calls are rare, so that they cost little time, but they occur.
         self.every_ms = self.every_ms.max(5_000);
         self.deaf_to.clear();
     }
 
-    /// Every process learns all anew.
+    /// Every new process gets all reports again.
     pub fn on_start(&mut self) {
         self.said = Said::default();
     }
 
-    /// A loss by the driver's word has to have been its word.
+    /// A loss that is based on a report of the driver must have had that report.
     pub fn on_event(
         &mut self,
         event: &Event,
         core: &Reconciler,
         policy: &Policy,
         now: u64,
-    ) -> Verdict {
+    ) -> CheckResult {
         let Event::ExecutorLost { subject, reason, .. } = event else { return Ok(()) };
         let (id, timeout) = (subject.id.0, policy.heartbeat_timeout_ms);
         let is_meant = match reason {
@@ -153,7 +152,7 @@ impl Driver {
         if ids.is_empty() || self.rng.chance(10) {
             return 1 + self.rng.below(3_000);
         }
-        // The young ones more often.
+        // Young executors more often.
         let last = ids.len() as u64;
         let reach = 1 + self.rng.below(last.min(12));
         ids[usize::try_from(last - reach).unwrap()]
@@ -162,7 +161,7 @@ impl Driver {
 
 impl World {
     /// One turn of the driver.
-    pub fn talk(&mut self) -> Verdict {
+    pub fn talk(&mut self) -> CheckResult {
         let ms = 1 + self.driver.rng.below(2 * self.driver.every_ms);
         self.after(ms, Happening::Driver);
         if self.core.is_none() || self.now < self.driver.asleep_until {
@@ -204,7 +203,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody sets a target; without a driver too.
+    /// Sets a target, with or without a driver.
     pub fn drive(&mut self) {
         let i = at(&mut self.rng, self.groups.len() as u64);
         let target = u32::try_from(self.rng.below(9)).unwrap();
@@ -225,7 +224,7 @@ impl World {
         Ok(Some(reply))
     }
 
-    fn beat(&mut self) -> Verdict {
+    fn beat(&mut self) -> CheckResult {
         let up = self.cluster.pods.values().filter(|stored| {
             stored.is_labelled
                 && stored.pod.container == ContainerState::Running
@@ -256,15 +255,16 @@ impl World {
         ids.iter().copied().filter(|id| core.executors().get(*id).is_none()).collect()
     }
 
-    fn say_idle(&mut self) -> Verdict {
+    fn say_idle(&mut self) -> CheckResult {
         let n = self.driver.rng.below(5);
         let ids = (0..n).map(|_| ExecutorId(self.driver.some_id(&self.cluster))).collect();
         self.driver.said.idle = Some((BTreeSet::clone(&ids), self.now));
         self.call(Command::Idle { executors: ids }).map(drop)
     }
 
-    /// A kill, or the last one again; and the same at once, which must change nothing.
-    fn kill_some(&mut self) -> Verdict {
+    /// A kill call, or the last one again, and then the same call at once, which must change
+    /// nothing.
+    fn kill_some(&mut self) -> CheckResult {
         let driver = &mut self.driver;
         let n = 1 + driver.rng.below(4);
         let executors: BTreeSet<_> =
@@ -291,7 +291,7 @@ impl World {
         let unknown = self.unknown(executors);
         let Some(Reply::Killed { killed, busy, unknown: told, .. }) = self.call(command.clone())?
         else {
-            // Several groups and one target: refused as a whole.
+            // A target for several groups is refused as a whole.
             return self.must_be(&before, "a refused kill");
         };
         if busy != spared || told != unknown {
@@ -327,7 +327,7 @@ impl World {
         groups.map(|(name, group)| (name.clone(), (group.spec.target, group.spec.min))).collect()
     }
 
-    fn must_be(&self, want: &BTreeMap<GroupName, (u32, u32)>, what: &str) -> Verdict {
+    fn must_be(&self, want: &BTreeMap<GroupName, (u32, u32)>, what: &str) -> CheckResult {
         let now = self.targets_now();
         if now == *want { Ok(()) } else { Err(format!("after {what}: {now:?}, not {want:?}")) }
     }
@@ -343,8 +343,8 @@ impl World {
         ids.iter().copied().filter(|id| runs(id) && !idle.contains(id)).collect()
     }
 
-    /// What the driver said last is what holds, whatever became of the processes in between.
-    pub fn targets_are_kept(&self) -> Verdict {
+    /// The last report of the driver applies, whichever processes ended meanwhile.
+    pub fn targets_are_kept(&self) -> CheckResult {
         let now = self.targets_now();
         for (name, target) in &self.driver.targets {
             if now.get(name).is_some_and(|(now, _)| now != target) && self.driver.is_there {

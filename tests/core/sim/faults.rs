@@ -1,4 +1,4 @@
-//! Owns what a seed means: which faults there are, how often, and what the run is like.
+//! The faults of a seed: their kinds and frequencies, and the size of the run.
 
 use posse::core::model::rng::Rng;
 use posse::core::policy::settings::{BadNodes, FailureLimit, Policy};
@@ -24,20 +24,20 @@ pub struct Profile {
     pub coalesce: u64,
     pub die: u64,
     pub die_ms: u64,
-    /// A node goes with all that is on it.
+    /// A node is lost with all its pods.
     pub node_losses: u64,
-    /// The process dies between what it tells and what it asks for.
+    /// The process ends between its events and its requests.
     pub crashes: u64,
     pub delete_by_others: u64,
     pub unschedulable: u64,
-    pub trouble: Trouble,
+    pub node_faults: NodeFaults,
     pub stuck: u64,
     pub noise: u64,
     pub kills: u64,
     pub restores: u64,
     pub lease_losses: u64,
     pub retargets: u64,
-    /// Groups put and deleted by calls.
+    /// Groups are put and deleted by calls.
     pub group_calls: u64,
     pub early_stop: bool,
     pub keep: bool,
@@ -49,22 +49,22 @@ pub struct Profile {
     pub batch_ms: u64,
 }
 
-/// What keeps pods from starting, and what nodes do to them. Chances in percent.
+/// What prevents starts, and what nodes do to running pods. Chances in percent.
 #[derive(Clone, Debug, Default)]
-pub struct Trouble {
+pub struct NodeFaults {
     pub gated: u64,
     pub image_error: u64,
     pub config_error: u64,
-    /// A start that goes nowhere without a word.
+    /// A start that hangs without a message.
     pub stuck_start: u64,
     pub node_loss: u64,
     pub n_nodes: u64,
-    /// Where nothing starts, and what runs is lost.
+    /// A node on which nothing starts and running pods are lost.
     pub bad_node: Option<u64>,
 }
 
-impl Trouble {
-    /// Drawn from a generator of its own: seeds that once failed stay what they were.
+impl NodeFaults {
+    /// Drawn from a separate generator, so that older seeds keep their meaning.
     pub fn draw(rng: &mut Rng, policy: &mut Policy) -> Self {
         let some = |rng: &mut Rng, percent: u64, most: u64| {
             if rng.chance(percent) { 1 + rng.below(most) } else { 0 }
@@ -119,7 +119,7 @@ impl Profile {
             crashes: some(rng, 25, 3),
             delete_by_others: some(rng, 40, 30),
             unschedulable: some(rng, 30, 30),
-            trouble: Trouble::default(),
+            node_faults: NodeFaults::default(),
             stuck: some(rng, 40, 60),
             noise: some(rng, 70, 60),
             kills: some(rng, 40, 3),
@@ -138,7 +138,7 @@ impl Profile {
         }
     }
 
-    /// Nothing goes wrong any more.
+    /// No more faults.
     pub fn calm(&self) -> Self {
         Self {
             lose_before: 0,
@@ -160,7 +160,7 @@ impl Profile {
             crashes: 0,
             delete_by_others: 0,
             unschedulable: 0,
-            trouble: Trouble { n_nodes: self.trouble.n_nodes, ..Trouble::default() },
+            node_faults: NodeFaults { n_nodes: self.node_faults.n_nodes, ..NodeFaults::default() },
             noise: 0,
             quota: None,
             ..self.clone()

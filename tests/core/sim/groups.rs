@@ -1,5 +1,4 @@
-//! Owns groups: those of the file, the calls that make, change and delete others, and what must hold
-//! of them: what this process was told of each, beside what the core makes of it.
+//! Groups from the file and from calls: the calls, and checks that the core applies each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,19 +11,19 @@ use posse::core::model::time::Millis;
 use posse::core::policy::settings::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
 
-use super::check::Verdict;
+use super::check::CheckResult;
 use super::cluster::{Cluster, is_over};
 use super::faults::at;
 use super::trace::trace;
 use super::world::World;
 
-/// The groups as this process was last told of them.
+/// The groups as the current process knows them from calls.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// What the pods of each are.
+    /// The pod template of each group.
     pods: BTreeMap<GroupName, PodText>,
     deleted: BTreeSet<GroupName>,
-    /// Pods of groups that were deleted: they have to go, whoever bears their name since.
+    /// Pods of deleted groups. They must go, even if a new group has the same name.
     doomed: BTreeSet<Uid>,
 }
 
@@ -42,7 +41,7 @@ impl Groups {
         }
     }
 
-    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> Verdict {
+    pub fn after_call(&mut self, command: &Command, reply: &Reply) -> CheckResult {
         match (command, reply) {
             (Command::DeleteGroup { group }, Reply::Done) => {
                 self.pods.remove(group);
@@ -73,16 +72,16 @@ impl Groups {
         Ok(())
     }
 
-    /// A create asks for what the group's pods are now, and for no other.
-    pub fn on_create(&self, group: &GroupName, pod: &PodText) -> Verdict {
+    /// A create must use the current template of its group.
+    pub fn on_create(&self, group: &GroupName, pod: &PodText) -> CheckResult {
         if self.pods.get(group) != Some(pod) {
             return Err(format!("a create in {group} is not made from its template"));
         }
         Ok(())
     }
 
-    /// Long after the last call: what was deleted is gone, what was made is there.
-    pub fn converged(&self, core: &Reconciler, cluster: &Cluster) -> Verdict {
+    /// Long after the last call: deleted groups are gone, created groups exist.
+    pub fn converged(&self, core: &Reconciler, cluster: &Cluster) -> CheckResult {
         let pods = || cluster.pods.values().filter(|stored| stored.is_labelled);
         if let Some(left) = pods().find(|s| self.doomed.contains(&s.pod.uid) && !is_over(&s.pod)) {
             return Err(format!("{} lives, and its group was deleted", left.pod.id));
@@ -101,8 +100,8 @@ impl Groups {
 }
 
 impl World {
-    /// Somebody makes, changes or deletes a group by a call, of the file or not.
-    pub fn call_group(&mut self) -> Verdict {
+    /// Creates, changes or deletes a group by a call; the group may be from the file or not.
+    pub fn call_group(&mut self) -> CheckResult {
         let rng = &mut self.calls_rng;
         let name = GroupName::from(["g0", "g1", "p0", "p1"][at(rng, 4)]);
         let number = |rng: &mut Rng| u32::try_from(rng.below(7)).unwrap();
@@ -126,7 +125,7 @@ impl World {
     }
 
     /// Makes a call about a group and checks its answer.
-    pub fn group_call(&mut self, command: Command) -> Verdict {
+    pub fn group_call(&mut self, command: Command) -> CheckResult {
         let Some(core) = &mut self.core else { return Ok(()) };
         self.check.before_call(core, &command);
         let reply = core.command(command.clone(), Millis(self.now));
@@ -136,7 +135,7 @@ impl World {
     }
 }
 
-/// A group of the file.
+/// A group from the file.
 pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
     GroupSpec {
         name: GroupName::from(name),

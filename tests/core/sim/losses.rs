@@ -1,5 +1,5 @@
-//! Owns what has to hold of losses and of what follows from them: their true causes, budgets, logs,
-//! starts that were given up, and the shape of the next pods.
+//! Checks of losses and their effects: true causes, budgets, logs, abandoned starts, and the
+//! template of the next pods.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use posse::core::model::pod::ContainerState;
 use posse::core::policy::settings::{FailureLimit, Policy};
 use posse::core::reconciler::Reconciler;
 
-use super::check::{Check, Verdict, fail};
+use super::check::{Check, CheckResult, fail};
 use super::cluster::{Cause, Cluster};
 
-/// The last word from the server may be so old: a backlog of the watch, a LIST on its way.
+/// The last message of the server may be so old: a watch backlog, or a LIST in flight.
 const STALE_MS: u64 = 6_000;
-/// A loss is charged when it is heard of and told some milliseconds later.
+/// A loss counts when the core learns of it, and is reported some milliseconds later.
 const BATCH_MS: u64 = 20;
 
 impl Check {
-    /// A start was given up: it was not known to run, and its time was up.
+    /// A start was abandoned: the pod was not known to run, and its time was over.
     pub(super) fn on_start_loss(
         &self,
         event: &Event,
@@ -27,7 +27,7 @@ impl Check {
         cluster: &Cluster,
         policy: &Policy,
         now: u64,
-    ) -> Verdict {
+    ) -> CheckResult {
         if let Event::ExecutorLost { subject, reason, .. } = event
             && reason.budget() == Some(Budget::App)
             && *reason != LossReason::HeartbeatTimeout
@@ -58,14 +58,14 @@ impl Check {
         Ok(())
     }
 
-    /// Why, in truth; whether a restart counts it again; and its log.
+    /// The true cause, whether a restart counts the loss again, and its log.
     pub(super) fn on_loss(
         &mut self,
         event: &Event,
         cluster: &Cluster,
         policy: &Policy,
         now: u64,
-    ) -> Verdict {
+    ) -> CheckResult {
         match event {
             Event::ExecutorLost { subject, reason, .. } => {
                 let Some(uid) = &subject.uid else { return Ok(()) };
@@ -108,12 +108,12 @@ impl Check {
         uid: &Uid,
         reason: LossReason,
         cluster: &Cluster,
-    ) -> Verdict {
-        // What the driver says of it need not be the truth.
+    ) -> CheckResult {
+        // The driver's report need not be true.
         if reason == LossReason::HeartbeatTimeout {
             return Ok(());
         }
-        // A restore undoes ends: what ended a pod first is no longer the truth.
+        // A restore undoes ends, so the first cause of an end is no longer the true one.
         let cause = cluster.lives.get(uid).and_then(|life| life.cause);
         let want = match reason.budget() {
             Some(Budget::App) => Some(Cause::App),
@@ -126,18 +126,18 @@ impl Check {
         Ok(())
     }
 
-    /// Nodes are avoided in bounds, and a create is repeated as it was.
+    /// The number of avoided nodes is limited, and a repeated create has the same overrides.
     pub(super) fn on_shape(
         &mut self,
         action: &Action,
         core: &Reconciler,
         policy: &Policy,
         n_nodes: u64,
-    ) -> Verdict {
+    ) -> CheckResult {
         let Action::Create { id, group, overrides, .. } = action else { return Ok(()) };
         let bad = &policy.bad_nodes;
         let n = overrides.avoid.len() as u64;
-        // One more: that of pods which are stuck for good.
+        // One more: the node of pods that are stuck for good.
         let n_nodes = n_nodes + 1;
         if n > 0 && (bad.losses == 0 || n * 1_000 > n_nodes * u64::from(bad.share_permille)) {
             return fail(format!("{action:?} keeps away from too many of {n_nodes} nodes"));
@@ -158,7 +158,7 @@ impl Check {
         self.app_losses.iter().filter(|&&at| now - at <= window_ms).count()
     }
 
-    pub(super) fn budget_is_kept(&self, policy: &Policy, now: u64) -> Verdict {
+    pub(super) fn budget_is_kept(&self, policy: &Policy, now: u64) -> CheckResult {
         let n = self.n_app_losses(policy.failures_window_ms - BATCH_MS, now);
         match policy.failures_app {
             FailureLimit::Max(max)
@@ -171,7 +171,7 @@ impl Check {
     }
 }
 
-/// The pod whose start was given up.
+/// The pod whose start was abandoned.
 pub(super) fn start_loss(event: &Event) -> Option<&Uid> {
     match event {
         Event::ExecutorLost { subject, reason, .. } if reason.budget() == Some(Budget::Start) => {

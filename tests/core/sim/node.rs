@@ -1,4 +1,4 @@
-//! Owns the life of pods: scheduler, kubelet, evictions, and people who delete things.
+//! The life of simulated pods: scheduler, kubelet, evictions, and deletions by people.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use posse::core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, Sta
 use posse::core::model::rng::Rng;
 
 use super::cluster::{Cause, is_over};
-use super::faults::{Trouble, at};
+use super::faults::{NodeFaults, at};
 use super::trace::trace;
 use super::world::{Happening, Step, World};
 
-/// A node whose object is gone, with whatever stood on it.
+/// A node whose object is deleted, with its pods.
 pub const LOST_NODE: &str = "lost";
 
 impl World {
-    /// The same world, in which starts fail and nodes are bad as well.
-    pub fn troubled(seed: u64) -> Self {
+    /// The same world with start and node problems.
+    pub fn with_node_faults(seed: u64) -> Self {
         let mut world = Self::new(seed);
         let mut rng = Rng::new(!seed);
-        world.profile.trouble = Trouble::draw(&mut rng, &mut world.policy);
+        world.profile.node_faults = NodeFaults::draw(&mut rng, &mut world.policy);
         for group in &mut world.groups {
             if rng.chance(50) {
                 group.memory_steps = ["2Gi", "3Gi"].map(str::to_owned).to_vec();
             }
         }
-        trace(|| format!("{:?}", world.profile.trouble));
-        world.trouble_rng = rng;
+        trace(|| format!("{:?}", world.profile.node_faults));
+        world.node_faults_rng = rng;
         world
     }
 
@@ -82,7 +82,7 @@ impl World {
                 if !is_bound && self.rng.chance(self.profile.unschedulable) {
                     return self.wait_unbound(uid, StartProblemKind::Unschedulable, 20 * ms);
                 }
-                if !is_bound && self.trouble_rng.chance(self.profile.trouble.gated) {
+                if !is_bound && self.node_faults_rng.chance(self.profile.node_faults.gated) {
                     return self.wait_unbound(uid, StartProblemKind::Gated, 20 * ms);
                 }
                 let node = pod.node.clone().or_else(|| self.place(uid));
@@ -134,17 +134,17 @@ impl World {
         }
     }
 
-    /// The scheduler says why it does not bind the pod, and tries again later.
+    /// The scheduler reports why it does not bind the pod, and tries again later.
     fn wait_unbound(&mut self, uid: &Uid, kind: StartProblemKind, ms: u64) {
         self.cluster.update(uid, |pod| pod.start_problem = stuck(kind));
         self.check.unbound(uid, self.now);
         self.after(ms, Happening::Node(uid.clone(), Step::Bind));
     }
 
-    /// A node for the pod; none where it keeps away from them all.
+    /// A node for the pod; none if the pod avoids all of them.
     fn place(&mut self, uid: &Uid) -> Option<Box<str>> {
-        let n = self.profile.trouble.n_nodes.max(1);
-        let first = self.trouble_rng.below(n);
+        let n = self.profile.node_faults.n_nodes.max(1);
+        let first = self.node_faults_rng.below(n);
         let names = (0..n).map(|i| format!("n{}", (first + i) % n));
         let avoided = self.avoided.get(uid);
         let mut free = names.filter(|name| avoided.is_none_or(|all| !all.contains(name)));
@@ -152,35 +152,35 @@ impl World {
     }
 
     fn is_on_bad_node(&self, pod: &Pod) -> bool {
-        let bad = self.profile.trouble.bad_node.map(|i| format!("n{i}"));
+        let bad = self.profile.node_faults.bad_node.map(|i| format!("n{i}"));
         bad.is_some() && pod.node.as_deref() == bad.as_deref()
     }
 
-    /// True where the start goes wrong this time; another try follows.
+    /// True if this start goes wrong; another attempt follows.
     fn is_held_up(&mut self, uid: &Uid, pod: &Pod) -> bool {
-        let trouble = self.profile.trouble.clone();
-        let rng = &mut self.trouble_rng;
-        let kind = match (rng.chance(trouble.image_error), rng.chance(trouble.config_error)) {
+        let node_faults = self.profile.node_faults.clone();
+        let rng = &mut self.node_faults_rng;
+        let kind = match (rng.chance(node_faults.image_error), rng.chance(node_faults.config_error)) {
             (true, _) => StartProblemKind::Image,
             (false, true) => StartProblemKind::Config,
-            (false, false) if rng.chance(trouble.stuck_start) => StartProblemKind::Creating,
+            (false, false) if rng.chance(node_faults.stuck_start) => StartProblemKind::Creating,
             (false, false) if self.is_on_bad_node(pod) => StartProblemKind::Creating,
             (false, false) => return false,
         };
-        let ms = 5_000 + self.trouble_rng.below(20_000);
+        let ms = 5_000 + self.node_faults_rng.below(20_000);
         self.cluster.update(uid, |pod| pod.start_problem = stuck(kind));
         self.after(ms, Happening::Node(uid.clone(), Step::Run));
         true
     }
 
     fn is_lost_with_its_node(&mut self, pod: &Pod) -> bool {
-        self.is_on_bad_node(pod) || self.trouble_rng.chance(self.profile.trouble.node_loss)
+        self.is_on_bad_node(pod) || self.node_faults_rng.chance(self.profile.node_faults.node_loss)
     }
 
-    /// The node goes, or runs short of something.
+    /// The node is lost, or runs short of a resource.
     fn lose_with_its_node(&mut self, uid: &Uid) {
         self.cluster.blame(uid, Cause::Cluster);
-        let pod_reason = ["NodeLost", "Evicted"][at(&mut self.trouble_rng, 2)];
+        let pod_reason = ["NodeLost", "Evicted"][at(&mut self.node_faults_rng, 2)];
         self.cluster.update(uid, |pod| {
             pod.phase = Phase::Failed;
             pod.end = Some(Box::new(End { pod_reason: pod_reason.into(), ..End::default() }));
@@ -188,9 +188,9 @@ impl World {
         self.check.lost_by_node(uid);
     }
 
-    /// A node goes: what was on it is told to end, hangs for a while, and is gone.
+    /// A node is lost: its pods are deleted, stay terminating for a while, and are gone.
     pub fn lose_node(&mut self) {
-        let node = format!("n{}", self.rng.below(self.profile.trouble.n_nodes.max(1)));
+        let node = format!("n{}", self.rng.below(self.profile.node_faults.n_nodes.max(1)));
         let on_it = |pod: &Pod| pod.node.as_deref() == Some(&*node) && !is_over(pod);
         let stored = self.cluster.pods.values().filter(|s| on_it(&s.pod));
         let uids: Vec<Uid> = stored.map(|s| s.pod.uid.clone()).collect();
@@ -229,12 +229,12 @@ impl World {
                 self.cluster.update(uid, |pod| disrupt(pod, "EvictionByEvictionAPI"));
                 self.delete_pod(uid);
             }
-            // A side-car goes on.
+            // A side-car continues to run.
             3 => self.cluster.update(uid, |pod| {
                 end(pod, 1, "Error");
                 pod.phase = Phase::Running;
             }),
-            // A drain: the executor ends at once, its side-car takes its time.
+            // A drain: the executor ends at once, its side-car ends later.
             4 => {
                 self.cluster.update(uid, |pod| disrupt(pod, "EvictionByEvictionAPI"));
                 self.cluster.update(uid, |pod| pod.deleting = true);
@@ -247,7 +247,7 @@ impl World {
                 let ms = 1 + self.rng.below(20_000);
                 self.after(ms, Happening::Node(uid.clone(), Step::Gone));
             }
-            // The kubelet makes room by itself.
+            // The kubelet evicts the pod by itself.
             5 => self.cluster.update(uid, |pod| {
                 end(pod, 137, "Error");
                 if let Some(end) = &mut pod.end {

@@ -1,6 +1,7 @@
-//! Drivers of one application after and beside each other, in virtual time: each with its Lease and
-//! its sweep, on a server that refuses, answers late or not at all; they are killed, they stand still,
-//! their pods fail or vanish. One holds at a time, and nobody's executors go but those of the dead.
+//! Drivers of one application that follow each other or run at the same time, in virtual time. Each
+//! has a Lease and an orphan cleanup; the server refuses, answers late or not at all; drivers are
+//! killed or paused, and their pods fail or vanish. At most one driver holds the Lease, and only
+//! executors of ended drivers are removed.
 
 use posse::core::machines::lease::{
     self, HolderState, LeaseIdentity, LeaseMachine, LeaseUpdate, Record,
@@ -16,11 +17,11 @@ use posse::core::policy::orphans::{OrphanCandidate, OwnerState};
 
 const TICK_MS: u64 = 100;
 const MINUTE_MS: u64 = 60_000;
-/// Until then things go wrong.
+/// Faults occur until this time.
 const CALM_MS: u64 = 8 * MINUTE_MS;
 const END_MS: u64 = CALM_MS + 8 * MINUTE_MS;
 
-/// Millis since 1970 at the beginning.
+/// The start time in milliseconds since 1970.
 const WALL_MS: i64 = 1_767_225_600_000;
 
 /// A driver's pod.
@@ -30,7 +31,7 @@ struct DriverPod {
     state: OwnerState,
 }
 
-/// What a machine has asked for and not heard of.
+/// A request of a state machine without an answer.
 struct Call<S> {
     step: S,
     commit_at: u64,
@@ -41,9 +42,9 @@ struct Call<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     No,
-    /// It never gets there.
+    /// It does not reach the server.
     NotSent,
-    /// It is done, and nobody hears of it.
+    /// It takes effect, but the answer is lost.
     Unheard,
 }
 
@@ -57,7 +58,7 @@ struct Process {
     lease_call: Option<(Call<lease::LeaseStep>, Option<LeaseAnswer>)>,
     sweep_call: Option<(Call<orphan_cleanup::CleanupStep>, Option<SweepAnswer>)>,
     holds: bool,
-    /// Somebody else has it, as it was told; its driver ends by then.
+    /// It knows that another process has the Lease; its driver ends by this time.
     ends_at: Option<u64>,
     frozen_until: u64,
     is_over: bool,
@@ -147,7 +148,7 @@ impl World {
         }
     }
 
-    /// An executor of this instance that a pod before it made: `--instance` was given.
+    /// An executor of this instance that belonged to an earlier driver pod: `--instance` was given.
     fn make_heirloom(&mut self, i: usize) {
         self.n_pods += 1;
         let DriverPod { name, uid, .. } = &self.drivers[0];
@@ -185,7 +186,7 @@ impl World {
         self.now >= CALM_MS
     }
 
-    /// Things that happen by themselves.
+    /// Events without a request.
     fn happen(&mut self) {
         let n_live = self.processes.iter().filter(|process| !process.is_over).count();
         if self.now >= self.next_start && (n_live < 2 && !self.is_calm() || n_live == 0) {
@@ -200,7 +201,7 @@ impl World {
         if i < self.processes.len() && !self.processes[i].is_over {
             match self.rng.below(4_000) {
                 0..4 => {
-                    // Killed; its pod says so at once or is gone.
+                    // The process is killed; its pod fails or is gone.
                     let is_gone = self.rng.chance(50);
                     let state =
                         if is_gone { OwnerState::Absent } else { OwnerState::Found(Phase::Failed) };
@@ -259,7 +260,7 @@ impl World {
             orphan_cleanup::CleanupStep::List => {
                 let ours = self.processes[i].instance.clone();
                 let mut pods = self.pods.clone();
-                // A server that does not know the selector would give ours as well.
+                // A server that ignores the selector would return our executors, too.
                 pods.retain(|pod| pod.instance.as_ref() != Some(&ours) || self.rng.chance(10));
                 SweepAnswer::Listed(Ok(pods))
             }
@@ -284,10 +285,10 @@ impl World {
         }
     }
 
-    /// One process's turn.
+    /// One turn of a process.
     fn run(&mut self, i: usize) {
         let (now, wall) = (Millis(self.now), WALL_MS + i64::try_from(self.now).unwrap());
-        // What was sent arrives whether or not the sender stands still.
+        // A sent request arrives even if the sender is paused.
         if let Some((call, None)) = self.processes[i]
             .lease_call
             .take_if(|(call, answer)| answer.is_none() && call.commit_at <= self.now)
@@ -410,7 +411,7 @@ impl World {
     }
 
     fn check(&self) {
-        // One that stands still learns of its loss before it does anything.
+        // A paused process learns of the lost Lease before it does anything else.
         let holds = |process: &&Process| {
             process.holds && !process.is_over && process.frozen_until <= self.now
         };
@@ -460,7 +461,7 @@ fn lost_sweep(step: &orphan_cleanup::CleanupStep) -> SweepAnswer {
     }
 }
 
-/// Plays one seed to its end; panics where something is wrong.
+/// Runs one seed to its end; panics if something is wrong.
 pub fn play(seed: u64) {
     let mut world = World::new(seed);
     while world.now < END_MS {

@@ -1,4 +1,4 @@
-//! Owns the last steps of a run, for the one who reads a failure.
+//! The last steps of a run, printed with a failure.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ pub fn trace(line: impl FnOnce() -> String) {
     }
 }
 
-/// An input in a line.
+/// An input as one line.
 pub fn short(input: &Input) -> String {
     let pod = |pod: &posse::core::model::pod::Pod| {
         let version = pod.version.map_or(0, |version| version.0);

@@ -1,5 +1,5 @@
-//! Owns virtual time: one queue of happenings, the core under test, a plain model of the runtime
-//! around it (watcher, poller, lease, driver), and the life of pods on nodes.
+//! Virtual time: a queue of events, the core under test, and a simple model of the runtime around
+//! it (watcher, poller, lease, driver).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use posse::core::model::time::Millis;
 use posse::core::policy::settings::{GroupSpec, Policy};
 use posse::core::reconciler::{InstanceIdentity, Reconciler};
 
-use super::check::{Check, Verdict};
+use super::check::{Check, CheckResult};
 use super::cluster::Cluster;
 use super::driver::Driver;
 use super::faults::{Profile, at, policy};
@@ -22,7 +22,7 @@ use super::groups::group;
 use super::trace::{short, trace};
 
 pub const PREFIX: &str = "app-x-exec-";
-/// Long enough for every hold, back-off and life that the core knows, one after the other.
+/// Longer than all timeouts, backoffs and lifetimes of the core, one after the other.
 const CALM_MS: u64 = 660_000;
 const QUIET_MS: u64 = 60_000;
 const STEPS_MAX: u64 = 400_000;
@@ -65,12 +65,12 @@ pub enum Step {
     Run,
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub gen_: u32,
     pub action: Action,
-    /// Nobody hears what comes of it.
+    /// The client does not get its answer.
     pub is_unheard: bool,
 }
 
@@ -95,13 +95,13 @@ pub struct World {
     pub requests: BTreeMap<u64, Request>,
     pub outstanding: BTreeSet<u64>,
     pub groups: Vec<GroupSpec>,
-    /// Of its own, so that seeds mean what they meant before there were such calls.
+    /// A separate random stream, so that older seeds keep their meaning.
     pub calls_rng: Rng,
     pub n_calls: u64,
     pub stuck: BTreeSet<Uid>,
-    /// What starts and nodes do is drawn from this one.
-    pub trouble_rng: Rng,
-    /// The nodes that a pod keeps away from.
+    /// The random stream of start and node problems.
+    pub node_faults_rng: Rng,
+    /// The nodes that a pod avoids.
     pub avoided: BTreeMap<Uid, Arc<Vec<String>>>,
     pub is_calm: bool,
     queue: BTreeMap<(u64, u64), Happening>,
@@ -127,8 +127,8 @@ impl World {
         if calls_rng.chance(50) {
             profile.group_calls = 1 + calls_rng.below(12);
         }
-        // Either it speaks of its executors, or somebody puts and deletes groups: each would take the
-        // other's targets for a mistake.
+        // A seed has either driver reports or calls that put and delete groups, because each would
+        // take the targets of the other for an error.
         let driver = match profile.group_calls {
             0 => Driver::draw(seed, &mut policy, &mut groups),
             _ => Driver::absent(),
@@ -156,7 +156,7 @@ impl World {
             calls_rng: Rng::new(0),
             n_calls: 0,
             stuck: BTreeSet::new(),
-            trouble_rng: Rng::new(0),
+            node_faults_rng: Rng::new(0),
             avoided: BTreeMap::new(),
             is_calm: false,
             queue: BTreeMap::new(),
@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    /// A whole run: faults, calm, quiet, stop.
-    pub fn run(&mut self) -> Verdict {
+    /// A whole run: faults, a phase without faults, no more changes, stop.
+    pub fn run(&mut self) -> CheckResult {
         self.schedule_faults();
         self.at(0, Happening::Start);
         let calm = self.profile.faulty_ms;
@@ -183,8 +183,8 @@ impl World {
         self.run_until(u64::MAX)
     }
 
-    /// Goes on until that time, or until nothing happens any more.
-    pub fn run_until(&mut self, end: u64) -> Verdict {
+    /// Runs until that time, or until no event is left.
+    pub fn run_until(&mut self, end: u64) -> CheckResult {
         for _ in 0..STEPS_MAX {
             if self.is_done {
                 return Ok(());
@@ -216,7 +216,7 @@ impl World {
         self.at(self.now + ms, happening);
     }
 
-    /// A turn is due now: the test changed something.
+    /// The test has changed something, so a turn is due now.
     pub fn wake(&mut self) {
         self.turn_at = Some(self.now);
     }
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, happening: Happening) -> Verdict {
+    fn happen(&mut self, happening: Happening) -> CheckResult {
         match happening {
             Happening::Answer(request, input) => {
                 let is_ours =
@@ -316,8 +316,8 @@ impl World {
         Ok(())
     }
 
-    /// What the world does to the run.
-    fn upset(&mut self, happening: Happening) -> Verdict {
+    /// Faults of the world around the run.
+    fn upset(&mut self, happening: Happening) -> CheckResult {
         trace(|| format!("{:>9} {happening:?}", self.now));
         match happening {
             Happening::BackUp => self.cluster.back_up(),
@@ -424,10 +424,10 @@ impl World {
         self.outstanding.clear();
     }
 
-    fn lease(&mut self, held: bool) -> Verdict {
+    fn lease(&mut self, held: bool) -> CheckResult {
         self.is_held = held;
         if held && self.rng.chance(40) {
-            // Somebody else had it for a while.
+            // Another process had the Lease for a while.
             self.cluster.high_water += 1_000;
         }
         let high_water = self.profile.is_high_water_kept.then_some(self.cluster.high_water);
@@ -438,7 +438,7 @@ impl World {
         Ok(())
     }
 
-    /// A pod of somebody else takes a name of ours.
+    /// A foreign pod takes a name of ours.
     fn squat(&mut self) {
         let id = self.cluster.high_water.min(1_000 * self.rng.below(3)) + 1 + self.rng.below(20);
         let name = format!("{PREFIX}{id}");
@@ -460,7 +460,7 @@ impl World {
         }
     }
 
-    pub fn input(&mut self, input: Input) -> Verdict {
+    pub fn input(&mut self, input: Input) -> CheckResult {
         let Some(core) = &mut self.core else { return Ok(()) };
         trace(|| format!("{:>9}   <- {}", self.now, short(&input)));
         self.check.before_input(core, &input);
@@ -472,7 +472,7 @@ impl World {
         self.check.after_input(core, &input, &self.cluster)
     }
 
-    fn turn(&mut self) -> Verdict {
+    fn turn(&mut self) -> CheckResult {
         let Some(core) = &mut self.core else { return Ok(()) };
         core.turn(Millis(self.now));
         self.turn_at = core.next_deadline().map(|at| at.0);
@@ -502,7 +502,7 @@ impl World {
         self.end_of_stop()
     }
 
-    /// The process may die between a loss that it told and what it was about to ask for.
+    /// The process may end between the loss it reported and the request that follows.
     fn crash(&mut self, events: &[Event], n_before: u64) {
         let told = events.iter().any(|event| matches!(event, Event::ExecutorLost { .. }));
         if !told || self.profile.crashes == 0 || !self.rng.chance(20) {
@@ -517,7 +517,7 @@ impl World {
         self.after(ms, Happening::Start);
     }
 
-    fn end_of_stop(&mut self) -> Verdict {
+    fn end_of_stop(&mut self) -> CheckResult {
         let Some(core) = &self.core else { return Ok(()) };
         let Some(result) = core.stop_result().cloned() else { return Ok(()) };
         trace(|| format!("{:>9} {result:?}", self.now));
@@ -534,7 +534,7 @@ impl World {
             let ms = 61_000 + self.rng.below(5_000);
             self.after(ms, Happening::Start);
         } else {
-            // Late commits of this run may still come: they have to be among the names told.
+            // Late commits of this run may still come; the names must be among the reported ones.
             let end = self.now + 70_000;
             self.queue.retain(|_, h| matches!(h, Happening::Execute(_)));
             self.run_until(end)?;
@@ -559,7 +559,7 @@ impl World {
         let gen_ = self.gen_;
         let ms = 1 + self.rng.below(self.profile.answer_ms);
         if self.rng.chance(self.profile.list_expired) {
-            // 410 on a page: the whole LIST again.
+            // 410 on a page: the whole LIST is repeated.
             self.after(ms + 100, Happening::ListSent { gen_, stream, source });
             return;
         }
@@ -569,7 +569,7 @@ impl World {
         self.after(ms + late, Happening::ListIn { gen_, stream, list });
     }
 
-    fn list_in(&mut self, stream: Option<u64>, list: List) -> Verdict {
+    fn list_in(&mut self, stream: Option<u64>, list: List) -> CheckResult {
         let (epoch, version) = (list.watermark.epoch, list.version);
         if let Some(open) = &mut self.stream
             && stream == Some(open.number)
@@ -590,7 +590,7 @@ impl World {
         }
     }
 
-    fn pump(&mut self, number: u64) -> Verdict {
+    fn pump(&mut self, number: u64) -> CheckResult {
         let again = self.rng.chance(self.profile.watch_again);
         let (cut, n) = (self.rng.chance(self.profile.watch_cut), 1 + at(&mut self.rng, 20));
         let Some(stream) = self.stream.as_mut().filter(|s| s.number == number && s.is_open) else {
@@ -640,7 +640,7 @@ fn uid_of(event: &PodEvent) -> Option<&Uid> {
     }
 }
 
-/// The last word on each uid only, where it stands.
+/// Only the last event of each uid, at its position.
 fn coalesce(events: &mut Vec<PodEvent>) {
     let mut said = BTreeSet::new();
     let mut kept: Vec<PodEvent> = Vec::new();
