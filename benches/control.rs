@@ -28,7 +28,7 @@ use support::control::Control;
 use support::core_run;
 use support::embedded::simulated;
 use support::posse::{Posse, Run};
-use support::proxy::{Proxy, Verdict};
+use support::proxy::{Proxy, ProxyAction};
 use support::scene::TempDir;
 use support::wait::{wait_for, wait_value};
 
@@ -77,7 +77,7 @@ fn targets(dir: &TempDir, access: &Access) {
         if request.is_create() {
             seen.lock().unwrap().push(Instant::now());
         }
-        Verdict::Pass
+        ProxyAction::Pass
     });
     let posse = start(dir, &proxy.access());
     let control = posse.control();

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::posse::{Posse, Run};
-use crate::support::proxy::{Hook, Proxy, Request, Upstream, ProxyAction};
+use crate::support::proxy::{Hook, Proxy, ProxyAction, Request, Upstream};
 use crate::support::runner;
 use crate::support::scene::{
     APP, Scene, describe, executor_id, is_over, is_running, name_of, uid_of,

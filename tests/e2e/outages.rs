@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::access::Access;
-use crate::support::proxy::{Proxy, Request, ProxyAction, status};
+use crate::support::proxy::{Proxy, ProxyAction, Request, status};
 use crate::support::real::free_port;
 use crate::support::scene::{Scene, executor_id, is_running, name_of, uid_of};
 use crate::support::server::{Server, Who};

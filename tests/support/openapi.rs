@@ -44,13 +44,7 @@ impl OpenApi {
     }
 
     /// What is wrong with an answer to a call.
-    pub fn answer_error(
-        &self,
-        method: &str,
-        path: &str,
-        code: u16,
-        body: &str,
-    ) -> Option<String> {
+    pub fn answer_error(&self, method: &str, path: &str, code: u16, body: &str) -> Option<String> {
         let path = path.split('?').next().unwrap_or_default();
         let Some(call) = self.operation(method, path) else {
             return Some(format!("{method} {path} is not in the document"));
@@ -131,10 +125,9 @@ impl OpenApi {
                 let mut names = value.as_object()?.keys();
                 fail(names.all(|name| known.is_some_and(|known| known.contains_key(name))))
             }
-            "items" => value
-                .as_array()?
-                .iter()
-                .find_map(|item| self.error(rule, item, &format!("{at}[]"))),
+            "items" => {
+                value.as_array()?.iter().find_map(|item| self.error(rule, item, &format!("{at}[]")))
+            }
             "oneOf" => {
                 let fits = |schema: &&Value| self.error(schema, value, at).is_none();
                 fail(rule.as_array().expect("a list").iter().filter(fits).count() == 1)

@@ -245,7 +245,9 @@ fn serve(shared: &Shared, id: u64, stream: &TcpStream) -> io::Result<()> {
         let mut then = || hooks.drain(..).for_each(|Hook(hook)| hook());
         match verdict {
             ProxyAction::Cut | ProxyAction::Then(..) => return Ok(()),
-            ProxyAction::Reply(code, body) => reply(stream, code, &[], format!("{body}\n").as_bytes())?,
+            ProxyAction::Reply(code, body) => {
+                reply(stream, code, &[], format!("{body}\n").as_bytes())?
+            }
             ProxyAction::Pass => pass(shared, id, stream, &request, &mut then)?,
         }
         then();

@@ -176,7 +176,13 @@ impl Check {
     }
 
     /// Checks a POST that took effect.
-    pub fn created(world: &World, gen_: u32, id: u64, seen: &PodAnswer, was_late: bool) -> CheckResult {
+    pub fn created(
+        world: &World,
+        gen_: u32,
+        id: u64,
+        seen: &PodAnswer,
+        was_late: bool,
+    ) -> CheckResult {
         let uid = match seen {
             PodAnswer::Ours(pod) => &pod.uid,
             PodAnswer::Foreign(foreign) => &foreign.uid,
@@ -238,7 +244,8 @@ impl Check {
         }
         let most = world.policy.in_flight_max;
         if n_creates > most || n_mutations > 16 || n_logs > 4 || n_all > most + 22 {
-            let what = format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
+            let what =
+                format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
             return fail(format!("{what}, {n_all} requests"));
         }
         if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {

@@ -160,7 +160,8 @@ impl World {
     fn is_held_up(&mut self, uid: &Uid, pod: &Pod) -> bool {
         let node_faults = self.profile.node_faults.clone();
         let rng = &mut self.node_faults_rng;
-        let kind = match (rng.chance(node_faults.image_error), rng.chance(node_faults.config_error)) {
+        let kind = match (rng.chance(node_faults.image_error), rng.chance(node_faults.config_error))
+        {
             (true, _) => StartProblemKind::Image,
             (false, true) => StartProblemKind::Config,
             (false, false) if rng.chance(node_faults.stuck_start) => StartProblemKind::Creating,
