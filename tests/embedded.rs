@@ -1,12 +1,12 @@
-//! Tests of the embedded cluster: its answers beside a real API server's, what its containers see, its
-//! faults, clients that others wrote, and the examples and documents that run on it.
+//! Tests of the embedded cluster: its answers compared with a real API server's, the environment of
+//! its containers, its faults, third-party clients, and the examples and documents that use it.
 //! `cargo test --test embedded [FILTER]`.
 //!
 //! The clients are kubectl (sessions in `tests/embedded/clients/kubectl/`) and Python libraries
 //! (`tests/embedded/clients/*.py`). `.ci/clients` installs them below `target/`; a missing client is
 //! reported as NOT TESTED, and with `CI` in the environment it is an error.
 
-// The modules share helpers with each other and with nobody else.
+// Items that are `pub` in a module are used by other modules of this program only.
 #![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
@@ -57,6 +57,6 @@ const SCENARIOS: &[Scenario] = scenarios! {
 };
 
 fn main() -> ExitCode {
-    // With TLS, users and every controller, as a real cluster has them.
+    // With TLS, users and all controllers, as in a real cluster.
     support::runner::main_with(SCENARIOS, Real::start_whole, &["--rbac"])
 }

@@ -343,7 +343,7 @@ pub fn reported_once_over_kill_9(server: &dyn Server) {
     // The budget allows one: if the old loss counted again, the run would end.
     scene.end(&after[0], End::Exit(8));
     second.wait_event("executor_lost", |event| event["uid"] == uid_of(&after[0]));
-    wait_for(PATIENCE, "the older evidence to go", || scene.pod(name_of(&before[0])).is_none());
+    wait_for(PATIENCE, "the older retained pod to go", || scene.pod(name_of(&before[0])).is_none());
     assert!(scene.pod(name_of(&after[0])).is_some(), "the newer one stays");
     let last = scene.wait_running(2);
     second.wait_event("executor_running", |event| event["uid"] == uid_of(&last[1]));
@@ -353,7 +353,7 @@ pub fn reported_once_over_kill_9(server: &dyn Server) {
     second.expect_exit(11);
     assert_eq!(second.events_of("budget_exhausted").len(), 1);
     let left: Vec<String> = scene.ours().iter().map(|pod| name_of(pod).to_owned()).collect();
-    assert_eq!(left, [name_of(&last[0])], "the last evidence stays, and nothing else");
+    assert_eq!(left, [name_of(&last[0])], "only the last retained pod stays");
     scene.finish_with_pods();
 }
 
@@ -513,7 +513,7 @@ pub fn explain_with_and_without_a_run(server: &dyn Server) {
 
     // The pod is deleted: the run still has the record.
     scene.delete(&before[0]);
-    wait_for(PATIENCE, "the evidence to go", || scene.pod(name_of(&before[0])).is_none());
+    wait_for(PATIENCE, "the retained pod to go", || scene.pod(name_of(&before[0])).is_none());
     wait_for(PATIENCE, "posse to know", || {
         posse.status()["executors"].as_array().map_or(0, Vec::len) == 1
     });

@@ -1,4 +1,4 @@
-//! Clients that others wrote, unchanged, as scenarios.
+//! Unmodified third-party clients as scenarios.
 
 mod console;
 mod session;

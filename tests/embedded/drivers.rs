@@ -1,5 +1,5 @@
-//! What `docs/DRIVERS.md` shows is so: its Python stands in the examples, its posse.yaml is taken, its
-//! calls get its answers from the binary.
+//! Checks `docs/DRIVERS.md`: its Python code is in the examples, its posse.yaml files are valid,
+//! and its calls get the documented answers.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ const EXAMPLES: [&str; 4] = [
 const QUEUE_LINES_MAX: usize = 150;
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(20);
-/// Stands for what is not said word for word.
+/// Matches any text.
 const ANYTHING: &str = "…";
 
 fn root() -> &'static Path {
@@ -35,7 +35,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// The fenced blocks of one language.
+/// The fenced code blocks of one language.
 fn blocks(language: &str) -> Vec<String> {
     let page = read("docs/DRIVERS.md");
     let fence = format!("```{language}\n");
@@ -53,7 +53,7 @@ pub fn the_python_code_is_in_the_examples() {
     }
 }
 
-/// The page to copy stays one that can be read at a sitting.
+/// The example to copy must stay short.
 pub fn the_queue_is_short() {
     let lines = ["driver", "executor"].map(|name| read(&format!("examples/queue/{name}.py")));
     let count: usize = lines.iter().map(|file| file.lines().count()).sum();
@@ -95,7 +95,7 @@ pub fn the_calls_get_the_documented_answers() {
     }
 }
 
-/// Asked to end at its end, so that its executors do.
+/// Stops the process gracefully, so that its executors end, too.
 struct Run(Guarded);
 
 impl Drop for Run {
@@ -108,8 +108,8 @@ impl Drop for Run {
     }
 }
 
-/// As many run as should, and nobody is on the way in or out: the ids of the page are the only ones
-/// that can be given.
+/// As many executors run as the target says and none is starting or ending, so the ids are those of
+/// the page.
 fn as_expected(control: &Control) -> Result<(), String> {
     let (code, text) =
         control.try_call("GET", "/v1/status", "").map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! The embedded cluster's own faults, one server for each: the target is reached all the same,
-//! no executor is made twice, and what goes is told once.
+//! Each fault of the embedded cluster, on a server of its own: the target is reached, no executor
+//! is created twice, and each loss is reported once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use crate::support::scene::{Scene, executor_id, is_running, uid_of};
 use crate::support::server::End;
 use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
-/// Not all of them: what a storm would leave behind is seen by the ids.
+/// The targets are small: the ids show whether too many creates were sent.
 const N: u32 = 10;
 
-/// As many as wanted, and told as running, each once.
+/// The target is reached, and each executor is reported as running once.
 #[track_caller]
 fn check_all_run(scene: &Scene<'_>, posse: &Posse) -> Vec<Value> {
     let pods = scene.wait_running(N as usize);
@@ -51,7 +51,7 @@ pub fn fault_500_after_commit() {
     scene.finish();
 }
 
-/// Ends each of the first three in turn, and waits for its successor.
+/// Ends each of the first three in turn, and waits for its replacement.
 fn replace_three(scene: &Scene<'_>, posse: &Posse) {
     for pod in scene.wait_running(N as usize).iter().take(3) {
         scene.end(pod, End::Exit(1));
@@ -74,7 +74,7 @@ pub fn fault_dropped_watches() {
     scene.finish();
 }
 
-/// The poll is the witness.
+/// The poll replaces the silent watch.
 pub fn fault_silent_watch() {
     let own = Embedded::start_with(&["--fault", "silent-watch=100"]);
     let scene = Scene::new(&own);
@@ -86,7 +86,7 @@ pub fn fault_silent_watch() {
     scene.finish();
 }
 
-/// A server that remembers two changes, and cuts its watches: 410 and a new list, many times.
+/// The server remembers two changes and cuts its watches: 410 and a new LIST, many times.
 pub fn fault_compacted_history() {
     let own = Embedded::start_with(&["--fault", "compact=2", "--fault", "drop-watch=300"]);
     let scene = Scene::new(&own);
@@ -101,7 +101,7 @@ pub fn fault_compacted_history() {
     scene.finish();
 }
 
-/// A namespace with room for fewer: what fits is used, and no id is lost on the rest.
+/// A quota below the target: posse uses the whole quota, and the refused creates use up no id.
 pub fn fault_quota() {
     let own = Embedded::start_with(&["--fault", "quota=4"]);
     let scene = Scene::new(&own);
@@ -115,8 +115,8 @@ pub fn fault_quota() {
     scene.finish();
 }
 
-/// Whatever is in force, what goes is replaced, each is told once, and in the end it is as if
-/// nothing had been.
+/// With any faults: lost executors are replaced, each is reported once, and at the end the state is
+/// as without faults.
 #[track_caller]
 fn check_replaces(scene: &Scene<'_>, posse: &Posse) {
     replace_three(scene, posse);
@@ -128,7 +128,7 @@ fn check_replaces(scene: &Scene<'_>, posse: &Posse) {
     );
 }
 
-/// Writes that fail before and after they are done, with an answer and without one.
+/// Writes fail before and after they take effect, with an answer and without one.
 pub fn fault_errors_and_cuts() {
     let own = Embedded::start();
     own.fault(&json!({"create-500": 20, "create-500-after": 20, "cut-before": 10, "cut-after": 10,
@@ -139,7 +139,7 @@ pub fn fault_errors_and_cuts() {
     check_all_run(&scene, &posse);
     check_replaces(&scene, &posse);
     own.fault(&json!({}));
-    // Its end would wait for a minute: a create that was cut off may still arrive.
+    // A clean stop would wait for a minute, because a cut create may still take effect.
     posse.kill();
     let heir = run().start();
     heir.wait_ready();
@@ -166,7 +166,7 @@ pub fn fault_429_on_everything() {
     scene.finish();
 }
 
-/// Watches that cannot be begun: told so in an event, and by the status of the answer.
+/// Watches are refused with 410, by an event and by the status of the answer.
 pub fn fault_gone_watches() {
     let own = Embedded::start();
     let scene = Scene::new(&own);
@@ -184,13 +184,13 @@ pub fn fault_gone_watches() {
     scene.finish();
 }
 
-/// Lists that tell what was there a while ago, beside a watch that tells what there is.
+/// LISTs show an older state while the watch shows the current one.
 pub fn fault_stale_lists() {
     let own = Embedded::start_with(&["--fault", "stale-lists=700"]);
     let scene = Scene::new(&own);
     let settings = json!({"allocation": {"poll_interval": "1s"}});
     let posse = scene.run().executors(N).settings(settings).start();
-    // The test's own lists are as old.
+    // The test's own LISTs are as old.
     own.fault(&json!({}));
     let pods = scene.wait_running(N as usize);
     own.fault(&json!({"stale-lists": 700}));
@@ -207,7 +207,7 @@ pub fn fault_stale_lists() {
     scene.finish();
 }
 
-/// Lists that end in the middle, as if whole or not, or come in drops.
+/// LISTs are truncated, cut or slow.
 pub fn fault_broken_lists() {
     let own = Embedded::start();
     let scene = Scene::new(&own);
@@ -230,13 +230,13 @@ pub fn fault_broken_lists() {
     scene.finish();
 }
 
-/// How often posse said that a list failed.
+/// How often posse reported a failed LIST.
 fn n_failed_polls(posse: &Posse) -> usize {
     posse.stderr().lines().filter(|line| line.contains("the poll failed")).count()
 }
 
-/// A webhook that takes our labels away would make us blind: such pods go, and the template counts
-/// as refused.
+/// A webhook strips our labels, so that we would not see the pods: they are deleted, and the
+/// template counts as refused.
 pub fn fault_stripped_labels() {
     let own = Embedded::start_with(&["--fault", "strip-labels=posse.dev/"]);
     let scene = Scene::new(&own);
@@ -247,7 +247,7 @@ pub fn fault_stripped_labels() {
     scene.finish();
 }
 
-/// A server that nobody can connect to for a while: what was asked for meanwhile is done after.
+/// The server refuses connections for a while; changes made meanwhile take effect later.
 pub fn fault_refused_connections() {
     let own = Embedded::start();
     let scene = Scene::new(&own);
@@ -269,7 +269,7 @@ pub fn fault_refused_connections() {
     scene.finish();
 }
 
-/// The server's clock is hours off: nothing is too old, nothing is from the future.
+/// The server's clock is hours off: posse takes nothing for expired or not yet valid.
 pub fn fault_clock_skew() {
     let own = Embedded::start_with(&["--fault", "clock-skew=-7200"]);
     let scene = Scene::new(&own);
@@ -281,7 +281,7 @@ pub fn fault_clock_skew() {
     scene.finish();
 }
 
-/// Two nodes, and executors that are told to leave a lost one at once.
+/// Two nodes, and executors without a toleration period for a lost node.
 fn on_two_nodes() -> Embedded {
     Embedded::start_with(&["--nodes", "2"])
 }
@@ -298,7 +298,7 @@ fn impatient(scene: &Scene<'_>) {
     fs::write(scene.file("pod.json"), template.to_string()).expect("writable");
 }
 
-/// A node that is gone with its executors: they hang, and are replaced on the other one.
+/// A node is lost with its executors: they stay terminating, and are replaced on the other node.
 pub fn fault_lost_node() {
     let own = on_two_nodes();
     let scene = Scene::new(&own);
@@ -328,7 +328,7 @@ pub fn fault_lost_node() {
     scene.finish();
 }
 
-/// A node that is back before anybody was told to go: nothing is lost.
+/// A node returns before its pods were evicted: nothing is lost.
 pub fn fault_lost_node_returns() {
     let own = on_two_nodes();
     let scene = Scene::new(&own);

@@ -1,24 +1,26 @@
-//! Puts the same requests to the embedded cluster and to a real kube-apiserver and compares answer
-//! by answer. The requests and what a real 1.20 answered stand in `fixtures/transcript/AREA.jsonl`;
-//! where KUBEBUILDER_ASSETS names a real server, its answers of today are compared as well. What
-//! differs on purpose stands in `docs/EMBEDDED.md`, and nothing stands there that does not differ.
+//! Sends the same requests to the embedded cluster and to a real kube-apiserver and compares the
+//! answers. The requests and the answers of a real 1.20 are in `fixtures/transcript/AREA.jsonl`; if
+//! KUBEBUILDER_ASSETS names a real server, its current answers are compared as well.
+//! `docs/EMBEDDED.md` lists the intended differences. The test fails on an unlisted difference and
+//! on a listed one that has disappeared.
 //!
-//! A row is a request: `name` (of its own within the area), `method`, `path`, and where wanted
-//! `type` (Content-Type), `accept`, `body` (JSON, or a text that is sent as it is), `until` (JSON
-//! pointers and the values to wait for, of a GET that a controller answers in time), `managed`
-//! (true compares managedFields), `bookmarks` (true compares BOOKMARKs), `racy` (true: a real
-//! controller may come before or after the request, or maps have no order, so a real server's answer
-//! of today does not count, only the recorded one). `{{uid:R}}`, `{{rv:R}}` and `{{name:R}}` stand for what row R, or the object of
-//! that name, had; `{{continue:R}}` for its token, `{{first:R}}` for the name of its list's first
-//! item. `status`, `answer` and `retry_after` are recorded:
+//! A row is a request: `name` (unique in the area), `method`, `path`, and optionally `type`
+//! (Content-Type), `accept`, `body` (JSON, or a text that is sent as it is), `until` (JSON pointers
+//! and the values to wait for, for a GET whose answer a controller changes), `managed` (true:
+//! compare managedFields), `bookmarks` (true: compare BOOKMARKs), `racy` (true: a real controller
+//! may act before or after the request, or the order of a map is random, so only the recorded
+//! answer counts, not the current one of a real server). `{{uid:R}}`, `{{rv:R}}` and `{{name:R}}`
+//! stand for the values of row R, or of the object with that name; `{{continue:R}}` for its
+//! continue token, `{{first:R}}` for the name of the first item of its list. `status`, `answer` and
+//! `retry_after` are recorded:
 //!
 //! ```text
 //! POSSE_TRANSCRIPT_RECORD=AREA KUBEBUILDER_ASSETS=... cargo test --test embedded -- real::transcript
 //! ```
 //!
-//! writes what the real server answers to the rows of that area (`all`: of all areas), which is
-//! also how new rows get their answers. An area has namespaces of its own; there are no nodes, so
-//! a row that wants a pod to run patches its status.
+//! writes the real server's answers into the rows of that area (`all`: of all areas), also for new
+//! rows. An area has its own namespaces; there are no nodes, so a row that needs a running pod
+//! patches its status.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -38,32 +40,32 @@ const FOLDER: &str = "fixtures/transcript";
 const DOCUMENT: &str = "docs/EMBEDDED.md";
 const RECORD: &str = "POSSE_TRANSCRIPT_RECORD";
 const AREA: &str = "POSSE_TRANSCRIPT_AREA";
-/// How long a controller gets for what a row waits for.
+/// How long a row waits for a controller.
 const UNTIL_LIMIT: Duration = Duration::from_secs(30);
-/// A real server's controllers race with the requests: what differs counts where it differs in so
-/// many runs of an area.
+/// A real server's controllers race with the requests, so a difference counts only if it appears in
+/// this many runs of an area.
 const REAL_RUNS_MAX: u32 = 3;
 const UNTIL_EVERY: Duration = Duration::from_millis(50);
 
-/// How much of an answer is compared.
+/// Which part of an answer is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Depth {
     Nothing,
     Code,
-    /// The code, and of a `Status` its reason and the fields of its causes.
+    /// The code, and from a `Status` its reason and the fields of its causes.
     Gist,
     Whole,
 }
 
-/// A row of the document: what differs, and how far.
+/// A row of the document: what differs, and which part is compared.
 #[derive(Debug)]
 struct Difference {
-    /// `area: name`; a star at its end stands for any ending.
+    /// `area: name`; a star at its end matches any ending.
     rows: String,
     depth: Depth,
 }
 
-/// What a server said.
+/// A server's answer.
 #[derive(Clone, Debug)]
 struct Said {
     status: u16,
@@ -71,7 +73,7 @@ struct Said {
     retry_after: Option<String>,
 }
 
-/// What earlier answers gave, for the requests after them.
+/// Values of earlier answers for later requests.
 #[derive(Default)]
 struct Seen(BTreeMap<String, String>);
 
@@ -105,7 +107,7 @@ fn text<'r>(row: &'r Value, field: &str) -> &'r str {
     row[field].as_str().unwrap_or_default()
 }
 
-/// Puts a row to a server, again and again where it waits for something.
+/// Sends a row to a server, repeatedly if it has `until`.
 fn put(client: &Client, row: &Value, seen: &mut Seen) -> Said {
     let path = seen.fill_in(text(row, "path"));
     let body =
@@ -147,7 +149,7 @@ fn put(client: &Client, row: &Value, seen: &mut Seen) -> Said {
     }
 }
 
-/// A body: JSON, the lines of a watch, or a text.
+/// Parses a body: JSON, the lines of a watch, or a text.
 fn read(row: &Value, body: &[u8]) -> Value {
     let path = text(row, "path");
     if path.contains("watch=") || path.contains("/watch/") {
@@ -177,7 +179,7 @@ fn normal_text(text: &str) -> String {
         } else if let Some(time) = like("dddd-dd-ddTdd:dd:dd.ddddddZ") {
             (time.len(), "<micro time>")
         } else if let Some(moment) = like(".hhhhhhhhhhhhhhhh") {
-            // The end of an Event's name.
+            // The suffix of an Event's name.
             (moment.len(), "<moment>")
         } else {
             out.push(c);
@@ -200,7 +202,7 @@ fn is_like(text: &str, pattern: &str) -> bool {
         })
 }
 
-/// `5s`, `3m20s`, `2d`: how old something was just then.
+/// `5s`, `3m20s`, `2d`: an age.
 fn without_age(cell: &Value) -> Value {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
     let is_age = cell.as_str().is_some_and(|text| {
@@ -231,7 +233,7 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// Takes out what differs from run to run.
+/// Removes values that differ from run to run.
 fn normal(value: &mut Value, generated: &[String], managed: bool) {
     match value {
         Value::Object(members) => {
@@ -248,7 +250,7 @@ fn normal(value: &mut Value, generated: &[String], managed: bool) {
                     }
                     ("serverAddress", _) => *member = "<address>".into(),
                     ("continue", _) => *member = "<token>".into(),
-                    // A Table's ages; and what its columns mean, which nothing shows.
+                    // A Table's ages, and the descriptions of its columns.
                     ("cells", Value::Array(cells)) => {
                         *member = cells.iter().map(without_age).collect();
                     }
@@ -262,14 +264,14 @@ fn normal(value: &mut Value, generated: &[String], managed: bool) {
                 }
             }
             if let Some(Value::Array(causes)) = members.get_mut("causes") {
-                // The real server names some causes twice.
+                // The real server repeats some causes.
                 causes.dedup();
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| normal(item, generated, managed)),
         Value::String(text) => {
             *text = normal_text(text);
-            // Names that the server made up: their bases are in the requests.
+            // Generated names; their prefixes are in the requests.
             for base in generated {
                 if let Some(at) = text.find(base.as_str())
                     && let Some(suffix) = text.get(at + base.len()..at + base.len() + 5)
@@ -283,7 +285,7 @@ fn normal(value: &mut Value, generated: &[String], managed: bool) {
     }
 }
 
-/// Every `generateName` that an area's requests and answers use, and the names of its jobs.
+/// Every `generateName` of an area's requests and answers, and the names of its jobs.
 fn generated(rows: &[Value]) -> Vec<String> {
     fn collect(value: &Value, found: &mut Vec<String>) {
         match value {
@@ -308,7 +310,7 @@ fn generated(rows: &[Value]) -> Vec<String> {
     found
 }
 
-/// What of an answer counts at a depth.
+/// The part of an answer that counts at this depth.
 fn view(said: &Said, depth: Depth, generated: &[String], managed: bool) -> String {
     let mut answer = said.answer.clone();
     normal(&mut answer, generated, managed);
@@ -382,7 +384,7 @@ fn areas() -> BTreeMap<String, PathBuf> {
     areas
 }
 
-/// Asks a real server all of an area and writes down what it says.
+/// Sends all rows of an area to a real server and records its answers.
 fn record(client: &Client, file: &Path) {
     let mut seen = Seen::default();
     let mut out = String::new();
@@ -409,7 +411,7 @@ fn recorded(row: &Value) -> Said {
     }
 }
 
-/// Asks a server all of an area; what differs from the record, row by row.
+/// Sends all rows of an area to a server; returns the differences from the record.
 fn compare(
     client: &Client,
     area: &str,
@@ -438,8 +440,7 @@ fn compare(
     wrong
 }
 
-/// The same of real servers: each area has its own, as it has its own embedded cluster, and two run
-/// at a time.
+/// The same for real servers: each area has its own, and two run at a time.
 fn compare_real(
     assets: &Path,
     areas: &BTreeMap<String, PathBuf>,
@@ -488,7 +489,7 @@ fn admin(server: &dyn Server) -> Client {
     Client::new(&server.access(Who::Admin), "transcript")
 }
 
-/// The areas to look at: all, or the one that is asked for.
+/// All areas, or the one that the environment names.
 fn wanted_areas() -> BTreeMap<String, PathBuf> {
     let only = std::env::var(AREA).ok();
     let is_wanted = |area: &String| only.as_ref().is_none_or(|only| only == area);
@@ -516,7 +517,7 @@ pub fn the_embedded_cluster_answers_as_a_real_server() {
     for (area, file) in &wanted_areas() {
         let rows = rows_of(file);
         n_rows += rows.len();
-        // The real server is started without it as well: it would wait for a controller's token.
+        // The real server also runs without this plugin, which would wait for a controller's token.
         let plugins = ["--disable-admission-plugins", "ServiceAccount"];
         let embedded = Embedded::start_with(&[&["--nodes", "0"], &plugins[..]].concat());
         let depth = |row: &str| depth_of(&differences, row);
@@ -535,7 +536,7 @@ pub fn the_embedded_cluster_answers_as_a_real_server() {
     check_equal(&wrong, n_rows);
 }
 
-/// Or records its answers.
+/// Compares the recorded answers with a real server's, or records them.
 pub fn a_real_server_answers_as_recorded() {
     let assets = std::env::var_os(ASSETS).map(PathBuf::from).expect("the runner looks for it");
     if let Ok(wanted) = std::env::var(RECORD) {

@@ -1,5 +1,5 @@
-//! What containers of the embedded cluster see: volumes at their paths, environments, tokens. The
-//! binary under test, as this user and, where this one is root, as one with no rights at all.
+//! The environment of the embedded cluster's containers: volumes, variables, tokens. Each test runs
+//! as this user and, if this user is root, also as an unprivileged one.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ impl Cluster {
         answer.body_mut().read_to_string().unwrap()
     }
 
-    /// What a pod has said when it is over; it must have gone well.
+    /// The log of a pod after its end; the pod must have succeeded.
     #[track_caller]
     fn said(&self, name: &str) -> String {
         wait_value(PATIENCE, &format!("pod {name} to end"), || {
@@ -72,7 +72,7 @@ impl Cluster {
         self.log(name)
     }
 
-    /// Why a pod's container waits, once it is for this reason.
+    /// The message of a waiting container, once it waits for this reason.
     fn waits(&self, name: &str, reason: &str) -> String {
         wait_value(PATIENCE, &format!("pod {name} to wait: {reason}"), || {
             let pod = self.pod(name);
@@ -101,7 +101,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The clusters that a scenario runs on: ours, and one of a user without rights.
+/// The clusters of a scenario: one of this user, and one of an unprivileged user.
 fn clusters() -> Vec<Cluster> {
     let mut clusters = vec![Cluster::start()];
     if is_root() {
@@ -111,7 +111,7 @@ fn clusters() -> Vec<Cluster> {
     clusters
 }
 
-/// Where the machine gives no namespaces the node has to say so, and nothing else can be seen.
+/// Without user namespaces the node must report that, and the rest cannot be tested.
 fn can_mount(cluster: &Cluster) -> bool {
     let mounts = json!({"volumeMounts": [{"name": "v", "mountPath": "/mnt"}]});
     cluster.run("probe", "true", &mounts, &json!({"volumes": [{"name": "v", "emptyDir": {}}]}));
@@ -152,7 +152,7 @@ fn all_kinds_of_volumes() -> Value {
 }
 
 pub fn volumes_are_mounted_at_their_paths() {
-    // Names that no machine has.
+    // Paths that exist on no machine.
     let place = format!("/posse-test-{}", std::process::id());
     for cluster in clusters() {
         cluster.create(
@@ -181,7 +181,8 @@ pub fn volumes_are_mounted_at_their_paths() {
                 mount("both", "both"), with(mount("host", "host"), "readOnly", true.into()),
                 with(mount("scratch", "scratch/in/side"), "subPathExpr", "of-$(POD)".into()),
                 with(mount("all", "file"), "subPath", "b".into()),
-                // Over what is there, through a link, and over the folder that all of it lies in.
+                // Over an existing file, through a link, and over the folder that contains all of
+                // it.
                 json!({"name": "all", "mountPath": "/etc/posse-test/conf"}),
                 json!({"name": "secret", "mountPath": "/var/run/secrets/posse-test"}),
                 json!({"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"}),
@@ -378,8 +379,8 @@ pub fn with_rbac_a_pod_has_its_service_accounts_permissions() {
         token.map(|token| (log.clone(), token)).ok_or(log)
     });
     assert!(log.contains(&cluster.access.url), "{log}");
-    // Its own token, the certificate in its volume and the address in its variables are good for a
-    // client of the real kind: it may not create pods.
+    // With its own token, the certificate in its volume and the address in its variables the real
+    // client can connect: it may not create pods.
     let (_, said) = log.split_once("IN-CLUSTER\n").unwrap();
     let words = "User \"system:serviceaccount:default:default\" cannot create resource \"pods\"";
     assert!(said.contains(words), "{said}");
@@ -405,11 +406,11 @@ pub fn with_rbac_a_pod_has_its_service_accounts_permissions() {
     let nobody = Client::new(&Access { token: None, ..cluster.access.clone() }, "nobody");
     assert_eq!(nobody.get(&pods).code, 403);
     assert_eq!(nobody.get("/version").code, 200);
-    // The server itself understands both.
+    // The server accepts both.
     let plain =
         Access { url: cluster.access.url.replace("https:", "http:"), ..cluster.access.clone() };
     assert_eq!(Client::new(&plain, "plain").get(&pods).code, 200);
-    // A token ends with its pod.
+    // A token is invalid once its pod is deleted.
     cluster.client.delete(&format!("{pods}/p"), &json!({"gracePeriodSeconds": 0}));
     wait_for(PATIENCE, "the token to end", || as_pod(&token).get(&pods).code == 401);
 }

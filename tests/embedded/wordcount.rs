@@ -1,5 +1,5 @@
-//! The example counts right whatever happens to its executors: the built binary runs it in twenty
-//! seeded runs, in each of which workers die by `kill -9` in the middle of a chunk.
+//! The example's count is right whatever happens to its executors: the built binary runs it in
+//! twenty seeded runs, in each of which workers die by `kill -9` within a chunk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use posse::core::model::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// All texts there are: with another one the example counts more than this test.
+/// All texts in the folder; with another one the example would count more than this test.
 const TEXTS: [&str; 10] = [
     "emma-01-02",
     "emma-03-04",
@@ -28,9 +28,9 @@ const TEXTS: [&str; 10] = [
 ];
 const N_SEEDS: u64 = 20;
 const N_PARALLEL: usize = 3;
-/// Longer chunks than a person sees: the twenty runs have to fit into a test.
+/// Longer chunks than in the example, so that the twenty runs fit into a test.
 const CHUNK_LINES: u64 = 40;
-/// The last kill falls before so many of the 131 chunks are done.
+/// The last kill comes before this many of the 131 chunks are done.
 const KILL_BEFORE: u64 = 65;
 const KILLS_MAX: u64 = 3;
 const POLL: Duration = Duration::from_millis(2);
@@ -76,7 +76,7 @@ fn check(seed: u64, want: &[String]) {
     assert_eq!(processes_of(&instance), Vec::<u32>::new(), "{told}");
 }
 
-/// The first lines of the example's result, counted by other means.
+/// The first lines of the example's result, counted independently.
 fn ten_most_frequent() -> Vec<String> {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     for name in TEXTS {
@@ -107,7 +107,7 @@ impl Run {
     fn start(seed: u64) -> Self {
         let instance = instance(seed);
         let job = Path::new("/tmp").join(format!("posse-wordcount-{instance}"));
-        // What a run that was cut short long ago has left under the same name.
+        // Files of an earlier run with the same name that was aborted.
         let _ = fs::remove_dir_all(&job);
         let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wordcount-{seed}"));
         let child = Command::new(env!("CARGO_BIN_EXE_posse"))
@@ -127,8 +127,8 @@ impl Run {
         entries(&self.job.join("done")).len() as u64
     }
 
-    /// Kills a worker that has begun a chunk and not finished it: stopped first and looked at when
-    /// nothing that it started is under way any more, so that there is no doubt.
+    /// Kills a worker that has begun a chunk and not finished it. The worker is stopped first, and
+    /// checked when none of its child processes runs any more.
     fn kill_a_worker(&mut self, rng: &mut Rng) {
         self.wait_for(|run| {
             let claims: Vec<PathBuf> = entries(&run.job.join("claims"))
@@ -194,13 +194,13 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What is in a folder; nothing where there is none (any more).
+/// The files in a folder; none if it does not exist.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
-/// Five letters and digits that no other test process uses at the same time.
+/// Five letters and digits that are unique among running test processes.
 fn instance(seed: u64) -> String {
     const DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut number = u64::from(std::process::id()) * N_SEEDS + seed;
@@ -213,7 +213,7 @@ fn instance(seed: u64) -> String {
         .collect()
 }
 
-/// The process that a claimed chunk's last line names; its first line is the work.
+/// The process in the last line of a claimed chunk; the first line is the work.
 fn begun_by(claim: &Path) -> Option<Pid> {
     let text = fs::read_to_string(claim).ok()?;
     let last = text.strip_suffix('\n')?.lines().skip(1).last()?;
@@ -225,7 +225,7 @@ fn has_live_children(process: Pid) -> bool {
     let parent = process.as_raw_nonzero().to_string();
     entries(Path::new("/proc")).iter().any(|folder| {
         let Ok(stat) = fs::read_to_string(folder.join("stat")) else { return false };
-        // "pid (name) state parent ...", and the name may hold anything.
+        // "pid (name) state parent ...", and the name may contain anything.
         let Some((_, facts)) = stat.rsplit_once(") ") else { return false };
         let mut facts = facts.split(' ');
         let is_live = !matches!(facts.next(), Some("Z" | "X"));
@@ -233,7 +233,7 @@ fn has_live_children(process: Pid) -> bool {
     })
 }
 
-/// Processes whose environment names the instance.
+/// Processes whose environment contains the instance.
 fn processes_of(instance: &str) -> Vec<u32> {
     let wanted = format!("POSSE_INSTANCE={instance}");
     let is_of = |folder: &Path| -> io::Result<bool> {

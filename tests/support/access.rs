@@ -1,4 +1,4 @@
-//! How somebody reaches a server and who they are; written down as a kubeconfig, read back from one.
+//! The address and the credentials for a server, written to and read from kubeconfig files.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::certs::Pair;
 
-/// The way to a server, and an identity.
+/// A server's address and an identity.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// `https://127.0.0.1:6443`, without a slash at the end.
@@ -18,7 +18,7 @@ pub struct Access {
     pub ca: Option<String>,
     pub client: Option<Pair>,
     pub token: Option<String>,
-    /// Re-read by the client whenever it likes.
+    /// The client reads the file again at any time.
     pub token_file: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl Access {
         format!("{config:#}\n")
     }
 
-    /// The first cluster and the first user of a kubeconfig that holds its data inline.
+    /// The first cluster and the first user of a kubeconfig with inline data.
     pub fn from_kubeconfig(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).expect("the kubeconfig can be read");
         let config = Node::read(&text).expect("a kubeconfig is YAML").to_json();

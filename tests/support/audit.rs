@@ -1,5 +1,5 @@
-//! Reads what was written down during a test: by the real server in its audit log, who wrote what;
-//! by posse in its events, on both servers. Nothing may have been made, or lost, twice.
+//! Checks the records of a test: the real server's audit log, and posse's events on both servers.
+//! Nothing may be created, or lost, twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ pub fn by_posse(entry: &Value) -> bool {
     entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with("posse/"))
 }
 
-/// How often posse made each kind of request: `create pods 201`, `list pods 200` ...
+/// How often posse sent each kind of request: `create pods 201`, `list pods 200` ...
 pub fn tally(log: &Path, namespace: &str) -> BTreeMap<String, u32> {
     let mut tally = BTreeMap::new();
     for entry in requests(log, namespace).iter().filter(|entry| by_posse(entry)) {
@@ -41,15 +41,15 @@ pub fn tally(log: &Path, namespace: &str) -> BTreeMap<String, u32> {
     tally
 }
 
-/// What holds for every test; see `violations`.
+/// Checks the rules for every test; see `violations`.
 #[track_caller]
 pub fn check(log: &Path, namespace: &str) {
     let found = violations(&requests(log, namespace));
     assert!(found.is_empty(), "the audit log shows:\n{}", found.join("\n"));
 }
 
-/// What no posse may do: make an executor twice, write under no name, touch what is not its own,
-/// write anything but pods and its Lease, or do a kubelet's work.
+/// What posse must never do: create an executor twice, write without a name, change foreign
+/// objects, write anything but pods and its Lease, or do a kubelet's work.
 pub fn violations(requests: &[Value]) -> Vec<String> {
     let mut found = Vec::new();
     let (mut made, mut made_by_others) = (BTreeSet::new(), BTreeSet::new());
@@ -63,12 +63,12 @@ pub fn violations(requests: &[Value]) -> Vec<String> {
         let is_pod = resource == "pods" && object["subresource"].is_null();
         let mut wrong = |what: &str| found.push(format!("{what}: {verb} {uri}"));
         if !by_posse(entry) {
-            // A Job's pods are those of the one who made the Job.
+            // A Job's pods belong to the creator of the Job.
             let is_jobs = text(&entry["user"]["username"]) == "admin" && name.contains("-driver-");
             if is_pod && verb == "create" && is_done && !is_jobs {
                 made_by_others.insert(name);
             }
-            // The tests themselves borrow the identity, under names of their own.
+            // The tests themselves use the identity, with other user agents.
             let is_test = text(&entry["userAgent"]).starts_with("test-");
             if !is_test && entry["user"]["username"] == "posse-test" {
                 wrong("posse must name itself in its user agent");
@@ -95,7 +95,7 @@ pub fn violations(requests: &[Value]) -> Vec<String> {
         if is_pod && verb != "create" && made_by_others.contains(&name) {
             wrong("a pod that is not posse's");
         }
-        // Over a driver's pod that is over another may be made.
+        // A driver's pod that has ended may be replaced.
         if is_pod && verb == "create" && !name.ends_with("-driver") && !made.insert(name) {
             wrong("made twice");
         }
@@ -103,8 +103,8 @@ pub fn violations(requests: &[Value]) -> Vec<String> {
     found
 }
 
-/// What the events of a scene's runs must not say: an executor asked for twice, also by a later
-/// run; a loss told twice in one run; a gap.
+/// What the events of a scene's runs must not contain: an executor that is requested twice, also by
+/// a later run; a loss that is reported twice in one run; a gap.
 pub fn event_violations(runs: &[Vec<Value>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut requested = BTreeSet::new();

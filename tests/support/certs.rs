@@ -1,4 +1,5 @@
-//! One certificate authority for each test server: its own certificate, users, token signing keys.
+//! A certificate authority for each test server, with server and user certificates and token
+//! signing keys.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,7 +39,7 @@ impl Authority {
         Self { cert: cert.pem(), issuer: Issuer::new(params, key) }
     }
 
-    /// A server on loopback.
+    /// A certificate for a server on loopback.
     pub fn server(&self) -> Pair {
         let mut params = CertificateParams::default();
         params.distinguished_name = named("kube-apiserver", None);
@@ -47,7 +48,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// A user, as the server knows users: the common name, and the organisation as its group.
+    /// A user certificate: the common name is the user, the organisation is the group.
     pub fn user(&self, name: &str, group: Option<&str>) -> Pair {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(name, group);
@@ -71,12 +72,12 @@ fn named(common: &str, organisation: Option<&str>) -> DistinguishedName {
     name
 }
 
-/// Signs service account tokens as the server does, so that a test decides when one expires.
+/// Signs service account tokens as the server does, so that a test chooses their expiry.
 pub struct TokenSigner {
     key: KeyPair,
 }
 
-/// Whom a token stands for.
+/// The service account of a token.
 pub struct TokenSubject<'a> {
     pub namespace: &'a str,
     pub account: &'a str,
@@ -96,7 +97,7 @@ impl TokenSigner {
         self.key.serialize_pem()
     }
 
-    /// A bound token that expires `ttl_s` seconds from now (in the past where negative).
+    /// A bound token that expires `ttl_s` seconds from now (negative: in the past).
     pub fn token(&self, subject: &TokenSubject<'_>, ttl_s: i64) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let now = i64::try_from(now).expect("before the year 292 billion");
@@ -124,7 +125,7 @@ impl TokenSigner {
     }
 }
 
-/// An ECDSA signature as JWTs want it: r and s, 32 bytes each, out of the DER sequence of two.
+/// An ECDSA signature as JWTs need it: r and s, 32 bytes each, from the DER sequence of two.
 fn fixed_width(der: &[u8]) -> Vec<u8> {
     let mut rest = &der[2..];
     let mut out = Vec::with_capacity(64);

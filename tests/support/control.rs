@@ -1,5 +1,5 @@
-//! A plain client of the control API: one connection a call. Every answer is held against the
-//! API's own document.
+//! A simple client of the control API, with one connection for each call. Every answer is checked
+//! against the OpenAPI document.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::openapi::OpenApi;
 
-/// The document as it stands in the source.
+/// The document in the source.
 pub const DOCUMENT: &str = include_str!("../../src/control/openapi.json");
 
 static OPENAPI: LazyLock<OpenApi> = LazyLock::new(|| OpenApi::parse(DOCUMENT));
@@ -19,13 +19,13 @@ static OPENAPI: LazyLock<OpenApi> = LazyLock::new(|| OpenApi::parse(DOCUMENT));
 /// An answer may wait for the API server.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where a run listens. Threads may share it.
+/// The socket of a run. Threads may share it.
 #[derive(Clone, Debug)]
 pub struct Control {
     pub socket: PathBuf,
 }
 
-/// A status and a body.
+/// A status code and a body.
 #[derive(Clone, Debug)]
 pub struct Said {
     pub code: u16,
@@ -47,12 +47,12 @@ impl Control {
         Ok(stream)
     }
 
-    /// One call, whatever its outcome; an error where there was no answer.
+    /// One call with any outcome; an error if there was no answer.
     pub fn try_call(&self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
         let mut stream = self.connect()?;
         let length = body.len();
         let head = format!("{method} {path} HTTP/1.0\r\ncontent-length: {length}\r\n\r\n");
-        // A call that is refused early is answered before all of it was taken.
+        // A call that is refused early is answered before it was read completely.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -61,7 +61,7 @@ impl Control {
         Ok((code.ok_or(std::io::ErrorKind::InvalidData)?, body.to_owned()))
     }
 
-    /// One call of the document.
+    /// One documented call.
     #[track_caller]
     pub fn call(&self, method: &str, path: &str, body: &Value) -> Said {
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -90,7 +90,7 @@ impl Control {
         self.call("GET", "/v1/status", &Value::Null).ok()
     }
 
-    /// One group of the status; none where it is not known.
+    /// One group of the status; none if it is unknown.
     #[track_caller]
     pub fn group(&self, name: &str) -> Option<Value> {
         let status = self.status();

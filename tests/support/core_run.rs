@@ -1,4 +1,4 @@
-//! One run of the core by hand: a test says what the server tells and reads what is asked of it.
+//! One run of the core by hand: a test provides the inputs and reads the actions and events.
 #![allow(dead_code, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
     GroupSpec { target, pod: Some(Arc::default()), ..GroupSpec::bare(GroupName::from(name)) }
 }
 
-/// The default policy with a window wide open, which most rules have nothing to do with.
+/// The default policy without the `app` budget, which most rules do not need.
 pub fn policy() -> Policy {
     Policy { failures_app: FailureLimit::Off, ..Policy::default() }
 }
@@ -34,7 +34,7 @@ pub fn refusal(class: RefusalClass, code: u16) -> Refusal {
     Refusal { class, code, reason, message, retry_after_ms: None }
 }
 
-/// Executor ids as calls name them.
+/// Executor ids as calls contain them.
 pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
     ids.iter().copied().map(ExecutorId).collect()
 }
@@ -46,12 +46,12 @@ pub struct Run {
     pub pods: Vec<Pod>,
     pub events: Vec<Event>,
     pub asked: Vec<Action>,
-    /// LISTs asked for beside the watch; they change nothing.
+    /// Requested LISTs beside the watch; they change nothing.
     pub n_polls: u32,
 }
 
 impl Run {
-    /// A run whose first LIST is still to come.
+    /// A run before its first LIST.
     pub fn unlisted(policy: Policy, groups: Vec<GroupSpec>) -> Self {
         let identity = InstanceIdentity {
             pod_prefix: PREFIX.to_owned(),
@@ -106,7 +106,7 @@ impl Run {
         self.turn();
     }
 
-    /// What was asked for since the last time.
+    /// The actions since the last call.
     pub fn take(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.asked)
     }
@@ -115,7 +115,7 @@ impl Run {
         std::mem::take(&mut self.events)
     }
 
-    /// The ids of the creates asked for since the last time; nothing else may have been asked for.
+    /// The ids of the creates since the last call; there may be no other actions.
     pub fn creates(&mut self) -> Vec<u64> {
         let ids = self.take().into_iter().map(|action| match action {
             Action::Create { id, .. } => id.0,
@@ -124,7 +124,8 @@ impl Run {
         ids.collect()
     }
 
-    /// The uids to be deleted or marked so, since the last time; nothing else may be asked for.
+    /// The uids of the deletes and drain annotations since the last call; there may be no other
+    /// actions.
     pub fn ends(&mut self) -> Vec<String> {
         let mut uids: Vec<String> = self
             .take()
@@ -173,7 +174,7 @@ impl Run {
         executor.group.as_str().to_owned()
     }
 
-    /// The server took these creates.
+    /// The server accepts these creates.
     pub fn created(&mut self, ids: &[u64]) {
         for &id in ids {
             let group = self.group_of(id);
@@ -194,7 +195,7 @@ impl Run {
         self.tell(Input::Created { id: ExecutorId(id), watermark, answer: Err(refusal) });
     }
 
-    /// The watch tells of a change to the pods of these executors.
+    /// The watch reports a change of these executors' pods.
     pub fn watch(&mut self, ids: &[u64], change: impl Fn(&mut Pod)) {
         let mut events = Vec::new();
         for &id in ids {
@@ -222,7 +223,7 @@ impl Run {
         });
     }
 
-    /// The watch tells that these pods are gone.
+    /// The watch reports that these pods are deleted.
     pub fn gone(&mut self, ids: &[u64]) {
         let mut events = Vec::new();
         for &id in ids {
@@ -236,28 +237,28 @@ impl Run {
         self.tell(Input::Watch { epoch, events });
     }
 
-    /// A LIST tells that the server's history went back.
+    /// A LIST shows a resourceVersion rollback.
     pub fn refused_by_history(&mut self) {
         let (watermark, version) = (self.core.watermark(), Some(Version(1)));
         let list = List { source: ListSource::Poll, pods: vec![], version, watermark };
         self.tell(Input::List(list));
     }
 
-    /// A LIST of what is there.
+    /// A LIST of the existing pods.
     pub fn list(&mut self) {
         let version = self.next_version();
         let (pods, watermark) = (self.pods.clone(), self.core.watermark());
         self.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
     }
 
-    /// A call of the driver, and its answer.
+    /// A call of the driver; returns the answer.
     pub fn call(&mut self, command: Command) -> Reply {
         let reply = self.core.command(command, Millis(self.now));
         self.turn();
         reply
     }
 
-    /// The driver heard from these, and says so every `every_ms` until `ms` have passed.
+    /// The driver reports heartbeats of these executors every `every_ms` until `ms` have passed.
     pub fn beat(&mut self, executors: &[u64], every_ms: u64, ms: u64) {
         for _ in 0..ms / every_ms {
             self.call(Command::Heartbeat { executors: set(executors) });
@@ -265,7 +266,7 @@ impl Run {
         }
     }
 
-    /// Who was lost since the last time, and why.
+    /// The losses since the last call, with their reasons.
     pub fn losses(&mut self) -> Vec<(u64, LossReason)> {
         let losses = self.take_events().into_iter().filter_map(|event| match event {
             Event::ExecutorLost { subject, reason, .. } => Some((subject.id.0, reason)),
@@ -288,7 +289,7 @@ impl Run {
         self.group(name).waiting
     }
 
-    /// `n` running executors of that group, with whatever else was asked for set aside.
+    /// `n` running executors of that group; other actions are discarded.
     pub fn with_running(policy: Policy, groups: Vec<GroupSpec>) -> Self {
         let mut run = Self::new(policy, groups);
         for _ in 0..100 {

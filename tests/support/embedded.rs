@@ -1,4 +1,4 @@
-//! The embedded cluster as a server for tests: `posse dev`, the binary, with its own node.
+//! The embedded cluster as a server for tests: the binary's `posse dev` with its own node.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -20,19 +20,19 @@ use super::scene::TempDir;
 use super::server::{End, Node, Server, Who, create_namespace};
 use super::wait::{PATIENCE, wait_for, wait_value};
 
-/// What it gets to end its pods' processes.
+/// How long it may take to end its pods' processes.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where its faults are switched.
+/// The path of its faults.
 const FAULTS: &str = "/posse/faults";
 
 /// A running `posse dev`. Ends when dropped.
 pub struct Embedded {
     process: Mutex<Guarded>,
     access: Access,
-    /// Its state is in its memory: to be out of reach and come back, it is behind a proxy.
+    /// Its state is in memory, so an outage is simulated by a proxy.
     front: Option<Proxy>,
-    /// The version that was kept by `back_up`.
+    /// The version at `back_up`.
     kept: Mutex<u64>,
     _dir: TempDir,
 }
@@ -42,14 +42,14 @@ impl Embedded {
         Self::start_with(&[])
     }
 
-    /// With these words after `posse dev`.
+    /// With these arguments after `posse dev`.
     pub fn start_with(args: &[&str]) -> Self {
         let dir = TempDir::new("dev");
         let command = command(dir.path());
         Self::start_command(dir, command, args)
     }
 
-    /// In this folder, where its containers run then.
+    /// In this folder, which is then the working directory of its containers.
     pub fn start_in(folder: &Path) -> Self {
         let dir = TempDir::new("dev");
         let mut command = command(dir.path());
@@ -57,7 +57,7 @@ impl Embedded {
         Self::start_command(dir, command, &[])
     }
 
-    /// As another user, who can neither read nor write what is ours: the program is copied.
+    /// As another user without access to our files, so the program is copied.
     pub fn start_as(user: u32, args: &[&str]) -> Self {
         let dir = TempDir::new("dev");
         let program = dir.path().join("posse");
@@ -103,14 +103,14 @@ impl Embedded {
         }
     }
 
-    /// Puts these faults in force, and no others.
+    /// Switches these faults on, and all others off.
     #[track_caller]
     pub fn fault(&self, faults: &Value) {
         let client = Client::new(&self.access, "test-admin");
         client.try_call("PUT", FAULTS, "application/json", faults).expect("an answer").ok();
     }
 
-    /// The version that its history has reached.
+    /// The current version of its history.
     fn version(&self) -> u64 {
         let answer = Client::new(&self.access, "test-admin").get(FAULTS).ok();
         answer["history"]["now"].as_u64().expect("a version is a number")
@@ -125,7 +125,7 @@ impl Embedded {
     }
 }
 
-/// A cluster that runs nothing, and beside it the `pod.json` of a plain worker: for benchmarks.
+/// A cluster without containers, and the `pod.json` of a simple worker: for benchmarks.
 pub fn simulated(dir: &TempDir) -> (Guarded, Access) {
     let kubeconfig = dir.path().join("kubeconfig");
     let mut dev = command(dir.path());
@@ -157,7 +157,7 @@ impl Server for Embedded {
     fn access(&self, who: Who) -> Access {
         match (&self.front, who) {
             (Some(front), Who::Posse) => front.access(),
-            // It knows one user, who may do everything.
+            // It has one user, who may do everything.
             (_, Who::Admin | Who::Node | Who::Posse | Who::Stranger) => self.access.clone(),
         }
     }
@@ -214,8 +214,8 @@ impl Server for Embedded {
     }
 }
 
-/// The node inside `posse dev` runs containers as processes, which look into the scene's folder
-/// for their orders.
+/// The node inside `posse dev` runs containers as processes, which read their orders from the
+/// scene's folder.
 struct OwnNode {
     dir: PathBuf,
 }
@@ -230,7 +230,7 @@ impl Node for OwnNode {
                 panic!("only the real server's scenarios use the test-side node: {end:?}")
             }
         };
-        // Under another name first: a container must not read half an order.
+        // Renamed when complete, so that a container does not read half an order.
         let file = self.dir.join(format!("{pod}.order"));
         fs::write(&file, order).expect("the folder can be written");
         fs::rename(&file, self.dir.join(format!("{pod}.end"))).expect("the same folder");

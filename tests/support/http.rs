@@ -1,4 +1,4 @@
-//! A small HTTP client of the tests' own: raw JSON to and from a server. No part of posse in it.
+//! A small independent HTTP client: raw JSON to and from a server, without code of posse.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -13,10 +13,10 @@ use ureq::{Agent, Body};
 use super::access::Access;
 use super::wait::PATIENCE;
 
-/// What a unary request of a test may take; a frozen server is meant to be noticed.
+/// The timeout of a request, so that a paused server is noticed.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
-/// An answer: its status and its body, `Null` where that is no JSON.
+/// An answer: its status and its body, `Null` if the body is not JSON.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub code: u16,
@@ -32,7 +32,7 @@ impl Answer {
     }
 }
 
-/// A request as it is to go out.
+/// A request, sent unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange<'a> {
     pub method: &'a str,
@@ -41,7 +41,7 @@ pub struct Exchange<'a> {
     pub body: Option<&'a [u8]>,
 }
 
-/// One identity at one server.
+/// A client with one identity at one server.
 #[derive(Clone)]
 pub struct Client {
     url: String,
@@ -57,7 +57,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// `name` is the user agent, which is how the audit log tells the writers apart.
+    /// `name` is the user agent, by which the audit log shows who wrote what.
     pub fn new(access: &Access, name: &'static str) -> Self {
         let mut tls = TlsConfig::builder()
             .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()));
@@ -83,7 +83,7 @@ impl Client {
         Self { url: access.url.clone(), bearer, agent, name }
     }
 
-    /// Sends a request as it is and hands the answer over with its body unread.
+    /// Sends a request unchanged and returns the answer with its body unread.
     pub fn raw(
         &self,
         method: &str,
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// Sends any method with any body, or none; the answer's status, headers and whole body.
+    /// Sends any method with any body, or none; returns status, headers and the whole body.
     pub fn exchange(&self, exchange: &Exchange<'_>) -> Result<Response<Vec<u8>>, ureq::Error> {
         let mut request = ureq::http::Request::builder()
             .method(exchange.method)
@@ -141,7 +141,7 @@ impl Client {
         Ok(Response::from_parts(parts, bytes))
     }
 
-    /// One call; an error where there was no answer.
+    /// One call; an error if there was no answer.
     pub fn try_call(
         &self,
         method: &str,
@@ -185,7 +185,7 @@ impl Client {
         self.call("DELETE", path, "application/json", options)
     }
 
-    /// Watches `path` (its query included) from `version` on; `on_line` says whether to go on.
+    /// Watches `path` (including its query) from `version` on, until `on_line` returns false.
     pub fn watch(&self, path: &str, mut on_line: impl FnMut(Value) -> bool) {
         let Ok(answer) = self.raw("GET", path, &[], &[], None) else { return };
         if answer.status() != 200 {
@@ -200,13 +200,13 @@ impl Client {
         }
     }
 
-    /// Ends what this client is doing, blocked reads too; nothing works through it afterwards.
+    /// Ends all requests of this client, blocked reads too; it cannot be used afterwards.
     pub fn shutdown(&self) {
         self.agent.clone().shutdown();
     }
 }
 
-/// DeleteOptions: gone at once, but only this very pod.
+/// DeleteOptions: without grace, and only this uid.
 pub fn gone_now(uid: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
            "preconditions": {"uid": uid}})

@@ -1,7 +1,7 @@
-//! What tests and benchmarks share: two kinds of API server behind one trait, a test-side node, a
+//! Support for tests and benchmarks: two kinds of API server behind one trait, a test-side node, a
 //! proxy, the binary under test, and waiting. `core_run` needs no server.
 
-// Each program uses a part of it.
+// Each program uses only a part of it.
 #![allow(dead_code)]
 
 pub mod access;

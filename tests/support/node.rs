@@ -1,5 +1,5 @@
 //! The test-side node: plays scheduler and kubelet for one namespace of the real server, through
-//! the API, as a user of its own. It runs nothing; it says what a kubelet would say.
+//! the API, as a separate user. It runs no containers and only writes statuses as a kubelet would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,13 +17,13 @@ use super::scene::GRACE_S;
 use super::server::{End, Node, items, pods_path};
 use super::wait::{PATIENCE, wait_value};
 
-/// How often work that was held back or refused is looked at again.
+/// How often delayed or refused work is tried again.
 const TURN: Duration = Duration::from_millis(50);
 
-/// Watch lines that may wait for the worker.
+/// The maximum number of queued watch lines.
 const LINES_MAX: usize = 1_000;
 
-/// A time in the past; nothing judges by it.
+/// A time in the past; nothing depends on it.
 const THEN: &str = "2026-01-01T00:00:00Z";
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ pub struct TestNode {
     client: Client,
     watcher: Client,
     switches: Arc<Switches>,
-    /// The uids of pods whose end the test decided: the worker leaves their status alone.
+    /// Pods whose end the test has decided: the worker does not change their status.
     ended: Arc<Mutex<BTreeSet<String>>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -76,7 +76,7 @@ impl Node for TestNode {
     fn end(&self, pod: &str, end: End) {
         let path = format!("{}/{pod}", pods_path(&self.namespace));
         let now = self.client.get(&path).ok();
-        // A later pod of the name starts all the same.
+        // A later pod with the same name starts normally.
         let uid = now["metadata"]["uid"].as_str().expect("a pod has a uid").to_owned();
         self.ended.lock().expect("nobody panics in here").insert(uid);
         self.client.merge_patch(&self.status_path(pod), &ended_status(&now, end)).ok();
@@ -100,23 +100,23 @@ impl Drop for TestNode {
         self.watcher.shutdown();
         self.client.shutdown();
         for thread in self.threads.drain(..) {
-            // A node that panicked has said so; the scenario's own result counts.
+            // A panic of the node was already printed; the scenario's own result counts.
             let _ = thread.join();
         }
     }
 }
 
-/// What the watch tells the worker.
+/// What the watch sends to the worker.
 enum Line {
-    /// Everything there is.
+    /// All pods.
     All(Vec<Value>),
-    /// One pod changed.
+    /// One pod has changed.
     One(Value),
-    /// One pod is gone.
+    /// One pod is deleted.
     Gone(Value),
 }
 
-/// Lists and watches until told to stop; whatever goes wrong, it lists again.
+/// Lists and watches until it is stopped; after any error it lists again.
 fn watch_pods(client: &Client, namespace: &str, switches: &Switches, lines: &SyncSender<Line>) {
     let path = pods_path(namespace);
     while !switches.stop.load(Ordering::SeqCst) {
@@ -142,7 +142,7 @@ fn watch_pods(client: &Client, namespace: &str, switches: &Switches, lines: &Syn
     }
 }
 
-/// What a kubelet or scheduler does next about a pod.
+/// The next step of a kubelet or scheduler for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Bind,
@@ -156,7 +156,7 @@ struct Worker {
     switches: Arc<Switches>,
     ended: Arc<Mutex<BTreeSet<String>>>,
     pods: BTreeMap<String, Value>,
-    /// Steps that the server has accepted, by uid: not taken twice while the watch lags.
+    /// Steps that the server has accepted, by uid: not repeated while the watch lags.
     done: BTreeSet<(String, Step)>,
 }
 
@@ -227,7 +227,8 @@ impl Worker {
                 &running_status(pod),
             ),
         };
-        // 404 and 409: it is gone or was done before. Anything else is tried again next turn.
+        // 404 and 409: the pod is gone or the step was done before. Other errors are tried again
+        // next turn.
         if answer.is_ok_and(|a| matches!(a.code, 200 | 201 | 202 | 404 | 409)) {
             self.done.insert((uid.to_owned(), step));
         }
@@ -318,7 +319,7 @@ fn terminated(pod: &Value, code: i32, reason: &str, message: &str) -> Value {
         "containerStatuses": container_statuses(pod, false, &state)})
 }
 
-/// Waits until the node has taken a pod, by any other sign than its own word.
+/// Waits until the node has seen a pod, judged by what it writes.
 pub fn wait_bound(admin: &Client, namespace: &str, pod: &str) {
     let path = format!("{}/{pod}", pods_path(namespace));
     wait_value(PATIENCE, "the pod to be bound", || {

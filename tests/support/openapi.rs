@@ -1,5 +1,5 @@
-//! Holds what the control API takes and answers against its own document, `/openapi.json`: as much
-//! of JSON Schema as that uses, and an error for a word of it that is not understood.
+//! Checks calls and answers of the control API against `/openapi.json`. Supports the part of JSON
+//! Schema that the document uses, and fails on unknown keywords.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ pub struct OpenApi(pub Value);
 #[derive(Clone, Debug)]
 pub struct Operation<'a> {
     pub path: &'a str,
-    /// In capitals.
+    /// In capital letters.
     pub method: String,
     pub facts: &'a Value,
 }
@@ -21,7 +21,7 @@ impl OpenApi {
         Self(serde_json::from_str(text).expect("the document is JSON"))
     }
 
-    /// Every call there is.
+    /// All calls.
     pub fn operations(&self) -> Vec<Operation<'_>> {
         let paths = self.0["paths"].as_object().expect("paths");
         let calls = paths.iter().flat_map(|(path, item)| {
@@ -33,7 +33,7 @@ impl OpenApi {
         calls.collect()
     }
 
-    /// The call that a request is, by its method and its path without the query.
+    /// The call of a request, found by its method and its path without the query.
     pub fn operation(&self, method: &str, path: &str) -> Option<Operation<'_>> {
         let fits = |pattern: &str| {
             let (ours, theirs) = (path.split('/'), pattern.split('/'));
@@ -43,7 +43,7 @@ impl OpenApi {
         self.operations().into_iter().find(|call| call.method == method && fits(call.path))
     }
 
-    /// What is wrong with an answer to a call.
+    /// The error in an answer to a call, if there is one.
     pub fn answer_error(&self, method: &str, path: &str, code: u16, body: &str) -> Option<String> {
         let path = path.split('?').next().unwrap_or_default();
         let Some(call) = self.operation(method, path) else {
@@ -79,7 +79,7 @@ impl OpenApi {
         }
     }
 
-    /// The first thing about `value` that is not as `schema` has it; `at` is where it stands.
+    /// The first error of `value` against `schema`; `at` is its path.
     pub fn error(&self, schema: &Value, value: &Value, at: &str) -> Option<String> {
         let schema = self.resolve(schema).as_object().expect("a schema is a map");
         schema.iter().find_map(|(word, rule)| self.broken(schema, word, rule, value, at))

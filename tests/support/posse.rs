@@ -1,4 +1,4 @@
-//! The binary under test: its settings file, its life, its events, its exit code.
+//! The binary under test: its settings file, process, events and exit code.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use super::runner;
 use super::scene::APP;
 use super::wait::{PATIENCE, wait_value};
 
-/// The program, in an environment that says nothing about this machine.
+/// The program, with an environment that does not depend on this machine.
 pub fn command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
     command
@@ -47,7 +47,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// One executor group `default` of none, from `pod.json` in `dir`.
+    /// One executor group `default` with target 0, from `pod.json` in `dir`.
     pub fn new(dir: &Path, namespace: &str, access: &Access) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl Run {
         self
     }
 
-    /// Lays `patch` over the settings file, objects key by key, as a merge patch does.
+    /// Merges `patch` into the settings file, like a JSON merge patch.
     pub fn settings(mut self, patch: Value) -> Self {
         merge(&mut self.settings, patch);
         self
@@ -79,7 +79,7 @@ impl Run {
         self
     }
 
-    /// The instance: whose executors they are stays the same over restarts.
+    /// The instance, which keeps its executors over restarts.
     pub fn instance(self, id: &str) -> Self {
         self.arg("--instance").arg(id)
     }
@@ -94,18 +94,19 @@ impl Run {
         self
     }
 
-    /// In the pod of this name and uid.
+    /// As a process in the pod with this name and uid.
     pub fn in_pod(self, name: &str, uid: &str) -> Self {
         self.env("POD_NAME", name).env("POD_UID", uid)
     }
 
-    /// As the first process of a container, which goes with it; `Posse::pid` is not its own then.
+    /// As the first process of a PID namespace, which ends with it; `Posse::pid` is then another
+    /// process.
     pub fn into_init(mut self) -> Self {
         self.is_first = true;
         self
     }
 
-    /// Another command of posse with these settings and this way to the server; waits for its end.
+    /// Runs another command of posse with these settings and waits for its end.
     pub fn once(self, words: &[&str]) -> Output {
         let config = self.write_settings();
         let mut command = command(&self.dir);
@@ -138,7 +139,7 @@ impl Run {
         self.spawn(command)
     }
 
-    /// Another command of posse with these settings, which may end whenever it likes.
+    /// Starts another command of posse with these settings; it may end at any time.
     #[track_caller]
     pub fn begin(self, words: &[&str]) -> Posse {
         let mut command = command(&self.dir);
@@ -175,7 +176,7 @@ impl Run {
     }
 }
 
-/// The process, and whether its end is awaited.
+/// The process, and whether it may end.
 struct Life {
     child: RefCell<Guarded>,
     may_end: Cell<bool>,
@@ -191,8 +192,8 @@ thread_local! {
     static LIVES: RefCell<Vec<Weak<Life>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Fails where a posse of this thread ended that was meant to go on: nothing that a test waits for
-/// will happen then.
+/// Fails if a posse of this thread has ended unexpectedly, because what the test waits for will not
+/// happen.
 #[track_caller]
 pub fn assert_all_live() {
     let lives = LIVES.with_borrow(Clone::clone);
@@ -238,7 +239,7 @@ impl Posse {
         events
     }
 
-    /// Waits for an event of this kind for which `fits` holds.
+    /// Waits for an event of this kind that satisfies `fits`.
     #[track_caller]
     pub fn wait_event(&self, kind: &str, fits: impl Fn(&Value) -> bool) -> Value {
         wait_value(PATIENCE, &format!("a fitting event {kind}"), || {
@@ -275,7 +276,7 @@ impl Posse {
             .expect("the binary can be started")
     }
 
-    /// A call as a driver makes it: the code and the body of the answer.
+    /// A call as a driver makes it; returns the code and the body of the answer.
     #[track_caller]
     pub fn call(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let body = body.to_string();
@@ -302,13 +303,13 @@ impl Posse {
         serde_json::from_slice(&output.stdout).expect("the status is JSON")
     }
 
-    /// Sends it a signal; from then on it may end.
+    /// Sends a signal; from then on the process may end.
     pub fn signal(&self, signal: Signal) {
         self.may_end();
         self.life.child.borrow_mut().signal(signal);
     }
 
-    /// Its end, whenever it comes, is part of the test.
+    /// From now on the process may end.
     pub fn may_end(&self) {
         self.life.may_end.set(true);
     }
@@ -317,7 +318,7 @@ impl Posse {
         self.life.status().is_some()
     }
 
-    /// Its exit code, once it is over; what it said is in the panic where it never is.
+    /// Waits for the end; returns the exit code.
     #[track_caller]
     pub fn wait_exit(&self, limit: Duration) -> i32 {
         self.may_end();
@@ -331,28 +332,28 @@ impl Posse {
         assert_eq!(got, code, "exit code; it said:\n{}", self.stderr());
     }
 
-    /// Tells it to stop and expects a clean end.
+    /// Sends SIGTERM and expects a clean end.
     #[track_caller]
     pub fn stop(self) {
         self.signal(Signal::TERM);
         self.expect_exit(0);
     }
 
-    /// `kill -9`, as an OOM killer would.
+    /// Sends SIGKILL, like the OOM killer.
     pub fn kill(self) {
         self.may_end();
         self.life.child.borrow_mut().kill();
     }
 }
 
-/// The events in a file; a line that is half written is not one yet.
+/// The events in a file. An incomplete last line is ignored.
 pub fn read_events(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| serde_json::from_str(line).expect("an event is JSON")).collect()
 }
 
-/// What a finished command printed.
+/// The output of a finished command.
 pub fn said(output: &Output) -> String {
     format!(
         "{}: {}{}",

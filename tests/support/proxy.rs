@@ -1,5 +1,5 @@
-//! A proxy between posse and a server, where a test plays the network, a webhook or a broken
-//! server. Plain HTTP on loopback towards posse; towards the server it is the user `Who::Posse`.
+//! A proxy between posse and a server, with which a test simulates the network, a webhook or a
+//! broken server. Plain HTTP on loopback for posse; the server sees the user `Who::Posse`.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read as _, Write};
@@ -15,10 +15,10 @@ use super::access::Access;
 use super::http::{Answer, Client};
 use super::wait::{PATIENCE, wait_value};
 
-/// How long silence is slept between two looks at whether it is over.
+/// How often a silenced watch checks whether it may continue.
 const STEP: Duration = Duration::from_millis(10);
 
-/// A request as it passes.
+/// A request that passes the proxy.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
@@ -33,7 +33,7 @@ impl Request {
         self.path.contains("watch=1") || self.path.contains("watch=true")
     }
 
-    /// The create of a pod, and not a dry run of one.
+    /// The create of a pod, but not a dry run.
     pub fn is_create(&self) -> bool {
         let path = self.path.split('?').next().unwrap_or_default();
         self.method == "POST" && path.ends_with("/pods") && !self.path.contains("dryRun")
@@ -44,16 +44,17 @@ impl Request {
     }
 }
 
-/// What becomes of a request.
+/// What the proxy does with a request.
 #[derive(Debug)]
 pub enum ProxyAction {
-    /// The connection ends without an answer.
+    /// Closes the connection without an answer.
     Cut,
-    /// It goes on to the server, with whatever the rule changed in it.
+    /// Forwards the request, with the changes of the rule.
     Pass,
-    /// The proxy answers itself, in one line.
+    /// Answers with this status and body.
     Reply(u16, Value),
-    /// That, and then this, once the answer has left; of a watch, its beginning.
+    /// Like the one before, and then calls this, once the answer was sent; for a watch, its
+    /// beginning.
     Then(Box<Self>, Hook),
 }
 
@@ -66,14 +67,14 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// The way on to the server.
+/// The connection to the server.
 #[derive(Debug)]
 pub struct Upstream {
     client: Client,
 }
 
 impl Upstream {
-    /// Sends a request on and keeps its answer.
+    /// Forwards a request and returns its answer.
     #[track_caller]
     pub fn send(&self, request: &Request) -> Answer {
         let answer = self
@@ -107,7 +108,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// `rule` is asked about every request, each on its own thread; it may take its time.
+    /// `rule` is called for every request on a separate thread, so it may block.
     pub fn start(
         upstream: &Access,
         rule: impl Fn(&mut Request, &Upstream) -> ProxyAction + Send + Sync + 'static,
@@ -128,30 +129,30 @@ impl Proxy {
         Self { port, shared, acceptor }
     }
 
-    /// The way to the server through here.
+    /// The access to the server through the proxy.
     pub fn access(&self) -> Access {
         Access { url: format!("http://127.0.0.1:{}", self.port), ..Access::default() }
     }
 
-    /// Ends the watches that are open now, in the middle of what they say.
+    /// Cuts the open watches in the middle of a line.
     pub fn cut_watches(&self) {
         let watches = std::mem::take(&mut *self.shared.watches.lock().expect("no panic in here"));
         let connections = self.shared.connections.lock().expect("no panic in here");
         for stream in watches.iter().filter_map(|id| connections.get(id)) {
-            // Closed by the other side already: cut all the same.
+            // If the other side has closed it already, it is cut as well.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// While silent, watches say nothing; what they missed comes when it is over.
+    /// While silent, watches send nothing; the missed events follow afterwards.
     pub fn silence_watches(&self, silent: bool) {
         self.shared.silent.store(silent, Ordering::SeqCst);
     }
 
-    /// Connections are cut and refused from here on.
+    /// From now on connections are cut and refused.
     pub fn down(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        // Wakes the acceptor, which then closes its socket.
+        // Wakes the accepting thread, which then closes its socket.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
         if let Some(acceptor) = self.acceptor.lock().expect("no panic in here").take() {
             acceptor.join().expect("the acceptor does not panic");
@@ -161,7 +162,7 @@ impl Proxy {
         }
     }
 
-    /// Within reach again, at the same port.
+    /// Accepts connections again, at the same port.
     pub fn up(&self) {
         let listener = wait_value(PATIENCE, "the proxy's port to be free again", || {
             TcpListener::bind(("127.0.0.1", self.port))
@@ -171,15 +172,15 @@ impl Proxy {
         *self.acceptor.lock().expect("no panic in here") = Some(acceptor);
     }
 
-    /// True where everything that was sent has been dealt with, and whoever sent it is gone: there is
-    /// no connection but those of watches.
+    /// True if all sent requests have ended and their clients have disconnected: only connections
+    /// of watches are left.
     pub fn is_quiet(&self) -> bool {
         let watches = self.shared.watches.lock().expect("no panic in here").clone();
         let connections = self.shared.connections.lock().expect("no panic in here");
         connections.keys().all(|id| watches.contains(id))
     }
 
-    /// The way on, for a test that sends something later than posse did.
+    /// The connection to the server, for a test that sends something later than posse did.
     pub fn upstream(&self) -> &Upstream {
         &self.shared.upstream
     }
@@ -189,7 +190,7 @@ impl Proxy {
         self.shared.log.lock().expect("no panic in here").clone()
     }
 
-    /// The number of creates that have come by.
+    /// The number of creates so far.
     pub fn n_creates(&self) -> usize {
         let is_create = |line: &&String| {
             let path = line.split('?').next().unwrap_or_default();
@@ -202,7 +203,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.down();
-        // Ends the watches that are still open towards the server.
+        // Ends the open watches at the server.
         self.shared.upstream.client.shutdown();
     }
 }
@@ -220,7 +221,7 @@ fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> JoinHandle<()> {
                 let id = shared.next_id.fetch_add(1, Ordering::SeqCst);
                 if let Ok(clone) = stream.try_clone() {
                     shared.connections.lock().expect("no panic in here").insert(id, clone);
-                    // An error is the end of this connection and of nothing else.
+                    // An error ends this connection only.
                     let _ = serve(&shared, id, &stream);
                     let _ = stream.shutdown(Shutdown::Both);
                 }
@@ -282,7 +283,7 @@ fn pass(
     reply(stream, code, &headers, &body.map_err(io::Error::other)?)
 }
 
-/// Line by line, so that a test can hold them back.
+/// Line by line, so that a test can delay them.
 fn pass_watch(
     shared: &Shared,
     mut stream: &TcpStream,
@@ -341,7 +342,7 @@ fn read_request(reader: &mut BufReader<&TcpStream>) -> io::Result<Option<Request
         let (name, value) = (name.to_lowercase(), value.trim().to_owned());
         match name.as_str() {
             "content-length" => n_body = value.parse().map_err(io::Error::other)?,
-            // These belong to one connection, or to the identity at its other end.
+            // These headers belong to one connection, or to the identity of the other side.
             "accept-encoding" | "authorization" | "connection" | "host" => {}
             "transfer-encoding" => return Err(io::Error::other("no posse sends in chunks")),
             _ => headers.push((name, value)),
@@ -352,7 +353,7 @@ fn read_request(reader: &mut BufReader<&TcpStream>) -> io::Result<Option<Request
     Ok(Some(Request { method, path, headers, body }))
 }
 
-/// A `Status` as a server words a refusal.
+/// A `Status` as a server returns it.
 pub fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
            "reason": reason, "message": message, "code": code})

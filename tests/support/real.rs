@@ -1,5 +1,5 @@
 //! A real control plane on loopback: etcd, kube-apiserver and kube-controller-manager from
-//! `$KUBEBUILDER_ASSETS`, with certificates, users, rights and an audit log of its own.
+//! `$KUBEBUILDER_ASSETS`, with its own certificates, users, permissions and audit log.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ use super::wait::{PATIENCE, wait_for, wait_value};
 /// The names of the Node objects that the test-side node binds pods to.
 pub const NODES: [&str; 2] = ["node-a", "node-b"];
 
-/// A port found free may be taken a moment later; then others are tried.
+/// A free port may be taken a moment later; then other ports are tried.
 const START_TRIES: u32 = 4;
 
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -57,7 +57,7 @@ struct Users {
 
 /// A running control plane. Ends when dropped.
 pub struct Real {
-    // Before the folder: what runs in it ends first.
+    // Before the folder, because its processes end first.
     apiserver: Mutex<Option<Guarded>>,
     _controllers: Option<Guarded>,
     etcd: Mutex<Option<Guarded>>,
@@ -70,7 +70,8 @@ pub struct Real {
 }
 
 impl Real {
-    /// Starts one; `controllers` are needed for quotas, owners and jobs, and cost a second.
+    /// Starts one; `controllers` are needed for quotas, owner references and jobs, and cost a
+    /// second.
     pub fn start(assets: &Path, controllers: bool) -> Self {
         Self::start_with(
             assets,
@@ -129,7 +130,7 @@ impl Real {
         Ok(real)
     }
 
-    /// Waits until the server says that it is ready; an error where it ended instead.
+    /// Waits until the server is ready; an error if it has ended.
     fn wait_ready(&self) -> Result<(), String> {
         let admin = self.client(Who::Admin, "test-admin");
         wait_value(START_LIMIT, "the real server to be ready", || {
@@ -158,7 +159,7 @@ impl Real {
         spawn(&mut command, &self.dir.path().join("controllers.log"))
     }
 
-    /// Nodes to bind to, and the roles that namespaces hand out.
+    /// Creates the nodes, and the roles for namespaces.
     fn furnish(&self) {
         let admin = self.client(Who::Admin, "test-admin");
         for node in NODES {
@@ -176,7 +177,7 @@ impl Real {
         Client::new(&self.access(who), name)
     }
 
-    /// Access with somebody's token instead of a certificate.
+    /// Access with a token instead of a certificate.
     pub fn access_without_user(&self) -> Access {
         Access {
             url: format!("https://127.0.0.1:{}", self.ports.api),
@@ -185,7 +186,7 @@ impl Real {
         }
     }
 
-    /// Gives a subject the role in a namespace and waits until the server acts on it.
+    /// Binds a role in a namespace to a subject and waits until the server applies it.
     pub fn bind_role(&self, namespace: &str, role: &str, subject: &Value) {
         let admin = self.client(Who::Admin, "test-admin");
         let name = format!("{role}-{}", subject["name"].as_str().expect("a subject has a name"));
@@ -211,7 +212,7 @@ impl Real {
         });
     }
 
-    /// Takes away what `bind_role` gave; the server acts on it at once.
+    /// Removes what `bind_role` created; the server applies it at once.
     pub fn unbind_role(&self, namespace: &str, role: &str, user: &str) {
         let path = format!(
             "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/{role}-{user}"
@@ -220,8 +221,8 @@ impl Real {
         self.client(Who::Admin, "test-admin").delete(&path, &now).ok();
     }
 
-    /// Makes etcd forget all versions but the newest, and the API server all that it remembers
-    /// of them: a watch from an older version gets a 410.
+    /// Compacts etcd and makes the API server forget its history: a watch from an older version
+    /// gets a 410.
     fn compact_etcd(&self) {
         let etcd =
             Access { url: format!("http://127.0.0.1:{}", self.ports.etcd), ..Access::default() };
@@ -250,7 +251,7 @@ impl Real {
         self.dir.path().join("etcd.backup")
     }
 
-    /// Does something to the data while nobody has it open.
+    /// Changes the data while no process uses it.
     fn without_etcd(&self, change: impl FnOnce()) {
         self.down();
         drop(self.etcd.lock().expect("nobody panics in here").take());
@@ -338,7 +339,7 @@ impl Server for Real {
     }
 }
 
-/// A service account with the rights of `posse run`, for tests about tokens.
+/// A service account with the permissions of `posse run`, for tests about tokens.
 pub struct Account<'s> {
     real: &'s Real,
     namespace: String,
@@ -360,8 +361,8 @@ impl<'s> Account<'s> {
         Self { real, namespace, name: name.to_owned(), uid }
     }
 
-    /// A token that expires `ttl_s` seconds from now. The server allows a minute for clocks that
-    /// differ and remembers good tokens for ten seconds, so it works that much longer.
+    /// A token that expires `ttl_s` seconds from now. The server tolerates a clock difference of a
+    /// minute and caches valid tokens for ten seconds, so it works that much longer.
     pub fn token(&self, ttl_s: i64) -> String {
         let subject = TokenSubject {
             namespace: &self.namespace,
@@ -376,7 +377,7 @@ impl<'s> Account<'s> {
     }
 }
 
-/// What `posse run` needs at most.
+/// The permissions that `posse run` needs at most.
 fn posse_rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"],
@@ -407,7 +408,7 @@ fn write_files(dir: &Path, authority: &Authority, signer: &TokenSigner) {
     }
 }
 
-/// A port that nobody listens on just now.
+/// A port without a listener.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
     listener.local_addr().expect("a bound socket has an address").port()

@@ -1,5 +1,5 @@
-//! Ends the servers that tests start, however the test program ends. A `sh` waits on a pipe from
-//! this process; when the pipe closes (also after SIGKILL) it kills what is still on its list.
+//! Ends the servers that tests start, even if the test program is killed. A `sh` reads a pipe from
+//! this process; when the pipe closes (also after SIGKILL) it kills the processes on its list.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -30,7 +30,8 @@ fn tell(word: &str, pid: u32) {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A group of its own: an interrupt from the terminal must not end it first.
+            // A separate process group, so that an interrupt from the terminal does not end it
+            // first.
             .process_group(0)
             .spawn()
             .expect("sh is there");
@@ -38,7 +39,7 @@ fn tell(word: &str, pid: u32) {
     });
     let mut reaper = reaper.lock().expect("nobody panics in here");
     let pipe = reaper.stdin.as_mut().expect("its input is a pipe");
-    // Where the reaper is gone there is nobody to tell.
+    // An error means that the reaper has ended.
     let _ = writeln!(pipe, "{word} {pid}");
 }
 
@@ -49,7 +50,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts `command` in a process group of its own.
+    /// Starts `command` in a separate process group.
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
         let child = command.stdin(Stdio::null()).process_group(0).spawn()?;
         tell("watch", child.id());
@@ -60,39 +61,39 @@ impl Guarded {
         self.child.id()
     }
 
-    /// True once the process is over.
+    /// True if the process has ended.
     pub fn is_over(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// The exit status, once the process is over.
+    /// The exit status, if the process has ended.
     pub fn status(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Sends a signal to the process alone.
+    /// Sends a signal to the process only, not to its group.
     pub fn signal(&mut self, signal: Signal) {
-        // Once it is over and known to be, its pid may be somebody else's.
+        // After the end was noticed, another process may have its pid.
         if self.is_over() {
             return;
         }
         let pid = i32::try_from(self.child.id()).expect("pids are small");
         if let Some(pid) = Pid::from_raw(pid) {
-            // Over just now: then there is nothing to signal.
+            // An error means that the process has just ended.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Stops it, and waits until each of its threads stands still: a signal takes its time on a
-    /// busy machine.
+    /// Stops it with SIGSTOP, and waits until each of its threads has stopped: on a busy machine
+    /// that takes a while.
     pub fn freeze(&mut self) {
         self.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", self.child.id());
         wait_for(PATIENCE, "a process to stand still", || {
             let tasks = std::fs::read_dir(&tasks).expect("a process that lives has threads");
             tasks.flatten().all(|task| {
-                // The state comes after the name, which may hold anything; a thread that has
-                // ended meanwhile stands still too.
+                // The state comes after the name, which may contain anything. A thread that has
+                // ended counts as stopped.
                 let stat = std::fs::read_to_string(task.path().join("stat"));
                 stat.map_or(true, |stat| {
                     stat.rsplit(") ").next().unwrap_or_default().starts_with('T')
@@ -101,9 +102,9 @@ impl Guarded {
         });
     }
 
-    /// Kills it at once and waits for its end.
+    /// Kills it and waits for its end.
     pub fn kill(&mut self) {
-        // A process that is over cannot be killed, which is what is wanted.
+        // A process that has ended cannot be killed, so an error does not matter.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! Runs the end-to-end tests and names what was skipped: a small main of their own, because the
-//! servers start once for all of them and end whatever happens. Takes the usual test arguments.
+//! Runs the end-to-end tests and reports skipped ones. A custom main, because the servers start
+//! once for all tests and must end in every case. Accepts the usual test arguments.
 
 use std::cell::RefCell;
 use std::fs;
@@ -15,13 +15,13 @@ use super::embedded::Embedded;
 use super::real::Real;
 use super::server::Server;
 
-/// Names the folder of a real control plane, as envtest does.
+/// Names the folder of a real control plane, as in envtest.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// Tests wait most of their time, so more of them run than there are cores.
+/// Tests wait most of their time, so there are more threads than cores.
 const THREADS_DEFAULT: usize = 4;
 
-/// The last lines of a file that a failure shows.
+/// The number of last lines of a file that a failure prints.
 const LINES_SHOWN: usize = 60;
 
 /// Which servers a scenario runs against, and who starts them.
@@ -31,7 +31,7 @@ pub enum On {
     Both(fn(&dyn Server)),
     /// On the shared embedded cluster only.
     Embedded(fn(&dyn Server)),
-    /// On the shared real server only: it alone has users, TLS, tokens and a test-side node.
+    /// On the shared real server only: only there are users, TLS, tokens and a test-side node.
     Real(fn(&dyn Server)),
     /// On embedded clusters that the scenario starts itself, if it needs any.
     Own(fn()),
@@ -85,13 +85,13 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The name of the scenario that this thread plays.
+/// The name of this thread's scenario.
 pub fn test_name() -> String {
     NAME.with_borrow(Clone::clone)
 }
 
-/// Plays `job` for each of `jobs` on so many threads, as this thread's scenario; fails with the first
-/// of them that does, and shows that one's files.
+/// Runs `job` for each of `jobs` on `n_threads` threads, as this thread's scenario; fails with the
+/// first one that fails, and shows its files.
 #[track_caller]
 pub fn each_of<J: Sync>(jobs: &[J], n_threads: usize, job: impl Fn(&J) + Sync) {
     let name = test_name();
@@ -116,12 +116,12 @@ pub fn each_of<J: Sync>(jobs: &[J], n_threads: usize, job: impl Fn(&J) + Sync) {
     }
 }
 
-/// A file whose last lines are printed should this thread's test fail.
+/// Prints the last lines of this file if this thread's test fails.
 pub fn show_on_failure(path: &Path) {
     SHOWN.with_borrow_mut(|shown| shown.push(path.to_owned()));
 }
 
-/// What was asked for on the command line.
+/// The command line arguments.
 #[derive(Default)]
 struct Wanted {
     filters: Vec<String>,
@@ -162,12 +162,12 @@ impl Wanted {
     }
 }
 
-/// The servers that tests share, started by the first one that needs them.
+/// The shared servers, started by the first test that needs them.
 struct Servers {
     embedded: OnceLock<Embedded>,
     real: OnceLock<Real>,
     start_real: fn(&Path) -> Real,
-    /// After `posse dev`.
+    /// Arguments of `posse dev`.
     embedded_args: &'static [&'static str],
 }
 
@@ -180,12 +180,12 @@ impl Servers {
     }
 }
 
-/// Plays all scenarios that were asked for; the program's `main`.
+/// Runs all selected scenarios; the program's `main`.
 pub fn main(scenarios: &[Scenario]) -> ExitCode {
     main_with(scenarios, |assets| Real::start(assets, true), &[])
 }
 
-/// The same with servers of another kind.
+/// The same with other kinds of servers.
 pub fn main_with(
     scenarios: &[Scenario],
     start_real: fn(&Path) -> Real,
@@ -239,7 +239,7 @@ pub fn main_with(
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
-/// The names of those that failed. The servers end with this function.
+/// Returns the names of the failed ones. The servers end with this function.
 fn play_all(
     cases: &[Case<'_>],
     servers: &Servers,
@@ -286,7 +286,7 @@ fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>) -> bool {
     result.is_ok()
 }
 
-/// The panic, and the end of each file that the test wanted shown.
+/// The panic, and the end of each file that the test wants to be shown.
 fn report() -> String {
     let mut report = PANIC.take();
     for path in SHOWN.take() {

@@ -1,4 +1,4 @@
-//! One test's stage: a namespace, a folder, a node, and the questions that tests ask about pods.
+//! The environment of one test: a namespace, a folder, a node, and helpers for pods.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,15 @@ use super::runner;
 use super::server::{End, Node, Server, Who, items, pods_path};
 use super::wait::{PATIENCE, wait_value};
 
-/// A folder that goes with its owner, unless a test is failing: then its files are evidence.
+/// A folder that is removed when dropped, unless the test is failing: then its files are kept for
+/// the report.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
 }
 
 impl TempDir {
-    /// Short names: a unix socket's path has 107 bytes at most.
+    /// Short names, because a unix socket's path has at most 107 bytes.
     pub fn new(name: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -38,26 +39,26 @@ impl TempDir {
 impl Drop for TempDir {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // What is left of it is the machine's own cleaning.
+            // An error leaves the folder in the system's temporary folder, which does no harm.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// One test's stage.
+/// The environment of one test.
 pub struct Scene<'s> {
     pub server: &'s dyn Server,
     pub namespace: String,
     pub admin: Client,
-    // Before the folder, which it may look into.
+    // Dropped before the folder, which it may read.
     node: Box<dyn Node>,
     pub dir: TempDir,
 }
 
-/// What pods get when a test deletes them, and when nobody says otherwise.
+/// The grace period of deleted pods, if a test sets no other.
 pub const GRACE_S: u32 = 5;
 
-/// The application that every test runs; its namespace is its own.
+/// The application of every test; each test has its own namespace.
 pub const APP: &str = "shop";
 
 impl<'s> Scene<'s> {
@@ -80,8 +81,9 @@ impl<'s> Scene<'s> {
         self.dir.path().join(name)
     }
 
-    /// A pod that lives until it is told to end, or its test is long over. Where containers really run, a file tells it, and
-    /// another one makes it deaf to TERM; where the test-side node runs, nothing executes it.
+    /// A pod that runs until it is told to end, or for longer than any test. If containers really
+    /// run, a file ends it, and another file makes it ignore TERM; with the test-side node nothing
+    /// is executed.
     pub fn template(&self) -> Value {
         let script = r#"trap 'test -e "$SCENE/deaf" || exit 143' TERM
             touch "$SCENE/$POSSE_POD_NAME.up"
@@ -102,19 +104,19 @@ impl<'s> Scene<'s> {
         }]}})
     }
 
-    /// Writes a template of that name, which begins as the usual one.
+    /// Writes a template of that name, starting from the default one.
     pub fn write_template(&self, name: &str, shape: impl FnOnce(&mut Value)) {
         let mut template = self.template();
         shape(&mut template);
         fs::write(self.file(name), format!("{template:#}")).expect("the folder can be written");
     }
 
-    /// A `posse run` to be adjusted and started.
+    /// A `posse run` that can be adjusted and started.
     pub fn run(&self) -> Run {
         self.run_with(&self.server.access(Who::Posse))
     }
 
-    /// The same as somebody else, or by another way.
+    /// The same with another identity or address.
     pub fn run_with(&self, access: &Access) -> Run {
         Run::new(self.dir.path(), &self.namespace, access)
     }
@@ -129,22 +131,21 @@ impl<'s> Scene<'s> {
         (answer.code == 200).then_some(answer.body)
     }
 
-    /// The executors among them, of any posse and in any state.
+    /// The executors among them, of any instance and in any state.
     pub fn ours(&self) -> Vec<Value> {
         let mut pods = self.pods();
         pods.retain(is_ours);
         pods
     }
 
-    /// A pod of somebody else.
+    /// A foreign pod.
     pub fn make_foreign(&self, name: &str) -> Value {
         let mut pod = self.template();
         pod["metadata"]["name"] = name.into();
         self.admin.post(&pods_path(&self.namespace), &pod).ok()
     }
 
-    /// A pod of somebody else that can be ended as an executor can: a driver's, whose posse runs
-    /// beside it.
+    /// A foreign pod that ends like an executor: a driver's pod, whose posse runs beside it.
     pub fn make_driver_pod(&self, name: &str) -> Value {
         let mut pod = self.template();
         pod["metadata"]["name"] = name.into();
@@ -154,8 +155,8 @@ impl<'s> Scene<'s> {
         self.admin.post(&pods_path(&self.namespace), &pod).ok()
     }
 
-    /// Waits until exactly `n` executors run and none of ours is on its way in or out. What ended
-    /// and is kept does not count.
+    /// Waits until exactly `n` executors run and none of ours is starting or ending. Retained pods
+    /// do not count.
     #[track_caller]
     pub fn wait_running(&self, n: usize) -> Vec<Value> {
         wait_value(PATIENCE, &format!("exactly {n} running executors"), || {
@@ -167,7 +168,7 @@ impl<'s> Scene<'s> {
         })
     }
 
-    /// Waits until exactly these run, by their ids: one that is lost may run on for a moment.
+    /// Waits until exactly these executors run, by id: a lost one may run on for a moment.
     #[track_caller]
     pub fn wait_running_ids(&self, ids: &[u64]) {
         wait_value(PATIENCE, &format!("executors {ids:?} to run, and no others"), || {
@@ -179,8 +180,8 @@ impl<'s> Scene<'s> {
         });
     }
 
-    /// True once the pod's container is deaf where it should be: one that has only just begun
-    /// dies of any signal. Where nothing is executed there is nothing to wait for.
+    /// True if the pod's container ignores TERM as it should: a container that has just started
+    /// ends at any signal. If nothing is executed there is nothing to wait for.
     fn listens(&self, pod: &str) -> bool {
         self.server.real().is_some() || up_file(self.dir.path(), pod).exists()
     }
@@ -206,20 +207,20 @@ impl<'s> Scene<'s> {
         self.node.hold_starts(hold);
     }
 
-    /// Deletes a pod as `kubectl delete` would, with a grace of `GRACE_S`.
+    /// Deletes a pod as `kubectl delete` does, with a grace period of `GRACE_S`.
     pub fn delete(&self, pod: &Value) {
         let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
         self.admin.delete(&path, &gone_in(GRACE_S)).ok();
     }
 
-    /// Removes a pod at once, as a lost node's are removed: nobody waits for its containers.
+    /// Removes a pod at once, like the pods of a lost node, without waiting for its containers.
     pub fn remove(&self, pod: &Value) {
         let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
         self.admin.delete(&path, &gone_now(&pod["metadata"]["uid"])).ok();
     }
 
-    /// The end of a test: nothing is left, nobody holds on to an instance, and what was written is
-    /// as it should be.
+    /// The end of a test: no executor is left, no Lease is held, and the records contain no
+    /// violation.
     #[track_caller]
     pub fn finish(self) {
         self.wait_none();
@@ -234,7 +235,7 @@ impl<'s> Scene<'s> {
         self.finish_with_pods();
     }
 
-    /// The same where pods are meant to be left.
+    /// The same if pods may be left.
     #[track_caller]
     pub fn finish_with_pods(self) {
         if let Some(log) = self.server.audit_log() {
@@ -253,12 +254,12 @@ impl<'s> Scene<'s> {
     }
 }
 
-/// What a pod's container makes when it has begun.
+/// The file that a pod's container creates when it has started.
 pub fn up_file(scene_dir: &Path, pod: &str) -> PathBuf {
     scene_dir.join(format!("{pod}.up"))
 }
 
-/// An executor of any posse.
+/// An executor of any instance.
 pub fn is_ours(pod: &Value) -> bool {
     pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "posse"
 }
@@ -267,7 +268,7 @@ pub fn is_running(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// In a phase that no pod leaves.
+/// In a final phase.
 pub fn is_over(pod: &Value) -> bool {
     pod["status"]["phase"] == "Failed" || pod["status"]["phase"] == "Succeeded"
 }
@@ -280,13 +281,13 @@ pub fn uid_of(pod: &Value) -> &str {
     pod["metadata"]["uid"].as_str().expect("a pod has a uid")
 }
 
-/// The executor id that the label tells; 0 where there is none.
+/// The executor id in the label; 0 if there is none.
 pub fn executor_id(pod: &Value) -> u64 {
     let label = &pod["metadata"]["labels"]["posse.dev/executor-id"];
     label.as_str().and_then(|id| id.parse().ok()).unwrap_or(0)
 }
 
-/// Pods in a line, for messages.
+/// Pods in one line, for messages.
 pub fn describe(pods: &[Value]) -> String {
     let one = |pod: &Value| {
         let ending = if pod["metadata"]["deletionTimestamp"].is_null() { "" } else { ", ending" };

@@ -1,5 +1,5 @@
-//! What a test may ask of a server, whichever of the two it is. Where only one can do a thing,
-//! the method says so.
+//! What tests need from a server: a trait with two implementations. Methods that only one of them
+//! supports say so.
 
 use std::path::{Path, PathBuf};
 
@@ -16,26 +16,26 @@ pub enum Who {
     Admin,
     /// Plays scheduler and kubelet.
     Node,
-    /// What `posse run` needs, in the namespaces that were opened to it.
+    /// The permissions of `posse run`, in the namespaces that were opened to it.
     Posse,
-    /// Known to the server, and without a right.
+    /// A known user without permissions.
     Stranger,
 }
 
-/// How an executor is made to end.
+/// How an executor ends.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
-    /// A controller marks it for this reason and deletes it; real server only.
+    /// A controller marks it as disrupted for this reason and deletes it; real server only.
     Disrupted(&'static str),
-    /// Its container ends by itself with this code.
+    /// Its container exits with this code.
     Exit(i32),
-    /// Its container is ended by SIGKILL, nobody says by whom.
+    /// Its container is ended by SIGKILL, for no known reason.
     Killed,
-    /// Its container cannot be started as it is written; real server only.
+    /// Its container cannot be started; real server only.
     NotStarted,
-    /// Its container runs into its memory limit; on the embedded server it has to have one.
+    /// Its container exceeds its memory limit; on the embedded server it must have one.
     OomKilled,
-    /// The kubelet ends all of it for this reason, the empty one too; real server only.
+    /// The kubelet fails the whole pod with this reason, which may be empty; real server only.
     PodFailed(&'static str),
 }
 
@@ -44,10 +44,10 @@ pub trait Node {
     /// Ends the pod's container.
     fn end(&self, pod: &str, end: End);
 
-    /// While held, a pod that is being deleted does not go.
+    /// While held, deleted pods stay terminating.
     fn hold_deletes(&self, hold: bool);
 
-    /// While held, pods are bound to a node and do not start; real server only.
+    /// While held, pods are bound to a node but do not start; real server only.
     fn hold_starts(&self, hold: bool);
 }
 
@@ -55,19 +55,19 @@ pub trait Node {
 pub trait Server: Send + Sync {
     fn access(&self, who: Who) -> Access;
 
-    /// Makes the namespace and gives `Who::Posse` and `Who::Node` their rights in it.
+    /// Creates the namespace and gives `Who::Posse` and `Who::Node` their permissions in it.
     fn open_namespace(&self, namespace: &str);
 
-    /// The node for a namespace; `dir` is the scene's own folder.
+    /// The node for a namespace; `dir` is the scene's folder.
     fn node(&self, namespace: &str, dir: &Path) -> Box<dyn Node>;
 
-    /// A server of its own for a test that stops or freezes it.
+    /// A separate server for a test that stops or pauses it.
     fn fresh(&self) -> Box<dyn Server>;
 
-    /// Out of reach from here on: connections are cut and refused.
+    /// From now on connections are cut and refused.
     fn down(&self);
 
-    /// Within reach again at the same address.
+    /// Accepts connections again, at the same address.
     fn up(&self);
 
     /// Keeps its connections and answers nothing.
@@ -75,16 +75,16 @@ pub trait Server: Send + Sync {
 
     fn thaw(&self);
 
-    /// Forgets all history: who watches from an older version is told 410.
+    /// Forgets its history: a watch from an older version gets 410.
     fn compact(&self);
 
-    /// Keeps what there is, for `restore`.
+    /// Saves the current state for `restore`.
     fn back_up(&self);
 
-    /// Goes back to what was kept: what was written since never was.
+    /// Restores the saved state: later writes are lost.
     fn restore(&self);
 
-    /// The audit log; the embedded server writes none.
+    /// The audit log; the embedded server has none.
     fn audit_log(&self) -> Option<PathBuf>;
 
     /// The real server, for what only that one has: TLS, users, tokens, quotas.
@@ -96,7 +96,7 @@ pub fn pods_path(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")
 }
 
-/// Makes a namespace.
+/// Creates a namespace.
 pub fn create_namespace(admin: &Client, namespace: &str) {
     let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
     admin.post("/api/v1/namespaces", &body).ok();

@@ -1,4 +1,5 @@
-//! A `posse stage serve` for tests: its folder, its certificate, its token, and its two clients.
+//! A `posse stage serve` for tests with its folder, certificate and token, and the `put` and `get`
+//! clients.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -74,12 +75,12 @@ impl StageServer {
         self.process.pid()
     }
 
-    /// Kills it as no handler can see.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// The most memory that it ever held, in kB.
+    /// Its peak memory in kB.
     pub fn peak_kb(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.expect("it runs");
@@ -88,7 +89,7 @@ impl StageServer {
         number.and_then(|number| number.parse().ok()).expect("Linux tells it")
     }
 
-    /// The files of whole bundles, and of others.
+    /// The files of complete bundles, and all other files.
     pub fn stored(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let entries = fs::read_dir(self.dir.join("store")).expect("the store is there");
         let paths = entries.map(|entry| entry.expect("it can be listed").path());
@@ -105,7 +106,7 @@ impl StageServer {
         put.output().expect("the binary can be started")
     }
 
-    /// Puts a file; what `get` needs.
+    /// Uploads a file; returns what `get` needs.
     #[track_caller]
     pub fn put_one(&self, namespace: &str, app: &str, file: &str) -> Value {
         let args = ["--ca", "ca.pem", "--token-file", "token", file];

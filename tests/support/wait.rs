@@ -1,4 +1,4 @@
-//! Waiting for a condition with a deadline; says what it waited for and how things stood at the end.
+//! Waiting for a condition with a deadline; a failure shows the last state.
 
 use std::fmt::Display;
 use std::thread;
@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use super::posse::assert_all_live;
 
-/// What an ordinary step may take, on a machine that is busy with everything else.
+/// The timeout of a test step; much longer than any step takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// How often a condition is looked at.
+/// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Tries until `look` gives a value. An `Err` says how things stand; the last one is in the panic.
+/// Repeats `look` until it returns a value. An `Err` describes the state; the last one is in the
+/// panic.
 #[track_caller]
 pub fn wait_value<T, E: Display>(
     limit: Duration,
@@ -32,13 +33,13 @@ pub fn wait_value<T, E: Display>(
     }
 }
 
-/// Tries until `look` is true.
+/// Repeats `look` until it returns true.
 #[track_caller]
 pub fn wait_for(limit: Duration, what: &str, mut look: impl FnMut() -> bool) {
     wait_value(limit, what, || if look() { Ok(()) } else { Err("not yet") });
 }
 
-/// Checks for the whole of `span` that `look` stays true: for what must not happen.
+/// Checks for the whole of `span` that `look` stays true.
 #[track_caller]
 pub fn stays_true(span: Duration, what: &str, mut look: impl FnMut() -> bool) {
     let started = Instant::now();

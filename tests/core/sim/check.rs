@@ -626,7 +626,7 @@ impl Check {
             }
         }
         if !order.keep_failed && !result.retained.is_empty() {
-            return fail(format!("evidence was not asked for: {:?}", result.retained));
+            return fail(format!("retained pods that were not wanted: {:?}", result.retained));
         }
         if is_last && !result.remaining.is_empty() {
             return fail(format!("the calm stop left {:?}", result.remaining));

@@ -275,8 +275,8 @@ impl World {
                 };
                 let gone = self.pods.remove(at);
                 assert_ne!(gone.instance.as_ref(), Some(&self.processes[i].instance), "its own");
-                assert!(!matches!(gone.phase, Phase::Failed | Phase::Succeeded), "evidence");
-                let owner = gone.owner.expect("nobody's whose driver is elsewhere");
+                assert!(!matches!(gone.phase, Phase::Failed | Phase::Succeeded), "a retained pod");
+                let owner = gone.owner.expect("an executor outside the cluster has no owner");
                 let driver = self.drivers.iter().find(|driver| driver.uid == owner.uid);
                 assert!(driver.is_none_or(|driver| driver.state.is_over()), "its owner lives");
                 SweepAnswer::Deleted(Ok(()))

@@ -1,4 +1,4 @@
-//! A session at a terminal: commands and what they have to print, written down as one sees them.
+//! A terminal session: commands and their expected output.
 //!
 //! ```text
 //! $ kubectl get pods
@@ -6,14 +6,14 @@
 //! a   1/1   Running   0   [..]
 //! ```
 //!
-//! `$` begins a command and `>` goes on with it; below stands what it prints, standard error among
-//! it. `[..]` stands for any text within a line, a line of `...` for any lines, a last line `[3]`
-//! for the exit code 3. Spaces count as one. `# only: WORD...` before a command leaves it out
-//! wherever not all of the words hold; other lines that begin with `#` are comments.
+//! `$` begins a command and `>` continues it; the output, including standard error, follows. `[..]`
+//! matches any text within a line, a line `...` matches any lines, a last line `[3]` means exit
+//! code 3. Spaces count as one. A command after `# only: WORD...` runs only if all of the words
+//! hold; other lines that begin with `#` are comments.
 
 use std::fmt::Write as _;
 
-/// A command and what is expected of it.
+/// A command and its expected output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step {
     pub command: String,
@@ -22,7 +22,7 @@ pub struct Step {
     only: Vec<String>,
 }
 
-/// Reads a session and leaves out what does not belong here.
+/// Parses a session and leaves out commands whose `# only:` words do not hold.
 pub fn steps(text: &str, holds: impl Fn(&str) -> bool) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut only: Vec<String> = Vec::new();
@@ -53,7 +53,7 @@ pub fn steps(text: &str, holds: impl Fn(&str) -> bool) -> Vec<Step> {
     steps
 }
 
-/// One script of all steps, which marks where each of them ends.
+/// One script of all commands, which prints a marker after each.
 pub fn script(steps: &[Step]) -> String {
     let mut script = String::from(PRELUDE);
     for (i, step) in steps.iter().enumerate() {
@@ -62,7 +62,7 @@ pub fn script(steps: &[Step]) -> String {
     script
 }
 
-/// `until_says FILE PATTERN` waits for a line, `until_fails COMMAND` for something to go.
+/// `until_says FILE PATTERN` waits for a line, `until_fails COMMAND` waits until something is gone.
 const PRELUDE: &str = r#"exec 2>&1
 trap 'kill $(jobs -p) 2>/dev/null' EXIT
 patiently() { local n=0; until "$@"; do n=$((n+1)); [ $n -lt 600 ] || return 1; sleep 0.1; done; }
@@ -71,7 +71,7 @@ fails() { ! "$@" >/dev/null 2>&1; }
 until_fails() { patiently fails "$@" || { echo "never failed: $*"; return 1; }; }
 "#;
 
-/// What is not as expected; empty where all is.
+/// The differences from the expected output; empty if there is none.
 pub fn differences(steps: &[Step], output: &str) -> String {
     let mut found = String::new();
     let mut rest = output;
@@ -99,7 +99,7 @@ pub fn differences(steps: &[Step], output: &str) -> String {
     found
 }
 
-/// A line with one space for many, and none at its ends.
+/// Collapses runs of spaces and trims the line.
 fn plain(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -126,7 +126,7 @@ fn match_line(pattern: &str, line: &str) -> bool {
     }
 }
 
-/// What a check of these words must find, and must not.
+/// Tests `differences` itself.
 pub fn check_itself() {
     let text = "# why\n$ a\n> b\nx [..] y\n...\n[3]\n# only: real\n$ c\n\n$ d\n1   2\n\n";
     let steps = steps(text, |word| word != "real");

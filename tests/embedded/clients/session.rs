@@ -1,5 +1,5 @@
-//! Puts a client on a stage: finds it, gives it a namespace, a kubeconfig and a time limit, and
-//! judges how it did.
+//! Runs a client: finds it, gives it a namespace, a kubeconfig and a time limit, and checks its
+//! result.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ use crate::support::scene::{Scene, TempDir};
 use crate::support::server::{Server, Who};
 use crate::support::wait::wait_value;
 
-/// A session takes seconds; a busy machine may make that a minute.
+/// A session takes seconds; on a busy machine it may take a minute.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Which kubectl.
@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 pub enum Kubectl {
     /// 1.20, of Debian's package `kubernetes-client`.
     Debian,
-    /// The one that the machine has, where that is another.
+    /// The installed one, if its version is another.
     Path,
 }
 
@@ -35,7 +35,7 @@ fn installed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients").join(name)
 }
 
-/// Says that a client is missing; an error where everything has to be there.
+/// Reports that a client is missing; fails if `CI` is set.
 fn not_tested(what: &str) {
     println!("NOT TESTED: {what} is not installed; `.ci/clients` installs it");
     assert!(std::env::var_os("CI").is_none(), "{what} is not installed, and this is CI");
@@ -71,14 +71,14 @@ fn version(kubectl: &Path) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// Plays `kubectl/NAME.console`.
+/// Runs `kubectl/NAME.console`.
 pub fn session(server: &dyn Server, kubectl: Kubectl, name: &str) {
     console::check_itself();
     let Some(program) = kubectl.program() else { return };
     let text = folder().join("kubectl").join(format!("{name}.console"));
     let text = fs::read_to_string(text).expect("the session is there");
     let own;
-    // What concerns whole nodes would disturb the others.
+    // Commands that change whole nodes would disturb other tests.
     let server = match text.starts_with("# own server") && server.real().is_none() {
         true => {
             own = Embedded::start_with(&["--nodes", "2", "--rbac"]);
@@ -111,14 +111,14 @@ pub fn session(server: &dyn Server, kubectl: Kubectl, name: &str) {
     scene.finish_with_pods();
 }
 
-/// Runs a Python program of ours that uses somebody else's library.
+/// Runs one of our Python programs, which use third-party libraries.
 pub fn program(server: &dyn Server, name: &str) {
     let python = installed("bin/python");
     if !python.exists() {
         return not_tested("the Python libraries");
     }
     let own;
-    // History is short there: a watch can learn that it is gone.
+    // A short history, so that a watch can get a 410.
     let server = match server.real() {
         Some(_) => server,
         None => {
@@ -134,7 +134,7 @@ pub fn program(server: &dyn Server, name: &str) {
     scene.finish_with_pods();
 }
 
-/// Has calls of the control API made from its document, and the answers held against it.
+/// schemathesis calls the control API as its OpenAPI document describes, and checks the answers.
 pub fn schemathesis() {
     let program = installed("bin/schemathesis");
     if !program.exists() {
@@ -145,7 +145,7 @@ pub fn schemathesis() {
     let script = "echo $POSSE_CONTROL > address.new; mv address.new address; exec sleep 600";
     let settings = json!({
         "app": "calls", "driver": {"command": ["sh", "-c", script]},
-        // Whatever targets are set: each executor is a process.
+        // A limit, because each executor is a process and schemathesis sets any target.
         "allocation": {"pending_max": 2},
         "executors": [{"group": "default", "max": 2, "image": "none:1", "command": ["sleep", "600"]}],
     });
@@ -174,14 +174,14 @@ pub fn schemathesis() {
             "--max-examples",
             "30",
         ])
-        // A pod is the API server's to judge; events that are followed do not end.
+        // The API server validates pods, and followed event streams do not end.
         .args(["--exclude-checks", "positive_data_acceptance", "--exclude-path", "/v1/events"])
         .env("HOME", dir.path())
         .current_dir(dir.path());
     let output = calls.output().expect("it can be started");
     assert!(output.status.success(), "{}", said(&output));
     assert!(!posse.is_over(), "posse ended");
-    // Its executors go with it.
+    // Its executors end with it.
     posse.signal(Signal::TERM);
     wait_value(LIMIT, "posse to end", || posse.status().ok_or("it still runs"));
 }
@@ -190,7 +190,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/embedded/clients")
 }
 
-/// Runs a client to its end: what it printed, and whether it ended well.
+/// Runs a client to its end; returns its output and whether it succeeded.
 fn play(scene: &Scene<'_>, client: Command, first: &Path) -> (String, bool) {
     let (config, output) = (scene.file("kubeconfig"), scene.file("output"));
     let access = scene.server.access(Who::Admin);
@@ -201,7 +201,7 @@ fn play(scene: &Scene<'_>, client: Command, first: &Path) -> (String, bool) {
     let path =
         std::env::join_paths([first.to_owned()].into_iter().chain(std::env::split_paths(&path)))
             .expect("a PATH of PATHs");
-    // It takes its whole group with it.
+    // Ends the whole process group.
     let mut limited = Command::new("timeout");
     limited.args(["-k", "5", &LIMIT.as_secs().to_string()]).arg(client.get_program());
     limited
