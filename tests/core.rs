@@ -13,6 +13,7 @@ mod core {
     mod groups;
     mod language;
     mod losses;
+    mod reviews;
     mod rules;
     mod sim;
     mod spark_scenarios;

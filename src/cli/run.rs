@@ -60,7 +60,7 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
             if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
                 permissions::log_missing(&http, &namespace);
             }
-            Ok(signalled_code(report(&outcome), &outcome, args.as_job))
+            Ok(signalled_code(report(&outcome, args.as_job), &outcome, args.as_job))
         }
         Err(error) => Err(failure(&error, &http)),
     };
@@ -107,7 +107,7 @@ fn signalled_code(code: Code, outcome: &ShutdownOutcome, as_job: bool) -> Code {
 }
 
 /// Logs how the run ended, and returns its exit code.
-fn report(outcome: &ShutdownOutcome) -> Code {
+fn report(outcome: &ShutdownOutcome, as_job: bool) -> Code {
     if !outcome.stop.retained.is_empty() {
         info!("retained failed pods: {}", outcome.stop.retained.join(", "));
     }
@@ -119,6 +119,10 @@ fn report(outcome: &ShutdownOutcome) -> Code {
             pods.join(" ")
         );
     }
+    if !outcome.stop.terminating.is_empty() {
+        let pods = outcome.stop.terminating.join(", ");
+        info!("still terminating: {pods}; the cluster ends them");
+    }
     let own = match &outcome.verdict {
         Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetExhausted,
         Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
@@ -129,6 +133,8 @@ fn report(outcome: &ShutdownOutcome) -> Code {
         None if outcome.is_taken_over => Code::TakenOver,
         // posse killed the driver after a second signal, so the driver's code says nothing.
         None if outcome.is_forced => return Code::Remain,
+        // To a Job, any other code means that the application has to run again.
+        None if as_job && outcome.driver == Some(0) => Code::Clean,
         None if !outcome.stop.remaining.is_empty() => Code::Remain,
         None => Code::Clean,
     };

@@ -35,7 +35,7 @@ pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
 }
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
-    match of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason)) {
+    match of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason, &end.pod_message)) {
         Some(LossReason::DeadlineExceeded) if end.has_max_age => return LossReason::MaxAge,
         Some(reason) => return reason,
         None => {}
@@ -85,13 +85,23 @@ fn of_disruption(end: &End) -> Option<LossReason> {
         "DeletionByPodGC" | "DeletionByTaintManager" => Some(LossReason::NodeLost),
         // "TerminationByKubelet" covers several causes, which the pod's own reason distinguishes.
         // Unknown reasons are not the application's fault either.
-        _ => of_pod_reason(&end.pod_reason).or(Some(LossReason::Evicted)),
+        _ => of_pod_reason(&end.pod_reason, &end.pod_message).or(Some(LossReason::Evicted)),
     }
 }
 
+/// True for the messages of a kubelet that evicts a pod for the pod's own limits on disk space. The
+/// status has no other sign of it (kubelet, `localStorageEviction`); "The node was low on resource"
+/// is what it says of a node without space.
+fn is_own_disk_limit(message: &str) -> bool {
+    message.contains("exceeded its local ephemeral storage limit")
+        || message.contains("Pod ephemeral local storage usage exceeds the total limit")
+        || message.contains("Usage of EmptyDir volume")
+}
+
 /// `status.reason`, set by kubelets and controllers that end a pod.
-fn of_pod_reason(reason: &str) -> Option<LossReason> {
+fn of_pod_reason(reason: &str, message: &str) -> Option<LossReason> {
     match reason {
+        "Evicted" if is_own_disk_limit(message) => Some(LossReason::DiskExceeded),
         "Evicted" => Some(LossReason::Evicted),
         "Preempting" => Some(LossReason::Preempted),
         "NodeShutdown" | "Shutdown" | "Terminated" => Some(LossReason::NodeShutdown),

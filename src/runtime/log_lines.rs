@@ -97,7 +97,11 @@ fn level(event: &Event, is_flood: bool) -> Level {
 /// True for reasons that usually last only a moment.
 fn is_brief(waiting: Waiting) -> bool {
     match waiting {
-        Waiting::FirstList | Waiting::Ids | Waiting::InFlight | Waiting::StaleSnapshot => true,
+        Waiting::FirstList
+        | Waiting::Ids
+        | Waiting::InFlight
+        | Waiting::StaleSnapshot
+        | Waiting::Stopping => true,
         Waiting::AdoptHold
         | Waiting::Backoff
         | Waiting::ConfigError

@@ -207,7 +207,9 @@ fn a_template_that_is_refused_costs_a_handful_of_requests() {
 #[test]
 fn a_crash_loop_slows_its_group_down() {
     for seed in 0..20 {
-        let mut world = quiet_world(seed, 10, |profile| (profile.die, profile.die_ms) = (100, 10));
+        let mut world = quiet_world(seed, 10, |profile| {
+            (profile.die, profile.die_ms, profile.only_crashes) = (100, 10, true);
+        });
         world.run_until(60 * MINUTE_MS).unwrap();
         assert!(world.check.n_posts <= 60, "seed {seed}: {} POSTs", world.check.n_posts);
         world.profile.die = 0;

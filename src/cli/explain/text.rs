@@ -111,7 +111,7 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
 }
 
 /// For each reason: what the group waits for, and an explanation.
-const REASONS: [(Waiting, &str, &str); 20] = [
+const REASONS: [(Waiting, &str, &str); 21] = [
     (Waiting::AdoptHold, "its target to be set again", "until then, adopted executors are kept"),
     (
         Waiting::Backoff,
@@ -155,6 +155,7 @@ const REASONS: [(Waiting, &str, &str); 20] = [
         "the group is not in this run's file: PUT it again by the control API",
     ),
     (Waiting::StaleSnapshot, "a new list", "the known state is outdated"),
+    (Waiting::Stopping, "nothing", "the run is ending"),
     (Waiting::Unschedulable, "the scheduler", "it finds no node for some pods"),
 ];
 

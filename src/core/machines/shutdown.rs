@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn nothing_left() -> StopResult {
-        StopResult { remaining: Vec::new(), retained: Vec::new() }
+        StopResult::default()
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub enum LossReason {
     Deleted,
     /// The driver lost its connection, and the pod's status does not tell why.
     Disconnected,
+    /// The pod used more ephemeral storage than its own limits allow.
+    DiskExceeded,
     /// Evicted: node pressure, a drain or the eviction API.
     Evicted,
     /// The image could not be pulled within `image_timeout`.
@@ -72,6 +74,7 @@ impl LossReason {
             Self::DeadlineExceeded | Self::MaxAge => "deadline_exceeded",
             Self::Deleted => "deleted",
             Self::Disconnected => "disconnected",
+            Self::DiskExceeded => "disk_exceeded",
             Self::Evicted => "evicted",
             Self::ImageError => "image_error",
             Self::HeartbeatTimeout => "heartbeat_timeout",
@@ -88,9 +91,11 @@ impl LossReason {
     /// The budget that the loss is charged to, if any.
     pub fn budget(self) -> Option<Budget> {
         match self {
-            Self::AppError | Self::DeadlineExceeded | Self::HeartbeatTimeout | Self::OomKilled => {
-                Some(Budget::App)
-            }
+            Self::AppError
+            | Self::DeadlineExceeded
+            | Self::DiskExceeded
+            | Self::HeartbeatTimeout
+            | Self::OomKilled => Some(Budget::App),
             Self::AdmissionRejected
             | Self::Evicted
             | Self::NodeLost

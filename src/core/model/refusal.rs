@@ -46,7 +46,15 @@ pub struct Refusal {
     pub retry_after_ms: Option<u64>,
 }
 
+/// The longest `Retry-After` that is obeyed. A proxy that asks for a day must not stop a run.
+const RETRY_AFTER_MAX_MS: u64 = 60_000;
+
 impl Refusal {
+    /// How long to wait at least before a retry, in milliseconds.
+    pub fn retry_delay_ms(&self) -> u64 {
+        self.retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MAX_MS)
+    }
+
     /// True if the server or the network is overloaded, so that fewer requests should be sent at a
     /// time.
     pub fn is_overload(&self) -> bool {

@@ -10,10 +10,12 @@ pub struct StopOrder {
 }
 
 /// The result of a stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopResult {
     /// Names of pods that are not confirmed deleted.
     pub remaining: Vec<String>,
+    /// Names of pods that are being deleted and that the cluster has not ended yet.
+    pub terminating: Vec<String>,
     /// Names of retained failed pods that were left on purpose.
     pub retained: Vec<String>,
 }

@@ -41,6 +41,8 @@ pub enum Waiting {
     Server,
     /// An executor was not running within `start_timeout`; one is created as a probe.
     StartTimeout,
+    /// The run is ending.
+    Stopping,
     /// The group's template is not known: its pods were adopted, and the group was not PUT in this
     /// run.
     Template,
@@ -69,6 +71,7 @@ impl Waiting {
             Self::Server => "server",
             Self::StartTimeout => "start_timeout",
             Self::StaleSnapshot => "stale_snapshot",
+            Self::Stopping => "stopping",
             Self::Template => "template",
             Self::Unschedulable => "unschedulable",
         }

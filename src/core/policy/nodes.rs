@@ -25,6 +25,7 @@ pub fn is_node_at_fault(reason: LossReason, pod: &Pod) -> bool {
         | LossReason::Completed
         | LossReason::ConfigError
         | LossReason::DeadlineExceeded
+        | LossReason::DiskExceeded
         | LossReason::Deleted
         | LossReason::Disconnected
         | LossReason::ImageError

@@ -135,8 +135,9 @@ fn surplus(view: &GroupView<'_>, inputs: &PlanInputs) -> (u32, Option<(Waiting, 
     if surplus == 0 {
         return (0, None);
     }
-    // While the driver is not ready only creates are held back.
-    if let Some(gate) = inputs.gate.filter(|gate| gate.0 != Waiting::DriverReady) {
+    // These two gates hold back creates only.
+    let is_for_creates = |gate: Waiting| matches!(gate, Waiting::DriverReady | Waiting::Stopping);
+    if let Some(gate) = inputs.gate.filter(|gate| !is_for_creates(gate.0)) {
         return (0, Some(gate));
     }
     if let Some(until) =

@@ -75,6 +75,7 @@ impl ThrottleCause {
             | LossReason::AppError
             | LossReason::Completed
             | LossReason::DeadlineExceeded
+            | LossReason::DiskExceeded
             | LossReason::Deleted
             | LossReason::Disconnected
             | LossReason::Evicted

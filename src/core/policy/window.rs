@@ -75,8 +75,6 @@ impl Window {
                 delay_ms(self.failures, OVERLOAD_DELAY_INITIAL_MS, OVERLOAD_DELAY_MAX_MS, rng);
             self.closed_until = self.closed_until.max(now.after(delay));
         }
-        if let Some(ms) = refusal.retry_after_ms {
-            self.closed_until = self.closed_until.max(now.after(ms));
-        }
+        self.closed_until = self.closed_until.max(now.after(refusal.retry_delay_ms()));
     }
 }

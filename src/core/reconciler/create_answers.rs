@@ -20,6 +20,9 @@ use crate::core::state::snapshot::{AnswerAge, Change};
 
 pub(super) const RETRY_INITIAL_MS: u64 = 500;
 pub(super) const RETRY_MAX_MS: u64 = 30_000;
+/// A refusal ends the run only within this time after the first LIST. Later it throttles the group:
+/// no API failure ends a run that works.
+const STARTING_MS: u64 = 60_000;
 
 impl Reconciler {
     pub(super) fn on_created(
@@ -243,7 +246,7 @@ impl Reconciler {
         let n_tries =
             self.executors.get(id).and_then(|e| e.create.as_ref()).map_or(1, |c| c.n_tries);
         let delay = delay_ms(n_tries, RETRY_INITIAL_MS, RETRY_MAX_MS, &mut self.rng);
-        now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)))
+        now.after(delay.max(refusal.retry_delay_ms()))
     }
 
     /// Sends the POST again at `at` with the same name, unless its pod was seen meanwhile.
@@ -333,7 +336,8 @@ impl Reconciler {
         let is_new = group.throttle.on_refused(cause, sent_at, now, &mut self.rng);
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
-        if group.spec.from_file && !group.had_pods && self.stop.is_none() {
+        let is_starting = self.first_list_at.is_none_or(|at| now.since(at) < STARTING_MS);
+        if group.spec.from_file && !group.had_pods && is_starting && self.stop.is_none() {
             let verdict = match refusal.class {
                 RefusalClass::Invalid => Some(RunVerdict::TemplateRefused {
                     group: name.clone(),

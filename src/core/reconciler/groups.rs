@@ -96,7 +96,7 @@ impl Reconciler {
         for id in members {
             self.end_member(id, now);
         }
-        if self.had_first_list {
+        if self.had_first_list() {
             self.forget_empty_groups();
         }
         Reply::Done

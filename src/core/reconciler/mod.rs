@@ -92,10 +92,12 @@ pub struct Reconciler {
     has_server_update: bool,
     /// When a LIST was last requested for starts whose time was up.
     server_update_asked_at: Option<Millis>,
-    had_first_list: bool,
+    first_list_at: Option<Millis>,
     adopt_hold_until: Option<Millis>,
     is_lease_held: bool,
     is_driver_ready: bool,
+    /// The end of the run has begun: creates are never sent again.
+    are_creates_stopped: bool,
     stop: Option<Stop>,
     has_reported_stopping: bool,
     verdict: Option<RunVerdict>,
@@ -121,6 +123,7 @@ impl Reconciler {
             nodes: Nodes::new(policy.bad_nodes),
             is_lease_held: identity.is_lease_held,
             is_driver_ready: identity.is_driver_ready,
+            are_creates_stopped: false,
             identity,
             policy,
             snapshot: Snapshot::default(),
@@ -138,7 +141,7 @@ impl Reconciler {
             server_update_at: None,
             has_server_update: false,
             server_update_asked_at: None,
-            had_first_list: false,
+            first_list_at: None,
             adopt_hold_until: None,
             stop: None,
             has_reported_stopping: false,
@@ -229,7 +232,7 @@ impl Reconciler {
     }
 
     pub fn had_first_list(&self) -> bool {
-        self.had_first_list
+        self.first_list_at.is_some()
     }
 
     /// For status and invariant checks.
@@ -298,7 +301,7 @@ impl Reconciler {
 
     /// Creates no more executors, because the run is about to end.
     pub fn stop_creates(&mut self) {
-        self.is_driver_ready = false;
+        self.are_creates_stopped = true;
         self.report_stopping();
     }
 

@@ -109,9 +109,8 @@ impl Reconciler {
             mutation.kind = MutationKind::Delete;
         }
         match answer {
-            Err(refusal)
-                if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Conflict) =>
-            {
+            // A conflict says nothing about whether the pod exists: a retry, or the delete by uid, will.
+            Err(refusal) if refusal.class == RefusalClass::NotFound => {
                 let change = self.snapshot.forget(uid);
                 self.mutations.remove(uid);
                 self.on_change(change, now);
@@ -134,7 +133,7 @@ impl Reconciler {
             RETRY_MAX_MS
         };
         let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
-        let at = now.after(delay.max(refusal.retry_after_ms.unwrap_or(0)));
+        let at = now.after(self.within_stop(delay.max(refusal.retry_delay_ms()), now));
         self.mutations.retry_at(uid, at);
         self.timers.set(at, Timer::Mutation(uid.clone()));
     }

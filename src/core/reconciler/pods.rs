@@ -20,7 +20,7 @@ use crate::core::state::snapshot::Change;
 
 impl Reconciler {
     pub(super) fn on_list(&mut self, list: List, now: Millis) {
-        let is_first = !self.had_first_list && list.watermark.epoch == self.watermark().epoch;
+        let is_first = !self.had_first_list() && list.watermark.epoch == self.watermark().epoch;
         let has_our_name = |pod: &&Pod| *pod.name == *self.pod_name(pod.id);
         let highest = list.pods.iter().filter(has_our_name).map(|pod| pod.id).max();
         let has_pods = list.pods.iter().any(|pod| !pod.deleting);
@@ -35,7 +35,7 @@ impl Reconciler {
             return;
         };
         if is_first && self.snapshot.is_synced() {
-            self.had_first_list = true;
+            self.first_list_at = Some(now);
             self.start_silence_timer(now);
             self.ids.on_first_list(highest);
             if has_pods && self.policy.adopt_hold_ms > 0 {
@@ -45,7 +45,7 @@ impl Reconciler {
         for change in changes {
             self.on_change(Some(change), now);
         }
-        if self.had_first_list {
+        if self.had_first_list() {
             self.forget_empty_groups();
         }
     }
@@ -234,9 +234,7 @@ impl Reconciler {
         if reason.budget() == Some(Budget::App) {
             self.request_log(id, now);
         }
-        if !matches!(reason, LossReason::Killed | LossReason::MaxAge) {
-            self.update_throttle(id, lived_ms, loss, now);
-        }
+        self.update_throttle(id, lived_ms, loss, now);
         if let Some(node) = node_at_fault {
             self.blame_node(node, reason, now);
         }
@@ -258,9 +256,12 @@ impl Reconciler {
                     group.refusal = Some(loss.message.clone());
                 }
             }
-            None => {
+            // An end that the application did not cause says nothing about it: neither an eviction
+            // or a lost node, nor an exit code of 0.
+            None if loss.reason.caused_by_app() => {
                 group.throttle.on_ended(id, lived_ms, now, rng);
             }
+            None => group.throttle.discard_probe(id),
         }
     }
 

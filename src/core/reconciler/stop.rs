@@ -41,6 +41,10 @@ pub(super) struct Stop {
     /// Until then failed pods are labelled and logs are read, before all executors are deleted.
     patch_and_log_deadline: Millis,
     n_lists: u32,
+    /// Failed deletes of all executors.
+    n_delete_failures: u32,
+    /// Pods that were left at the last turn.
+    n_left: usize,
     /// When the LIST in flight was sent.
     list_sent_at: Millis,
     /// The last time at which a create was open, so that a pod may have appeared.
@@ -58,7 +62,7 @@ impl Reconciler {
         }
         self.report_stopping();
         let timeout_ms = self.policy.stop_timeout_ms;
-        let had_any = !self.had_first_list
+        let had_any = !self.had_first_list()
             || !self.executors.is_empty()
             || !self.snapshot.is_empty()
             || !self.mutations.is_empty();
@@ -69,6 +73,8 @@ impl Reconciler {
             deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
             n_lists: 0,
+            n_delete_failures: 0,
+            n_left: self.snapshot.pods().count(),
             list_sent_at: now,
             open_create_seen_at: now,
             listed_at: None,
@@ -90,7 +96,7 @@ impl Reconciler {
             }
         }
         // If there never was an executor, nothing has to be deleted or listed.
-        if order.keep || !self.is_lease_held || (!had_any && self.window.in_flight() == 0) {
+        if order.keep || (!had_any && self.window.in_flight() == 0) {
             self.finish_stop_if_answered(now);
         }
     }
@@ -102,10 +108,11 @@ impl Reconciler {
 
     /// The pods that may be left now, if the caller cannot wait any longer.
     pub fn remaining(&self) -> StopResult {
-        let mut result = StopResult { remaining: Vec::new(), retained: Vec::new() };
+        let mut result = StopResult::default();
         for pod in self.snapshot.pods() {
             let names = match stays_after_stop(self.stop.as_ref(), &self.executors, pod) {
                 true => &mut result.retained,
+                false if pod.deleting => &mut result.terminating,
                 false => &mut result.remaining,
             };
             names.push(pod.name.to_string());
@@ -127,12 +134,17 @@ impl Reconciler {
         if stop.result.is_some() {
             return None;
         }
-        if stop.order.keep || !self.is_lease_held {
+        if stop.order.keep {
             return self.finish_stop_if_answered(now);
         }
+        self.extend_deadline(now);
         if self.is_stop_done(now) || self.is_past_deadlines(now) {
             self.finish_stop();
             return None;
+        }
+        // Without the Lease another process may own the pods. It may come back before the deadline.
+        if !self.is_lease_held {
+            return self.stop_end();
         }
         self.delete_late_pods();
         let watermark = self.watermark();
@@ -166,15 +178,20 @@ impl Reconciler {
     }
 
     pub(super) fn on_deleted_all(&mut self, answer: Result<(), Refusal>, now: Millis) {
+        let delay_ms = answer.as_ref().map_or_else(Refusal::retry_delay_ms, |()| 0);
+        let retry_ms = self.within_stop(delay_ms.max(LIST_DELAY_MAX_MS / 2), now);
         let Some(stop) = &mut self.stop else { return };
+        stop.n_delete_failures += u32::from(answer.is_err());
+        let failures = stop.n_delete_failures;
         stop.step = match answer {
             Ok(()) => StopStep::ListAt(now.after(LIST_DELAY_INITIAL_MS)),
             // Without permission for deletecollection each pod is deleted on its own.
-            Err(refusal) if refusal.class == RefusalClass::Forbidden => StopStep::ListAt(now),
-            Err(refusal) => {
-                let ms = refusal.retry_after_ms.unwrap_or(0).max(LIST_DELAY_MAX_MS / 2);
-                StopStep::DeleteAllAt(now.after(ms))
+            // A webhook that denies one pod fails the whole request, and so may a broken server: each
+            // pod gets its own delete then, and one refusal does not stop the others.
+            Err(refusal) if refusal.class == RefusalClass::Forbidden || failures > 1 => {
+                StopStep::ListAt(now)
             }
+            Err(_) => StopStep::DeleteAllAt(now.after(retry_ms)),
         };
     }
 
@@ -190,10 +207,27 @@ impl Reconciler {
     }
 
     pub(super) fn on_stop_list_refused(&mut self, refusal: &Refusal, now: Millis) {
+        let ms = self.within_stop(refusal.retry_delay_ms().max(LIST_DELAY_MAX_MS / 2), now);
         if let Some(stop) = &mut self.stop {
-            let ms = refusal.retry_after_ms.unwrap_or(0).max(LIST_DELAY_MAX_MS / 2);
             stop.step = StopStep::ListAt(now.after(ms));
         }
+    }
+
+    /// As long as pods go, the stop goes on.
+    fn extend_deadline(&mut self, now: Millis) {
+        let n_left = self.snapshot.pods().count();
+        if let Some(stop) = &mut self.stop {
+            if n_left < stop.n_left {
+                stop.deadline = stop.deadline.max(now.after(GONE_MARGIN_MS));
+            }
+            stop.n_left = n_left;
+        }
+    }
+
+    /// A retry delay that leaves time for the retry in a stop.
+    pub(super) fn within_stop(&self, delay_ms: u64, now: Millis) -> u64 {
+        let left_ms = self.stop.as_ref().map(|stop| stop.deadline.since(now));
+        left_ms.map_or(delay_ms, |left_ms| delay_ms.min((left_ms / 2).max(LIST_DELAY_INITIAL_MS)))
     }
 
     /// True if a LIST that was sent after the last open create showed none of our pods.
@@ -223,8 +257,13 @@ impl Reconciler {
             StopStep::DeleteAllAt(at) | StopStep::ListAt(at) => Some(at),
             StopStep::DeleteAll | StopStep::List => None,
         };
-        let end = self.open_until().unwrap_or(stop.deadline).max(stop.deadline);
-        step.into_iter().chain([end]).min()
+        step.into_iter().chain(self.stop_end()).min()
+    }
+
+    /// When the stop ends whatever is left.
+    fn stop_end(&self) -> Option<Millis> {
+        let deadline = self.stop.as_ref()?.deadline;
+        Some(self.open_until().unwrap_or(deadline).max(deadline))
     }
 
     fn has_open_creates(&self) -> bool {
@@ -265,12 +304,11 @@ impl Reconciler {
     }
 
     fn finish_stop(&mut self) {
-        let leaves_pods =
-            self.stop.as_ref().is_some_and(|stop| stop.order.keep) || !self.is_lease_held;
         let mut result = self.remaining();
-        if leaves_pods {
-            // Left on purpose, or no longer ours.
+        if self.stop.as_ref().is_some_and(|stop| stop.order.keep) {
+            // Left on purpose, or because another process holds the instance.
             result.remaining.clear();
+            result.terminating.clear();
         }
         if let Some(stop) = &mut self.stop {
             stop.result = Some(result);

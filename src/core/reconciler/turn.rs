@@ -107,9 +107,11 @@ impl Reconciler {
 
     /// Why no group may create executors.
     fn gate(&self) -> Option<Waiting> {
-        if !self.is_lease_held {
+        if self.are_creates_stopped {
+            Some(Waiting::Stopping)
+        } else if !self.is_lease_held {
             Some(Waiting::Lease)
-        } else if !self.had_first_list {
+        } else if !self.had_first_list() {
             Some(Waiting::FirstList)
         } else if !self.snapshot.is_synced() {
             Some(Waiting::StaleSnapshot)

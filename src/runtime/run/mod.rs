@@ -23,6 +23,7 @@ use crate::core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use crate::core::model::action::RunVerdict;
 use crate::core::model::ids::Uid;
 use crate::core::model::rng::Rng;
+use crate::core::model::stop::StopResult;
 use crate::core::model::time::Millis;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::reconciler::{InstanceIdentity, Reconciler};
@@ -233,7 +234,7 @@ impl Run<'_> {
             state: EngineState::default(),
         };
         let outcome = engine.run();
-        let is_clear = outcome.stop.remaining.is_empty() && outcome.stop.retained.is_empty();
+        let is_clear = outcome.stop == StopResult::default();
         let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
         let is_over = is_clear && !leaves && self.context.owner.is_none();
         let running = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });

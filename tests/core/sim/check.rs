@@ -604,9 +604,10 @@ impl Check {
         let Some(core) = &world.core else { return Ok(()) };
         let check = &mut world.check;
         let order = check.stop.expect("a stop was ordered");
-        check.named = result.remaining.iter().chain(&result.retained).cloned().collect();
+        let named = result.remaining.iter().chain(&result.terminating).chain(&result.retained);
+        check.named = named.cloned().collect();
         if order.keep || !check.is_held {
-            if !result.remaining.is_empty() {
+            if order.keep && !result.remaining.is_empty() {
                 return fail(format!("left on purpose, and named: {:?}", result.remaining));
             }
             check.named = (1..5_000).map(|id| format!("{}{id}", super::world::PREFIX)).collect();

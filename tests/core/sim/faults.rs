@@ -26,6 +26,8 @@ pub struct Profile {
     pub die_ms: u64,
     /// A node is lost with all its pods.
     pub node_losses: u64,
+    /// Executors die by the application's doing alone.
+    pub only_crashes: bool,
     /// The process ends between its events and its requests.
     pub crashes: u64,
     pub delete_by_others: u64,
@@ -116,6 +118,7 @@ impl Profile {
             die: some(rng, 60, 60),
             die_ms: [2_000, 30_000, 90_000][at(rng, 3)],
             node_losses: some(rng, 30, 3),
+            only_crashes: false,
             crashes: some(rng, 25, 3),
             delete_by_others: some(rng, 40, 30),
             unschedulable: some(rng, 30, 30),
@@ -157,6 +160,7 @@ impl Profile {
             watch_cut: 0,
             watch_again: 0,
             die: 0,
+            only_crashes: false,
             crashes: 0,
             delete_by_others: 0,
             unschedulable: 0,

@@ -214,7 +214,7 @@ impl World {
     }
 
     fn die(&mut self, uid: &Uid) {
-        let draw = self.rng.below(7);
+        let draw = if self.profile.only_crashes { 1 } else { self.rng.below(7) };
         self.cluster.blame(
             uid,
             match draw {
