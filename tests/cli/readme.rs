@@ -308,6 +308,7 @@ fn what_a_group_waits_for() {
         Waiting::Server,
         Waiting::StaleSnapshot,
         Waiting::StartTimeout,
+        Waiting::Stopping,
         Waiting::Template,
         Waiting::Unschedulable,
     ];
@@ -328,6 +329,7 @@ fn the_loss_reasons_and_their_budgets() {
         LossReason::DeadlineExceeded,
         LossReason::Deleted,
         LossReason::Disconnected,
+        LossReason::DiskExceeded,
         LossReason::Evicted,
         LossReason::ImageError,
         LossReason::HeartbeatTimeout,
