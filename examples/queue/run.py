@@ -94,7 +94,7 @@ class Play:
         same("items begun as often as done or lost", begun, done + again)
         # Without an event nobody knows whether the application caused a loss.
         n_unseen = len([line for line in self.record("lost")
-                        if line["item"] == POISON and line["reason"] == "gone unseen"])
+                        if line["item"] == POISON and line["reason"] == "not listed"])
         same("the poisoned item was begun, and done", (begun[POISON], done[POISON]), (2 + n_unseen, 0))
         let_go = [line for line in self.record("lost") if line["reason"] == "no work left"]
         same("work lost with those that the driver let go",
