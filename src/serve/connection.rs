@@ -151,4 +151,4 @@ fn linger(socket: &Socket, state: ResponseState) {
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How many bytes are read and discarded in this time.
-const LINGER_BYTES_MAX: usize = 1 << 20;
+const LINGER_BYTES_MAX: usize = 8 << 20;
