@@ -16,6 +16,7 @@ mod core {
     mod reviews;
     mod rules;
     mod sim;
+    mod slots;
     mod spark_scenarios;
     mod starts;
     mod tidy;

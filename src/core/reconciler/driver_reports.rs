@@ -77,7 +77,7 @@ impl Reconciler {
             if self.driver_reports.on_disconnected(id, until) {
                 self.timers.set(until, Timer::Disconnected(id));
             }
-        } else if self.executors.get(id).is_none() && !self.retired.contains(id) {
+        } else if self.executors.get(id).is_none() && !self.retired.contains(id.0) {
             return Reply::UnknownExecutor;
         }
         Reply::Done

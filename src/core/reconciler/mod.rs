@@ -38,8 +38,8 @@ use crate::core::policy::window::Window;
 use crate::core::state::driver_reports::DriverReports;
 use crate::core::state::executors::{Executors, Group};
 use crate::core::state::id_allocator::IdAllocator;
-use crate::core::state::id_set::IdSet;
 use crate::core::state::ledger::{Mutations, UnresolvedCreates};
+use crate::core::state::ranges::Ranges;
 use crate::core::state::snapshot::Snapshot;
 
 /// The identity of this run, as far as decisions need it.
@@ -70,7 +70,7 @@ pub struct Reconciler {
     executors: Executors,
     ids: IdAllocator,
     /// Retired ids: their pod is gone, or they can never have one.
-    retired: IdSet,
+    retired: Ranges,
     mutations: Mutations,
     unresolved_creates: UnresolvedCreates,
     driver_reports: DriverReports,
@@ -128,7 +128,7 @@ impl Reconciler {
             policy,
             snapshot: Snapshot::default(),
             executors: Executors::default(),
-            retired: IdSet::default(),
+            retired: Ranges::default(),
             mutations: Mutations::default(),
             unresolved_creates: UnresolvedCreates::default(),
             driver_reports: DriverReports::default(),
@@ -346,7 +346,7 @@ impl Reconciler {
     fn drop_executor(&mut self, id: ExecutorId) {
         self.close_create_entry(id, false);
         let Some(executor) = self.executors.remove(id) else { return };
-        self.retired.insert(id);
+        self.retired.insert(id.0);
         self.driver_reports.forget(id);
         self.retained.retain(|retained| *retained != id);
         if let Some(group) = self.executors.groups.get_mut(&executor.group) {

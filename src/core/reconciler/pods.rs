@@ -72,7 +72,7 @@ impl Reconciler {
                 executor.life == Life::Gone
                     || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
             }
-            None => self.retired.contains(id),
+            None => self.retired.contains(id.0),
         };
         if is_second || !has_our_name {
             // An id has at most one pod. This second one is deleted in any state.
@@ -103,7 +103,8 @@ impl Reconciler {
         // Which nodes it avoids is not known, so assume the longest time.
         let bad_nodes = &self.policy.bad_nodes;
         executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));
-        executor.slot = pod.slot.filter(|&slot| group.slots.claim(slot));
+        // An executor that has ended holds no slot: its successor may have it already.
+        executor.slot = pod.slot.filter(|&slot| !has_ended(pod) && group.slots.claim(slot));
         // Its loss was reported and counted before posse was restarted.
         executor.life = match pod.counted {
             Some(_) if pod.phase == Phase::Failed && !pod.deleting => Life::Retained,
@@ -150,7 +151,8 @@ impl Reconciler {
             return;
         };
         let due = self.start_deadline(id);
-        let is_over = pod.deleting || has_ended(pod);
+        let has_ended = has_ended(pod);
+        let is_over = pod.deleting || has_ended;
         let is_running = pod.container == ContainerState::Running && !is_over;
         let is_wanted = executor.life == Life::Wanted;
         let is_new_run = is_running && executor.running_since.is_none() && is_wanted;
@@ -164,6 +166,9 @@ impl Reconciler {
             self.lose(id, &loss, now);
         } else if is_new_run {
             self.on_running(id, now);
+        }
+        if has_ended {
+            self.executors.release_slot(id);
         }
         if is_over {
             self.refresh_state(id, now);
@@ -350,6 +355,7 @@ impl Reconciler {
         if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {
             // The entry stays until the create is answered, because a second pod may come from it.
             executor.life = Life::Gone;
+            self.executors.release_slot(id);
             self.retained.retain(|retained| *retained != id);
             self.refresh_state(id, now);
         } else {

@@ -99,7 +99,8 @@ impl Ending {
 #[derive(Clone, Debug)]
 pub struct Executor {
     pub group: GroupName,
-    /// None if another executor has the same slot, or an adopted pod has no slot label.
+    /// None after it has ended, if another executor has the same slot, or if an adopted pod has no
+    /// slot label.
     pub slot: Option<u32>,
     /// The uid of its only pod.
     pub uid: Option<Uid>,
@@ -337,16 +338,24 @@ impl Executors {
         }
     }
 
+    /// Frees the slot of an executor that has ended: its successor has the same rank.
+    pub fn release_slot(&mut self, id: ExecutorId) {
+        if let Some(executor) = self.by_id.get_mut(&id)
+            && let Some(slot) = executor.slot.take()
+            && let Some(group) = self.groups.get_mut(&executor.group)
+        {
+            group.slots.release(slot);
+        }
+    }
+
     /// Removes the executor and frees its slot.
     pub fn remove(&mut self, id: ExecutorId) -> Option<Executor> {
+        self.release_slot(id);
         let executor = self.by_id.remove(&id)?;
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         group.counts.by_state[executor.state as usize] -= 1;
         group.members.remove(&id);
         group.note_problem(id, executor.start, Start::default());
-        if let Some(slot) = executor.slot {
-            group.slots.release(slot);
-        }
         Some(executor)
     }
 

@@ -3,7 +3,7 @@
 pub mod driver_reports;
 pub mod executors;
 pub mod id_allocator;
-pub mod id_set;
 pub mod ledger;
+pub mod ranges;
 pub mod slots;
 pub mod snapshot;

@@ -1,43 +1,33 @@
 //! The slots of one group: small indexes from 0, for ranks.
 
-use std::collections::BTreeSet;
+use crate::core::state::ranges::Ranges;
 
-/// Slots below `end` are taken, except those in `free`.
+/// A label is untrusted input. No group has more executors.
+const SLOT_MAX: u32 = 1_000_000;
+
+/// The slots that executors hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
-    end: u32,
-    free: BTreeSet<u32>,
+    taken: Ranges,
 }
 
 impl Slots {
     /// Takes the lowest free slot.
     pub fn take(&mut self) -> u32 {
-        self.free.pop_first().unwrap_or_else(|| {
-            let slot = self.end;
-            self.end = self.end.saturating_add(1);
-            slot
-        })
+        let slot = self.taken.first_absent();
+        self.taken.insert(slot);
+        u32::try_from(slot).unwrap_or(u32::MAX)
     }
 
     /// Takes this slot for an adopted executor. False if it is taken already, or too large.
     pub fn claim(&mut self, slot: u32) -> bool {
-        /// A label is untrusted input. No group has more executors.
-        const SLOT_MAX: u32 = 1_000_000;
-        if slot > SLOT_MAX {
-            return false;
-        }
-        if slot >= self.end {
-            self.free.extend(self.end..slot);
-            self.end = slot + 1;
-            return true;
-        }
-        self.free.remove(&slot)
+        slot <= SLOT_MAX && self.taken.insert(slot.into())
     }
 
     /// Frees a slot.
     pub fn release(&mut self, slot: u32) {
-        debug_assert!(slot < self.end && !self.free.contains(&slot), "slot {slot} was not taken");
-        self.free.insert(slot);
+        let was_taken = self.taken.remove(slot.into());
+        debug_assert!(was_taken, "slot {slot} was not taken");
     }
 }
 

@@ -14,6 +14,7 @@ use posse::core::model::status::State;
 use posse::core::model::stop::{StopOrder, StopResult};
 use posse::core::policy::settings::{GroupSpec, Replace, ScaleDown};
 use posse::core::reconciler::Reconciler;
+use posse::core::state::executors::has_ended;
 
 use super::cluster::{Cluster, is_over};
 use super::groups::Groups;
@@ -414,6 +415,9 @@ impl Check {
                 n_in_flight += in_flight.get(&id.0).unwrap_or(&0);
                 if executor.slot.is_some_and(|slot| !slots.insert(slot)) {
                     return fail(format!("slot {:?} of {name} is held twice", executor.slot));
+                }
+                if executor.slot.is_some() && pod.is_some_and(has_ended) {
+                    return fail(format!("{id} has ended and holds slot {:?}", executor.slot));
                 }
                 let is_capacity =
                     matches!(executor.state, State::Requested | State::Pending | State::Running);
