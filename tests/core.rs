@@ -10,6 +10,7 @@ mod core_run;
 
 mod core {
     mod driver_calls;
+    mod foreign_pods;
     mod groups;
     mod language;
     mod losses;

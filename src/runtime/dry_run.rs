@@ -45,8 +45,8 @@ impl DryRuns for TemplateDryRun {
             .map_err(invalid)?;
         match self.pods.create(&compiled.pod.render(DRY_RUN_ID, 0, &PodOverrides::default()), true)
         {
-            Ok(PodAnswer::Ours(_)) => {}
-            Ok(PodAnswer::Foreign(_)) => {
+            Ok(PodAnswer::Ours(pod)) if pod.group == *group => {}
+            Ok(PodAnswer::Foreign(_) | PodAnswer::Ours(_)) => {
                 let message = "the server accepts the pod but changes posse's labels (a mutating \
                                webhook): posse could not find the pod again";
                 return Err(DryRunError::Invalid(CallError::new(SOURCE, message)));

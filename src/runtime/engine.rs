@@ -460,7 +460,8 @@ impl<U: Upstream> Engine<'_, U> {
                     let keep = self.finish.keeps_executors();
                     // From here on, retained pods are deleted too.
                     self.core.begin_stop(StopOrder { keep, keep_failed: false }, now);
-                    if self.state.held.all() && !keep {
+                    // If other pods have our labels, the core deletes each executor on its own.
+                    if self.state.held.all() && !keep && !self.core.has_foreign_pods() {
                         self.writers.send(Action::DeleteAll { grace_s: 0, keep_counted: false });
                     }
                 }

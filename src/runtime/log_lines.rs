@@ -24,6 +24,8 @@ pub struct EventLogger {
     window_began: Millis,
     /// Losses in the current window.
     n_lost: u32,
+    /// Foreign pods in the current window.
+    n_foreign: u32,
     /// For each group, the last target that was logged as reached.
     reached: BTreeMap<GroupName, u32>,
 }
@@ -35,7 +37,10 @@ impl EventLogger {
         if matches!(event, Event::ExecutorLost { .. }) {
             self.n_lost = self.n_lost.saturating_add(1);
         }
-        log::log!(level(event, self.n_lost > LOSS_LINES_MAX), "{}", describe(event));
+        let is_foreign = matches!(event, Event::ForeignPod { .. });
+        self.n_foreign = self.n_foreign.saturating_add(is_foreign.into());
+        let n = if is_foreign { self.n_foreign } else { self.n_lost };
+        log::log!(level(event, n > LOSS_LINES_MAX), "{}", describe(event));
     }
 
     /// Logs when all executors of a group run.
@@ -63,17 +68,22 @@ impl EventLogger {
         if n_unlogged > 0 {
             info!("{n_unlogged} more executors were lost (see the events)");
         }
-        (self.window_began, self.n_lost) = (now, 0);
+        let n_unlogged = self.n_foreign.saturating_sub(LOSS_LINES_MAX);
+        if n_unlogged > 0 {
+            info!("{n_unlogged} more pods have our labels, but posse did not create them");
+        }
+        (self.window_began, self.n_lost, self.n_foreign) = (now, 0, 0);
     }
 }
 
-/// `is_flood`: many executors were lost within this window.
+/// `is_flood`: there were many such events within this window.
 fn level(event: &Event, is_flood: bool) -> Level {
     match event {
         Event::BudgetExhausted { .. } | Event::CreateRefused { .. } | Event::Missed { .. } => {
             Level::Warn
         }
-        Event::ExecutorLost { .. } if is_flood => Level::Debug,
+        Event::ExecutorLost { .. } | Event::ForeignPod { .. } if is_flood => Level::Debug,
+        Event::ForeignPod { .. } => Level::Warn,
         Event::Waiting { waiting, .. } if is_brief(*waiting) => Level::Debug,
         Event::ExecutorLost { .. }
         | Event::MemoryGrown { .. }
@@ -160,6 +170,10 @@ fn describe(event: &Event) -> String {
             let (id, group) = (subject.id, &subject.group);
             format!("group {group}: after an OOM kill, executor {id} gets {memory} of memory")
         }
+        Event::ForeignPod { pod, message, .. } => format!(
+            "pod {pod} has the labels of this run's executors, but posse did not create it \
+             ({message}): posse does not count it and does not delete it"
+        ),
         Event::NodeAvoided { node, reason, .. } => {
             let reason = reason.as_str();
             format!(

@@ -36,6 +36,7 @@ fn name(event: &Event) -> &'static str {
         Event::ExecutorLost { .. } => "executor_lost",
         Event::ExecutorRequested { .. } => "executor_requested",
         Event::ExecutorRunning { .. } => "executor_running",
+        Event::ForeignPod { .. } => "foreign_pod",
         Event::MemoryGrown { .. } => "memory_grown",
         Event::Missed { .. } => "missed",
         Event::NodeAvoided { .. } => "node_avoided",
@@ -84,6 +85,11 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
             write_subject(map, subject)?;
             map.serialize_entry("node", node)?;
             map.serialize_entry("ip", ip)
+        }
+        Event::ForeignPod { pod, uid, message } => {
+            map.serialize_entry("pod", pod)?;
+            map.serialize_entry("uid", &uid.to_string())?;
+            map.serialize_entry("message", message)
         }
         Event::MemoryGrown { subject, memory } => {
             write_subject(map, subject)?;
@@ -188,6 +194,10 @@ mod tests {
         check(
             Event::ExecutorDeleted { subject, cause: DeleteCause::ScaledDown },
             &format!(r#""executor_deleted",{who},"cause":"scaled_down""#),
+        );
+        check(
+            Event::ForeignPod { pod: "db".into(), uid: Uid::new("u9"), message: "why".into() },
+            r#""foreign_pod","pod":"db","uid":"u9","message":"why""#,
         );
         check(
             Event::CreateRefused { group: group.clone(), cause: "quota", message: "no".into() },

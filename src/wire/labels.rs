@@ -1,6 +1,8 @@
 //! Names of the labels, annotations and the field manager that posse writes, and the label selector
 //! of an instance.
 
+use crate::core::model::ids::ExecutorId;
+
 /// Label: application.
 pub const APP: &str = "posse.dev/app";
 /// Label: instance (one run of the application).
@@ -52,6 +54,14 @@ impl Selection {
     /// Prefix of the pod names of this instance. The id follows.
     pub fn pod_prefix(&self) -> String {
         format!("{}-{}-exec-", self.app, self.instance)
+    }
+
+    /// The executor's id in a pod's name; none if it is not the name of an executor.
+    pub fn id_of(&self, pod_name: &str) -> Option<ExecutorId> {
+        let rest = pod_name.strip_prefix(&self.app)?.strip_prefix('-')?;
+        let id = rest.strip_prefix(&self.instance)?.strip_prefix("-exec-")?;
+        let is_id = id.starts_with(|c: char| c.is_ascii_digit() && c != '0');
+        id.parse().ok().filter(|_| is_id).map(ExecutorId)
     }
 
     /// Name of executor `id`'s pod.

@@ -20,8 +20,6 @@ pub struct Page {
     pub version_text: String,
     /// Token of the next page. None on the last one.
     pub next: Option<String>,
-    /// Number of pods that match the selector but lack a valid id or group.
-    pub n_foreign: usize,
 }
 
 /// Reads a page.
@@ -32,9 +30,8 @@ pub struct Page {
 pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError> {
     let mut page = Page::default();
     let end = read_pods(bytes, &mut |pod| {
-        match pod.seen(selection)? {
-            PodAnswer::Foreign(_) => page.n_foreign += 1,
-            PodAnswer::Ours(pod) => page.pods.push(pod),
+        if let PodAnswer::Ours(pod) = pod.seen(selection)? {
+            page.pods.push(pod);
         }
         Ok(())
     })?;
@@ -111,14 +108,13 @@ mod tests {
             include_str!("../../fixtures/pods/page2.json"),
         ];
         let [first, second] = pages.map(|page| parse_page(page.as_bytes(), &selection).unwrap());
-        assert_eq!((first.pods.len(), first.n_foreign), (5, 0));
-        assert_eq!((second.pods.len(), second.n_foreign), (3, 0));
+        assert_eq!(first.pods.len(), 5);
+        assert_eq!(second.pods.len(), 3);
         assert!(first.next.is_some() && second.next.is_none());
         assert_eq!(first.version_text, second.version_text);
         assert_eq!(first.version.map(|v| v.to_string()), Some(first.version_text));
         let other = Selection { app: "wordcount".to_owned(), instance: "other".to_owned() };
-        let page = parse_page(pages[0].as_bytes(), &other).unwrap();
-        assert_eq!((page.pods.len(), page.n_foreign), (0, 5));
+        assert_eq!(parse_page(pages[0].as_bytes(), &other).unwrap().pods, []);
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl From<serde_json::Error> for WireError {
     }
 }
 
-/// Reads one pod. It is ours if its labels match the selection and carry an id and a group.
+/// Reads one pod. `PodAnswer::Ours` means only that its labels match the selection.
 ///
 /// # Errors
 /// The bytes are not a pod with a name and a uid.
@@ -141,9 +141,13 @@ impl RawPod<'_> {
             Some(_) | None => return Err(WireError::Missing("metadata.name")),
         };
         let labels = meta.labels.unwrap_or_default();
-        let Some((id, group)) = labels.id_and_group(selection) else {
+        if !labels.match_selector(selection) {
             return Ok(PodAnswer::Foreign(ForeignPod { name: name.into(), uid }));
-        };
+        }
+        // A name cannot be changed, a label can.
+        let id = selection.id_of(&name).or_else(|| number(labels.id.as_ref()).map(ExecutorId));
+        let id = id.unwrap_or(ExecutorId(0));
+        let group = GroupName::from(text_of(labels.group.as_ref()));
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
@@ -193,13 +197,10 @@ impl RawPod<'_> {
 }
 
 impl Labels<'_> {
-    fn id_and_group(&self, selection: &Selection) -> Option<(ExecutorId, GroupName)> {
-        let ours = text_of(self.app.as_ref()) == selection.app
+    fn match_selector(&self, selection: &Selection) -> bool {
+        text_of(self.app.as_ref()) == selection.app
             && text_of(self.instance.as_ref()) == selection.instance
-            && text_of(self.component.as_ref()) == COMPONENT.1;
-        let id = number(self.id.as_ref()).filter(|&id| id > 0)?;
-        let group = text_of(self.group.as_ref());
-        (ours && !group.is_empty()).then(|| (ExecutorId(id), GroupName::from(group)))
+            && text_of(self.component.as_ref()) == COMPONENT.1
     }
 }
 

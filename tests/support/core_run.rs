@@ -34,6 +34,19 @@ pub fn refusal(class: RefusalClass, code: u16) -> Refusal {
     Refusal { class, code, reason, message, retry_after_ms: None }
 }
 
+/// An instance outside of a cluster, without a stored id high water.
+pub fn identity() -> InstanceIdentity {
+    InstanceIdentity {
+        pod_prefix: PREFIX.to_owned(),
+        owner: None,
+        id_high_water: 0,
+        is_id_high_water_stored: false,
+        start_unix_ms: 1_000_000,
+        is_lease_held: true,
+        is_driver_ready: true,
+    }
+}
+
 /// Executor ids as calls contain them.
 pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
     ids.iter().copied().map(ExecutorId).collect()
@@ -53,15 +66,15 @@ pub struct Run {
 impl Run {
     /// A run before its first LIST.
     pub fn unlisted(policy: Policy, groups: Vec<GroupSpec>) -> Self {
-        let identity = InstanceIdentity {
-            pod_prefix: PREFIX.to_owned(),
-            owner: None,
-            id_high_water: 0,
-            is_id_high_water_stored: false,
-            start_unix_ms: 1_000_000,
-            is_lease_held: true,
-            is_driver_ready: true,
-        };
+        Self::with_identity(identity(), policy, groups)
+    }
+
+    /// The same with another identity.
+    pub fn with_identity(
+        identity: InstanceIdentity,
+        policy: Policy,
+        groups: Vec<GroupSpec>,
+    ) -> Self {
         let core = Reconciler::new(identity, policy, groups, 1, Millis(0));
         Self { core, now: 0, version: 10, pods: vec![], events: vec![], asked: vec![], n_polls: 0 }
     }

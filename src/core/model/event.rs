@@ -192,6 +192,9 @@ pub enum Event {
     ExecutorRequested { subject: Subject },
     /// The main container runs.
     ExecutorRunning { subject: Subject, node: Option<String>, ip: Option<IpAddr> },
+    /// A pod has the labels of this run's executors, but posse did not create it: it is left alone.
+    /// Reported once for each pod. `message` says how posse knows.
+    ForeignPod { pod: String, uid: Uid, message: String },
     /// A replacement got more memory than the template says, after an OOM kill.
     MemoryGrown { subject: Subject, memory: String },
     /// Events were dropped because the reader was too slow.

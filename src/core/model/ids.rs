@@ -8,6 +8,10 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutorId(pub u64);
 
+/// The highest id that is believed of a pod. A label is untrusted input, and no instance has created
+/// so many executors.
+pub const ID_MAX: u64 = 1_000_000_000;
+
 impl fmt::Display for ExecutorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

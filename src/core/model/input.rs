@@ -59,7 +59,7 @@ pub struct ForeignPod {
 pub enum PodAnswer {
     /// Its labels do not match our selector.
     Foreign(ForeignPod),
-    /// One of our executors.
+    /// Its labels match our selector. Only the core decides whether posse created it.
     Ours(Pod),
 }
 

@@ -38,7 +38,7 @@ impl Reconciler {
         };
         let sent_at = create.sent_at;
         match answer {
-            Ok(PodAnswer::Ours(pod)) if pod.id == id && *pod.name == *self.pod_name(id) => {
+            Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
                 self.on_request_answered(id);
                 self.window.on_answered();
                 self.on_created_pod(id, &pod, watermark, now);
@@ -88,8 +88,10 @@ impl Reconciler {
             self.drop_executor(id);
         }
         if is_in_snapshot {
-            if has_no_pod_yet && is_cancelled {
-                self.on_pod_found(id, &pod.uid, true, now);
+            if has_no_pod_yet {
+                // The answer proves that the pod is ours.
+                self.foreign_pods.forget(&pod.uid);
+                self.on_pod_found(id, &pod.uid, is_cancelled, now);
             }
             // This also deletes a second pod with the same id.
             self.on_change(Some(Change::Updated(pod.uid.clone())), now);
@@ -364,11 +366,18 @@ impl Reconciler {
         }
     }
 
-    /// True if the pod has our name, our labels and our owner: an earlier create of ours made it.
-    fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
+    /// True if the pod has the name and the labels of this create.
+    fn has_create_labels(&self, id: ExecutorId, pod: &Pod) -> bool {
         pod.id == id
+            && self.has_our_name(pod)
             && self.executors.get(id).is_some_and(|executor| executor.group == pod.group)
-            && *pod.name == *self.pod_name(id)
-            && (self.identity.owner.is_none() || pod.owner == self.identity.owner)
+    }
+
+    /// True if the pod has our name, our labels and our owner, and was not there before the create:
+    /// an earlier POST of it made the pod.
+    fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
+        self.has_create_labels(id, pod)
+            && self.has_our_owner(pod)
+            && !self.foreign_pods.contains(&pod.uid)
     }
 }

@@ -6,6 +6,7 @@ mod commands;
 mod create_answers;
 mod driver_reports;
 mod force_delete;
+mod foreign_pods;
 mod groups;
 mod log_reads;
 mod mutations;
@@ -20,6 +21,7 @@ mod turn;
 use std::collections::{BTreeSet, VecDeque};
 
 use self::force_delete::TerminatingPods;
+use self::foreign_pods::ForeignPods;
 pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
 use self::log_reads::LogReads;
 use self::stop::Stop;
@@ -75,6 +77,7 @@ pub struct Reconciler {
     unresolved_creates: UnresolvedCreates,
     driver_reports: DriverReports,
     terminating_pods: TerminatingPods,
+    foreign_pods: ForeignPods,
     logs: LogReads,
     window: Window,
     budgets: Budgets,
@@ -133,6 +136,7 @@ impl Reconciler {
             unresolved_creates: UnresolvedCreates::default(),
             driver_reports: DriverReports::default(),
             terminating_pods: TerminatingPods::default(),
+            foreign_pods: ForeignPods::default(),
             logs: LogReads::default(),
             retained: VecDeque::new(),
             due_creates: BTreeSet::new(),
@@ -172,6 +176,7 @@ impl Reconciler {
             Input::Lease { held, high_water } => {
                 self.is_lease_held = held;
                 self.ids.on_lease(high_water);
+                self.judge_foreign_again(now);
             }
             Input::List(list) => {
                 self.on_list(list, now);

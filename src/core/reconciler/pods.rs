@@ -21,9 +21,6 @@ use crate::core::state::snapshot::Change;
 impl Reconciler {
     pub(super) fn on_list(&mut self, list: List, now: Millis) {
         let is_first = !self.had_first_list() && list.watermark.epoch == self.watermark().epoch;
-        let has_our_name = |pod: &&Pod| *pod.name == *self.pod_name(pod.id);
-        let highest = list.pods.iter().filter(has_our_name).map(|pod| pod.id).max();
-        let has_pods = list.pods.iter().any(|pod| !pod.deleting);
         let is_stop = list.source == ListSource::Stop;
         let is_void = list.watermark.epoch != self.watermark().epoch;
         let replaced = self.snapshot.replace(list);
@@ -37,7 +34,8 @@ impl Reconciler {
         if is_first && self.snapshot.is_synced() {
             self.first_list_at = Some(now);
             self.start_silence_timer(now);
-            self.ids.on_first_list(highest);
+            self.ids.on_first_list(self.highest_found());
+            let has_pods = self.snapshot.pods().any(|pod| !pod.deleting && self.is_ours(pod));
             if has_pods && self.policy.adopt_hold_ms > 0 {
                 self.adopt_hold_until = Some(now.after(self.policy.adopt_hold_ms));
             }
@@ -58,14 +56,16 @@ impl Reconciler {
         }
     }
 
-    fn on_seen(&mut self, uid: &Uid, now: Millis) {
+    pub(super) fn on_seen(&mut self, uid: &Uid, now: Millis) {
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        if self.foreign_pods.contains(uid) || !self.is_ours(pod) {
+            self.note_foreign(uid);
+            return;
+        }
+        let (id, name) = (pod.id, pod.name.clone());
+        self.ids.on_seen(id);
         self.note_terminating(uid, now);
         let Some(pod) = self.snapshot.get(uid) else { return };
-        let (id, name) = (pod.id, pod.name.clone());
-        let has_our_name = *name == *self.pod_name(id);
-        if has_our_name {
-            self.ids.on_seen(id);
-        }
         let is_second = match self.executors.get(id) {
             // A pod of another group is not the result of this create, even with the same name.
             Some(executor) => {
@@ -74,7 +74,7 @@ impl Reconciler {
             }
             None => self.retired.contains(id.0),
         };
-        if is_second || !has_our_name {
+        if is_second {
             // An id has at most one pod. This second one is deleted in any state.
             self.mutations.request(uid, &name, MutationKind::Delete);
             return;
@@ -311,15 +311,16 @@ impl Reconciler {
         self.mutations.remove(&pod.uid);
         self.terminating_pods.forget(&pod.uid);
         self.forget_log(&pod.uid);
-        if *pod.name == *self.pod_name(pod.id) {
-            self.ids.on_seen(pod.id);
-        }
         self.on_capacity_freed(now);
+        if self.foreign_pods.forget(&pod.uid) || !self.is_ours(pod) {
+            return;
+        }
+        self.ids.on_seen(pod.id);
         let Some(executor) = self.executors.get(pod.id) else { return };
         let is_its_pod = match &executor.uid {
             Some(uid) => *uid == pod.uid && executor.life != Life::Gone,
             // It came and went before its create was answered.
-            None => *pod.name == *self.pod_name(pod.id) && executor.group == pod.group,
+            None => executor.group == pod.group,
         };
         let is_cancelled = executor.is_cancelled();
         if is_its_pod {

@@ -64,7 +64,7 @@ impl Reconciler {
         let timeout_ms = self.policy.stop_timeout_ms;
         let had_any = !self.had_first_list()
             || !self.executors.is_empty()
-            || !self.snapshot.is_empty()
+            || self.our_pods().next().is_some()
             || !self.mutations.is_empty();
         self.stop = Some(Stop {
             order,
@@ -74,7 +74,7 @@ impl Reconciler {
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
             n_lists: 0,
             n_delete_failures: 0,
-            n_left: self.snapshot.pods().count(),
+            n_left: self.our_pods().count(),
             list_sent_at: now,
             open_create_seen_at: now,
             listed_at: None,
@@ -109,7 +109,7 @@ impl Reconciler {
     /// The pods that may be left now, if the caller cannot wait any longer.
     pub fn remaining(&self) -> StopResult {
         let mut result = StopResult::default();
-        for pod in self.snapshot.pods() {
+        for pod in self.our_pods() {
             let names = match stays_after_stop(self.stop.as_ref(), &self.executors, pod) {
                 true => &mut result.retained,
                 false if pod.deleting => &mut result.terminating,
@@ -148,6 +148,9 @@ impl Reconciler {
         }
         self.delete_late_pods();
         let watermark = self.watermark();
+        // The request deletes by labels, which other pods may have, too. Then each pod that a LIST
+        // shows is deleted on its own.
+        let can_delete_all = self.had_first_list() && !self.has_foreign_pods();
         let stop = self.stop.as_mut()?;
         match stop.step {
             // Failed pods are labelled first, because the label excludes them from the delete; and
@@ -160,12 +163,12 @@ impl Reconciler {
             {
                 stop.step = StopStep::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
             }
-            StopStep::DeleteAllAt(at) if at <= now => {
+            StopStep::DeleteAllAt(at) if at <= now && can_delete_all => {
                 stop.step = StopStep::DeleteAll;
                 let (grace_s, keep_counted) = (stop.grace_s, stop.order.keep_failed);
                 self.actions.push_back(Action::DeleteAll { grace_s, keep_counted });
             }
-            StopStep::ListAt(at) if at <= now => {
+            StopStep::DeleteAllAt(at) | StopStep::ListAt(at) if at <= now => {
                 (stop.step, stop.list_sent_at) = (StopStep::List, now);
                 self.actions.push_back(Action::List { watermark });
             }
@@ -215,7 +218,7 @@ impl Reconciler {
 
     /// As long as pods go, the stop goes on.
     fn extend_deadline(&mut self, now: Millis) {
-        let n_left = self.snapshot.pods().count();
+        let n_left = self.our_pods().count();
         if let Some(stop) = &mut self.stop {
             if n_left < stop.n_left {
                 stop.deadline = stop.deadline.max(now.after(GONE_MARGIN_MS));
@@ -236,7 +239,7 @@ impl Reconciler {
         let stop = self.stop.as_ref();
         let is_clear = self.snapshot.is_synced()
             && self.mutations.names_not_in(&self.snapshot).next().is_none()
-            && self.snapshot.pods().all(|pod| stays_after_stop(stop, &self.executors, pod));
+            && self.our_pods().all(|pod| stays_after_stop(stop, &self.executors, pod));
         let Some(stop) = &mut self.stop else { return false };
         if has_open {
             stop.open_create_seen_at = now;
@@ -287,7 +290,8 @@ impl Reconciler {
             return;
         }
         for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
-            if !stays_after_stop(stop, &self.executors, pod) {
+            let is_foreign = self.foreign_pods.contains(&pod.uid);
+            if !is_foreign && !stays_after_stop(stop, &self.executors, pod) {
                 self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
             }
         }

@@ -2,6 +2,7 @@
 //! on the server in blocks before they are used.
 
 use crate::core::model::ids::ExecutorId;
+use crate::core::state::ranges::Ranges;
 
 /// The size of a block.
 pub const BLOCK: u64 = 1_000;
@@ -14,16 +15,22 @@ pub struct IdAllocator {
     /// Ids up to here are reserved; none: the server does not store the high water.
     reserved: Option<u64>,
     requested: u64,
+    /// Ids that other processes of this instance may have used.
+    earlier: Ranges,
 }
 
 impl IdAllocator {
     /// `reserved_before`: the high water that the server has stored for an earlier run.
     /// `is_stored`: the server stores the high water of this run.
     pub fn new(reserved_before: u64, is_stored: bool) -> Self {
+        let next = reserved_before.saturating_add(1);
+        let mut earlier = Ranges::default();
+        earlier.insert_all(1..next);
         Self {
-            next: reserved_before.saturating_add(1),
+            next,
             reserved: is_stored.then_some(reserved_before),
             requested: reserved_before,
+            earlier,
         }
     }
 
@@ -33,7 +40,9 @@ impl IdAllocator {
         let Some(highest) = highest else { return };
         if self.reserved.is_none() {
             let block_end = highest.0.div_ceil(BLOCK).max(1).saturating_mul(BLOCK);
-            self.next = self.next.max(block_end.saturating_add(1));
+            let next = block_end.saturating_add(1);
+            self.earlier.insert_all(1..next);
+            self.next = self.next.max(next);
         }
         self.on_seen(highest);
     }
@@ -41,6 +50,16 @@ impl IdAllocator {
     /// A pod with this id exists, so the id is not used again.
     pub fn on_seen(&mut self, id: ExecutorId) {
         self.next = self.next.max(id.0.saturating_add(1));
+    }
+
+    /// True if another process of this instance may have used this id.
+    pub fn is_of_earlier_run(&self, id: ExecutorId) -> bool {
+        self.earlier.contains(id.0)
+    }
+
+    /// True if the server stores which ids may have been used.
+    pub fn is_stored(&self) -> bool {
+        self.reserved.is_some()
     }
 
     /// What the server must have stored; none if nothing was reserved.
@@ -60,8 +79,10 @@ impl IdAllocator {
         if let (Some(stored), Some(reserved)) = (high_water, &mut self.reserved)
             && stored.0 > *reserved
         {
+            let next = stored.0.saturating_add(1);
+            self.earlier.insert_all(reserved.saturating_add(1)..next);
             *reserved = stored.0;
-            self.next = self.next.max(stored.0.saturating_add(1));
+            self.next = self.next.max(next);
         }
     }
 

@@ -237,15 +237,8 @@ impl Pods {
         } else {
             call(&self.http, &get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List)?
         };
-        let page = parse_page(&answer, &self.selection)
-            .map_err(|problem| unreadable(status, &problem.to_string()))?;
-        if page.n_foreign > 0 {
-            log::warn!(
-                "{} pods match our label selector but have no valid executor id: ignored",
-                page.n_foreign
-            );
-        }
-        Ok(page)
+        parse_page(&answer, &self.selection)
+            .map_err(|problem| unreadable(status, &problem.to_string()))
     }
 
     fn parse(&self, status: u16, answer: &[u8]) -> Result<PodAnswer, Refusal> {

@@ -124,16 +124,35 @@ fn a_pod_with_a_wrong_label_is_foreign() {
         (r#""posse.dev/app":"wordcount""#, r#""posse.dev/app":"wordcounts""#),
         (r#""posse.dev/instance":"ab3de""#, r#""posse.dev/instance":null"#),
         (r#"component":"executor""#, r#"component":"instance""#),
-        (r#""posse.dev/executor-id":"1""#, r#""posse.dev/executor-id":"one""#),
-        (r#""posse.dev/executor-id":"1""#, r#""posse.dev/executor-id":"0""#),
-        (r#""posse.dev/group":"default""#, r#""posse.dev/group":"""#),
-        (r#""posse.dev/group":"default","#, ""),
     ];
     for (from, to) in off {
         let json = running.replacen(from, to, 1);
         assert_ne!(json, running, "{from}");
         assert!(matches!(parse(json.as_bytes(), &selection()), Ok(PodAnswer::Foreign(_))), "{to}");
     }
+}
+
+#[test]
+fn an_id_is_read_from_the_name_before_the_label() {
+    let running = fixture!("running.json");
+    let name = r#""name":"wordcount-ab3de-exec-1""#;
+    let label = r#""posse.dev/executor-id":"1""#;
+    for (name_now, label_now, id) in [
+        (name, label, 1),
+        (name, r#""posse.dev/executor-id":"18446744073709551615""#, 1),
+        (name, r#""posse.dev/executor-id":"one""#, 1),
+        (name, r#""x":"1""#, 1),
+        (r#""name":"victim-db""#, label, 1),
+        (r#""name":"victim-db""#, r#""posse.dev/executor-id":"one""#, 0),
+        (r#""name":"wordcount-ab3de-exec-01""#, r#""posse.dev/executor-id":"7""#, 7),
+        (r#""name":"wordcount-ab3de-exec-+1""#, r#""posse.dev/executor-id":"7""#, 7),
+        (r#""name":"wordcount-ab3de-exec-18446744073709551616""#, label, 1),
+    ] {
+        let json = running.replacen(name, name_now, 1).replacen(label, label_now, 1);
+        assert_eq!(ours(&json).id.0, id, "{name_now} {label_now}");
+    }
+    let json = running.replacen(r#""posse.dev/group":"default""#, r#""x":"y""#, 1);
+    assert_eq!(ours(&json).group, GroupName::from(""));
 }
 
 #[test]
