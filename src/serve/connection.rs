@@ -1,63 +1,35 @@
 //! One connection: reads requests, calls the handler and sends the responses.
 
 use std::net::Shutdown;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::serve::request::{Body, Head, Input, Request, RequestError};
 use crate::serve::response::{Output, Responder, ResponseState};
-use crate::serve::socket::{Pace, Socket};
-use crate::serve::{Handler, Limits};
+use crate::serve::slots::Slot;
+use crate::serve::socket::Socket;
+use crate::serve::{Handler, Limits, Rejection};
 
-/// Whether a connection is waiting for its client, and since when.
-#[derive(Debug, Default)]
-pub(super) struct ClientWait(Mutex<WaitState>);
-
-#[derive(Clone, Copy, Debug, Default)]
-enum WaitState {
-    /// A request is being answered.
-    #[default]
-    Busy,
-    /// The last response was sent.
-    Finished,
-    /// Waiting for a request, or for the rest of one.
-    WaitingSince(Instant),
+/// Why a request gets no handler.
+enum Unhandled {
+    Request(RequestError),
+    Rejected(Rejection),
 }
 
-impl ClientWait {
-    fn set(&self, state: WaitState) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
-    }
-
-    /// How long the connection has been waiting. `None` while it answers a request; the maximum
-    /// after its last response, because it can be closed at any time.
-    pub(super) fn time(&self) -> Option<Duration> {
-        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            WaitState::Busy => None,
-            WaitState::Finished => Some(Duration::MAX),
-            WaitState::WaitingSince(start) => Some(start.elapsed()),
-        }
+impl From<RequestError> for Unhandled {
+    fn from(error: RequestError) -> Self {
+        Self::Request(error)
     }
 }
 
 /// Serves a connection until it is closed.
-pub(super) fn serve(
-    socket: &Arc<Socket>,
-    limits: &Limits,
-    handler: &dyn Handler,
-    client_wait: &ClientWait,
-) {
-    if socket.set_write_timeout(limits.write_timeout).is_err() {
-        return;
-    }
-    let mut input = Input::new(socket, limits);
-    let mut output = Output::new(Arc::clone(socket), limits.write_timeout);
+pub(super) fn serve(slot: &Slot, handler: &dyn Handler) {
+    let limits = slot.limits();
+    let mut input = Input::new(&slot.socket, limits);
+    let mut output = Output::new(Arc::clone(&slot.socket), limits.write_timeout);
     loop {
         output.state = ResponseState::NotStarted;
-        client_wait.set(WaitState::WaitingSince(Instant::now()));
-        let request = next_request(&mut input, &mut output, handler);
-        client_wait.set(WaitState::Busy);
-        match request {
+        match next_request(&mut input, &mut output, slot, handler) {
             Ok((request, body)) => {
                 let responder = Responder::new(&mut output);
                 let handled = match body.zip(handler.receiver(&request)) {
@@ -71,23 +43,27 @@ pub(super) fn serve(
                     break;
                 }
             }
-            Err(RequestError::Closed) => break,
-            Err(RequestError::Refused(status, why)) => {
+            Err(Unhandled::Request(RequestError::Closed)) => break,
+            Err(Unhandled::Request(RequestError::Refused(status, why))) => {
                 refuse(&mut output, limits, status, why);
+                break;
+            }
+            Err(Unhandled::Rejected(Rejection { status, body })) => {
+                send_error(&mut output, status, &body);
                 break;
             }
         }
     }
-    client_wait.set(WaitState::Finished);
-    linger(socket, output.state);
+    linger(&slot.socket, output.state);
 }
 
 /// The next request, with a `Body` if a receiver reads it. Sets in `output` how to respond to it.
 fn next_request<'i, 's>(
     input: &'i mut Input<'s>,
     output: &mut Output,
+    slot: &Slot,
     handler: &dyn Handler,
-) -> Result<(Request, Option<Body<'i, 's>>), RequestError> {
+) -> Result<(Request, Option<Body<'i, 's>>), Unhandled> {
     // An invalid request ends the connection, because the start of the next one is unknown.
     output.keep_alive = false;
     output.head_only = false;
@@ -96,10 +72,22 @@ fn next_request<'i, 's>(
         input.read_head()?;
     output.head_only = request.method == "HEAD";
     output.is_http10 = is_http10;
-    if let Some((status, why)) = handler.refuse(&request) {
-        return Err(RequestError::Refused(status, why));
+    let full = RequestError::Refused(slot.limits().full_status, "too many connections");
+    if slot.is_spare() && !handler.is_probe(&request) && !slot.make_regular() {
+        return Err(full.into());
     }
-    if handler.receiver(&request).is_some() {
+    if let Some((status, why)) = handler.refuse(&request) {
+        return Err(RequestError::Refused(status, why).into());
+    }
+    if let Some(receiver) = handler.receiver(&request) {
+        // While the check waits for another server, others can use the regular slot.
+        if receiver.authorize_waits() && !slot.make_spare() {
+            return Err(full.into());
+        }
+        receiver.authorize(&request, slot.socket.source()).map_err(Unhandled::Rejected)?;
+        if !slot.make_regular() {
+            return Err(full.into());
+        }
         return Ok((request, Some(Body::new(input, framing, expects_continue)?)));
     }
     input.check_length(framing)?;
@@ -107,20 +95,25 @@ fn next_request<'i, 's>(
         input.send_continue().map_err(|_| RequestError::Closed)?;
     }
     request.body = input.read_body(framing)?;
-    output.keep_alive = keep_alive;
+    output.keep_alive = keep_alive && !slot.is_spare();
     Ok((request, None))
 }
 
 /// Sends an error response and closes the connection.
 fn refuse(output: &mut Output, limits: &Limits, status: u16, why: &'static str) {
+    send_error(output, status, (limits.refusal)(status, why).as_bytes());
+}
+
+fn send_error(output: &mut Output, status: u16, body: &[u8]) {
     output.keep_alive = false;
-    let body = (limits.refusal)(status, why);
     let mut headers = vec![("content-type", "application/json")];
-    if status == 401 {
-        headers.push(("www-authenticate", "Bearer"));
+    match status {
+        401 => headers.push(("www-authenticate", "Bearer")),
+        429 | 503 => headers.push(("retry-after", RETRY_AFTER_S)),
+        _ => {}
     }
     // An error changes nothing, because the connection ends anyway.
-    let _ = output.send(status, &headers, body.as_bytes());
+    let _ = output.send(status, &headers, body);
 }
 
 /// Closes a connection so that the client can read the last response: closing a socket with unread
@@ -132,20 +125,20 @@ fn linger(socket: &Socket, state: ResponseState) {
         return;
     }
     socket.shutdown(Shutdown::Write);
-    let pace = Pace::start(LINGER);
+    socket.start_pace(LINGER);
+    socket.finish();
     let mut discarded = [0; 4 << 10];
     let mut n_discarded = 0;
     while n_discarded < LINGER_BYTES_MAX {
-        let Some(remaining) = pace.remaining(0) else { return };
-        if socket.set_read_timeout(remaining).is_err() {
-            return;
-        }
         match socket.read(&mut discarded) {
             Ok(0) | Err(_) => return,
             Ok(n) => n_discarded += n,
         }
     }
 }
+
+/// When a client should try again that found no slot, in seconds.
+const RETRY_AFTER_S: &str = "1";
 
 /// How long the client gets to read the last response and close the connection.
 const LINGER: Duration = Duration::from_secs(1);

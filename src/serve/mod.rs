@@ -7,8 +7,10 @@
 
 mod connection;
 mod listener;
+mod pace;
 mod request;
 mod response;
+mod slots;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -16,32 +18,38 @@ mod tls;
 pub mod token;
 
 pub use listener::{Listen, Server};
-pub use request::{Body, Request};
+pub use request::{Body, Client, Request};
 pub use response::{ChunkWriter, Responder};
 pub use tls::Plain;
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The limits of one server. Clients cannot change them.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Open connections. If all are in use, a new one replaces the connection that has been waiting
-    /// for its client longest, or is answered with 429.
+    /// Open connections. If all are in use, a new one replaces the connection whose client is
+    /// furthest behind its pace, or gets a spare slot.
     pub connections_max: usize,
+    /// Spare slots for connections above `connections_max`: probes are answered, other requests
+    /// are refused with `full_status` and `Retry-After`. A connection without even a spare slot is
+    /// closed.
+    pub spare_max: usize,
+    /// The status code for a request without a slot.
+    pub full_status: u16,
     /// Request line and headers together. A larger head is answered with 431.
     pub header_bytes_max: usize,
     /// A request body that is read into memory. A larger one is answered with 413.
     pub body_bytes_max: usize,
-    /// Total time from the first byte of a request to the end of its headers. The body gets the
-    /// same time again, and one second more for each `PACE_BYTES` received.
+    /// How far a client may be behind the slowest pace (64 KiB a second) from its connection, or
+    /// from the first byte of a later request, to the end of the headers; again for the body.
     pub read_timeout: Duration,
-    /// Time for each write of a response or a chunk, and one second more for each `PACE_BYTES`
-    /// sent.
+    /// The same for a response; for a stream, for each chunk.
     pub write_timeout: Duration,
     /// Time from the end of a response to the first byte of the next request.
     pub idle_timeout: Duration,
-    /// How long a connection may wait for its client before a new connection can replace it.
+    /// How far a client must be behind its pace before a new connection can replace it.
     pub patience: Duration,
     /// Makes the JSON body of an error response from the status code and the message.
     pub refusal: fn(u16, &'static str) -> String,
@@ -51,6 +59,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: 64,
+            spare_max: 8,
+            full_status: 429,
             header_bytes_max: 16 << 10,
             body_bytes_max: 1 << 20,
             read_timeout: Duration::from_secs(10),
@@ -79,6 +89,12 @@ pub trait Handler: Send + Sync {
         None
     }
 
+    /// True for a request that is answered at once, also if all regular slots are taken: a liveness
+    /// or readiness probe.
+    fn is_probe(&self, _request: &Request) -> bool {
+        false
+    }
+
     /// The receiver that reads the body of this request in pieces. `None` reads it into memory.
     fn receiver(&self, _request: &Request) -> Option<&dyn Receiver> {
         None
@@ -87,6 +103,20 @@ pub trait Handler: Send + Sync {
 
 /// Answers requests whose bodies are too large for memory.
 pub trait Receiver: Send + Sync {
+    /// True if `authorize` may wait for another server. Meanwhile the connection holds a spare slot.
+    fn authorize_waits(&self) -> bool {
+        false
+    }
+
+    /// Decides whether this request may send its body. `source`: the client's address, `None` for a
+    /// unix socket.
+    ///
+    /// # Errors
+    /// The response to a request that may not.
+    fn authorize(&self, _request: &Request, _source: Option<IpAddr>) -> Result<(), Rejection> {
+        Ok(())
+    }
+
     /// Answers one request, whose `Request::body` is empty. The connection is closed after the
     /// response. If the client expects `100 Continue`, the first read of `body` sends it.
     fn receive(
@@ -97,8 +127,14 @@ pub trait Receiver: Send + Sync {
     ) -> io::Result<()>;
 }
 
-/// A transfer gets one second more for each of these bytes, so that slow clients can finish.
-const PACE_BYTES: u64 = 64 << 10;
+/// The response to a request that may not send its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// With 429 and 503 the client is asked to try again.
+    pub status: u16,
+    /// JSON.
+    pub body: Vec<u8>,
+}
 
 /// Stack size of a connection's thread.
 const STACK_BYTES: usize = 256 << 10;

@@ -2,10 +2,12 @@
 //! or of the limits become `RequestError::Refused` with the status code of the response.
 
 use std::io::{self, Read};
+use std::net::Shutdown;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::serve::Limits;
-use crate::serve::socket::{Pace, Socket, is_timeout};
+use crate::serve::socket::{Socket, is_timeout};
 
 /// One complete request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,28 +90,35 @@ const BAD_CHUNK: RequestError = RequestError::Refused(400, "malformed chunk");
 /// The receiving side of a connection, with the bytes that were read but not used yet.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
-    socket: &'a Socket,
+    socket: &'a Arc<Socket>,
     limits: &'a Limits,
     buffer: Vec<u8>,
-    timeout: Option<Duration>,
+    /// No byte was read yet. The pace of the first request includes the TLS handshake.
+    is_new: bool,
 }
 
 impl<'a> Input<'a> {
-    pub(super) fn new(socket: &'a Socket, limits: &'a Limits) -> Self {
-        Self { socket, limits, buffer: Vec::new(), timeout: None }
+    pub(super) fn new(socket: &'a Arc<Socket>, limits: &'a Limits) -> Self {
+        Self { socket, limits, buffer: Vec::new(), is_new: true }
     }
 
     /// Waits for the next request and reads its head.
     pub(super) fn read_head(&mut self) -> Result<Head, RequestError> {
         self.buffer.shrink_to(READ_BYTES);
+        let is_first = std::mem::take(&mut self.is_new);
         if self.buffer.is_empty() {
-            match self.fill(self.limits.idle_timeout) {
+            if !is_first {
+                self.socket.start_pace(self.limits.idle_timeout);
+            }
+            match self.fill() {
                 Ok(0) | Err(RequestError::Refused(..)) => return Err(RequestError::Closed),
                 Ok(_) => {}
                 Err(stop) => return Err(stop),
             }
         }
-        let pace = Pace::start(self.limits.read_timeout);
+        if !is_first {
+            self.socket.start_pace(self.limits.read_timeout);
+        }
         let mut n_parsed = 0;
         loop {
             // Parse again only after another line has arrived. Otherwise slow bytes cost quadratic
@@ -127,8 +136,7 @@ impl<'a> Input<'a> {
             if n_parsed >= self.limits.header_bytes_max {
                 return Err(HEAD_TOO_LARGE);
             }
-            // A head is small, so its time does not grow with the bytes received.
-            if self.fill(pace.remaining(0).ok_or(TOO_SLOW)?)? == 0 {
+            if self.fill()? == 0 {
                 return Err(RequestError::Closed);
             }
         }
@@ -136,7 +144,7 @@ impl<'a> Input<'a> {
 
     /// Sends `100 Continue`.
     pub(super) fn send_continue(&self) -> io::Result<()> {
-        self.socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n", self.limits.write_timeout)
+        self.socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
     }
 
     /// True if the client has already sent a part of the body.
@@ -155,37 +163,37 @@ impl<'a> Input<'a> {
     /// Reads the body. Memory grows with the bytes received, not with the announced length.
     pub(super) fn read_body(&mut self, framing: Framing) -> Result<Vec<u8>, RequestError> {
         self.check_length(framing)?;
-        let pace = Pace::start(self.limits.read_timeout);
+        self.socket.start_pace(self.limits.read_timeout);
         let mut body = Vec::new();
         match framing {
-            Framing::Length(n) => self.take(n, &mut body, &pace)?,
-            Framing::Chunked => self.read_chunks(&mut body, &pace)?,
+            Framing::Length(n) => self.take(n, &mut body)?,
+            Framing::Chunked => self.read_chunks(&mut body)?,
         }
         Ok(body)
     }
 
-    fn read_chunks(&mut self, body: &mut Vec<u8>, pace: &Pace) -> Result<(), RequestError> {
+    fn read_chunks(&mut self, body: &mut Vec<u8>) -> Result<(), RequestError> {
         loop {
-            let line = self.read_line(CHUNK_LINE_BYTES_MAX, body.len() as u64, pace)?;
+            let line = self.read_line(CHUNK_LINE_BYTES_MAX)?;
             let n_bytes = chunk_size(&line).ok_or(BAD_CHUNK)?;
             if n_bytes == 0 {
-                return self.read_trailers(body.len() as u64, pace);
+                return self.read_trailers();
             }
             if n_bytes > (self.limits.body_bytes_max - body.len()) as u64 {
                 return Err(TOO_LARGE);
             }
-            self.take(n_bytes, body, pace)?;
-            if !self.read_line(0, body.len() as u64, pace)?.is_empty() {
+            self.take(n_bytes, body)?;
+            if !self.read_line(0)?.is_empty() {
                 return Err(BAD_CHUNK);
             }
         }
     }
 
     /// Reads and ignores trailers.
-    fn read_trailers(&mut self, n_body: u64, pace: &Pace) -> Result<(), RequestError> {
+    fn read_trailers(&mut self) -> Result<(), RequestError> {
         let mut room = self.limits.header_bytes_max;
         loop {
-            let line = self.read_line(room, n_body, pace)?;
+            let line = self.read_line(room)?;
             if line.is_empty() {
                 return Ok(());
             }
@@ -194,7 +202,7 @@ impl<'a> Input<'a> {
     }
 
     /// Moves `n_bytes` from the connection to `body`.
-    fn take(&mut self, n_bytes: u64, body: &mut Vec<u8>, pace: &Pace) -> Result<(), RequestError> {
+    fn take(&mut self, n_bytes: u64, body: &mut Vec<u8>) -> Result<(), RequestError> {
         let mut missing = usize::try_from(n_bytes).map_err(|_| TOO_LARGE)?;
         loop {
             let n = missing.min(self.buffer.len());
@@ -204,19 +212,14 @@ impl<'a> Input<'a> {
             if missing == 0 {
                 return Ok(());
             }
-            if self.fill(pace.remaining(body.len() as u64).ok_or(TOO_SLOW)?)? == 0 {
+            if self.fill()? == 0 {
                 return Err(RequestError::Closed);
             }
         }
     }
 
     /// Reads one line without its CR LF. A line longer than `bytes_max` is an error.
-    fn read_line(
-        &mut self,
-        bytes_max: usize,
-        n_body: u64,
-        pace: &Pace,
-    ) -> Result<Vec<u8>, RequestError> {
+    fn read_line(&mut self, bytes_max: usize) -> Result<Vec<u8>, RequestError> {
         loop {
             if let Some(end) = self.buffer.iter().take(bytes_max + 2).position(|&c| c == b'\n') {
                 let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
@@ -226,28 +229,19 @@ impl<'a> Input<'a> {
             if self.buffer.len() >= bytes_max + 2 {
                 return Err(BAD_CHUNK);
             }
-            if self.fill(pace.remaining(n_body).ok_or(TOO_SLOW)?)? == 0 {
+            if self.fill()? == 0 {
                 return Err(RequestError::Closed);
             }
         }
     }
 
     /// Reads once into the buffer; 0 is the end of the connection.
-    fn fill(&mut self, timeout: Duration) -> Result<usize, RequestError> {
-        self.set_timeout(timeout).map_err(|_| RequestError::Closed)?;
+    fn fill(&mut self) -> Result<usize, RequestError> {
         let n_before = self.buffer.len();
         self.buffer.resize(n_before + READ_BYTES, 0);
         let result = self.socket.read(&mut self.buffer[n_before..]);
         self.buffer.truncate(n_before + *result.as_ref().unwrap_or(&0));
         result.map_err(|error| if is_timeout(&error) { TOO_SLOW } else { RequestError::Closed })
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        if self.timeout != Some(timeout) {
-            self.socket.set_read_timeout(timeout)?;
-            self.timeout = Some(timeout);
-        }
-        Ok(())
     }
 }
 
@@ -258,7 +252,6 @@ pub struct Body<'i, 's> {
     input: &'i mut Input<'s>,
     length: u64,
     n_read: u64,
-    pace: Pace,
     /// The client waits for `100 Continue`.
     needs_continue: bool,
 }
@@ -273,14 +266,35 @@ impl<'i, 's> Body<'i, 's> {
         let Framing::Length(length) = framing else {
             return Err(RequestError::Refused(411, "the content-length is missing"));
         };
-        let pace = Pace::start(input.limits.read_timeout);
+        input.socket.start_pace(input.limits.read_timeout);
         let needs_continue = expects_continue && !input.has_bytes();
-        Ok(Self { input, length, n_read: 0, pace, needs_continue })
+        Ok(Self { input, length, n_read: 0, needs_continue })
     }
 
     /// The announced length in bytes.
     pub fn length(&self) -> u64 {
         self.length
+    }
+
+    /// The client that sends this body, for other threads.
+    pub fn client(&self) -> Client {
+        Client(Arc::clone(self.input.socket))
+    }
+}
+
+/// The client of a body.
+#[derive(Clone, Debug)]
+pub struct Client(Arc<Socket>);
+
+impl Client {
+    /// How far it is behind the pace that `Limits::read_timeout` describes.
+    pub fn behind(&self) -> Duration {
+        self.0.behind()
+    }
+
+    /// Ends its body early. The response can still be sent.
+    pub fn cut(&self) {
+        self.0.shutdown(Shutdown::Read);
     }
 }
 
@@ -295,12 +309,7 @@ impl Read for Body<'_, '_> {
             self.input.send_continue()?;
         }
         let n_read = match self.input.buffer.len().min(room) {
-            0 => {
-                let allowed = self.pace.remaining(self.n_read).ok_or(io::ErrorKind::TimedOut)?;
-                // Time earned by earlier bytes does not extend the wait for a silent client.
-                self.input.set_timeout(allowed.min(self.input.limits.read_timeout))?;
-                self.input.socket.read(&mut bytes[..room])?
-            }
+            0 => self.input.socket.read(&mut bytes[..room])?,
             n => {
                 bytes[..n].copy_from_slice(&self.input.buffer[..n]);
                 self.input.buffer.drain(..n);

@@ -64,7 +64,7 @@ impl Output {
             self.flush_buffer()?;
         } else {
             self.flush_buffer()?;
-            self.socket.write_all(body, self.write_timeout)?;
+            self.socket.write_all(body)?;
         }
         self.state = ResponseState::Sent;
         Ok(())
@@ -72,6 +72,7 @@ impl Output {
 
     fn begin(&mut self, status: u16, headers: &[(&str, &str)]) {
         self.state = ResponseState::Started;
+        self.socket.start_pace(self.write_timeout);
         self.buffer.clear();
         push(&mut self.buffer, &["HTTP/1.1 ", &status.to_string(), " ", reason(status), "\r\n"]);
         for (name, value) in headers {
@@ -87,7 +88,7 @@ impl Output {
     }
 
     fn flush_buffer(&mut self) -> io::Result<()> {
-        let result = self.socket.write_all(&self.buffer, self.write_timeout);
+        let result = self.socket.write_all(&self.buffer);
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
         result
@@ -132,7 +133,7 @@ impl<'a> Responder<'a> {
             if n_read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            output.socket.write_all(&block[..n_read], output.write_timeout)?;
+            output.socket.write_all(&block[..n_read])?;
             remaining -= n_read as u64;
         }
         output.state = ResponseState::Sent;
@@ -180,7 +181,7 @@ impl ChunkWriter<'_> {
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         if !self.output.is_http10 && !self.output.head_only {
-            self.output.socket.write_all(b"0\r\n\r\n", self.output.write_timeout)?;
+            self.output.socket.write_all(b"0\r\n\r\n")?;
         }
         self.output.state = ResponseState::Sent;
         Ok(())
@@ -215,7 +216,9 @@ impl Write for ChunkWriter<'_> {
             self.buffer[start..CHUNK_HEAD_BYTES].copy_from_slice(head.as_bytes());
             self.buffer.extend_from_slice(b"\r\n");
         }
-        let result = self.output.socket.write_all(&self.buffer[start..], self.output.write_timeout);
+        // A stream may last for days, so each chunk has a pace of its own.
+        self.output.socket.start_pace(self.output.write_timeout);
+        let result = self.output.socket.write_all(&self.buffer[start..]);
         self.buffer.truncate(CHUNK_HEAD_BYTES);
         result
     }
@@ -267,7 +270,7 @@ fn reason(status: u16) -> &'static str {
 /// Larger bodies are written without a copy into the buffer, which shrinks to this size.
 const BUFFER_BYTES_KEPT: usize = 16 << 10;
 
-/// Block size of `send_from`. Each block gets the time of one write.
+/// Block size of `send_from`.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// The largest chunk.

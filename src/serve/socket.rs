@@ -1,79 +1,123 @@
-//! The stream of a connection (TCP, TLS or unix) with time limits for reads and writes.
+//! The stream of a connection (TCP, TLS or unix). Each read and write lasts as long as the client's
+//! pace allows.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, recv};
 
-use crate::serve::PACE_BYTES;
+use crate::serve::pace::Pace;
 use crate::serve::tls::TlsSocket;
 
-/// One accepted connection.
+/// One accepted connection and the pace of its client.
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(super) struct Socket {
+    stream: Stream,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Debug)]
+pub(super) enum Stream {
     Tcp(TcpStream),
     Tls(TlsSocket),
     Unix(UnixStream),
 }
 
 impl Socket {
-    /// Reads once; 0 is the end of the stream. Interrupted reads are repeated.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let result = match self {
-                Self::Tcp(stream) => (&*stream).read(buffer),
-                Self::Tls(stream) => stream.read(buffer),
-                Self::Unix(stream) => (&*stream).read(buffer),
-            };
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result,
-            }
-        }
+    /// The pace of the handshake and of the first request starts here.
+    pub(super) fn new(stream: Stream, read_timeout: Duration) -> Self {
+        let pace = Pace::of_new_connection(read_timeout, Instant::now());
+        Self { stream, pace: Mutex::new(pace) }
     }
 
-    /// Writes all bytes within `timeout`, which grows with the bytes written (see `Pace`). The
-    /// socket's own write timeout limits each single write.
-    pub(super) fn write_all(&self, mut bytes: &[u8], timeout: Duration) -> io::Result<()> {
-        let pace = Pace::start(timeout);
-        let mut written = 0;
+    /// The address of the client. `None` for a unix socket.
+    pub(super) fn source(&self) -> Option<IpAddr> {
+        let address = match &self.stream {
+            Stream::Tcp(stream) => stream.peer_addr(),
+            Stream::Tls(stream) => stream.peer_addr(),
+            Stream::Unix(_) => return None,
+        };
+        address.ok().map(|address| address.ip().to_canonical())
+    }
+
+    /// From now on the client may be behind by `limit`.
+    pub(super) fn start_pace(&self, limit: Duration) {
+        *self.pace() = Pace::start(limit);
+    }
+
+    /// See `Pace::finish`.
+    pub(super) fn finish(&self) {
+        self.pace().finish();
+    }
+
+    /// See `Pace::lag`.
+    pub(super) fn lag(&self) -> Option<Duration> {
+        self.pace().lag(Instant::now())
+    }
+
+    /// How far the client is behind its pace.
+    pub(super) fn behind(&self) -> Duration {
+        self.pace().behind(Instant::now())
+    }
+
+    /// Reads once; 0 is the end of the stream.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait(|deadline| match &self.stream {
+            Stream::Tcp(stream) => {
+                set_deadline(stream, Timeout::Recv, deadline)?;
+                (&*stream).read(buffer)
+            }
+            Stream::Tls(stream) => stream.read(buffer, deadline),
+            Stream::Unix(stream) => {
+                set_deadline(stream, Timeout::Recv, deadline)?;
+                (&*stream).read(buffer)
+            }
+        })
+    }
+
+    /// Writes all bytes.
+    pub(super) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let result = match self {
-                Self::Tcp(stream) => (&*stream).write(bytes),
-                Self::Tls(stream) => stream.write(bytes),
-                Self::Unix(stream) => (&*stream).write(bytes),
-            };
-            match result {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    written += n as u64;
-                    bytes = &bytes[n..];
+            let n = self.wait(|deadline| match &self.stream {
+                Stream::Tcp(stream) => {
+                    set_deadline(stream, Timeout::Send, deadline)?;
+                    (&*stream).write(bytes)
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Stream::Tls(stream) => stream.write(bytes, deadline),
+                Stream::Unix(stream) => {
+                    set_deadline(stream, Timeout::Send, deadline)?;
+                    (&*stream).write(bytes)
+                }
+            })?;
+            if n == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
             }
-            if !bytes.is_empty() && pace.remaining(written).is_none() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
+            bytes = &bytes[n..];
         }
         Ok(())
     }
 
-    pub(super) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
-        Ok(set_socket_timeout(self.fd(), Timeout::Recv, Some(timeout.max(TIMEOUT_MIN)))?)
-    }
-
-    pub(super) fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
-        Ok(set_socket_timeout(self.fd(), Timeout::Send, Some(timeout.max(TIMEOUT_MIN)))?)
+    /// Runs one read or write at the client's pace. Interrupted ones are repeated.
+    fn wait(&self, mut transfer: impl FnMut(Instant) -> io::Result<usize>) -> io::Result<usize> {
+        let deadline = self.pace().begin_wait(Instant::now()).ok_or(io::ErrorKind::TimedOut)?;
+        let result = loop {
+            match transfer(deadline) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result,
+            }
+        };
+        self.pace().end_wait(Instant::now(), *result.as_ref().unwrap_or(&0));
+        result
     }
 
     /// Shuts the connection down for all its users; a blocked read or write returns.
     pub(super) fn shutdown(&self, how: Shutdown) {
-        if let Self::Tls(stream) = self
+        if let Stream::Tls(stream) = &self.stream
             && how == Shutdown::Write
         {
             stream.send_close_notify();
@@ -84,25 +128,32 @@ impl Socket {
             Shutdown::Write => rustix::net::Shutdown::Write,
         };
         // An error means that the connection has ended already.
-        let _ = rustix::net::shutdown(self.fd(), how);
+        let _ = rustix::net::shutdown(self.stream.as_fd(), how);
     }
 
     /// False if the peer has closed the connection or the socket was shut down. Does not block.
     pub(super) fn is_open(&self) -> bool {
-        if let Self::Tls(stream) = self
+        if let Stream::Tls(stream) = &self.stream
             && let Some(closed) = stream.peer_has_closed()
         {
             return !closed;
         }
         let mut byte = [0; 1];
-        match recv(self.fd(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        match recv(self.stream.as_fd(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((_, n)) => n > 0,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
             Err(_) => false,
         }
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        // Every statement leaves the pace consistent, so a poisoned lock is safe to use.
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Tls(stream) => stream.as_fd(),
@@ -111,23 +162,16 @@ impl Socket {
     }
 }
 
-/// The time limit of a transfer: a fixed part, and more with each byte transferred.
-#[derive(Debug)]
-pub(super) struct Pace {
-    started: Instant,
-    timeout: Duration,
-}
-
-impl Pace {
-    pub(super) fn start(timeout: Duration) -> Self {
-        Self { started: Instant::now(), timeout }
+/// Limits the next system call of this kind on a socket.
+///
+/// # Errors
+/// The deadline is over (`TimedOut`), or the system refuses the limit.
+pub(super) fn set_deadline(socket: impl AsFd, kind: Timeout, deadline: Instant) -> io::Result<()> {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if remaining.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
     }
-
-    /// The remaining time after `n_bytes`. `None` if the time is over.
-    pub(super) fn remaining(&self, n_bytes: u64) -> Option<Duration> {
-        let allowed = self.timeout.saturating_add(Duration::from_secs(n_bytes / PACE_BYTES));
-        allowed.checked_sub(self.started.elapsed()).filter(|remaining| !remaining.is_zero())
-    }
+    Ok(set_socket_timeout(socket, kind, Some(remaining.max(TIMEOUT_MIN)))?)
 }
 
 /// True if a read or write has timed out.

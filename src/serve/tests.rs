@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::core::model::rng::Rng;
 use crate::serve::connection;
-use crate::serve::socket::Socket;
+use crate::serve::slots::Slots;
+use crate::serve::socket::{Socket, Stream};
 use crate::serve::{Body, Handler, Limits, Listen, Receiver, Request, Responder, Server};
+
+mod slots;
 
 /// Answers with the request it got. Some paths stream, hang or fail.
 struct Echo;
@@ -18,6 +21,10 @@ struct Echo;
 impl Handler for Echo {
     fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
         (request.path == "/secret").then_some((401, "who are you?"))
+    }
+
+    fn is_probe(&self, request: &Request) -> bool {
+        request.path == "/healthz"
     }
 
     fn receiver(&self, request: &Request) -> Option<&dyn Receiver> {
@@ -51,6 +58,7 @@ impl Handler for Echo {
             }
             "/silent" => Ok(()),
             "/large" => responder.send_from(206, &[], 200_000, &mut io::repeat(b'l')),
+            "/endless" => responder.send_from(200, &[], 1 << 40, &mut io::repeat(b'e')),
             "/short" => responder.send_from(200, &[], 200_000, &mut io::repeat(b's').take(100_000)),
             "/split" => responder.send(200, &[("x-echo", "a\r\nx-bad: 1")], b""),
             "/none" => responder.send(204, &[], b""),
@@ -89,6 +97,8 @@ impl Receiver for Echo {
 
 const LIMITS: Limits = Limits {
     connections_max: 4,
+    spare_max: 2,
+    full_status: 503,
     header_bytes_max: 1024,
     body_bytes_max: 1000,
     read_timeout: PATIENCE,
@@ -500,13 +510,12 @@ fn a_new_connection_replaces_one_that_waits_for_its_client() {
 }
 
 #[test]
-fn a_connection_above_the_limit_gets_429_until_others_close() {
+fn a_request_above_the_limit_is_refused_until_others_close() {
     let server = start(LIMITS);
     let held = fill(&server);
     for _ in 0..40 {
-        let mut stream = connect(&server);
-        let text = read_all(&mut stream);
-        assert_eq!(answers(&text), [(429, r#"{"error":"too many connections"}"#)]);
+        let text = exchange(&server, b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n");
+        assert_eq!(answers(&text), [(503, r#"{"error":"too many connections"}"#)]);
         assert!(text.contains("connection: close\r\n"), "{text:?}");
     }
     drop(held);
@@ -587,12 +596,10 @@ fn mutated_requests_cause_no_panic_and_no_hang() {
         client.write_all(&bytes).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         let begun = Instant::now();
-        connection::serve(
-            &Arc::new(Socket::Unix(server)),
-            &LIMITS,
-            &Echo,
-            &connection::ClientWait::default(),
-        );
+        let socket = Socket::new(Stream::Unix(server), LIMITS.read_timeout);
+        let slot = Slots::new(LIMITS).admit(Arc::new(socket)).unwrap();
+        connection::serve(&slot, &Echo);
+        drop(slot);
         assert!(begun.elapsed() < PATIENCE, "seed {seed}");
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).unwrap();

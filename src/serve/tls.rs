@@ -3,16 +3,23 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, recv};
 use rustls::{ServerConfig, ServerConnection};
+
+use crate::serve::socket::set_deadline;
 
 /// The first byte of a TLS connection: the record type `handshake` (RFC 8446, 5.1). No HTTP method
 /// begins with it.
 const HANDSHAKE: u8 = 0x16;
+
+/// How long the alert at the end of a connection may take.
+const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The response to a plain HTTP client on a port that requires TLS.
 const TLS_ONLY: &[u8] =
@@ -52,10 +59,16 @@ impl TlsSocket {
         Self { stream, session: Mutex::new(Session::Unknown(settings)), plain }
     }
 
-    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// Reads once, until the deadline, however many TLS records that takes.
+    pub(super) fn read(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<usize> {
         let mut session = self.lock();
         if let Session::Unknown(settings) = &*session {
             let mut first = [0];
+            set_deadline(&self.stream, Timeout::Recv, deadline)?;
             let (_, n) = recv(&self.stream, &mut first, RecvFlags::PEEK)?;
             *session = match (n, first) {
                 (0, _) => return Ok(0),
@@ -67,25 +80,32 @@ impl TlsSocket {
                 _ => {
                     // Read first: closing a socket with unread bytes could discard the response.
                     let _ = (&self.stream).read(buffer)?;
+                    set_deadline(&self.stream, Timeout::Send, deadline)?;
                     (&self.stream).write_all(TLS_ONLY)?;
                     return Err(io::ErrorKind::InvalidData.into());
                 }
             };
         }
         match &mut *session {
-            Session::Tls(tls) => self.decrypt(tls, buffer),
-            Session::Plain | Session::Unknown(_) => (&self.stream).read(buffer),
+            Session::Tls(tls) => self.decrypt(tls, buffer, deadline),
+            Session::Plain | Session::Unknown(_) => {
+                set_deadline(&self.stream, Timeout::Recv, deadline)?;
+                (&self.stream).read(buffer)
+            }
         }
     }
 
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn write(&self, bytes: &[u8], deadline: Instant) -> io::Result<usize> {
         match &mut *self.lock() {
             Session::Tls(tls) => {
                 let n = tls.writer().write(bytes)?;
-                self.flush(tls)?;
+                self.flush(tls, deadline)?;
                 Ok(n)
             }
-            Session::Plain | Session::Unknown(_) => (&self.stream).write(bytes),
+            Session::Plain | Session::Unknown(_) => {
+                set_deadline(&self.stream, Timeout::Send, deadline)?;
+                (&self.stream).write(bytes)
+            }
         }
     }
 
@@ -96,7 +116,7 @@ impl TlsSocket {
         {
             tls.send_close_notify();
             // An error means that the client has disconnected.
-            let _ = self.flush(tls);
+            let _ = self.flush(tls, Instant::now() + ALERT_TIMEOUT);
         }
     }
 
@@ -128,7 +148,12 @@ impl TlsSocket {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decrypt(&self, tls: &mut ServerConnection, buffer: &mut [u8]) -> io::Result<usize> {
+    fn decrypt(
+        &self,
+        tls: &mut ServerConnection,
+        buffer: &mut [u8],
+        deadline: Instant,
+    ) -> io::Result<usize> {
         loop {
             match tls.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -137,20 +162,22 @@ impl TlsSocket {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 read => return read,
             }
-            self.flush(tls)?;
+            self.flush(tls, deadline)?;
+            set_deadline(&self.stream, Timeout::Recv, deadline)?;
             if tls.read_tls(&mut &self.stream)? == 0 {
                 return Ok(0);
             }
             if let Err(error) = tls.process_new_packets() {
                 // Send the alert that names the error.
-                let _ = self.flush(tls);
+                let _ = self.flush(tls, deadline);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
         }
     }
 
-    fn flush(&self, tls: &mut ServerConnection) -> io::Result<()> {
+    fn flush(&self, tls: &mut ServerConnection, deadline: Instant) -> io::Result<()> {
         while tls.wants_write() {
+            set_deadline(&self.stream, Timeout::Send, deadline)?;
             match tls.write_tls(&mut &self.stream) {
                 // Repeat only the write: the caller's bytes are already in the session.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

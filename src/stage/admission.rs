@@ -1,13 +1,12 @@
 //! Decides who may upload a bundle: clients with the shared token, or clients whom the API server
 //! allows to create pods in the bundle's namespace.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::kube::api::reviews::{subject_access_review, token_review};
 use crate::kube::http::Http;
 use crate::serve::token::{Token, bearer};
-use crate::wire::review::Access;
+use crate::stage::reviews::Reviews;
 
 /// How clients are authenticated and authorized.
 #[derive(Clone, Debug)]
@@ -19,6 +18,13 @@ pub enum Admission {
     Shared(PathBuf),
 }
 
+/// Decides about the uploads of one server.
+#[derive(Debug)]
+pub(super) enum Gatekeeper {
+    Review(Reviews),
+    Shared(PathBuf),
+}
+
 /// Why a client is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Denied {
@@ -27,43 +33,43 @@ pub(super) enum Denied {
     /// The check failed; a retry may help.
     Unavailable(String),
     /// No valid token.
-    Unauthenticated,
+    Unauthenticated(String),
 }
 
-impl Admission {
+impl Gatekeeper {
+    pub(super) fn new(admission: Admission) -> Self {
+        match admission {
+            Admission::Review(http) => Self::Review(Reviews::new(http)),
+            Admission::Shared(path) => Self::Shared(path),
+        }
+    }
+
+    /// True if a decision may wait for the API server.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Self::Review(_))
+    }
+
     /// Checks whether the client with this `Authorization` header may upload to `namespace`.
-    pub(super) fn admit(&self, header: Option<&str>, namespace: &str) -> Result<(), Denied> {
+    pub(super) fn admit(
+        &self,
+        header: Option<&str>,
+        namespace: &str,
+        source: Option<IpAddr>,
+    ) -> Result<(), Denied> {
+        let no_token = || Denied::Unauthenticated("a valid bearer token is required".to_owned());
         match self {
             Self::Shared(path) => match Token::read(path) {
                 Ok(token) if token.admits(header) => Ok(()),
-                Ok(_) => Err(Denied::Unauthenticated),
+                Ok(_) => Err(no_token()),
                 Err(error) => {
                     log::error!("refused an upload: {error}");
                     Err(Denied::Unavailable("the server cannot read its token file".to_owned()))
                 }
             },
-            Self::Review(http) => {
-                review(http, bearer(header).ok_or(Denied::Unauthenticated)?, namespace)
+            Self::Review(reviews) => {
+                let token = bearer(header).filter(|token| !token.is_empty());
+                reviews.admit(token.ok_or_else(no_token)?, namespace, source)
             }
         }
     }
-}
-
-fn review(http: &Http, token: &str, namespace: &str) -> Result<(), Denied> {
-    let unavailable = |refusal: Refusal| {
-        let is_forbidden = refusal.class == RefusalClass::Forbidden;
-        let remedy = if is_forbidden { "; bind this account to system:auth-delegator" } else { "" };
-        log::error!(
-            "refused an upload: the API server did not review the token: {refusal}{remedy}"
-        );
-        Denied::Unavailable("the API server cannot be reached to check the token".to_owned())
-    };
-    let who = token_review(http, token).map_err(unavailable)?.ok_or(Denied::Unauthenticated)?;
-    let access = Access { namespace, verb: "create", group: "", resource: "pods", subresource: "" };
-    let review = subject_access_review(http, &who, access).map_err(unavailable)?;
-    if review.allowed {
-        return Ok(());
-    }
-    let name = who.name();
-    Err(Denied::Forbidden(format!("{name} may not create pods in namespace {namespace}")))
 }

@@ -1,17 +1,19 @@
 //! The HTTP interface of the stage server: uploads, downloads and health checks.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ring::digest::{SHA256, digest};
 use ring::rand::SystemRandom;
 
 use crate::serve::token::bearer;
-use crate::serve::{Body, Handler, Receiver, Request, Responder};
-use crate::stage::admission::{Admission, Denied};
+use crate::serve::{Body, Handler, Receiver, Rejection, Request, Responder};
+use crate::stage::admission::{Denied, Gatekeeper};
 use crate::stage::store::{Bundle, Store, StoreError, random_hex};
 use crate::wire::bundle::{Label, accepted, hex};
 use crate::wire::control::error_body;
+use crate::wire::names::namespace_error;
 use crate::wire::range::{self, Range};
 
 /// The path of uploads. With `/ID` appended, the path of a bundle.
@@ -27,7 +29,7 @@ const NO_BUNDLE: &str = "there is no such bundle, or it was dropped, or the secr
 #[derive(Debug)]
 pub(super) struct Api {
     pub(super) store: Arc<Store>,
-    pub(super) admission: Admission,
+    pub(super) gatekeeper: Gatekeeper,
     pub(super) random: SystemRandom,
 }
 
@@ -54,6 +56,24 @@ impl Answer {
 }
 
 impl Receiver for Api {
+    fn authorize_waits(&self) -> bool {
+        self.gatekeeper.waits()
+    }
+
+    fn authorize(&self, request: &Request, source: Option<IpAddr>) -> Result<(), Rejection> {
+        let namespace = request.query("namespace").unwrap_or_default();
+        let reject = |status, body| Rejection { status, body };
+        if let Some(why) = namespace_error(namespace) {
+            return Err(reject(400, error_body(&why, Some("namespace"))));
+        }
+        let token = request.header("authorization");
+        self.gatekeeper.admit(token, namespace, source).map_err(|denied| match denied {
+            Denied::Forbidden(why) => reject(403, error_body(&why, None)),
+            Denied::Unavailable(why) => reject(503, error_body(&why, None)),
+            Denied::Unauthenticated(why) => reject(401, error_body(&why, None)),
+        })
+    }
+
     fn receive(
         &self,
         request: Request,
@@ -65,6 +85,10 @@ impl Receiver for Api {
 }
 
 impl Handler for Api {
+    fn is_probe(&self, request: &Request) -> bool {
+        matches!(request.path.as_str(), "/healthz" | "/readyz")
+    }
+
     fn receiver(&self, request: &Request) -> Option<&dyn Receiver> {
         (request.method == "POST" && request.path == BUNDLES).then_some(self)
     }
@@ -93,7 +117,6 @@ impl Api {
     /// Stores a bundle. All checks that do not need the content come before it is received.
     fn receive_bundle(&self, request: &Request, body: &mut Body<'_, '_>) -> Result<Answer, Answer> {
         let namespace = request.query("namespace").unwrap_or_default();
-        self.admission.admit(request.header("authorization"), namespace).map_err(denied)?;
         let secret = random_hex(&self.random, SECRET_BYTES)
             .map_err(|error| Answer::error(500, &error.to_string()))?;
         let text = |name: &str| request.query(name).unwrap_or_default().to_owned();
@@ -172,14 +195,6 @@ fn headers_of(bundle: &Bundle, part: Option<(u64, u64)>) -> Vec<(&'static str, S
     headers
         .extend(part.map(|(from, last)| ("content-range", format!("bytes {from}-{last}/{bytes}"))));
     headers
-}
-
-fn denied(denied: Denied) -> Answer {
-    match denied {
-        Denied::Forbidden(why) => Answer::error(403, &why),
-        Denied::Unavailable(why) => Answer::error(503, &why),
-        Denied::Unauthenticated => Answer::error(401, "a valid bearer token is required"),
-    }
 }
 
 fn status_of(error: &StoreError) -> u16 {

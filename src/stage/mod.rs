@@ -6,6 +6,7 @@ mod api;
 mod certificate;
 pub mod fetch;
 mod retry;
+mod reviews;
 pub mod send;
 pub mod server;
 mod store;

@@ -16,13 +16,19 @@ use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::ConfigError;
 use crate::kube::http::Http;
 use crate::serve::{Limits, Listen, Plain, Server};
+use crate::stage::admission::Gatekeeper;
 use crate::stage::api::Api;
 use crate::stage::certificate::ServerCertificate;
+use crate::stage::reviews::REVIEWS_MAX;
 use crate::stage::store::{OpenError, Store};
 use crate::stage::sweep::Sweeper;
 
 /// Open connections; each needs about 200 KiB.
 const CONNECTIONS_MAX: usize = 128;
+
+/// Connections above that: waiting for the API server to check a token (at most `REVIEWS_MAX`),
+/// probes, and requests that are told to try again.
+const SPARE_MAX: usize = REVIEWS_MAX + 24;
 
 /// The largest request body other than a bundle.
 const OTHER_BYTES_MAX: usize = 4 << 10;
@@ -72,6 +78,8 @@ impl Stage {
         };
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
+            spare_max: SPARE_MAX,
+            full_status: 503,
             body_bytes_max: OTHER_BYTES_MAX,
             read_timeout: STALL_TIMEOUT,
             write_timeout: STALL_TIMEOUT,
@@ -80,7 +88,8 @@ impl Stage {
         let sweeper =
             Sweeper::start(Arc::clone(&store), options.pods, options.patience, certificate.clone())
                 .map_err(StageError::Thread)?;
-        let api = Api { store, admission: options.admission, random: SystemRandom::new() };
+        let gatekeeper = Gatekeeper::new(options.admission);
+        let api = Api { store, gatekeeper, random: SystemRandom::new() };
         let server =
             Server::start(listen, limits, "stage", Arc::new(api)).map_err(StageError::Thread)?;
         Ok(Self { server, _sweeper: sweeper })

@@ -8,11 +8,11 @@ use crate::wire::pod::WireError;
 use crate::wire::review::{self, Access, AccessDecision};
 use crate::wire::status::{Verb, unreadable};
 
-/// Whose token this is; `None` if the server does not accept the token. Needs permission to create
-/// TokenReviews.
-pub fn token_review(http: &Http, token: &str) -> Result<Option<Caller>, Refusal> {
+/// Whose token this is; `None` if the server does not accept the token for this audience. Needs
+/// permission to create TokenReviews.
+pub fn token_review(http: &Http, token: &str, audience: &str) -> Result<Option<Caller>, Refusal> {
     let path = "/apis/authentication.k8s.io/v1/tokenreviews";
-    review(http, path, &caller::token_question(token), caller::caller)
+    review(http, path, &caller::token_question(token, audience), caller::caller)
 }
 
 /// Whether `who` is allowed `access`. Needs permission to create SubjectAccessReviews.
