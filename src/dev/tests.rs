@@ -527,3 +527,38 @@ fn an_object_that_is_too_large_is_refused_like_by_the_real_server() {
     assert_eq!(create(3 << 20), (413, limit));
     assert_eq!(create(1000).0, 201);
 }
+
+/// Bodies of some kilobytes that ended the server: no thread of it could walk their trees.
+#[test]
+fn deep_and_large_bodies_do_not_end_the_server() {
+    let cluster = start(|options| options.simulate = true);
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let send = |method: &str, path: &str, media_type: &str, body: &str| {
+        send(cluster.address, method, path, Some((media_type, body)))
+    };
+    let created = send("POST", maps, JSON, r#"{"metadata":{"name":"c"}}"#);
+    assert_eq!(created.status, 201, "{}", created.body);
+    let one = format!("{maps}/c");
+    let applied = format!("{one}?fieldManager=t");
+    let mut aliases = format!("a0: &a0 {}x{}\n", "[".repeat(60), "]".repeat(60));
+    for i in 1..50 {
+        let inner = format!("{}*a{}{}", "[".repeat(60), i - 1, "]".repeat(60));
+        aliases.push_str(&format!("a{i}: &a{i} {inner}\n"));
+    }
+    let deep = format!("{{\"data\":{}1{}}}", "{\"a\":".repeat(120), "}".repeat(120));
+    let wide = format!("{{\"data\":[{}1]}}", "{\"\":1},".repeat(200_000));
+    let strategic = "application/strategic-merge-patch+json";
+    for (method, path, media_type, body) in [
+        ("POST", maps, "application/yaml", &aliases),
+        ("PATCH", &applied, "application/apply-patch+yaml", &aliases),
+        ("POST", maps, JSON, &deep),
+        ("PATCH", &one, MERGE, &deep),
+        ("PATCH", &one, strategic, &deep),
+        ("POST", maps, JSON, &wide),
+        ("PATCH", "/posse/faults", JSON, &deep),
+    ] {
+        let refused = send(method, path, media_type, body);
+        assert_eq!(refused.status, 400, "{method} {path} {media_type}: {}", refused.body);
+    }
+    assert_eq!(cluster.get(&one).status, 200);
+}

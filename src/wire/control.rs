@@ -11,6 +11,7 @@ use crate::core::model::command::{AfterKill, Command, GroupChange};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::PodText;
 use crate::core::policy::settings::{Replace, ScaleDown};
+use crate::wire::json::check_size;
 
 /// Answer to a kill call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -221,14 +222,14 @@ fn numbers(ids: &[ExecutorId]) -> Vec<u64> {
 }
 
 fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
-    let value: Value = serde_json::from_slice(body).map_err(|error| CallError {
-        error: format!("the body is not JSON: {error}"),
-        field: None,
-    })?;
+    let wrong = |error: String| CallError { error, field: None };
+    check_size(body).map_err(|why| wrong(format!("the body {why}")))?;
+    let value: Value = serde_json::from_slice(body)
+        .map_err(|error| wrong(format!("the body is not JSON: {error}")))?;
     match value {
         Value::Object(fields) => Ok(fields),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err(CallError { error: "the body must be a JSON object".to_owned(), field: None })
+            Err(wrong("the body must be a JSON object".to_owned()))
         }
     }
 }
@@ -376,7 +377,8 @@ mod tests {
         check(put(""), None, "not JSON");
         check(put("{\"target\":1"), None, "line 1");
         check(put("[1]"), None, "object");
-        check(put(&"[".repeat(100_000)), None, "recursion");
+        check(put(&"[".repeat(100_000)), None, "the body is nested deeper than 64");
+        check(put(&format!("[{}1]", "{\"\":1},".repeat(90_000))), None, "more than 100000 values");
         check(put("{}"), Some("target"), "missing");
         check(put(r#"{"target":null}"#), Some("target"), "whole number");
         check(put(r#"{"target":-1}"#), Some("target"), "whole number");

@@ -8,6 +8,48 @@
 
 use std::borrow::Cow;
 
+/// Limits of JSON that any client may send, before a tree is built of it. Trees are walked
+/// recursively on threads with small stacks, and a map of one byte takes some hundred.
+pub const DEPTH_MAX: usize = 64;
+pub const VALUES_MAX: usize = 100_000;
+
+/// Checks that a text has at most `DEPTH_MAX` levels and `VALUES_MAX` values. Does not check whether
+/// it is JSON.
+///
+/// # Errors
+/// Which limit it exceeds, for a sentence that begins with "the body".
+pub fn check_size(bytes: &[u8]) -> Result<(), String> {
+    let (mut depth, mut n_values) = (0_usize, 1_usize);
+    let mut rest = bytes.iter();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'"' => skip_string(&mut rest),
+            b'[' | b'{' => (depth, n_values) = (depth + 1, n_values + 1),
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' => n_values += 1,
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return Err(format!("is nested deeper than {DEPTH_MAX}"));
+        }
+        if n_values > VALUES_MAX {
+            return Err(format!("has more than {VALUES_MAX} values"));
+        }
+    }
+    Ok(())
+}
+
+/// Skips a string after its first quote.
+fn skip_string(rest: &mut std::slice::Iter<'_, u8>) {
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'"' => return,
+            b'\\' => drop(rest.next()),
+            _ => {}
+        }
+    }
+}
+
 /// What is wrong, and at which byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JsonError {
@@ -390,6 +432,43 @@ mod tests {
             skipped(deep.as_bytes()),
             Err(JsonError { expected: "the end of a value", at: 1_000_000 })
         );
+    }
+
+    #[test]
+    fn deep_and_large_texts_are_refused_before_they_are_read() {
+        let nested = |n: usize| format!("{}1{}", "[".repeat(n), "]".repeat(n));
+        let deep = Err(format!("is nested deeper than {DEPTH_MAX}"));
+        let large = Err(format!("has more than {VALUES_MAX} values"));
+        for (text, want) in [
+            (String::new(), Ok(())),
+            (nested(DEPTH_MAX), Ok(())),
+            (nested(DEPTH_MAX + 1), deep.clone()),
+            ("{\"a\":".repeat(DEPTH_MAX + 1), deep.clone()),
+            // Closing brackets too many do not make room.
+            (format!("{}{}", "]".repeat(9), nested(DEPTH_MAX + 1)), deep),
+            (format!("\"{}\"", "[{,\\\"".repeat(200_000)), Ok(())),
+            ("[[],".repeat(3) + "1]]]", Ok(())),
+            (format!("[{}1]", "1,".repeat(VALUES_MAX - 2)), Ok(())),
+            (format!("[{}1]", "1,".repeat(VALUES_MAX - 1)), large.clone()),
+            (format!("[{}1]", "[],".repeat(VALUES_MAX)), large),
+        ] {
+            assert_eq!(check_size(text.as_bytes()), want, "{}", &text[..text.len().min(40)]);
+        }
+    }
+
+    /// 256 KiB is the stack of a server's connection. Tests are not optimised.
+    #[test]
+    fn the_deepest_texts_fit_into_a_small_stack() {
+        let read = || {
+            let deep = format!("{}1{}", "{\"a\":[".repeat(32), "]}".repeat(32));
+            check_size(deep.as_bytes()).unwrap();
+            let value: Value = serde_json::from_str(&deep).unwrap();
+            assert_eq!(value.clone().to_string(), deep);
+            let deeper = "[".repeat(1 << 20);
+            assert!(serde_json::from_str::<Value>(&deeper).is_err());
+            assert!(skipped(deeper.as_bytes()).is_err());
+        };
+        std::thread::Builder::new().stack_size(256 << 10).spawn(read).unwrap().join().unwrap();
     }
 
     #[test]

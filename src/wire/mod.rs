@@ -10,7 +10,7 @@ pub mod control_addr;
 pub mod draining;
 pub mod duration;
 pub mod event;
-mod json;
+pub mod json;
 pub mod labels;
 pub mod lease;
 pub mod list;

@@ -11,10 +11,17 @@ use serde_json::{Map, Number, Value};
 
 /// Larger files are refused: etcd takes no object beyond 1.5 MiB.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Deeper documents are refused, because the tree is built and walked recursively.
+/// Deeper documents are refused, also if only aliases make them deep, because the tree is built and
+/// walked recursively.
 const DEPTH_MAX: usize = 64;
-/// Limit of nodes after aliases are expanded: a small file must not become a large tree.
+/// Limits of values and of bytes of text after aliases are expanded: a small file must not become a
+/// large tree.
 const NODES_MAX: usize = 100_000;
+const TEXT_BYTES_MAX: usize = 4 << 20;
+
+/// A thread that calls `Node::read` and `to_json` needs this stack. The deepest document takes 576 KiB
+/// without optimisation.
+pub const STACK_BYTES: usize = 1 << 20;
 
 /// Position of a node, counted from 1. 0: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,8 +123,20 @@ impl Node {
 struct Composer<'a> {
     parser: Parser<'a, StrInput<'a>>,
     /// Finished nodes by anchor number.
-    anchors: BTreeMap<usize, Node>,
+    anchors: BTreeMap<usize, (Node, Size)>,
+    /// Of everything so far, with the copies that aliases and anchors make.
     n_nodes: usize,
+    n_bytes: usize,
+}
+
+/// Size of a node with everything in it.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Levels below the node.
+    depth: usize,
+    n_nodes: usize,
+    /// Bytes of keys and scalars.
+    n_bytes: usize,
 }
 
 impl<'a> Composer<'a> {
@@ -125,7 +144,7 @@ impl<'a> Composer<'a> {
         let mut options = Options::default();
         (options.flow_nesting_limit, options.block_nesting_limit) = (DEPTH_MAX, DEPTH_MAX);
         let parser = Parser::new_from_str_with_options(text, options);
-        Self { parser, anchors: BTreeMap::new(), n_nodes: 0 }
+        Self { parser, anchors: BTreeMap::new(), n_nodes: 0, n_bytes: 0 }
     }
 
     /// The only document. An empty file is null.
@@ -160,42 +179,51 @@ impl<'a> Composer<'a> {
     /// starts a node.
     #[allow(clippy::wildcard_enum_match_arm)]
     fn node(&mut self, event: Event<'a>, at: Position, depth: usize) -> Result<Node, YamlError> {
-        if depth > DEPTH_MAX {
-            return Err(error_at(at, &format!("is nested deeper than {DEPTH_MAX}")));
-        }
-        self.count(1, at)?;
+        check_depth(depth, at)?;
         let (node, anchor) = match event {
             Event::Alias(anchor) => {
                 // An alias inside of its own anchor: the anchor's node is not finished.
-                let known = self.anchors.get(&anchor).cloned();
-                let mut node = known.ok_or_else(|| error_at(at, "the alias refers to itself"))?;
-                self.count(node.size(), at)?;
-                node.at = at;
-                (node, 0)
+                let size = self.anchors.get(&anchor).map(|(_, size)| *size);
+                let size = size.ok_or_else(|| error_at(at, "the alias refers to itself"))?;
+                check_depth(depth + size.depth, at)?;
+                self.count(size.n_nodes, size.n_bytes, at)?;
+                let (node, _) = &self.anchors[&anchor];
+                return Ok(Node { at, ..node.clone() });
             }
             Event::Scalar(text, style, anchor, tag) => {
+                self.count(1, text.len(), at)?;
                 (scalar(text.into_owned(), style, tag.as_deref(), at)?, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
+                self.count(1, 0, at)?;
                 check_tag(tag.as_deref(), "seq", at)?;
                 (Node { at, written: None, kind: Kind::List(self.items(depth)?) }, anchor)
             }
             Event::MappingStart(_, anchor, tag) => {
+                self.count(1, 0, at)?;
                 check_tag(tag.as_deref(), "map", at)?;
                 (Node { at, written: None, kind: Kind::Map(self.entries(depth)?) }, anchor)
             }
             _ => return Err(error_at(at, "a value is expected")),
         };
         if anchor > 0 {
-            self.anchors.insert(anchor, node.clone());
+            let size = node.size();
+            self.count(size.n_nodes, size.n_bytes, at)?;
+            self.anchors.insert(anchor, (node.clone(), size));
         }
         Ok(node)
     }
 
-    fn count(&mut self, n: usize, at: Position) -> Result<(), YamlError> {
-        self.n_nodes = self.n_nodes.saturating_add(n);
+    /// Counts values and bytes of text before they are copied.
+    fn count(&mut self, n_nodes: usize, n_bytes: usize, at: Position) -> Result<(), YamlError> {
+        self.n_nodes = self.n_nodes.saturating_add(n_nodes);
+        self.n_bytes = self.n_bytes.saturating_add(n_bytes);
         if self.n_nodes > NODES_MAX {
             return Err(error_at(at, &format!("expands to more than {NODES_MAX} values")));
+        }
+        if self.n_bytes > TEXT_BYTES_MAX {
+            let message = format!("expands to more than {TEXT_BYTES_MAX} bytes of text");
+            return Err(error_at(at, &message));
         }
         Ok(())
     }
@@ -222,6 +250,7 @@ impl<'a> Composer<'a> {
                 }
                 (_, at) => return Err(error_at(at, "a key must be a text")),
             };
+            self.count(0, key.len(), at)?;
             let (event, value_at) = self.next()?;
             let value = self.node(event, value_at, depth + 1)?;
             if key == "<<" && is_plain {
@@ -244,15 +273,28 @@ impl<'a> Composer<'a> {
 }
 
 impl Node {
-    /// Number of values, itself included.
-    fn size(&self) -> usize {
-        let mut n = 1;
+    fn size(&self) -> Size {
+        let n_bytes = match &self.kind {
+            Kind::Text(text) => text.len(),
+            Kind::Bool(_) | Kind::List(_) | Kind::Map(_) | Kind::Null | Kind::Number(_) => {
+                self.written.as_ref().map_or(0, String::len)
+            }
+        };
+        let mut size = Size { depth: 0, n_nodes: 1, n_bytes };
+        let mut add = |child: &Self, key_bytes: usize| {
+            let Size { depth, n_nodes, n_bytes } = child.size();
+            size.depth = size.depth.max(depth + 1);
+            size.n_nodes += n_nodes;
+            size.n_bytes += n_bytes + key_bytes;
+        };
         match &self.kind {
-            Kind::List(items) => items.iter().for_each(|item| n += item.size()),
-            Kind::Map(entries) => entries.iter().for_each(|entry| n += entry.value.size()),
+            Kind::List(items) => items.iter().for_each(|item| add(item, 0)),
+            Kind::Map(entries) => {
+                entries.iter().for_each(|entry| add(&entry.value, entry.key.len()));
+            }
             Kind::Bool(_) | Kind::Null | Kind::Number(_) | Kind::Text(_) => {}
         }
-        n
+        size
     }
 }
 
@@ -292,6 +334,13 @@ fn scalar(
         Some(kind) => Node { at, written: Some(text), kind },
         None => Node { at, written: None, kind: Kind::Text(text) },
     })
+}
+
+fn check_depth(depth: usize, at: Position) -> Result<(), YamlError> {
+    match depth > DEPTH_MAX {
+        true => Err(error_at(at, &format!("is nested deeper than {DEPTH_MAX}"))),
+        false => Ok(()),
+    }
 }
 
 fn check_tag(tag: Option<&Tag>, expected: &str, at: Position) -> Result<(), YamlError> {
@@ -474,6 +523,61 @@ mod tests {
             bomb.push_str(&format!("a{i}: &a{i} [*a{0}, *a{0}]\n", i - 1));
         }
         assert!(Node::read(&bomb).is_err(), "more than {NODES_MAX} nodes");
+    }
+
+    /// Lines `aI: &aI [... *aJ ...]`, of which each adds `by` levels to the one before it.
+    fn nested_by_aliases(lines: usize, by: usize) -> String {
+        let (open, close) = ("[".repeat(by), "]".repeat(by));
+        let mut text = format!("a0: &a0 {open}x{close}\n");
+        for i in 1..lines {
+            text.push_str(&format!("a{i}: &a{i} {open}*a{}{close}\n", i - 1));
+        }
+        text
+    }
+
+    /// Each of these was a process out of stack, or hundreds of megabytes, before there were limits after
+    /// aliases.
+    #[test]
+    fn aliases_make_no_deep_and_no_large_tree() {
+        let deep = "is nested deeper than 64";
+        for (text, want) in [
+            (nested_by_aliases(90, 60), deep),
+            (nested_by_aliases(2, 32), deep),
+            (
+                format!("a: &a {}\nb: [{}]", "x".repeat(64 << 10), "*a, ".repeat(1_000)),
+                "expands to more than 4194304 bytes of text",
+            ),
+            (
+                format!("a: &a {{{}: 1}}\nb: [{}]", "k".repeat(900), "*a, ".repeat(10_000)),
+                "expands to more than 4194304 bytes of text",
+            ),
+            (
+                format!("a: &a [{}]\nb: [{}]", "x, ".repeat(1_000), "*a, ".repeat(1_000)),
+                "expands to more than 100000 values",
+            ),
+            // Each anchor keeps a copy of all levels below it.
+            (
+                format!("{}[{}]{}", "&a [".repeat(60), "x, ".repeat(9_000), "]".repeat(60)),
+                "expands to more than 100000 values",
+            ),
+        ] {
+            let got = summary(&text);
+            assert!(got.contains(want), "{}: {}", &text[..40], &got[..got.len().min(80)]);
+        }
+        assert!(Node::read(&nested_by_aliases(2, 31)).is_ok(), "within the limit");
+    }
+
+    /// Tests are not optimised: the optimised program needs less.
+    #[test]
+    fn the_deepest_document_fits_into_a_small_stack() {
+        let key = format!("{}1{}", "{a: ".repeat(DEPTH_MAX - 1), "}".repeat(DEPTH_MAX - 1));
+        let list = format!("{}1{}", "[".repeat(DEPTH_MAX), "]".repeat(DEPTH_MAX));
+        let blocks: String = (0..DEPTH_MAX).map(|i| format!("{:i$}a:\n", "")).collect();
+        for text in [key, list, blocks, nested_by_aliases(2, 31), nested_by_aliases(90, 60)] {
+            let read = move || Node::read(&text).map(|node| node.to_json().to_string().len());
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(read);
+            let _ = thread.unwrap().join().unwrap();
+        }
     }
 
     #[test]

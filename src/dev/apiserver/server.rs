@@ -47,6 +47,9 @@ struct Endpoint {
 impl Handler for Endpoint {
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         log::debug!("{} {}", request.method, request.path);
+        if let Err(error) = codec::check_size(&request) {
+            return self.send(&Answer::error(&error), responder);
+        }
         if request.path == faults::PATH {
             return self.switch(&request, responder);
         }

@@ -422,3 +422,21 @@ fn only_the_main_containers_memory_scales() {
         "t.yaml: spec.containers[0].resources.limits.memory: is missing; oom_growth needs a limit to start from"
     );
 }
+
+/// A group's template arrives by the control API, on a thread with a stack of 256 KiB.
+#[test]
+fn the_deepest_template_fits_into_a_small_stack() {
+    let compiled = || {
+        let deep = format!("{}1{}", "{\"a\":".repeat(54), "}".repeat(54));
+        let body = format!(
+            r#"{{"template":{{"spec":{{"containers":[{{"name":"c","image":"i","x":{deep}}}]}}}}}}"#
+        );
+        let put = crate::wire::control::parse_put_group(body.as_bytes()).unwrap();
+        let crate::wire::control::PutGroup::Whole(group) = put else { panic!("a whole group") };
+        let template = Template::from_json("group", group.template).unwrap();
+        template.check(None, None).unwrap();
+        let compiled = template.compile(&context()).unwrap();
+        assert!(compiled.render(1, 0, &PodOverrides::default()).len() > deep.len());
+    };
+    std::thread::Builder::new().stack_size(256 << 10).spawn(compiled).unwrap().join().unwrap();
+}

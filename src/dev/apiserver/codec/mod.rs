@@ -19,7 +19,7 @@ use crate::dev::schema;
 use crate::dev::schema::kind::{Kind, Subresource};
 use crate::dev::schema::status::{Cause, StatusError, go_quoted};
 use crate::serve::Request;
-use crate::wire::yaml;
+use crate::wire::{json, yaml};
 
 const JSON: &str = "application/json";
 
@@ -147,17 +147,27 @@ pub(crate) fn warnings(request: &Request) -> Vec<String> {
     }
 }
 
+/// Refuses JSON that is too deep or too large to build a tree of it. YAML and protobuf have limits of
+/// their own.
+pub(crate) fn check_size(request: &Request) -> Result<(), StatusError> {
+    let media_type = request.header("content-type").unwrap_or_default();
+    if media_type.contains("yaml") || media_type.contains("protobuf") {
+        return Ok(());
+    }
+    json::check_size(&request.body)
+        .map_err(|why| StatusError::bad_request(format!("the body {why}")))
+}
+
 /// Parses YAML; the error names the line.
 pub(crate) fn read_yaml(body: &[u8]) -> Result<Value, String> {
-    // The parser is recursive, and a connection's thread has a small stack.
-    const STACK_BYTES: usize = 8 << 20;
     let text = String::from_utf8_lossy(body);
     let read = || match yaml::Node::read(&text) {
         Ok(node) => Ok(node.to_json()),
         Err(error) => Err(format!("yaml: line {}: {}", error.at.line, error.message)),
     };
     thread::scope(|scope| {
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        // The parser is recursive, and a connection's thread has a small stack.
+        let builder = thread::Builder::new().stack_size(yaml::STACK_BYTES);
         let thread = builder.spawn_scoped(scope, read).map_err(|error| error.to_string())?;
         thread.join().unwrap_or_else(|_| Err("yaml: the parser panicked".to_owned()))
     })

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::dev::schema::{Shape, Type};
+use crate::wire::json::check_size;
 
 /// The first bytes of each body.
 pub(crate) const MAGIC: &[u8] = b"k8s\0";
@@ -90,6 +91,12 @@ fn read_fields(
     Ok(())
 }
 
+fn any(text: &str) -> Value {
+    let is_small = check_size(text.as_bytes()).is_ok();
+    let read = is_small.then(|| serde_json::from_str(text).ok()).flatten();
+    read.unwrap_or_else(|| json!({}))
+}
+
 fn push(list: &mut Value, item: Value) {
     if let Some(items) = list.as_array_mut() {
         items.push(item);
@@ -122,8 +129,7 @@ fn value(shape: &Shape, part: &Part<'_>, depth: usize) -> Result<Value, String> 
         Shape::IntOrString => read_int_or_string(part.bytes()?)?,
         Shape::MicroTime | Shape::Time => read_time(shape, part.bytes()?)?,
         // Raw JSON, else nothing: its type is unknown.
-        Shape::Any => serde_json::from_str(&first_text(part.bytes()?).unwrap_or_default())
-            .unwrap_or_else(|_| json!({})),
+        Shape::Any => any(&first_text(part.bytes()?).unwrap_or_default()),
         Shape::Object(inner) => {
             let mut members = Map::new();
             read_fields(inner.get(), None, part.bytes()?, depth, &mut members)?;

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::dev::schema::status::StatusError;
 use crate::dev::schema::type_word;
+use crate::wire::json::DEPTH_MAX;
 
 /// kube-apiserver's limit.
 const OPERATIONS_MAX: usize = 10_000;
@@ -123,7 +124,26 @@ fn get<'a>(target: &'a mut Value, path: &str) -> Result<Option<&'a Value>, Faile
     }
 }
 
+/// Refuses a value that would be too deep at `path`: one patch could build a ladder of thousands of
+/// levels, and trees are walked recursively.
+fn check_depth(path: &str, value: &Value) -> Result<(), Failed> {
+    match path.matches('/').count() + depth(value) > DEPTH_MAX {
+        true => Err(Failed),
+        false => Ok(()),
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    let deepest = match value {
+        Value::Array(items) => items.iter().map(depth).max(),
+        Value::Object(members) => members.values().map(depth).max(),
+        Value::Bool(_) | Value::Null | Value::Number(_) | Value::String(_) => return 0,
+    };
+    1 + deepest.unwrap_or(0)
+}
+
 fn add(target: &mut Value, path: &str, value: Value) -> Result<(), Failed> {
+    check_depth(path, &value)?;
     let (container, name) = container(target, path)?;
     match container.as_array_mut() {
         Some(items) if name == "-" => items.push(value),
@@ -134,6 +154,7 @@ fn add(target: &mut Value, path: &str, value: Value) -> Result<(), Failed> {
 }
 
 fn replace(target: &mut Value, path: &str, value: Value) -> Result<(), Failed> {
+    check_depth(path, &value)?;
     let (container, name) = container(target, path)?;
     match container.as_array_mut() {
         Some(items) => {
@@ -168,6 +189,21 @@ mod tests {
             Some(want) => assert_eq!(got.expect(&shown), read(want), "{shown}"),
             None => assert_eq!(got.expect_err(&shown), StatusError::unprocessable(), "{shown}"),
         }
+    }
+
+    /// One level for each operation: ten thousand levels, which no thread can walk, were possible.
+    #[test]
+    fn a_patch_builds_no_ladder() {
+        let mut path = String::new();
+        let ladder = (0..DEPTH_MAX + 1).map(|_| {
+            path.push_str("/a");
+            json!({ "op": "add", "path": path, "value": {} })
+        });
+        let ladder: Vec<Value> = ladder.collect();
+        let short = Value::from(&ladder[..DEPTH_MAX - 1]);
+        assert!(apply(&json!({}), &short).is_ok());
+        let refused = apply(&json!({}), &Value::from(ladder));
+        assert_eq!(refused, Err(StatusError::unprocessable()));
     }
 
     /// Target, patch and result; `None` if the patch fails.
