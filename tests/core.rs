@@ -14,6 +14,7 @@ mod core {
     mod groups;
     mod language;
     mod losses;
+    mod retained_pods;
     mod reviews;
     mod rules;
     mod sim;

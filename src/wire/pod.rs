@@ -256,9 +256,13 @@ impl<'a> RawStatus<'a> {
         state: Option<&RawState<'_>>,
         gate: Option<&Text<'_>>,
     ) -> Option<Box<StartProblem>> {
+        let states = self.init_container_statuses.iter().filter_map(|status| status.state.as_ref());
+        let n_started =
+            states.filter(|state| container_state(Some(state)) != ContainerState::Waiting);
+        let n_started = u32::try_from(n_started.count()).unwrap_or(u32::MAX);
         let stuck = |kind, words: String| {
-            let words = clipped(&words, STUCK_BYTES_MAX).into();
-            Some(Box::new(StartProblem { kind, message: words }))
+            let message = clipped(&words, STUCK_BYTES_MAX).into();
+            Some(Box::new(StartProblem { kind, message, n_started }))
         };
         if let Some(unplaced) = self.condition("PodScheduled", "False") {
             let words = text_of(unplaced.message.as_ref());

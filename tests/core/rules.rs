@@ -358,7 +358,8 @@ fn unschedulable_executors_throttle_their_group_after_two_minutes() {
     run.creates();
     run.created(&[1]);
     let words = "0/3 nodes are available";
-    let stuck = StartProblem { kind: StartProblemKind::Unschedulable, message: words.into() };
+    let stuck =
+        StartProblem { kind: StartProblemKind::Unschedulable, message: words.into(), n_started: 0 };
     run.watch(&[1], |pod| pod.start_problem = Some(Box::new(stuck.clone())));
     run.target("g", 2);
     assert_eq!(run.creates(), [2], "not yet");

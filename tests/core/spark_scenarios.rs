@@ -240,7 +240,7 @@ fn spark_a10_stuck_pending_image_pull() {
     run.created(&ids);
     run.running(&[2]);
     let words = "container worker: ImagePullBackOff";
-    let stuck = StartProblem { kind: StartProblemKind::Image, message: words.into() };
+    let stuck = StartProblem { kind: StartProblemKind::Image, message: words.into(), n_started: 0 };
     run.watch(&[1], |pod| {
         (pod.node, pod.start_problem) = (Some("n".into()), Some(Box::new(stuck.clone())));
     });

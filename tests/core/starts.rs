@@ -16,7 +16,7 @@ const SECOND: u64 = 1_000;
 const MINUTE: u64 = 60_000;
 
 fn stuck(kind: StartProblemKind) -> Option<Box<StartProblem>> {
-    Some(Box::new(StartProblem { kind, message: "the server's words".into() }))
+    Some(Box::new(StartProblem { kind, message: "the server's words".into(), n_started: 0 }))
 }
 
 /// The pod is bound, and this keeps it from starting; `None`: nothing is reported.
@@ -25,6 +25,38 @@ fn bound(run: &mut Run, ids: &[u64], kind: Option<StartProblemKind>) {
         pod.node = Some("n1".into());
         pod.start_problem = kind.and_then(stuck);
     });
+}
+
+/// The image of the first init container cannot be pulled at first; then the container runs for long.
+#[test]
+fn an_image_that_has_arrived_is_not_waited_for_any_more() {
+    let status =
+        |kind, n_started| Some(Box::new(StartProblem { kind, message: "words".into(), n_started }));
+    let (image, creating) = (StartProblemKind::Image, StartProblemKind::Creating);
+    for (then, lost_after_ms) in [
+        // Between two tries the kubelet shows nothing of the problem.
+        (status(creating, 0), Some(4 * MINUTE)),
+        (None, Some(4 * MINUTE)),
+        // The init container runs, or has ended.
+        (status(creating, 1), None),
+        // The next container's image is missing since then.
+        (status(image, 1), Some(5 * MINUTE)),
+    ] {
+        let policy = Policy { start_timeout_ms: 60 * MINUTE, ..policy() };
+        let mut run = Run::new(policy, vec![spec("g", 1)]);
+        run.created(&[1]);
+        run.watch(&[1], |pod| {
+            (pod.node, pod.start_problem) = (Some("n1".into()), status(image, 0));
+        });
+        live(&mut run, MINUTE);
+        run.watch(&[1], |pod| pod.start_problem = then.clone());
+        let waits = then.as_ref().is_none_or(|then| then.n_started == 0 || then.kind == image);
+        assert_eq!(run.waits_for("g") == Some(Waiting::ImageError), waits, "{then:?}");
+        live(&mut run, lost_after_ms.unwrap_or(50 * MINUTE) - SECOND);
+        assert_eq!(losses(&run), [], "{then:?}");
+        live(&mut run, SECOND);
+        assert_eq!(losses(&run).len(), usize::from(lost_after_ms.is_some()), "{then:?}");
+    }
 }
 
 /// The server reports that the pod exists.

@@ -64,6 +64,8 @@ pub struct StartProblem {
     pub kind: StartProblemKind,
     /// The message of the scheduler or the kubelet.
     pub message: Box<str>,
+    /// The number of init containers that run or have ended: their images have arrived.
+    pub n_started: u32,
 }
 
 /// An init container that failed, which keeps the other containers from starting.

@@ -7,7 +7,7 @@ use crate::core::model::action::RunVerdict;
 use crate::core::model::event::{Budget, DeleteCause, Event, LossReason};
 use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::input::{List, ListSource};
-use crate::core::model::pod::{ContainerState, Phase, Pod};
+use crate::core::model::pod::{ContainerState, Pod};
 use crate::core::model::text::sanitize;
 use crate::core::model::time::Millis;
 use crate::core::policy::memory_scaling::MEMORY_PROVEN_MS;
@@ -107,7 +107,7 @@ impl Reconciler {
         executor.slot = pod.slot.filter(|&slot| !has_ended(pod) && group.slots.claim(slot));
         // Its loss was reported and counted before posse was restarted.
         executor.life = match pod.counted {
-            Some(_) if pod.phase == Phase::Failed && !pod.deleting => Life::Retained,
+            Some(_) if has_ended(pod) && !pod.deleting => Life::Retained,
             Some(_) => Life::Lost { ending: None },
             None if self.stop.as_ref().is_some_and(|stop| !stop.order.keep) => {
                 Life::Ending(Ending::now(DeleteCause::Stopped))
@@ -266,6 +266,13 @@ impl Reconciler {
             None if loss.reason.caused_by_app() => {
                 group.throttle.on_ended(id, lived_ms, now, rng);
             }
+            // It ran as long as it was allowed to, so the crash loop is over.
+            None if loss.reason == LossReason::MaxAge
+                && lived_ms.is_some()
+                && group.throttle.crash_loop_probe() == Some(id) =>
+            {
+                group.throttle.on_probe_proven();
+            }
             None => group.throttle.discard_probe(id),
         }
     }
@@ -275,36 +282,6 @@ impl Reconciler {
             self.timers.set(until, Timer::Node);
             self.events.push_back(Event::NodeAvoided { node, until, reason });
         }
-    }
-
-    /// Retains an ended pod or requests its delete.
-    fn retain_or_delete(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let Some(uid) = executor.uid.clone() else { return };
-        self.on_capacity_freed(now);
-        let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let is_retained = executor.life.is_lost()
-            && executor.life.ending().is_none()
-            && pod.phase == Phase::Failed
-            && self.policy.keep_failed > 0;
-        let name = pod.name.clone();
-        if !is_retained {
-            self.mutations.request(&uid, &name, MutationKind::Delete);
-            return;
-        }
-        let is_going = self
-            .mutations
-            .get(&uid)
-            .is_some_and(|mutation| mutation.kind != MutationKind::LabelCounted);
-        if executor.life == Life::Retained || is_going {
-            return;
-        }
-        executor.life = Life::Retained;
-        self.retained.push_back(id);
-        self.mutations.request(&uid, &name, MutationKind::LabelCounted);
-        self.refresh_state(id, now);
-        self.trim_retained(now);
     }
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
@@ -364,7 +341,7 @@ impl Reconciler {
         }
     }
 
-    fn on_capacity_freed(&mut self, now: Millis) {
+    pub(super) fn on_capacity_freed(&mut self, now: Millis) {
         for group in self.executors.groups.values_mut() {
             group.throttle.on_capacity_freed(now);
         }

@@ -1,13 +1,53 @@
-//! The retained failed pods: their order, and which are deleted when there are too many. `pods`
-//! decides which pods are retained.
+//! The retained failed pods: which ones they are, their order, and which are deleted when there are
+//! too many.
 
 use super::Reconciler;
+use crate::core::loss::classify;
 use crate::core::model::ids::ExecutorId;
+use crate::core::model::pod::Pod;
 use crate::core::model::time::Millis;
-use crate::core::state::executors::Life;
+use crate::core::state::executors::{Life, has_ended};
 use crate::core::state::ledger::MutationKind;
 
+/// True if the application itself ended this executor, also if a side-car still runs. The pod of an
+/// eviction, a preemption or an executor at its `max_age` explains nothing.
+fn failed_by_itself(pod: &Pod) -> bool {
+    has_ended(pod) && !pod.deleting && classify(pod, false).reason.caused_by_app()
+}
+
 impl Reconciler {
+    /// Retains an ended pod or requests its delete.
+    pub(super) fn retain_or_delete(&mut self, id: ExecutorId, now: Millis) {
+        let Some(uid) = self.executors.get(id).and_then(|e| e.uid.clone()) else { return };
+        self.on_capacity_freed(now);
+        let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if executor.life == Life::Retained {
+            return;
+        }
+        let is_retained = executor.life.is_lost()
+            && executor.life.ending().is_none()
+            && self.policy.keep_failed > 0
+            && failed_by_itself(pod);
+        let name = pod.name.clone();
+        if !is_retained {
+            self.mutations.request(&uid, &name, MutationKind::Delete);
+            return;
+        }
+        let is_going = self
+            .mutations
+            .get(&uid)
+            .is_some_and(|mutation| mutation.kind != MutationKind::LabelCounted);
+        if is_going {
+            return;
+        }
+        executor.life = Life::Retained;
+        self.retained.push_back(id);
+        self.mutations.request(&uid, &name, MutationKind::LabelCounted);
+        self.refresh_state(id, now);
+        self.trim_retained(now);
+    }
+
     /// Inserts a pod that was retained before a restart, ordered by the time in its label: oldest
     /// first.
     pub(super) fn insert_retained(&mut self, id: ExecutorId, at: u64) {

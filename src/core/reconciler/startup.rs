@@ -43,7 +43,10 @@ impl Reconciler {
                     .start_problem
                     .as_ref()
                     .map_or(StartProblemKind::Creating, |problem| problem.kind);
-                let problem = match before.problem {
+                let n_started = pod.start_problem.as_ref().map_or(0, |problem| problem.n_started);
+                // The container that had the problem has started since, so this is another problem.
+                let known = before.problem.filter(|_| n_started <= before.n_started);
+                let problem = match known {
                     Some((known, since)) if known == kind => Some((known, since)),
                     // Between two tries the kubelet's status does not show the problem.
                     Some(known @ (StartProblemKind::Config | StartProblemKind::Image, _))
@@ -54,7 +57,11 @@ impl Reconciler {
                     Some(_) | None => (kind != StartProblemKind::Creating).then_some((kind, now)),
                 };
                 let bound_since = before.bound_since.unwrap_or(now);
-                Start { bound_since: pod.node.is_some().then_some(bound_since), problem }
+                Start {
+                    bound_since: pod.node.is_some().then_some(bound_since),
+                    problem,
+                    n_started: n_started.max(before.n_started),
+                }
             }
         };
         if start != before {
@@ -85,7 +92,7 @@ impl Reconciler {
 
     fn start_limit(&self, id: ExecutorId) -> Option<Limit> {
         let executor = self.executors.get(id)?;
-        let Start { bound_since, problem } = executor.start;
+        let Start { bound_since, problem, n_started: _ } = executor.start;
         let limit = |since: Option<Millis>, name, ms| {
             let at = since.filter(|_| ms > 0)?.after(ms);
             Some(Limit { at, name: Some(name), ms })

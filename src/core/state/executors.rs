@@ -22,6 +22,8 @@ pub struct Start {
     pub bound_since: Option<Millis>,
     /// Why it does not start, and since when.
     pub problem: Option<(StartProblemKind, Millis)>,
+    /// The number of init containers that were seen started.
+    pub n_started: u32,
 }
 
 /// What posse decided about an executor, and what it reported. Together with the pod this

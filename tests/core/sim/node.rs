@@ -276,5 +276,5 @@ fn end(pod: &mut Pod, code: i32, reason: &str) {
 }
 
 fn stuck(kind: StartProblemKind) -> Option<Box<StartProblem>> {
-    Some(Box::new(StartProblem { kind, message: format!("{kind:?}").into() }))
+    Some(Box::new(StartProblem { kind, message: format!("{kind:?}").into(), n_started: 0 }))
 }
