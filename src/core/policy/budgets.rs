@@ -7,8 +7,8 @@ use crate::core::model::time::Millis;
 use crate::core::policy::settings::{FailureLimit, Policy};
 
 const AUTO_MIN: u64 = 10;
-/// More entries are not stored; no real limit is this high.
-const ENTRIES_MAX: usize = 100_000;
+/// More past targets are not stored.
+const TARGETS_MAX: usize = 10_000;
 
 /// The losses and targets within the window.
 #[derive(Clone, Debug)]
@@ -17,8 +17,17 @@ pub struct Budgets {
     limits: BTreeMap<Budget, FailureLimit>,
     losses: BTreeMap<Budget, VecDeque<Millis>>,
     exhausted: BTreeSet<Budget>,
-    /// The sum of all targets, each with the time from which it held; the last one holds now.
-    targets: VecDeque<(Millis, u64)>,
+    /// The sums of all targets that can still be the highest of the window: each is lower than the
+    /// one before, and the last one holds now.
+    targets: VecDeque<Target>,
+}
+
+/// A sum of all targets.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    total: u64,
+    /// Until when it held; none: it holds now.
+    until: Option<Millis>,
 }
 
 impl Budgets {
@@ -39,39 +48,52 @@ impl Budgets {
 
     /// Notes the sum of all targets from now on.
     pub fn on_target(&mut self, total: u64, now: Millis) {
-        if self.targets.back().is_none_or(|&(_, last)| last != total) {
-            self.targets.push_back((now, total));
+        if let Some(last) = self.targets.back_mut() {
+            last.until.get_or_insert(now);
         }
-        // The target that held at the beginning of the window counts too.
-        while self.targets.len() > 1 && now.since(self.targets[1].0) > self.window_ms {
-            self.targets.pop_front();
+        // Lower ones leave the window earlier, so they never are the highest again.
+        while self.targets.back().is_some_and(|target| target.total <= total) {
+            self.targets.pop_back();
         }
-        // Only the highest target matters; drop the oldest if there are too many.
-        if self.targets.len() > ENTRIES_MAX {
+        self.targets.push_back(Target { total, until: None });
+        if self.targets.len() > TARGETS_MAX {
+            // The highest stays.
+            self.targets.remove(1);
+        }
+        self.forget_old_targets(now);
+    }
+
+    /// A target that held within the window counts, even if it was set long before.
+    fn forget_old_targets(&mut self, now: Millis) {
+        let is_old =
+            |target: &Target| target.until.is_some_and(|until| now.since(until) > self.window_ms);
+        while self.targets.front().is_some_and(is_old) {
             self.targets.pop_front();
         }
     }
 
     /// Charges a loss. True if this exhausts the budget; true only once.
     pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
-        let losses = self.losses.entry(budget).or_default();
-        if losses.len() == ENTRIES_MAX {
-            losses.pop_front();
-        }
-        losses.push_back(now);
-        while losses.front().is_some_and(|&at| now.since(at) > self.window_ms) {
-            losses.pop_front();
-        }
-        let n = losses.len() as u64;
+        self.forget_old_targets(now);
         let limit = match self.limits.get(&budget) {
             Some(FailureLimit::Max(max)) => u64::from(*max),
             Some(FailureLimit::Auto) => {
-                let highest = self.targets.iter().map(|&(_, total)| total).max().unwrap_or(0);
+                let highest = self.targets.front().map_or(0, |target| target.total);
                 AUTO_MIN.max(highest.saturating_mul(2))
             }
             Some(FailureLimit::Off) | None => return false,
         };
-        n > limit && self.exhausted.insert(budget)
+        let losses = self.losses.entry(budget).or_default();
+        losses.push_back(now);
+        while losses.front().is_some_and(|&at| now.since(at) > self.window_ms) {
+            losses.pop_front();
+        }
+        let is_over = losses.len() as u64 > limit;
+        if is_over {
+            // One more than the limit proves that it is exceeded.
+            losses.pop_front();
+        }
+        is_over && self.exhausted.insert(budget)
     }
 }
 
