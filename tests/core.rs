@@ -9,6 +9,7 @@
 mod core_run;
 
 mod core {
+    mod creates;
     mod driver_calls;
     mod foreign_pods;
     mod groups;

@@ -1,5 +1,7 @@
 //! Plain-text tables, and the table of a status.
 
+use crate::core::loss::MESSAGE_BYTES_MAX;
+use crate::core::model::text::sanitize;
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
 /// The status as text for a terminal.
@@ -11,6 +13,11 @@ pub fn status_table(status: &StatusJson) -> String {
     );
     let groups = status.groups.iter().map(group_row);
     text.push_str(&table(&GROUP_HEADS.map(str::to_owned), groups.collect()));
+    if let Some(outage) = &status.outage {
+        let message = sanitize(&outage.message, MESSAGE_BYTES_MAX);
+        let since = &outage.since;
+        text.push_str(&format!("\nno answer from the API server since {since}: {message}\n"));
+    }
     if !status.executors.is_empty() {
         text.push('\n');
         let executors = status.executors.iter().map(executor_row);
@@ -35,6 +42,9 @@ const GROUP_HEADS: [&str; 10] = [
 fn group_row(group: &GroupJson) -> [String; 10] {
     let max = group.max.map_or_else(String::new, |max| max.to_string());
     let mut waiting = group.waiting.clone().unwrap_or_else(|| "-".to_owned());
+    if let Some(since) = &group.since {
+        waiting.push_str(&format!(" since {since}"));
+    }
     if let Some(until) = &group.until {
         waiting.push_str(&format!(" until {until}"));
     }
@@ -106,8 +116,10 @@ mod tests {
 app w  instance a1b2c  namespace ns  run k3f9
 
 GROUP    TARGET  RANGE  REQUESTED  PENDING  RUNNING  DRAINING  TERMINATING  FAILED  WAITING
-default  10      0..20  1          2        7        0         1            3       quota until 1970-01-01T00:00:02.000Z
+default  10      0..20  1          2        7        0         1            3       quota since 1970-01-01T00:00:01.000Z until 1970-01-01T00:00:02.000Z
 big      10      0..    1          2        7        0         1            3       -
+
+no answer from the API server since 1970-01-01T00:00:04.000Z: connection refused
 
 ID  GROUP    SLOT  STATE      NODE  IP        SINCE                     POD
 1   default  0     running    n1    10.0.0.1  1970-01-01T00:00:01.000Z  w-a1b2c-exec-1

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, error, info, warn};
 
 use crate::clock::Clock;
-use crate::core::machines::lease::{LeaseScope, LeaseUpdate};
+use crate::core::machines::lease::{LeaseScope, LeaseUpdate, RENEW_DEADLINE_MS};
 use crate::core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use crate::core::model::action::{Action, RunVerdict};
 use crate::core::model::event::Event;
@@ -54,8 +54,9 @@ pub trait Upstream {
     /// The first LIST is applied: start the orphan cleanup.
     fn start_orphan_cleanup(&self);
 
-    /// Store this highest id on the server; `Input::IdsReserved` reports success.
-    fn reserve_ids(&self, up_to: ExecutorId);
+    /// Store this highest id on the server; `Input::IdsReserved` reports success. False: the request
+    /// was dropped and must be repeated.
+    fn reserve_ids(&self, up_to: ExecutorId) -> bool;
 }
 
 /// How the driver is started, and when it counts as ready.
@@ -230,7 +231,10 @@ impl<U: Upstream> Engine<'_, U> {
                     self.give_up_waiting();
                 }
             }
-            Message::ListRefused(refusal) => self.state.list_refusal = Some(refusal),
+            Message::ReadRefused(refusal) => {
+                self.state.list_refusal = Some(refusal.clone());
+                self.core.handle(Input::ReadRefused { refusal }, now);
+            }
         }
     }
 
@@ -252,6 +256,12 @@ impl<U: Upstream> Engine<'_, U> {
                 warn!(
                     "lost the lease of the {what} (holder: {by}): creates and deletes are paused"
                 );
+                if holder.is_none() {
+                    let s = RENEW_DEADLINE_MS / 1_000;
+                    let message = format!("the lease was not renewed for {s} s");
+                    let since = Millis(now.0.saturating_sub(RENEW_DEADLINE_MS));
+                    self.core.handle(Input::NoAnswer { since, message }, now);
+                }
                 self.state.is_taken_over |= holder.is_some();
                 self.state.held.set(scope, false);
                 self.core.handle(Input::Lease { held: false, high_water: None }, now);
@@ -298,7 +308,8 @@ impl<U: Upstream> Engine<'_, U> {
         let groups = self.core.group_statuses();
         self.state.logger.log_groups(&groups, now);
         if let Some(progress) = &self.progress {
-            let facts = Facts::new(&groups, self.state.n_lost);
+            let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
+            let facts = Facts::new(&groups, self.state.n_lost, outage_s);
             self.state.redraw_at = Some(progress.show(&facts, now));
         }
     }
@@ -316,7 +327,11 @@ impl<U: Upstream> Engine<'_, U> {
         match action {
             Action::Poll => self.upstream.poll(),
             Action::Relist => self.upstream.relist(),
-            Action::ReserveIds { up_to } => self.upstream.reserve_ids(up_to),
+            Action::ReserveIds { up_to } => {
+                if !self.upstream.reserve_ids(up_to) {
+                    self.core.handle(Input::IdsNotReserved { up_to }, self.clock.now());
+                }
+            }
             action @ (Action::Create { .. }
             | Action::Delete { .. }
             | Action::DeleteAll { .. }

@@ -33,8 +33,8 @@ pub enum Message {
     Input(Input),
     /// From the lease thread of this scope.
     Lease(LeaseScope, LeaseUpdate),
-    /// A LIST of the watch or the poll failed. Only a failure of the first LIST has consequences.
-    ListRefused(Refusal),
+    /// A LIST or a WATCH failed. Only a failure of the first LIST may end the run.
+    ReadRefused(Refusal),
 }
 
 impl From<Input> for Message {
@@ -51,7 +51,7 @@ impl From<(LeaseScope, LeaseUpdate)> for Message {
 
 impl From<Refusal> for Message {
     fn from(refusal: Refusal) -> Self {
-        Self::ListRefused(refusal)
+        Self::ReadRefused(refusal)
     }
 }
 

@@ -28,6 +28,8 @@ pub struct EventLogger {
     n_foreign: u32,
     /// For each group, the last target that was logged as reached.
     reached: BTreeMap<GroupName, u32>,
+    /// For each group, what it waits for, and since when.
+    waits: BTreeMap<GroupName, (Waiting, Millis)>,
 }
 
 impl EventLogger {
@@ -40,12 +42,13 @@ impl EventLogger {
         let is_foreign = matches!(event, Event::ForeignPod { .. });
         self.n_foreign = self.n_foreign.saturating_add(is_foreign.into());
         let n = if is_foreign { self.n_foreign } else { self.n_lost };
-        log::log!(level(event, n > LOSS_LINES_MAX), "{}", describe(event));
+        log::log!(level(event, n > LOSS_LINES_MAX), "{}", describe(event, now));
     }
 
-    /// Logs when all executors of a group run.
+    /// Logs when a wait of a group is over, and when all executors of a group run.
     pub fn log_groups(&mut self, groups: &[GroupStatus], now: Millis) {
         self.end_window(now);
+        self.log_ended_waits(groups, now);
         for GroupStatus { group, target, running, .. } in groups {
             if running != target || self.reached.get(group) == Some(target) {
                 continue;
@@ -57,6 +60,24 @@ impl EventLogger {
         }
         if self.reached.len() > groups.len() {
             self.reached.retain(|name, _| groups.iter().any(|status| status.group == *name));
+        }
+    }
+
+    fn log_ended_waits(&mut self, groups: &[GroupStatus], now: Millis) {
+        for GroupStatus { group, waiting, since, .. } in groups {
+            let waits = waiting.filter(|waiting| !is_brief(*waiting)).zip(*since);
+            let before = match waits {
+                Some(waits) if self.waits.get(group) == Some(&waits) => continue,
+                Some(waits) => self.waits.insert(group.clone(), waits),
+                None => self.waits.remove(group),
+            };
+            if let (Some((waiting, since)), None) = (before, waits) {
+                let (what, s) = (waiting.as_str(), now.since(since).div_ceil(1_000));
+                info!("group {group}: no longer waiting: {what}, after {s} s");
+            }
+        }
+        if self.waits.len() > groups.len() {
+            self.waits.retain(|name, _| groups.iter().any(|status| status.group == *name));
         }
     }
 
@@ -79,15 +100,17 @@ impl EventLogger {
 /// `is_flood`: there were many such events within this window.
 fn level(event: &Event, is_flood: bool) -> Level {
     match event {
-        Event::BudgetExhausted { .. } | Event::CreateRefused { .. } | Event::Missed { .. } => {
-            Level::Warn
-        }
+        Event::BudgetExhausted { .. }
+        | Event::CreateRefused { .. }
+        | Event::Missed { .. }
+        | Event::ServerUnavailable { .. } => Level::Warn,
         Event::ExecutorLost { .. } | Event::ForeignPod { .. } if is_flood => Level::Debug,
         Event::ForeignPod { .. } => Level::Warn,
         Event::Waiting { waiting, .. } if is_brief(*waiting) => Level::Debug,
         Event::ExecutorLost { .. }
         | Event::MemoryGrown { .. }
         | Event::NodeAvoided { .. }
+        | Event::ServerAvailable { .. }
         | Event::Stopped
         | Event::TargetChanged { .. }
         | Event::Waiting { .. } => Level::Info,
@@ -131,13 +154,13 @@ fn is_brief(waiting: Waiting) -> bool {
     }
 }
 
-fn describe(event: &Event) -> String {
+fn describe(event: &Event, now: Millis) -> String {
     match event {
         Event::BudgetExhausted { budget } => {
             format!("more executors were lost than the failure budget `{}` allows", budget.as_str())
         }
         Event::CreateRefused { group, cause, message } => {
-            format!("group {group}: the server refuses executors ({cause}): {message}")
+            format!("group {group}: executors cannot be created ({cause}): {message}")
         }
         Event::ExecutorDeleted { subject, cause } => {
             format!("executor {} deleted ({}): {}", subject.id, cause.as_str(), subject.pod)
@@ -181,6 +204,13 @@ fn describe(event: &Event) -> String {
             )
         }
         Event::Missed { count } => format!("{count} events were dropped for a slow reader"),
+        Event::ServerAvailable { since } => {
+            format!("the API server answers again, after {} s", now.since(*since).div_ceil(1_000))
+        }
+        Event::ServerUnavailable { message } => format!(
+            "no answer from the API server: {message}; trying again, executors that run are not \
+             affected"
+        ),
         Event::Started => "started".to_owned(),
         Event::Stopped => "stopped".to_owned(),
         Event::Stopping => "stopping".to_owned(),

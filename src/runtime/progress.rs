@@ -18,11 +18,13 @@ pub struct Facts {
     pub lost: u64,
     /// What the first waiting group waits for; with the group's name if there are several groups.
     pub waiting: Option<String>,
+    /// For how many seconds the API server has not answered, if it does not.
+    pub outage_s: Option<u64>,
 }
 
 impl Facts {
     /// The sums over all groups.
-    pub fn new(groups: &[GroupStatus], lost: u64) -> Self {
+    pub fn new(groups: &[GroupStatus], lost: u64, outage_s: Option<u64>) -> Self {
         let sum = |count: fn(&GroupStatus) -> u32| {
             groups.iter().fold(0_u32, |sum, group| sum.saturating_add(count(group)))
         };
@@ -39,6 +41,7 @@ impl Facts {
             pending: sum(|group| group.requested.saturating_add(group.pending)),
             lost,
             waiting,
+            outage_s,
         }
     }
 }
@@ -50,9 +53,10 @@ pub fn format_line(app: &str, facts: &Facts, elapsed_ms: u64, width: usize) -> S
         .into_iter()
         .filter(|(_, count)| *count > 0)
         .try_for_each(|(name, count)| write!(line, "  {name} {count}"))
-        .and_then(|()| match &facts.waiting {
-            Some(waiting) => write!(line, "  waiting: {waiting}"),
-            None => Ok(()),
+        .and_then(|()| match (&facts.waiting, facts.outage_s) {
+            (_, Some(seconds)) => write!(line, "  API server: no answer for {seconds} s"),
+            (Some(waiting), None) => write!(line, "  waiting: {waiting}"),
+            (None, None) => Ok(()),
         })
         .and_then(|()| write!(line, "  {}", format_elapsed(elapsed_ms / 1000)));
     written.expect("a String takes whatever is written to it");
@@ -207,18 +211,19 @@ mod tests {
     #[test]
     fn groups_are_summed_up() {
         let status = sample();
-        let both = Facts::new(&status.groups, 4);
+        let both = Facts::new(&status.groups, 4, None);
         let want = Facts {
             running: 14,
             target: 20,
             pending: 6,
             lost: 4,
             waiting: Some("quota (default)".to_owned()),
+            outage_s: None,
         };
         assert_eq!(both, want);
-        let one = Facts::new(&status.groups[..1], 0);
+        let one = Facts::new(&status.groups[..1], 0, None);
         assert_eq!(one.waiting.as_deref(), Some(Waiting::Quota.as_str()));
-        assert_eq!(Facts::new(&status.groups[1..], 0).waiting, None);
+        assert_eq!(Facts::new(&status.groups[1..], 0, None).waiting, None);
     }
 
     #[test]
@@ -230,7 +235,9 @@ mod tests {
             pending: 2,
             lost: 1,
             waiting: Some("quota (analytics)".to_owned()),
+            outage_s: None,
         };
+        let silent = Facts { outage_s: Some(42), ..busy.clone() };
         for (facts, elapsed_ms, width, want) in [
             (&idle, 0, 80, "wordcount  running 10/10  00:00"),
             (
@@ -238,6 +245,12 @@ mod tests {
                 12_999,
                 80,
                 "wordcount  running 8/10  pending 2  lost 1  waiting: quota (analytics)  00:12",
+            ),
+            (
+                &silent,
+                12_999,
+                90,
+                "wordcount  running 8/10  pending 2  lost 1  API server: no answer for 42 s  00:12",
             ),
             (&busy, 12_999, 20, "wordcount  running 8"),
             (&idle, 3_599_000, 80, "wordcount  running 10/10  59:59"),

@@ -169,17 +169,18 @@ impl Upstream for Threads<'_> {
         }
     }
 
-    fn reserve_ids(&self, up_to: ExecutorId) {
+    fn reserve_ids(&self, up_to: ExecutorId) -> bool {
         match &self.leases.ids {
             IdStore::Lease(lease) => lease.reserve(up_to),
             IdStore::DriverPod(pod) => store_on_pod(pod.clone(), up_to, self.inbox.clone()),
-            IdStore::None => {}
+            IdStore::None => true,
         }
     }
 }
 
 /// Stores the highest id on the driver's pod, on a thread of its own. Needed about once in 500 ids.
-fn store_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) {
+/// False: the thread cannot be started.
+fn store_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) -> bool {
     let body = move || {
         let retry = crossbeam_channel::tick(RESERVE_RETRY_INTERVAL);
         loop {
@@ -199,9 +200,11 @@ fn store_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) {
             }
         }
     };
-    if let Err(error) = Builder::new().name("ids".to_owned()).spawn(body) {
-        warn!("cannot start a thread to reserve executor ids: {error}");
+    let started = Builder::new().name("ids".to_owned()).spawn(body);
+    if let Err(error) = &started {
+        warn!("cannot start a thread to reserve executor ids, retrying: {error}");
     }
+    started.is_ok()
 }
 
 #[cfg(test)]
@@ -268,7 +271,7 @@ mod tests {
         };
         let (sender, receiver) = bounded(4);
         let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
-        store_on_pod(pod, ExecutorId(1_000), sender);
+        assert!(store_on_pod(pod, ExecutorId(1_000), sender));
         let message = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
         let want = ExecutorId(1_000);
         assert!(

@@ -40,6 +40,8 @@ fn name(event: &Event) -> &'static str {
         Event::MemoryGrown { .. } => "memory_grown",
         Event::Missed { .. } => "missed",
         Event::NodeAvoided { .. } => "node_avoided",
+        Event::ServerAvailable { .. } => "server_available",
+        Event::ServerUnavailable { .. } => "server_unavailable",
         Event::Started => "started",
         Event::Stopped => "stopped",
         Event::Stopping => "stopping",
@@ -101,6 +103,8 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
             map.serialize_entry("reason", reason.as_str())
         }
         Event::Missed { count } => map.serialize_entry("count", count),
+        Event::ServerAvailable { since } => map.serialize_entry("since", &epoch.rfc3339(*since)),
+        Event::ServerUnavailable { message } => map.serialize_entry("message", message),
         Event::Started | Event::Stopped | Event::Stopping => Ok(()),
         Event::TargetChanged { group, target } => {
             map.serialize_entry("group", group.as_str())?;
@@ -141,6 +145,18 @@ mod tests {
         let got = line("k3f9", 7, Millis(1500), &event, epoch);
         let head = r#"{"run":"k3f9","seq":7,"time":"2026-01-01T00:00:01.500Z","event":"#;
         assert_eq!(got, format!("{head}{facts}}}\n"));
+    }
+
+    #[test]
+    fn an_outage_of_the_server_has_its_documented_form() {
+        check(
+            Event::ServerAvailable { since: Millis(1_000) },
+            r#""server_available","since":"2026-01-01T00:00:01.000Z""#,
+        );
+        check(
+            Event::ServerUnavailable { message: "refused".into() },
+            r#""server_unavailable","message":"refused""#,
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::model::status::{ExecutorStatus, GroupStatus, Status};
+use crate::core::model::status::{ExecutorStatus, GroupStatus, Outage, Status};
 use crate::wire::time::Epoch;
 
 /// Names of a run.
@@ -28,6 +28,16 @@ pub struct StatusJson {
     /// Nodes that new executors avoid, and until when.
     #[serde(default)]
     pub avoided_nodes: BTreeMap<String, String>,
+    /// The API server does not answer.
+    #[serde(default)]
+    pub outage: Option<OutageJson>,
+}
+
+/// Since when the API server does not answer, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutageJson {
+    pub since: String,
+    pub message: String,
 }
 
 /// One group.
@@ -44,6 +54,9 @@ pub struct GroupJson {
     pub terminating: u32,
     pub failed: u32,
     pub waiting: Option<String>,
+    /// Since when it waits for that.
+    #[serde(default)]
+    pub since: Option<String>,
     pub until: Option<String>,
     /// The server's message about what delays the group.
     pub message: Option<String>,
@@ -73,6 +86,7 @@ impl StatusJson {
             avoided_nodes: (status.avoided_nodes.iter())
                 .map(|(node, until)| (node.clone(), epoch.rfc3339(*until)))
                 .collect(),
+            outage: status.outage.as_ref().map(|outage| outage_json(outage, epoch)),
         }
     }
 
@@ -85,6 +99,10 @@ impl StatusJson {
     pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
+}
+
+fn outage_json(outage: &Outage, epoch: Epoch) -> OutageJson {
+    OutageJson { since: epoch.rfc3339(outage.since), message: outage.message.clone() }
 }
 
 fn group_json(group: &GroupStatus, epoch: Epoch) -> GroupJson {
@@ -100,6 +118,7 @@ fn group_json(group: &GroupStatus, epoch: Epoch) -> GroupJson {
         terminating: group.terminating,
         failed: group.failed,
         waiting: group.waiting.map(|waiting| waiting.as_str().to_owned()),
+        since: group.since.map(|at| epoch.rfc3339(at)),
         until: group.until.map(|at| epoch.rfc3339(at)),
         message: group.message.clone(),
     }
@@ -143,6 +162,7 @@ pub(crate) mod tests {
             terminating: 1,
             failed: 3,
             waiting: Some(Waiting::Quota),
+            since: Some(Millis(1_000)),
             until: Some(Millis(2_000)),
             message: Some("exceeded quota".to_owned()),
         };
@@ -150,6 +170,7 @@ pub(crate) mod tests {
             group: GroupName::from("big"),
             max: None,
             waiting: None,
+            since: None,
             until: None,
             message: None,
             ..group.clone()
@@ -176,7 +197,10 @@ pub(crate) mod tests {
             ..running.clone()
         };
         let avoided_nodes = vec![("n9".to_owned(), Millis(3_000))];
-        Status { groups: vec![group, second], executors: vec![running, requested], avoided_nodes }
+        let outage =
+            Some(Outage { since: Millis(4_000), message: "connection refused".to_owned() });
+        let (groups, executors) = (vec![group, second], vec![running, requested]);
+        Status { groups, executors, avoided_nodes, outage }
     }
 
     #[test]
@@ -191,12 +215,13 @@ pub(crate) mod tests {
         let bytes = json.to_bytes();
         let text = str::from_utf8(&bytes).unwrap();
         for part in [
-            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"draining":0,"terminating":1,"failed":3,"waiting":"quota","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota"}"#,
+            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"draining":0,"terminating":1,"failed":3,"waiting":"quota","since":"1970-01-01T00:00:01.000Z","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota"}"#,
             r#"{"group":"big","target":10,"min":0,"max":null,"#,
-            r#""waiting":null,"until":null,"message":null}"#,
+            r#""waiting":null,"since":null,"until":null,"message":null}"#,
             r#""executors":[{"id":1,"group":"default","slot":0,"pod":"w-a1b2c-exec-1","uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301","state":"running","node":"n1","ip":"10.0.0.1","since":"1970-01-01T00:00:01.000Z"}"#,
             r#""uid":null,"state":"requested","node":null,"ip":null,"#,
             r#""avoided_nodes":{"n9":"1970-01-01T00:00:03.000Z"}"#,
+            r#""outage":{"since":"1970-01-01T00:00:04.000Z","message":"connection refused"}"#,
         ] {
             assert!(text.contains(part), "{part}\nis not in\n{text}");
         }

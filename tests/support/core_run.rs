@@ -64,9 +64,21 @@ pub struct Run {
 }
 
 impl Run {
+    /// A run whose first LIST was empty and whose ids are reserved on the server.
+    pub fn reserving(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let mut run = Self::before_list(policy, groups, true);
+        run.list();
+        run
+    }
+
     /// A run before its first LIST.
     pub fn unlisted(policy: Policy, groups: Vec<GroupSpec>) -> Self {
         Self::with_identity(identity(), policy, groups)
+    }
+
+    fn before_list(policy: Policy, groups: Vec<GroupSpec>, is_stored: bool) -> Self {
+        let identity = InstanceIdentity { is_id_high_water_stored: is_stored, ..identity() };
+        Self::with_identity(identity, policy, groups)
     }
 
     /// The same with another identity.

@@ -24,7 +24,7 @@ use crate::kube::api::executor_lookup::ExecutorLookup;
 use crate::kube::api::pods::Pods;
 use crate::wire::labels::{EXECUTOR_ID, INSTANCE, Selection};
 use crate::wire::pod;
-use crate::wire::status_json::{RunNames, StatusJson};
+use crate::wire::status_json::{GroupJson, RunNames, StatusJson};
 
 /// `posse explain`.
 ///
@@ -58,7 +58,8 @@ pub fn explain(
             text::groups(&status, args.group.as_deref(), now).map_err(failed)?;
             let groups = status.groups.iter();
             let shown = groups.filter(|one| args.group.as_ref().is_none_or(|g| *g == one.group));
-            format!("{}\n", json!({"groups": shown.collect::<Vec<_>>()}))
+            let groups: Vec<&GroupJson> = shown.collect();
+            format!("{}\n", json!({"groups": groups, "outage": status.outage}))
         }
         None => text::groups(&status, args.group.as_deref(), now).map_err(failed)?,
     };

@@ -13,6 +13,14 @@ use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result<String, String> {
     let shown = |group: &&GroupJson| only.is_none_or(|name| group.group == name);
     let mut text: String = status.groups.iter().filter(shown).map(|one| group(one, now)).collect();
+    if let Some(outage) = status.outage.as_ref().filter(|_| !text.is_empty()) {
+        let since = time_of_day(&outage.since, now);
+        let message = sanitize(&outage.message, MESSAGE_BYTES_MAX);
+        text.push_str(&format!(
+            "no answer from the API server since {since}: {message}; posse tries again, and \
+             executors that run are not affected\n"
+        ));
+    }
     if only.is_none() && !text.is_empty() {
         for (node, until) in &status.avoided_nodes {
             let until = time_of_day(until, now);
@@ -73,7 +81,10 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
     }
     text.push_str(&reason(group, now));
     if let Some(message) = &group.message {
-        text.push_str(&format!("; the server says: {}", sanitize(message, MESSAGE_BYTES_MAX)));
+        // If the server was not reached, the message is the network's.
+        let is_failure = group.waiting.as_deref() == Some(Waiting::Server.as_str());
+        let who = if is_failure { "the last failure" } else { "the server says" };
+        text.push_str(&format!("; {who}: {}", sanitize(message, MESSAGE_BYTES_MAX)));
     }
     text.push('\n');
     text
@@ -101,8 +112,13 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
         .find(|(waiting, _, _)| waiting.as_str() == name)
         .map_or((name.as_str(), ""), |(_, what, why)| (*what, *why));
     let mut text = format!("; waiting for {what}");
+    if let Some(since) = &group.since {
+        text.push_str(&format!(" since {}", time_of_day(since, now)));
+    }
     if let Some(until) = &group.until {
-        text.push_str(&format!(" until {}", time_of_day(until, now)));
+        let is_retry = name == Waiting::Server.as_str();
+        let what = if is_retry { ", trying again at" } else { " until" };
+        text.push_str(&format!("{what} {}", time_of_day(until, now)));
     }
     if !why.is_empty() {
         text.push_str(&format!(" ({why})"));
@@ -143,7 +159,7 @@ const REASONS: [(Waiting, &str, &str); 21] = [
         "the driver to end executors",
         "with scale_down: pending, posse deletes no running executors",
     ),
-    (Waiting::Server, "the API server", "it is overloaded or unreachable"),
+    (Waiting::Server, "the API server", "creates fail, or the server is overloaded or unreachable"),
     (
         Waiting::StartTimeout,
         "executors that start in time",
@@ -190,6 +206,7 @@ mod tests {
                     failed and retained)";
         let with = |waiting: Option<&str>, until: Option<&str>, message: Option<&str>| GroupJson {
             waiting: waiting.map(str::to_owned),
+            since: waiting.map(|_| "1970-01-01T12:00:01.000Z".to_owned()),
             until: until.map(str::to_owned),
             message: message.map(str::to_owned),
             ..status().groups[0].clone()
@@ -198,18 +215,29 @@ mod tests {
         for (one, want) in [
             (
                 with(Some("quota"), until, Some("exceeded quota: q\n")),
-                "; waiting for quota until 12:03:04 UTC; the server says: exceeded quota: q\n",
+                "; waiting for quota since 12:00:01 UTC until 12:03:04 UTC; the server says: \
+                 exceeded quota: q\n",
+            ),
+            (
+                with(Some("server"), until, Some("time-out")),
+                "; waiting for the API server since 12:00:01 UTC, trying again at 12:03:04 UTC \
+                 (creates fail, or the server is overloaded or unreachable); the last failure: \
+                 time-out\n",
             ),
             (
                 with(Some("backoff"), until, None),
-                "; waiting for a backoff until 12:03:04 UTC (its executors crashed soon after the \
-                 start; one is tried at a time)\n",
+                "; waiting for a backoff since 12:00:01 UTC until 12:03:04 UTC (its executors \
+                 crashed soon after the start; one is tried at a time)\n",
             ),
             (
                 with(Some("driver_ready"), None, None),
-                "; waiting for the driver (it has not reported that it is ready)\n",
+                "; waiting for the driver since 12:00:01 UTC (it has not reported that it is \
+                 ready)\n",
             ),
-            (with(Some("full_moon"), until, None), "; waiting for full_moon until 12:03:04 UTC\n"),
+            (
+                with(Some("full_moon"), until, None),
+                "; waiting for full_moon since 12:00:01 UTC until 12:03:04 UTC\n",
+            ),
             (with(None, None, None), "; the others are starting\n"),
         ] {
             assert_eq!(group(&one, DAY_0), format!("{head}{want}"));
@@ -231,11 +259,14 @@ mod tests {
     fn groups_and_executors_become_sentences() {
         let status = status();
         let all = groups(&status, None, DAY_0).unwrap();
-        assert_eq!(all.lines().count(), 3);
+        assert_eq!(all.lines().count(), 4);
+        let outage = "no answer from the API server since 00:00:04 UTC: connection refused; posse \
+                      tries again, and executors that run are not affected";
+        assert_eq!(all.lines().nth(2), Some(outage));
         let node = "node n9: new executors avoid it until 00:00:03 UTC";
         assert_eq!(all.lines().last(), Some(node));
         let one = groups(&status, Some("big"), DAY_0).unwrap();
-        assert!(one.starts_with("group big: ") && one.lines().count() == 1, "{one}");
+        assert!(one.starts_with("group big: ") && one.lines().count() == 2, "{one}");
         let error = groups(&status, Some("small"), DAY_0).unwrap_err();
         assert_eq!(error, "there is no group `small`; the groups are: default, big");
 

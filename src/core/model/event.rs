@@ -149,7 +149,8 @@ pub enum DeleteCause {
     Killed,
     ScaledDown,
     Stopped,
-    /// The pod found no node while it avoided nodes, and one of them may be used again.
+    /// The pod found no node, and avoided nodes that may be used again, or another group had a
+    /// right to its place under `pending_max`.
     Unplaced,
 }
 
@@ -170,8 +171,8 @@ impl DeleteCause {
 pub enum Event {
     /// A failure budget is exhausted; the run ends.
     BudgetExhausted { budget: Budget },
-    /// The server refused to create an executor. Reported once for each cause, not for each try.
-    /// `message` is the server's.
+    /// The server refused to create an executor, or failed to. Reported once for each cause, not for
+    /// each try. `message` is the server's.
     CreateRefused { group: GroupName, cause: &'static str, message: String },
     /// The pod of an executor that posse ended is gone.
     ExecutorDeleted { subject: Subject, cause: DeleteCause },
@@ -201,6 +202,10 @@ pub enum Event {
     Missed { count: u64 },
     /// New executors avoid a node that lost several executors. `reason`: that of the last loss.
     NodeAvoided { node: String, until: Millis, reason: LossReason },
+    /// The API server answers again. `since`: when it had stopped.
+    ServerAvailable { since: Millis },
+    /// The API server does not answer. posse waits, and what runs runs on.
+    ServerUnavailable { message: String },
     /// The run starts.
     Started,
     /// The run has ended.

@@ -3,6 +3,7 @@
 use crate::core::model::ids::{ExecutorId, Uid, Version};
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
+use crate::core::model::time::Millis;
 
 /// What had been applied before a request was sent. An answer to that request below `position`
 /// proves a resourceVersion rollback. An answer with another epoch is ignored.
@@ -79,6 +80,8 @@ pub enum Input {
     GotNode { name: Box<str>, answer: Result<(), Refusal> },
     /// The driver accepts executors now.
     DriverReady,
+    /// An `Action::ReserveIds` was dropped, because the thread for it was busy.
+    IdsNotReserved { up_to: ExecutorId },
     /// Ids up to here (inclusive) are reserved on the server, so a restart does not reuse them.
     IdsReserved { up_to: ExecutorId },
     /// The instance's Lease is held, or is not. `high_water`: what the server has stored, because
@@ -90,8 +93,14 @@ pub enum Input {
     ListRefused { refusal: Refusal },
     /// The answer to an `Action::ReadLog`: sanitized lines of bounded length.
     LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
+    /// No request since then was answered, as another thread reports.
+    NoAnswer { since: Millis, message: String },
     /// The answer to an `Action::Patch`.
     Patched { uid: Uid, answer: Result<(), Refusal> },
+    /// A LIST or WATCH request of the watch or the poll failed.
+    ReadRefused { refusal: Refusal },
+    /// The server accepted a WATCH request after it had refused one.
+    WatchOpened,
     /// Events of the watch in order; only the last event of each uid.
     Watch { epoch: u32, events: Vec<PodEvent> },
     /// The watch was restarted; `cause` says why.

@@ -55,12 +55,15 @@ impl Refusal {
         self.retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MAX_MS)
     }
 
-    /// True if the server or the network is overloaded, so that fewer requests should be sent at a
-    /// time.
+    /// True if the server or the network cannot take more requests, whatever the request: 429, 503,
+    /// or the server was not reached. A 500 or a time-out may be due to the request itself (a
+    /// webhook for one kind of pod, for example), so it proves nothing about other requests.
     pub fn is_overload(&self) -> bool {
         match self.class {
-            RefusalClass::Throttled | RefusalClass::OutcomeUnknown => true,
+            RefusalClass::Throttled => true,
             RefusalClass::Transient => self.code >= 500 || self.code == 0,
+            // A proxy says that no server is behind it.
+            RefusalClass::OutcomeUnknown => self.code == 503,
             RefusalClass::Capacity
             | RefusalClass::Conflict
             | RefusalClass::Exists
@@ -71,6 +74,33 @@ impl Refusal {
             | RefusalClass::Invalid
             | RefusalClass::Unauthorized => false,
         }
+    }
+}
+
+impl Refusal {
+    /// True if the request failed without a verdict on what it asks for, so that it is sent again.
+    pub fn is_failure(&self) -> bool {
+        match self.class {
+            RefusalClass::Conflict
+            | RefusalClass::Expired
+            | RefusalClass::OutcomeUnknown
+            | RefusalClass::Throttled
+            | RefusalClass::Transient => true,
+            RefusalClass::Capacity
+            | RefusalClass::Exists
+            | RefusalClass::Forbidden
+            | RefusalClass::Invalid
+            | RefusalClass::NamespaceGone
+            | RefusalClass::NotFound
+            | RefusalClass::Unauthorized => false,
+        }
+    }
+
+    /// True if the server did not answer: it was not reached, or the time for the answer ran out.
+    pub fn is_no_answer(&self) -> bool {
+        let has_no_answer =
+            matches!(self.class, RefusalClass::Transient | RefusalClass::OutcomeUnknown);
+        self.code == 0 && has_no_answer
     }
 }
 

@@ -53,6 +53,8 @@ pub struct GroupStatus {
     pub failed: u32,
     /// Why nothing more is done for the group now; none if it is at its target.
     pub waiting: Option<Waiting>,
+    /// Since when it waits for that.
+    pub since: Option<Millis>,
     /// When the wait ends by itself, if it does.
     pub until: Option<Millis>,
     /// The server's message about what the group waits for.
@@ -75,6 +77,15 @@ pub struct ExecutorStatus {
     pub since: Millis,
 }
 
+/// The API server does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// When the first request failed, or was sent and not answered.
+    pub since: Millis,
+    /// The last failure, in the server's or the network's words.
+    pub message: String,
+}
+
 /// The status of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -82,4 +93,5 @@ pub struct Status {
     pub executors: Vec<ExecutorStatus>,
     /// The nodes that new executors avoid, each with the end of that time.
     pub avoided_nodes: Vec<(String, Millis)>,
+    pub outage: Option<Outage>,
 }

@@ -37,7 +37,7 @@ pub enum Waiting {
     ScaleDownPending,
     /// The snapshot is invalid until the next LIST.
     StaleSnapshot,
-    /// The server is overloaded or unreachable.
+    /// The server fails, or is overloaded or unreachable: creates are sent again.
     Server,
     /// An executor was not running within `start_timeout`; one is created as a probe.
     StartTimeout,

@@ -31,6 +31,13 @@ impl MemoryScaling {
         self.step
     }
 
+    /// A create with `step` produced no pod, so another create gets the memory.
+    pub fn on_unused(&mut self, step: u32) {
+        if step > 0 && step <= self.step {
+            self.n_pending = self.n_pending.saturating_add(1);
+        }
+    }
+
     /// An executor with more memory has run for `MEMORY_PROVEN_MS`.
     pub fn on_proven(&mut self) {
         *self = Self::default();
@@ -45,12 +52,13 @@ mod tests {
     enum Stage {
         Oom(u32),
         Create(u32),
+        Unused(u32),
         Proven,
     }
 
     #[test]
     fn memory_grows_with_each_oom_only_for_the_replacement() {
-        use Stage::{Create, Oom, Proven};
+        use Stage::{Create, Oom, Proven, Unused};
         for steps in [
             &[Create(0)][..],
             &[Oom(0), Create(1), Create(0)],
@@ -60,6 +68,8 @@ mod tests {
             // An executor with the template's memory gets the last known step.
             &[Oom(0), Create(1), Oom(1), Create(2), Oom(0), Create(2)],
             &[Oom(0), Create(1), Proven, Create(0), Oom(0), Create(1)],
+            &[Oom(0), Create(1), Unused(1), Create(1), Create(0), Unused(0), Create(0)],
+            &[Oom(0), Create(1), Proven, Unused(1), Create(0)],
         ] {
             let mut memory_scaling = MemoryScaling::default();
             for (i, step) in steps.iter().enumerate() {
@@ -68,6 +78,7 @@ mod tests {
                     Create(want) => {
                         assert_eq!(memory_scaling.take(), want, "step {i} of {}", steps.len())
                     }
+                    Unused(of) => memory_scaling.on_unused(of),
                     Proven => memory_scaling.on_proven(),
                 }
             }

@@ -15,6 +15,8 @@ pub struct PlanInputs {
     pub now: Millis,
     /// Why no group may create executors, and when that ends by itself.
     pub gate: Option<(Waiting, Option<Millis>)>,
+    /// Failed creates may be sent again.
+    pub may_retry: bool,
     /// How many create requests may be sent.
     pub available: u32,
     /// Until when no create request may be sent.
@@ -31,6 +33,9 @@ pub struct GroupView<'a> {
     pub name: &'a GroupName,
     pub group: &'a Group,
     pub is_unschedulable: bool,
+    /// How many of its executors may give up their place under `pending_max`: the scheduler finds
+    /// no node for them.
+    pub n_unplaced: u32,
     /// Why requested executors do not start, and until when that may last.
     pub start_problem: Option<(Waiting, Option<Millis>)>,
 }
@@ -39,11 +44,17 @@ pub struct GroupView<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlan {
     pub group: GroupName,
+    /// How many failed creates to send again.
+    pub n_retries: u32,
     pub n_creates: u32,
     /// How many executors to end.
     pub n_ends: u32,
+    /// How many executors without a node to end, because another group has a right to their place.
+    pub n_displaced: u32,
     /// Why nothing more is done, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
+    /// When a failed create can be sent again.
+    pub retry_at: Option<Millis>,
 }
 
 /// Plans all groups at once, so that no group starves another.
@@ -52,35 +63,87 @@ pub fn plan(views: &[GroupView<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
     // division, and sends the first request when a quota has little left.
     let mut views = views.to_vec();
     views.sort_by_key(|view| fill(view.group));
-    let demands: Vec<Demand> = views.iter().map(|view| demand(view, inputs)).collect();
+    let retries: Vec<u32> = views.iter().map(|view| n_retries(view.group, inputs)).collect();
+    let demands = views.iter().zip(&retries).map(|(view, retries)| demand(view, *retries, inputs));
+    let demands: Vec<Demand> = demands.collect();
     let wanted: Vec<u32> = demands.iter().map(|demand| demand.n).collect();
     let held = |n: fn(&Group) -> u32| views.iter().map(|view| n(view.group)).collect::<Vec<u32>>();
+    let not_running = held(|group| group.counts.not_running());
     let pending = match inputs.pending_max {
         0 => wanted.clone(),
-        limit => share_on(limit, &held(|group| group.counts.not_running()), &wanted),
+        limit => share_on(limit, &not_running, &wanted),
     };
+    let unplaced: Vec<u32> = views.iter().map(|view| view.n_unplaced).collect();
+    let displaced = displaced(inputs.pending_max, &not_running, &wanted, &pending, &unplaced);
+    // A retry needs a request like any other create; it is counted as pending already.
+    let requests: Vec<u32> = retries.iter().zip(&pending).map(|(a, b)| a + b).collect();
     let in_flight = held(|group| group.n_in_flight);
-    let sent = share_on(inputs.available + in_flight.iter().sum::<u32>(), &in_flight, &pending);
+    let sent = share_on(inputs.available + in_flight.iter().sum::<u32>(), &in_flight, &requests);
     let mut plans: Vec<GroupPlan> = Vec::with_capacity(views.len());
     for (i, (view, demand)) in views.iter().zip(demands).enumerate() {
-        let waiting = demand.waiting.or_else(|| {
-            if pending[i] < wanted[i] {
-                Some((Waiting::PendingLimit, None))
-            } else if sent[i] < wanted[i] {
-                Some((Waiting::InFlight, None))
-            } else {
-                None
-            }
-        });
+        let retry_at = retry_at(view.group, inputs);
+        let n_retries = sent[i].min(retries[i]);
+        let waiting =
+            demand.waiting.filter(|waiting| waiting.0 != Waiting::InFlight).or_else(|| {
+                if view.group.retries.failing_since().is_some() {
+                    Some((Waiting::Server, retry_at))
+                } else if pending[i] < wanted[i] {
+                    Some((Waiting::PendingLimit, None))
+                } else if sent[i] < requests[i] {
+                    Some((Waiting::InFlight, None))
+                } else {
+                    demand.waiting
+                }
+            });
         let (n_ends, kept) = surplus(view, inputs);
         plans.push(GroupPlan {
             group: view.name.clone(),
-            n_creates: sent[i],
+            n_retries,
+            n_creates: sent[i] - n_retries,
             n_ends,
+            n_displaced: displaced[i],
             waiting: waiting.or(kept).or(view.start_problem),
+            retry_at,
         });
     }
     plans
+}
+
+/// How many failed creates of the group may be sent again now.
+fn n_retries(group: &Group, inputs: &PlanInputs) -> u32 {
+    match group.throttle.retry_allowance(inputs.now) {
+        Allowance::UpTo(limit) if inputs.may_retry && inputs.closed_until.is_none() => {
+            let limit = limit.saturating_sub(group.n_in_flight).min(inputs.available);
+            group.retries.n_due(inputs.now, limit)
+        }
+        Allowance::UpTo(_) | Allowance::Wait { .. } => 0,
+    }
+}
+
+/// When the next failed create of the group can be sent again, if that is in the future.
+fn retry_at(group: &Group, inputs: &PlanInputs) -> Option<Millis> {
+    let delayed_until = match group.throttle.retry_allowance(inputs.now) {
+        Allowance::Wait { until, .. } => until,
+        Allowance::UpTo(_) => None,
+    };
+    let due = group.retries.next_at().filter(|_| inputs.may_retry)?;
+    let at = [inputs.closed_until, delayed_until].into_iter().flatten().fold(due, Millis::max);
+    (at > inputs.now).then_some(at)
+}
+
+/// How many executors without a node each group gives up, so that groups with less than their share
+/// of `limit` get it. `held`: executors that do not run; `got`: what each group may create now.
+fn displaced(limit: u32, held: &[u32], wanted: &[u32], got: &[u32], unplaced: &[u32]) -> Vec<u32> {
+    let totals: Vec<u32> = held.iter().zip(wanted).map(|(held, want)| held + want).collect();
+    let fair = share(limit, &totals);
+    let missing = |i: usize| fair[i].saturating_sub(held[i] + got[i]);
+    let mut n_missing: u32 = if limit == 0 { 0 } else { (0..held.len()).map(missing).sum() };
+    let mut displaced = vec![0; held.len()];
+    for (i, n) in displaced.iter_mut().enumerate() {
+        *n = held[i].saturating_sub(fair[i]).min(unplaced[i]).min(n_missing);
+        n_missing -= *n;
+    }
+    displaced
 }
 
 struct Demand {
@@ -88,8 +151,9 @@ struct Demand {
     waiting: Option<(Waiting, Option<Millis>)>,
 }
 
-/// How many executors the group would create if it were alone, and why not more.
-fn demand(view: &GroupView<'_>, inputs: &PlanInputs) -> Demand {
+/// How many executors the group would create if it were alone, and why not more. `n_retries`: how
+/// many requests its failed creates take.
+fn demand(view: &GroupView<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
     let group = view.group;
     let target = if group.is_removed { 0 } else { group.spec.target };
     let missing = target.saturating_sub(group.counts.capacity());
@@ -120,7 +184,7 @@ fn demand(view: &GroupView<'_>, inputs: &PlanInputs) -> Demand {
     match group.throttle.allowance(inputs.now) {
         Allowance::Wait { waiting, until } => none((waiting, until)),
         Allowance::UpTo(limit) => {
-            let n = missing.min(limit.saturating_sub(group.n_in_flight));
+            let n = missing.min(limit.saturating_sub(group.n_in_flight + n_retries));
             let reason = group.throttle.cause().map_or(Waiting::InFlight, |cause| cause.waiting());
             Demand { n, waiting: (n < missing).then_some((reason, None)) }
         }

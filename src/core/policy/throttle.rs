@@ -1,5 +1,7 @@
-//! The create throttle of a group: refused creates, executors that do not start, and crash loops.
-//! One cause at a time. While a cause is active, one create at a time is sent as a probe.
+//! The create throttle of a group: refused and failing creates, executors that do not start, and
+//! crash loops. One cause at a time. While a cause is active, one create at a time is sent as a
+//! probe. A create that fails without a verdict (500, time-out) halves the group's creates in flight
+//! and delays the next ones.
 
 use std::collections::VecDeque;
 
@@ -116,6 +118,19 @@ struct Active {
     probe: Option<ExecutorId>,
 }
 
+const FAILURE_DELAY_INITIAL_MS: u64 = 100;
+const FAILURE_DELAY_MAX_MS: u64 = 30_000;
+
+/// The delay of a group whose creates fail.
+#[derive(Clone, Debug, Default)]
+struct FailureDelay {
+    /// Failures in a row.
+    failures: u32,
+    /// The last failure. Creates that were sent before are not counted again.
+    since: Millis,
+    until: Millis,
+}
+
 /// How many creates a group may send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowance {
@@ -131,8 +146,9 @@ pub enum Allowance {
 #[derive(Clone, Debug, Default)]
 pub struct CreateThrottle {
     active: Option<Active>,
-    /// After a cause has ended: the limit of creates in flight, which grows by one with each
-    /// success; none: no limit.
+    failure_delay: FailureDelay,
+    /// After a cause has ended or a create has failed: the limit of creates in flight, which grows
+    /// by one with each success; none: no limit.
     slow_start: Option<u32>,
     starts: VecDeque<Millis>,
     early_ends: VecDeque<Millis>,
@@ -143,15 +159,25 @@ const SLOW_START_END: u32 = 32;
 
 impl CreateThrottle {
     pub fn allowance(&self, now: Millis) -> Allowance {
-        let Some(active) = &self.active else {
-            return Allowance::UpTo(self.slow_start.unwrap_or(u32::MAX));
-        };
+        let Some(active) = &self.active else { return self.retry_allowance(now) };
         let waiting = active.cause.waiting();
         match active.probe {
             _ if active.until > now => Allowance::Wait { waiting, until: Some(active.until) },
             Some(_) => Allowance::Wait { waiting, until: None },
-            None => Allowance::UpTo(1),
+            None => match self.retry_allowance(now) {
+                Allowance::UpTo(_) => Allowance::UpTo(1),
+                delayed @ Allowance::Wait { .. } => delayed,
+            },
         }
+    }
+
+    /// The same for creates that are sent again: only failed creates delay them.
+    pub fn retry_allowance(&self, now: Millis) -> Allowance {
+        let until = self.failure_delay.until;
+        if until > now {
+            return Allowance::Wait { waiting: Waiting::Server, until: Some(until) };
+        }
+        Allowance::UpTo(self.slow_start.unwrap_or(u32::MAX))
     }
 
     /// The active cause.
@@ -168,6 +194,7 @@ impl CreateThrottle {
 
     /// The server accepted the create of `id` that was sent at `sent_at`.
     pub fn on_created(&mut self, id: ExecutorId, sent_at: Millis) {
+        self.failure_delay = FailureDelay::default();
         match &self.active {
             // A create that was sent before the cause began proves nothing. The probe does, even if
             // it was sent in the same millisecond.
@@ -203,6 +230,29 @@ impl CreateThrottle {
         };
         self.begin(cause, failures, now, rng);
         is_new
+    }
+
+    /// A create that was sent at `sent_at` failed without a verdict. `n_in_flight`: how many creates
+    /// of the group were in flight with it. `delay_ms_min`: the shortest delay before the next one.
+    pub fn on_failed(
+        &mut self,
+        sent_at: Millis,
+        n_in_flight: u32,
+        delay_ms_min: u64,
+        now: Millis,
+        rng: &mut Rng,
+    ) {
+        let delay = &mut self.failure_delay;
+        if delay.failures == 0 || sent_at >= delay.since {
+            delay.failures = delay.failures.saturating_add(1);
+            // After everything that was sent in this millisecond.
+            delay.since = now.after(1);
+            let (initial, max) = (FAILURE_DELAY_INITIAL_MS, FAILURE_DELAY_MAX_MS);
+            delay.until = now.after(delay_ms(delay.failures, initial, max, rng));
+            let limit = self.slow_start.unwrap_or(u32::MAX).min(n_in_flight);
+            self.slow_start = Some((limit / 2).max(1));
+        }
+        delay.until = delay.until.max(now.after(delay_ms_min));
     }
 
     /// The probe ended without a result (it was cancelled, for example): send another one.

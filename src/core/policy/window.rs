@@ -20,6 +20,8 @@ pub struct Window {
     failures: u32,
     shrunk_at: Option<Millis>,
     closed_until: Millis,
+    /// The message of the last overload.
+    message: String,
 }
 
 impl Window {
@@ -33,6 +35,7 @@ impl Window {
             failures: 0,
             shrunk_at: None,
             closed_until: Millis::ZERO,
+            message: String::new(),
         }
     }
 
@@ -44,6 +47,11 @@ impl Window {
     /// Until when nothing may be sent, if that is in the future.
     pub fn closed_until(&self, now: Millis) -> Option<Millis> {
         (self.closed_until > now).then_some(self.closed_until)
+    }
+
+    /// The message of the last overload; none after an answer without a sign of overload.
+    pub fn overload(&self) -> Option<&str> {
+        (self.failures > 0).then_some(self.message.as_str())
     }
 
     /// The number of requests in flight.
@@ -63,9 +71,15 @@ impl Window {
         self.size = (self.size + 1).min(self.size_max);
     }
 
+    /// A request failed for a reason that is no sign of overload, and no sign of capacity either.
+    pub fn on_failed(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
     /// A request that was sent at `sent_at` failed because of overload.
     pub fn on_overload(&mut self, sent_at: Millis, refusal: &Refusal, now: Millis, rng: &mut Rng) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        self.message = refusal.to_string();
         // Requests that were sent before the last halving prove nothing about the smaller window.
         if self.shrunk_at.is_none_or(|at| sent_at >= at) {
             self.size = (self.size / 2).max(1);

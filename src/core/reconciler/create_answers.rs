@@ -2,7 +2,7 @@
 //! AlreadyExists.
 
 use super::Reconciler;
-use super::timers::Timer;
+use super::retries::{RETRY_INITIAL_MS, forget_refusal};
 use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::model::action::{Action, RunVerdict};
 use crate::core::model::event::Event;
@@ -12,14 +12,11 @@ use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::text::sanitize;
 use crate::core::model::time::Millis;
-use crate::core::policy::backoff::delay_ms;
 use crate::core::policy::throttle::ThrottleCause;
 use crate::core::state::executors::Life;
 use crate::core::state::ledger::{CreateStep, MutationKind};
 use crate::core::state::snapshot::{AnswerAge, Change};
 
-pub(super) const RETRY_INITIAL_MS: u64 = 500;
-pub(super) const RETRY_MAX_MS: u64 = 30_000;
 /// A refusal ends the run only within this time after the first LIST. Later it throttles the group:
 /// no API failure ends a run that works.
 const STARTING_MS: u64 = 60_000;
@@ -32,11 +29,11 @@ impl Reconciler {
         answer: Result<PodAnswer, Refusal>,
         now: Millis,
     ) {
-        let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else {
+        let Some(sent_at) = self.sent_at(id) else {
             self.window.on_answered();
             return;
         };
-        let sent_at = create.sent_at;
+        self.note_answer(&answer, Some(sent_at), now);
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
                 self.on_request_answered(id);
@@ -105,9 +102,7 @@ impl Reconciler {
         let Some(sent_at) = self.sent_at(id) else { return };
         let Some(group) = self.executors.group_of(id) else { return };
         group.throttle.on_created(id, sent_at);
-        if group.throttle.cause().is_none() {
-            group.refusal = None;
-        }
+        forget_refusal(group);
     }
 
     /// The created pod lacks our labels, so no LIST or watch would show it: deletes it.
@@ -150,16 +145,12 @@ impl Reconciler {
             }
             return;
         }
-        self.on_request_answered(id);
-        if refusal.is_overload() {
-            self.window.on_overload(sent_at, refusal, now, &mut self.rng);
-        } else {
-            self.window.on_answered();
-        }
+        self.on_request_refused(id, sent_at, refusal, now);
         match refusal.class {
             RefusalClass::OutcomeUnknown => {
                 let at = self.retry_at(id, refusal, now);
                 self.post_again(id, Some(sent_at), at, now);
+                self.report_failure(id, refusal, now);
             }
             RefusalClass::Throttled
             | RefusalClass::Transient
@@ -167,6 +158,7 @@ impl Reconciler {
             | RefusalClass::Expired => {
                 let at = self.retry_at(id, refusal, now);
                 self.post_again(id, None, at, now);
+                self.report_failure(id, refusal, now);
             }
             RefusalClass::Capacity => {
                 self.abandon_create(id, ThrottleCause::Capacity, sent_at, refusal, now)
@@ -192,13 +184,14 @@ impl Reconciler {
         answer: Result<PodAnswer, Refusal>,
         now: Millis,
     ) {
-        self.on_request_answered(id);
         let sent_at = self.sent_at(id);
-        match (&answer, sent_at) {
-            (Err(refusal), Some(sent_at)) if refusal.is_overload() => {
-                self.window.on_overload(sent_at, refusal, now, &mut self.rng);
+        self.note_answer(&answer, sent_at, now);
+        match &answer {
+            Err(refusal) => self.on_request_refused(id, sent_at.unwrap_or(now), refusal, now),
+            Ok(_) => {
+                self.on_request_answered(id);
+                self.window.on_answered();
             }
-            (Ok(_) | Err(_), _) => self.window.on_answered(),
         }
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.is_our_own(id, &pod) => {
@@ -228,69 +221,14 @@ impl Reconciler {
                 | RefusalClass::OutcomeUnknown => {
                     let at = self.retry_at(id, &refusal, now);
                     self.check_again(id, at, now);
+                    self.report_failure(id, &refusal, now);
                 }
             },
         }
     }
 
-    /// The create's request was answered: the group has one less in flight.
-    fn on_request_answered(&mut self, id: ExecutorId) {
-        if let Some(group) = self.executors.group_of(id) {
-            group.n_in_flight = group.n_in_flight.saturating_sub(1);
-        }
-    }
-
     fn sent_at(&self, id: ExecutorId) -> Option<Millis> {
         self.executors.get(id)?.create.as_ref().map(|create| create.sent_at)
-    }
-
-    fn retry_at(&mut self, id: ExecutorId, refusal: &Refusal, now: Millis) -> Millis {
-        let n_tries =
-            self.executors.get(id).and_then(|e| e.create.as_ref()).map_or(1, |c| c.n_tries);
-        let delay = delay_ms(n_tries, RETRY_INITIAL_MS, RETRY_MAX_MS, &mut self.rng);
-        now.after(delay.max(refusal.retry_delay_ms()))
-    }
-
-    /// Sends the POST again at `at` with the same name, unless its pod was seen meanwhile.
-    /// `unknown_since`: when the previous POST was sent, if it may have taken effect.
-    fn post_again(
-        &mut self,
-        id: ExecutorId,
-        unknown_since: Option<Millis>,
-        at: Millis,
-        now: Millis,
-    ) {
-        self.schedule_retry(id, unknown_since, CreateStep::PostAt(at), at, now);
-    }
-
-    fn check_again(&mut self, id: ExecutorId, at: Millis, now: Millis) {
-        self.schedule_retry(id, None, CreateStep::CheckAt(at), at, now);
-    }
-
-    fn schedule_retry(
-        &mut self,
-        id: ExecutorId,
-        unknown_since: Option<Millis>,
-        step: CreateStep,
-        at: Millis,
-        now: Millis,
-    ) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let (is_seen, is_gone) = (executor.uid.is_some(), executor.life == Life::Gone);
-        let is_cancelled = executor.is_cancelled();
-        let Some(create) = executor.create.as_deref_mut() else { return };
-        create.unknown_since = unknown_since.or(create.unknown_since);
-        create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
-        create.step = step;
-        if is_gone {
-            self.drop_executor(id);
-        } else if is_seen {
-            self.close_create_entry(id, false);
-        } else if is_cancelled || self.stop.is_some() {
-            self.cancel_create(id, now);
-        } else {
-            self.timers.set(at, Timer::Create(id));
-        }
     }
 
     /// The server refuses the pod: throttles the group and retires the id.

@@ -12,6 +12,8 @@ mod log_reads;
 mod mutations;
 mod pods;
 mod retained;
+mod retries;
+mod server_health;
 mod startup;
 mod stop;
 mod termination;
@@ -42,6 +44,7 @@ use crate::core::state::executors::{Executors, Group};
 use crate::core::state::id_allocator::IdAllocator;
 use crate::core::state::ledger::{Mutations, UnresolvedCreates};
 use crate::core::state::ranges::Ranges;
+use crate::core::state::server_health::ServerHealth;
 use crate::core::state::snapshot::Snapshot;
 
 /// The identity of this run, as far as decisions need it.
@@ -80,12 +83,11 @@ pub struct Reconciler {
     foreign_pods: ForeignPods,
     logs: LogReads,
     window: Window,
+    server: ServerHealth,
     budgets: Budgets,
     nodes: Nodes,
     /// Retained failed pods, oldest first.
     retained: VecDeque<ExecutorId>,
-    /// Creates whose next request only waits for capacity in the window.
-    due_creates: BTreeSet<ExecutorId>,
     timers: Timers,
     /// Starts whose time is up. They are judged after the next input from the server.
     overdue: BTreeSet<ExecutorId>,
@@ -122,6 +124,7 @@ impl Reconciler {
         let mut reconciler = Self {
             ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_stored),
             window: Window::new(policy.in_flight_max),
+            server: ServerHealth::default(),
             budgets: Budgets::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
             is_lease_held: identity.is_lease_held,
@@ -139,7 +142,6 @@ impl Reconciler {
             foreign_pods: ForeignPods::default(),
             logs: LogReads::default(),
             retained: VecDeque::new(),
-            due_creates: BTreeSet::new(),
             timers: Timers::default(),
             overdue: BTreeSet::new(),
             server_update_at: None,
@@ -167,11 +169,18 @@ impl Reconciler {
     pub fn handle(&mut self, input: Input, now: Millis) {
         match input {
             Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
-            Input::Deleted { uid, answer } => self.on_deleted(&uid, answer, now),
-            Input::DeletedAll { answer } => self.on_deleted_all(answer, now),
+            Input::Deleted { uid, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_deleted(&uid, answer, now);
+            }
+            Input::DeletedAll { answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_deleted_all(answer, now);
+            }
             Input::DriverReady => self.is_driver_ready = true,
             Input::Got { id, watermark, answer } => self.on_got(id, watermark, answer, now),
             Input::GotNode { name, answer } => self.on_node_answer(&name, answer),
+            Input::IdsNotReserved { up_to } => self.ids.on_dropped(up_to, now),
             Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
             Input::Lease { held, high_water } => {
                 self.is_lease_held = held;
@@ -179,13 +188,24 @@ impl Reconciler {
                 self.judge_foreign_again(now);
             }
             Input::List(list) => {
+                self.on_read(now);
                 self.on_list(list, now);
                 self.note_server_update(now);
             }
-            Input::ListRefused { refusal } => self.on_stop_list_refused(&refusal, now),
+            Input::ListRefused { refusal } => {
+                self.on_read_refused(&refusal, now);
+                self.on_stop_list_refused(&refusal, now);
+            }
             Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
-            Input::Patched { uid, answer } => self.on_patched(&uid, answer, now),
+            Input::NoAnswer { since, message } => self.on_no_answer(since, message, now),
+            Input::Patched { uid, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_patched(&uid, answer, now);
+            }
+            Input::ReadRefused { refusal } => self.on_read_refused(&refusal, now),
+            Input::WatchOpened => self.on_read(now),
             Input::Watch { epoch, events } => {
+                self.on_read(now);
                 if epoch == self.watermark().epoch {
                     self.note_server_update(now);
                 }
@@ -280,6 +300,7 @@ impl Reconciler {
             groups: self.group_statuses(),
             executors: executors.collect(),
             avoided_nodes: self.nodes.avoided().to_vec(),
+            outage: self.outage().cloned(),
         }
     }
 
@@ -341,7 +362,7 @@ impl Reconciler {
 
     /// Closes the create of this executor. `is_acknowledged`: by the answer to its last POST.
     fn close_create_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
-        self.due_creates.remove(&id);
+        self.resolve_retry(id);
         if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.take()) {
             self.unresolved_creates.add(id, &create, is_acknowledged);
         }
@@ -391,6 +412,7 @@ fn group_status(name: &GroupName, group: &Group) -> GroupStatus {
         terminating: group.counts.of(State::Terminating),
         failed: group.counts.of(State::Failed),
         waiting: group.waiting.map(|(waiting, _)| waiting),
+        since: group.waiting.map(|_| group.waiting_since),
         until: group.waiting.and_then(|(_, until)| until),
         message: None,
     }

@@ -1,7 +1,7 @@
 //! Deletes and patches of pods: sends them, and draws the consequences of their answers.
 
 use super::Reconciler;
-use super::create_answers::{RETRY_INITIAL_MS, RETRY_MAX_MS};
+use super::retries::{RETRY_INITIAL_MS, RETRY_MAX_MS};
 use super::timers::Timer;
 use crate::core::model::action::{Action, Patch};
 use crate::core::model::ids::Uid;

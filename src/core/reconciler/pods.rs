@@ -1,6 +1,7 @@
 //! What follows from a new, changed or deleted pod: adoption, running, losses, and retained pods.
 
 use super::Reconciler;
+use super::retries::forget_refusal;
 use super::timers::Timer;
 use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
 use crate::core::model::action::RunVerdict;
@@ -192,9 +193,7 @@ impl Reconciler {
             if !is_adopted {
                 group.throttle.on_started(now);
             }
-            if group.throttle.cause().is_none() {
-                group.refusal = None;
-            }
+            forget_refusal(group);
             if group.throttle.crash_loop_probe() == Some(id) {
                 let timer = Timer::ProbeProven(group.spec.name.clone(), id);
                 self.timers.set(CreateThrottle::proven_at(now), timer);

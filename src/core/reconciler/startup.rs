@@ -9,7 +9,7 @@ use super::timers::Timer;
 use crate::core::loss::Loss;
 use crate::core::model::action::Action;
 use crate::core::model::event::{DeleteCause, LossReason};
-use crate::core::model::ids::ExecutorId;
+use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod::StartProblemKind;
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
@@ -18,6 +18,8 @@ use crate::core::state::executors::{Group, Start};
 
 /// An executor counts against `unschedulable_max` after it was Unschedulable for this long.
 const UNSCHEDULABLE_MS: u64 = 120_000;
+/// A group whose executor found no node for this long gives up places beyond its share.
+const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
 
 /// The shortest time between two LISTs that are requested because starts are due.
 const SERVER_UPDATE_ASKED_EVERY_MS: u64 = 5_000;
@@ -79,8 +81,8 @@ impl Reconciler {
         let is_unschedulable = |start: Start| {
             start.problem.is_some_and(|(kind, _)| kind == StartProblemKind::Unschedulable)
         };
-        if self.policy.unschedulable_max > 0 && is_unschedulable(start) && !is_unschedulable(before)
-        {
+        let has_limit = self.policy.unschedulable_max > 0 || self.policy.pending_max > 0;
+        if has_limit && is_unschedulable(start) && !is_unschedulable(before) {
             self.timers.set(now.after(UNSCHEDULABLE_MS), Timer::Unschedulable);
         }
     }
@@ -210,7 +212,28 @@ impl Reconciler {
         let has_problem = self.problem_waiting(group).is_some_and(|problem| problem.0 == waiting);
         let problem = group.first_problem().filter(|_| has_problem);
         let problem_message = || Some(self.problem_message(problem?)?.to_owned());
-        group.refusal.clone().or_else(problem_message)
+        group.refusal.clone().or_else(problem_message).or_else(|| self.server_message(waiting))
+    }
+
+    /// How many executors of the group may be displaced: no node was found for one of them for long
+    /// enough.
+    pub(super) fn n_unplaced(&self, group: &Group, now: Millis) -> u32 {
+        let since = |id: ExecutorId| Some(self.executors.get(id)?.start.problem?.1);
+        let is_late = |id: ExecutorId| since(id).is_some_and(|at| now.since(at) >= UNPLACED_MS);
+        if self.policy.pending_max == 0 || !unplaced(group).any(is_late) {
+            return 0;
+        }
+        u32::try_from(unplaced(group).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Ends the youngest executors of a group that have no node.
+    pub(super) fn displace(&mut self, name: &GroupName, n: u32, now: Millis) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let mut ids: Vec<ExecutorId> = unplaced(group).collect();
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        for id in ids.into_iter().take(n as usize) {
+            self.end(id, DeleteCause::Unplaced, now);
+        }
     }
 
     /// True if `unschedulable_max` or more executors of the group were Unschedulable for long
@@ -231,4 +254,11 @@ impl Reconciler {
             .count()
             == max
     }
+}
+
+/// The executors of a group for which the scheduler has no node.
+fn unplaced(group: &Group) -> impl Iterator<Item = ExecutorId> {
+    [StartProblemKind::Gated, StartProblemKind::Unschedulable]
+        .into_iter()
+        .flat_map(|kind| group.start_problems[kind as usize].iter().copied())
 }

@@ -58,20 +58,23 @@ impl Reconciler {
         if executor.life == Life::Wanted {
             executor.life = Life::Cancelled;
         }
-        let is_in_flight = create.is_in_flight();
-        if !is_in_flight {
-            let Some(until) = create.open_until().filter(|&until| until > now) else {
-                self.drop_executor(id);
-                return;
-            };
+        let unused_step = std::mem::take(&mut executor.memory_step);
+        let (is_in_flight, open_until) = (create.is_in_flight(), create.open_until());
+        let open_until = open_until.filter(|&until| until > now);
+        if let Some(until) = open_until.filter(|_| !is_in_flight) {
             create.step = CreateStep::AwaitLateEffect(until);
             self.timers.set(until, Timer::Create(id));
         }
-        self.due_creates.remove(&id);
+        self.resolve_retry(id);
         if let Some(group) = self.executors.group_of(id) {
             group.throttle.discard_probe(id);
+            group.memory_scaling.on_unused(unused_step);
         }
-        self.refresh_state(id, now);
+        if is_in_flight || open_until.is_some() {
+            self.refresh_state(id, now);
+        } else {
+            self.drop_executor(id);
+        }
     }
 
     /// The reason for creates that are cancelled now.

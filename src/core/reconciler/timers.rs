@@ -9,7 +9,7 @@ use crate::core::model::time::Millis;
 /// What a timer is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A create can be sent again, or can no longer take effect.
+    /// A cancelled create can no longer take effect.
     Create(ExecutorId),
     /// The wait for the loss reason of a disconnected executor ends.
     Disconnected(ExecutorId),

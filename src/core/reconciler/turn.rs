@@ -56,16 +56,8 @@ impl Reconciler {
 
     fn on_create_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else { return };
-        match create.step {
-            CreateStep::PostAt(at) | CreateStep::CheckAt(at) if at <= now => {
-                self.due_creates.insert(id);
-            }
-            CreateStep::AwaitLateEffect(until) if until <= now => self.drop_executor(id),
-            CreateStep::Answer
-            | CreateStep::Check
-            | CreateStep::CheckAt(_)
-            | CreateStep::AwaitLateEffect(_)
-            | CreateStep::PostAt(_) => {}
+        if matches!(create.step, CreateStep::AwaitLateEffect(until) if until <= now) {
+            self.drop_executor(id);
         }
     }
 
@@ -88,8 +80,8 @@ impl Reconciler {
     /// Plans once and carries out the plan. Returns when a wait ends by itself, if one does.
     pub(super) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
         let gate = self.gate();
-        if gate.is_none_or(|waiting| waiting == Waiting::DriverReady) {
-            self.send_due_creates(now);
+        if let Some(up_to) = self.ids.take_dropped(now) {
+            self.actions.push_back(Action::ReserveIds { up_to });
         }
         if self.adopt_hold_until.is_some_and(|until| until <= now) {
             self.adopt_hold_until = None;
@@ -97,12 +89,14 @@ impl Reconciler {
         let plans = self.make_plan(gate, now);
         // Starts whose time is up wait for an input from the server, so past times are left out.
         let times = plans.iter().filter_map(|plan| plan.waiting?.1);
-        let wait_until = times.filter(|until| *until > now).min();
+        let retries = plans.iter().filter_map(|plan| plan.retry_at);
+        let wait_until = times.chain(retries).filter(|until| *until > now).min();
+        // The next turn gives the places of displaced executors to others.
+        let at_once = plans.iter().any(|plan| plan.n_displaced > 0).then_some(now);
         for plan in plans {
             self.carry_out(plan, now);
         }
-        let closed = self.window.closed_until(now).filter(|_| !self.due_creates.is_empty());
-        [wait_until, closed].into_iter().flatten().min()
+        [at_once, wait_until, self.ids.request_again_at()].into_iter().flatten().min()
     }
 
     /// Why no group may create executors.
@@ -127,6 +121,7 @@ impl Reconciler {
         let inputs = PlanInputs {
             now,
             gate: gate.map(|waiting| (waiting, None)),
+            may_retry: gate.is_none_or(|waiting| waiting == Waiting::DriverReady),
             available: self.window.available(now),
             closed_until: self.window.closed_until(now),
             pending_max: self.policy.pending_max,
@@ -138,6 +133,7 @@ impl Reconciler {
                 name,
                 group,
                 is_unschedulable: self.is_unschedulable(group, now),
+                n_unplaced: self.n_unplaced(group, now),
                 start_problem: self.problem_waiting(group),
             })
             .collect();
@@ -145,16 +141,20 @@ impl Reconciler {
     }
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
-        let GroupPlan { group, n_creates, n_ends, mut waiting } = plan;
+        let GroupPlan { group, n_retries, n_creates, n_ends, n_displaced, mut waiting, .. } = plan;
         if n_ends > 0 {
             self.end_surplus(&group, n_ends, now);
         }
+        if n_displaced > 0 {
+            self.displace(&group, n_displaced, now);
+        }
+        self.send_retries(&group, n_retries, now);
         if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
         for _ in 0..n_creates {
             let Some(id) = self.ids.take() else {
-                waiting = Some((Waiting::Ids, None));
+                waiting = Some((Waiting::Ids, self.ids.request_again_at()));
                 break;
             };
             self.begin_create(id, &group, now);
@@ -162,6 +162,9 @@ impl Reconciler {
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
         let is_new = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
         group_state.waiting = waiting;
+        if is_new {
+            group_state.waiting_since = now;
+        }
         let group_state = self.executors.groups.get(&group);
         // A full window is the normal pace, not a reason that a person could act on.
         if let Some((waiting, until)) = waiting
@@ -203,16 +206,7 @@ impl Reconciler {
         self.send_create(id, now);
     }
 
-    /// Sends creates of unknown outcome and throttled ones again, before new ones.
-    fn send_due_creates(&mut self, now: Millis) {
-        while self.window.available(now) > 0
-            && let Some(id) = self.due_creates.pop_first()
-        {
-            self.send_create(id, now);
-        }
-    }
-
-    fn send_create(&mut self, id: ExecutorId, now: Millis) {
+    pub(super) fn send_create(&mut self, id: ExecutorId, now: Millis) {
         let watermark = self.watermark();
         // Each try uses the group's current template.
         let Some(spec) = self.executors.group_of(id).map(|group| &group.spec) else { return };

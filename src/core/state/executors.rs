@@ -13,6 +13,7 @@ use crate::core::policy::memory_scaling::MemoryScaling;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::policy::throttle::CreateThrottle;
 use crate::core::state::ledger::Create;
+use crate::core::state::retries::Retries;
 use crate::core::state::slots::Slots;
 
 /// How far a pending executor has come, by our own clock.
@@ -212,6 +213,8 @@ pub struct Group {
     pub members: BTreeSet<ExecutorId>,
     /// Create requests in flight.
     pub n_in_flight: u32,
+    /// Failed creates that are sent again.
+    pub retries: Retries,
     pub slots: Slots,
     pub throttle: CreateThrottle,
     /// Pending executors with a start problem, by `StartProblemKind`.
@@ -221,7 +224,9 @@ pub struct Group {
     pub heartbeat_losses: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
-    /// The server's message for the refusal that throttles the group.
+    /// Since when it waits for that.
+    pub waiting_since: Millis,
+    /// The server's message for the refusal or failure that throttles the group.
     pub refusal: Option<String>,
 }
 
@@ -237,12 +242,14 @@ impl Group {
             counts: Counts::default(),
             members: BTreeSet::new(),
             n_in_flight: 0,
+            retries: Retries::default(),
             slots: Slots::default(),
             throttle: CreateThrottle::default(),
             start_problems: Default::default(),
             memory_scaling: MemoryScaling::default(),
             heartbeat_losses: VecDeque::new(),
             waiting: None,
+            waiting_since: Millis::ZERO,
             refusal: None,
         }
     }

@@ -2,12 +2,15 @@
 //! on the server in blocks before they are used.
 
 use crate::core::model::ids::ExecutorId;
+use crate::core::model::time::Millis;
 use crate::core::state::ranges::Ranges;
 
 /// The size of a block.
 pub const BLOCK: u64 = 1_000;
 /// A new block is requested if fewer ids than this are left.
 const LEFT_MIN: u64 = 500;
+/// How long after a dropped request the reservation is requested again.
+const REQUEST_AGAIN_MS: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 pub struct IdAllocator {
@@ -17,6 +20,8 @@ pub struct IdAllocator {
     requested: u64,
     /// Ids that other processes of this instance may have used.
     earlier: Ranges,
+    /// A request that was dropped, and when it is sent again.
+    dropped: Option<(ExecutorId, Millis)>,
 }
 
 impl IdAllocator {
@@ -31,6 +36,7 @@ impl IdAllocator {
             reserved: is_stored.then_some(reserved_before),
             requested: reserved_before,
             earlier,
+            dropped: None,
         }
     }
 
@@ -99,6 +105,22 @@ impl IdAllocator {
         }
         self.requested = up_to;
         Some(ExecutorId(up_to))
+    }
+
+    /// The request for a reservation was dropped.
+    pub fn on_dropped(&mut self, up_to: ExecutorId, now: Millis) {
+        let up_to = self.dropped.map_or(up_to, |(before, _)| up_to.max(before));
+        self.dropped = Some((up_to, now.after(REQUEST_AGAIN_MS)));
+    }
+
+    /// The dropped request, if it is time to send it again.
+    pub fn take_dropped(&mut self, now: Millis) -> Option<ExecutorId> {
+        self.dropped.take_if(|(_, at)| *at <= now).map(|(up_to, _)| up_to)
+    }
+
+    /// When the dropped request is sent again, if there is one.
+    pub fn request_again_at(&self) -> Option<Millis> {
+        self.dropped.map(|(_, at)| at)
     }
 
     /// The next id, if it is reserved.

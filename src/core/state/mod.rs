@@ -5,5 +5,7 @@ pub mod executors;
 pub mod id_allocator;
 pub mod ledger;
 pub mod ranges;
+pub mod retries;
+pub mod server_health;
 pub mod slots;
 pub mod snapshot;

@@ -67,7 +67,7 @@ pub fn await_lease(
             Message::Lease(..)
             | Message::Command { .. }
             | Message::Input(_)
-            | Message::ListRefused(_) => continue,
+            | Message::ReadRefused(_) => continue,
         };
         match update {
             LeaseUpdate::Held { id_high_water } => {

@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
-use log::warn;
+use log::debug;
 
 use crate::clock::Clock;
 use crate::core::machines::lease::{LeaseIdentity, LeaseRelease, LeaseScope};
@@ -62,13 +62,18 @@ impl LeaseHandle {
         Ok(Self { commands, thread })
     }
 
-    /// Reserves the ids up to `up_to`. `Input::IdsReserved` reports success.
-    pub fn reserve(&self, up_to: ExecutorId) {
+    /// Reserves the ids up to `up_to`. `Input::IdsReserved` reports success. False: the thread is
+    /// busy (with a request that the server does not answer, for example), and the reservation must
+    /// be repeated.
+    #[must_use]
+    pub fn reserve(&self, up_to: ExecutorId) -> bool {
         // One slot stays free for the stop command, which must never be refused.
         let has_room = self.commands.len() + 1 < LEASE_COMMANDS_MAX;
-        if !has_room || self.commands.try_send(LeaseCommand::Reserve(up_to)).is_err() {
-            warn!("the lease thread is busy: executor ids up to {up_to} are not reserved");
+        let is_sent = has_room && self.commands.try_send(LeaseCommand::Reserve(up_to)).is_ok();
+        if !is_sent {
+            debug!("the lease thread is busy: executor ids up to {up_to} are not reserved yet");
         }
+        is_sent
     }
 
     /// Releases the Lease if it is held, and waits up to `timeout` for that. False: it may still be
@@ -119,9 +124,9 @@ mod tests {
         let clock = Clock::start();
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
         server.wait();
-        for id in 1..100 {
-            handle.reserve(ExecutorId(id));
-        }
+        // The thread waits for the server, so its channel is full at some time.
+        let n_taken = (1..100).take_while(|&id| handle.reserve(ExecutorId(id))).count();
+        assert!(n_taken < LEASE_COMMANDS_MAX, "{n_taken} reservations were taken");
         let began = Instant::now();
         assert!(!handle.stop(LeaseRelease::Delete, Duration::from_millis(50)));
         // The request itself would time out after 10 s only.

@@ -100,7 +100,7 @@ impl From<Input> for Message {
 
 impl From<Refusal> for Message {
     fn from(refusal: Refusal) -> Self {
-        Self(Input::ListRefused { refusal })
+        Self(Input::ReadRefused { refusal })
     }
 }
 
@@ -126,7 +126,8 @@ fn short(Message(input): &Message) -> String {
             format!("watch {epoch} {}", events.join(" "))
         }
         Input::WatchRestarted { cause } => format!("restarted: {cause}"),
-        Input::ListRefused { refusal } => format!("refused: {refusal}"),
+        Input::ReadRefused { refusal } => format!("refused: {refusal}"),
+        Input::WatchOpened => "opened".to_owned(),
         other => panic!("{other:?}"),
     }
 }
@@ -354,7 +355,9 @@ fn a_throttled_watch_waits_for_retry_after() {
     let started_at = Instant::now();
     check(WATCH, vec![list("10", &[]), throttled, open("")], |running| {
         running.expect("list");
+        running.expect("refused: No! (429)");
         running.expect("restarted: the server refused the watch");
+        running.expect("opened");
         running.expect_request("list");
         running.expect_request("watch 10");
         running.expect_request("watch 10");

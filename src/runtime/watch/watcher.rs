@@ -5,7 +5,7 @@ use crossbeam_channel::TrySendError;
 
 use crate::core::machines::watch::{WatchEnd, WatchMachine, WatchStep};
 use crate::core::model::input::{Input, ListSource, PodEvent, Watermark};
-use crate::core::model::refusal::Refusal;
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::time::Millis;
 use crate::kube::http::Stream;
 use crate::runtime::watch::lines::{Batch, Lines};
@@ -19,6 +19,7 @@ pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Watermark>(lister: &List
         machine: WatchMachine::new(lister.rng.clone()),
         epoch: 0,
         is_inbox_closed: false,
+        is_refused: false,
     };
     while !lister.control.is_stopped() && !watcher.is_inbox_closed {
         watcher.turn();
@@ -32,6 +33,8 @@ struct Watcher<'a, M, F> {
     /// The watermark's epoch when the last LIST was sent.
     epoch: u32,
     is_inbox_closed: bool,
+    /// The last watch was refused, and this was reported.
+    is_refused: bool,
 }
 
 impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
@@ -72,9 +75,19 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
             return;
         }
         let mut end = match pods.open_watch(version_text, timeout_s) {
-            Err(refusal) => WatchEnd::Refused(refusal),
+            Err(refusal) => {
+                // That a version is too old is a normal answer.
+                if refusal.class != RefusalClass::Expired {
+                    self.is_refused = true;
+                    self.report(M::from(refusal.clone()));
+                }
+                WatchEnd::Refused(refusal)
+            }
             Ok(mut stream) => {
                 self.machine.on_opened(self.now());
+                if std::mem::take(&mut self.is_refused) {
+                    self.report(M::from(Input::WatchOpened));
+                }
                 self.read(&mut stream)
             }
         };
@@ -150,8 +163,11 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
     }
 
     fn report_restart(&mut self, cause: String) {
-        let message = M::from(Input::WatchRestarted { cause });
-        // Informational and already logged: it may be lost if the inbox is full.
+        self.report(M::from(Input::WatchRestarted { cause }));
+    }
+
+    /// Sends what is informational and may be lost if the inbox is full.
+    fn report(&mut self, message: M) {
         if let Err(TrySendError::Disconnected(_)) = self.lister.inbox.try_send(message) {
             self.is_inbox_closed = true;
         }

@@ -383,7 +383,9 @@ impl Check {
         }
         let pod = core.snapshot().get(uid).filter(|pod| pod.phase == Phase::Failed);
         let executor = pod.and_then(|pod| core.executors().get(pod.id));
-        let is_told = self.ended.contains(uid) || self.counted.contains(uid);
+        // The label may come from a request of the process before.
+        let was_counted = cluster.lives.get(uid).is_some_and(|life| life.was_counted);
+        let is_told = self.ended.contains(uid) || was_counted;
         if executor.is_some_and(|e| e.uid.as_ref() == Some(uid) && e.life.ending().is_none())
             && !is_told
             && cluster.n_restores == 0

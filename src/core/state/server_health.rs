@@ -1,0 +1,98 @@
+//! Whether the API server answers, since when it does not, and why.
+
+use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::core::model::status::Outage;
+use crate::core::model::time::Millis;
+
+/// What the answers to the requests of all threads say about the API server.
+#[derive(Clone, Debug, Default)]
+pub struct ServerHealth {
+    /// LIST and WATCH fail: posse does not see what happens to its pods.
+    reads: Option<Outage>,
+    /// Other requests get no answer.
+    writes: Option<Outage>,
+    /// When the server last answered anything.
+    heard_at: Option<Millis>,
+}
+
+impl ServerHealth {
+    /// A LIST was answered, a watch was opened, or it delivered something.
+    pub fn on_read(&mut self, now: Millis) {
+        *self = Self { heard_at: Some(now), ..Self::default() };
+    }
+
+    /// A LIST or a WATCH failed.
+    pub fn on_read_refused(&mut self, refusal: &Refusal, message: String, now: Millis) {
+        // The version was too old: a normal answer.
+        if refusal.class != RefusalClass::Expired {
+            begin(&mut self.reads, now, message);
+        }
+    }
+
+    /// Another request was answered.
+    pub fn on_answered(&mut self, now: Millis) {
+        (self.heard_at, self.writes) = (Some(now), None);
+    }
+
+    /// Another request got no answer. `sent_at`: when it was sent; none if the server was not even
+    /// reached. A request that times out while the server answers others says nothing about the
+    /// server.
+    pub fn on_no_answer(&mut self, sent_at: Option<Millis>, message: String, now: Millis) {
+        let is_silent = sent_at.is_none_or(|sent| self.heard_at.is_none_or(|at| at <= sent));
+        if is_silent {
+            begin(&mut self.writes, sent_at.unwrap_or(now), message);
+        }
+    }
+
+    /// The outage, if there is one.
+    pub fn outage(&self) -> Option<&Outage> {
+        [&self.reads, &self.writes].into_iter().flatten().min_by_key(|outage| outage.since)
+    }
+}
+
+fn begin(outage: &mut Option<Outage>, since: Millis, message: String) {
+    let since = outage.as_ref().map_or(since, |outage| outage.since);
+    *outage = Some(Outage { since, message });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(class: RefusalClass) -> Refusal {
+        Refusal {
+            class,
+            code: 0,
+            reason: String::new(),
+            message: String::new(),
+            retry_after_ms: None,
+        }
+    }
+
+    #[test]
+    fn only_the_servers_own_silence_is_an_outage() {
+        let mut health = ServerHealth::default();
+        let since = |health: &ServerHealth| health.outage().map(|outage| outage.since.0);
+        health.on_read_refused(&refusal(RefusalClass::Expired), String::new(), Millis(1));
+        assert_eq!(since(&health), None);
+
+        // A create times out while the watch delivers events: a slow webhook.
+        health.on_read(Millis(20));
+        health.on_no_answer(Some(Millis(10)), String::new(), Millis(30));
+        assert_eq!(since(&health), None);
+        // Nothing came since it was sent: the server is silent.
+        health.on_no_answer(Some(Millis(25)), String::new(), Millis(40));
+        health.on_no_answer(Some(Millis(30)), String::new(), Millis(50));
+        assert_eq!(since(&health), Some(25));
+        health.on_answered(Millis(60));
+        assert_eq!(since(&health), None);
+
+        // While LIST and WATCH fail, the answer to a create does not end the outage.
+        health.on_read_refused(&refusal(RefusalClass::Forbidden), "no".to_owned(), Millis(70));
+        health.on_answered(Millis(80));
+        health.on_no_answer(None, String::new(), Millis(90));
+        assert_eq!(since(&health), Some(70));
+        health.on_read(Millis(100));
+        assert_eq!(since(&health), None);
+    }
+}
