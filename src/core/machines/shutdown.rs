@@ -41,8 +41,11 @@ enum Phase {
     DriverEnding {
         kill_at: Millis,
     },
-    /// The driver was killed and will end soon.
-    DriverKilled,
+    /// The driver was killed. The executors are stopped at that time at the latest, because a process
+    /// in uninterruptible sleep (a hung network file system) ends only when its system call does.
+    DriverKilled {
+        stop_at: Millis,
+    },
     /// The executors are being ended.
     Stopping,
     /// A second signal: only the answer to the last delete is awaited.
@@ -69,6 +72,10 @@ pub struct Shutdown {
 /// Signals within this time count as one: a terminal and some supervisors signal both the process
 /// and its group.
 const SAME_SIGNAL_MS: u64 = 200;
+/// How long the end of a killed driver is awaited before the executors are stopped.
+const KILLED_MS: u64 = 5_000;
+/// What a shell reports for a process that SIGKILL ended.
+const KILLED_CODE: u8 = 128 + 9;
 
 impl Shutdown {
     /// A run that has not begun to end. `keep`: executors are left running at the end.
@@ -109,7 +116,7 @@ impl Shutdown {
                 vec![ShutdownStep::StopCreates]
             }
             Phase::Running => self.begin_stop(),
-            Phase::DriverEnding { .. } | Phase::DriverKilled | Phase::Stopping => {
+            Phase::DriverEnding { .. } | Phase::DriverKilled { .. } | Phase::Stopping => {
                 self.phase = Phase::Forced;
                 self.is_driver_ended_by_us |= self.has_driver;
                 let kill = self.has_driver.then_some(ShutdownStep::KillDriver);
@@ -124,7 +131,9 @@ impl Shutdown {
         self.has_driver = false;
         self.driver_code = Some(code);
         match self.phase {
-            Phase::Running | Phase::DriverEnding { .. } | Phase::DriverKilled => self.begin_stop(),
+            Phase::Running | Phase::DriverEnding { .. } | Phase::DriverKilled { .. } => {
+                self.begin_stop()
+            }
             Phase::Stopping | Phase::Forced | Phase::Over => Vec::new(),
         }
     }
@@ -157,11 +166,15 @@ impl Shutdown {
     pub fn on_time(&mut self, now: Millis) -> Vec<ShutdownStep> {
         match self.phase {
             Phase::DriverEnding { kill_at } if kill_at <= now => {
-                self.phase = Phase::DriverKilled;
+                self.phase = Phase::DriverKilled { stop_at: now.after(KILLED_MS) };
                 vec![ShutdownStep::KillDriver]
             }
+            Phase::DriverKilled { stop_at } if stop_at <= now => {
+                self.driver_code = Some(KILLED_CODE);
+                self.begin_stop()
+            }
             Phase::DriverEnding { .. }
-            | Phase::DriverKilled
+            | Phase::DriverKilled { .. }
             | Phase::Forced
             | Phase::Over
             | Phase::Running
@@ -172,12 +185,8 @@ impl Shutdown {
     /// The time at which `on_time` has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         match self.phase {
-            Phase::DriverEnding { kill_at } => Some(kill_at),
-            Phase::DriverKilled
-            | Phase::Forced
-            | Phase::Over
-            | Phase::Running
-            | Phase::Stopping => None,
+            Phase::DriverEnding { kill_at: at } | Phase::DriverKilled { stop_at: at } => Some(at),
+            Phase::Forced | Phase::Over | Phase::Running | Phase::Stopping => None,
         }
     }
 
@@ -258,7 +267,7 @@ mod tests {
         assert_eq!(shutdown.next_deadline(), Some(Millis(16_000)));
         assert_eq!(shutdown.on_time(Millis(15_999)), []);
         assert_eq!(shutdown.on_time(Millis(16_000)), [ShutdownStep::KillDriver]);
-        assert_eq!(shutdown.on_time(Millis(99_000)), []);
+        assert_eq!(shutdown.on_time(Millis(16_100)), []);
         assert_eq!(
             shutdown.on_driver_ended(137),
             [STOP],
@@ -266,6 +275,26 @@ mod tests {
         );
         shutdown.on_stopped(nothing_left(), false);
         assert_eq!(shutdown.outcome().expect("it is over").driver, Some(137));
+    }
+
+    #[test]
+    fn a_driver_that_survives_its_kill_does_not_keep_the_executors_running() {
+        let verdict = RunVerdict::BudgetExhausted(Budget::App);
+        for (verdict, stop, code) in [(None, STOP, Some(137)), (Some(verdict), STOP_FAILED, None)] {
+            let mut shutdown = shutdown(true);
+            match verdict {
+                Some(verdict) => shutdown.on_verdict(verdict, Millis(0)),
+                None => shutdown.on_signal(Millis(0)),
+            };
+            shutdown.on_time(Millis(15_000));
+            assert_eq!(shutdown.next_deadline(), Some(Millis(15_000 + KILLED_MS)));
+            assert_eq!(shutdown.on_time(Millis(15_000 + KILLED_MS)), [stop]);
+            assert_eq!(shutdown.next_deadline(), None);
+            // It ends at last, while the executors end.
+            assert_eq!(shutdown.on_driver_ended(137), []);
+            shutdown.on_stopped(nothing_left(), false);
+            assert_eq!(shutdown.outcome().expect("it is over").driver, code);
+        }
     }
 
     #[test]
