@@ -10,11 +10,14 @@ mod core_run;
 
 mod core {
     mod creates;
+    mod disconnects;
     mod driver_calls;
+    mod first_heartbeats;
     mod foreign_pods;
     mod groups;
     mod language;
     mod losses;
+    mod replace_gone;
     mod retained_pods;
     mod reviews;
     mod rules;
@@ -22,5 +25,6 @@ mod core {
     mod slots;
     mod spark_scenarios;
     mod starts;
+    mod stop_waits;
     mod tidy;
 }

@@ -15,6 +15,8 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         owner: None,
         phase: Phase::Running,
         deleting: false,
+        grace_s: 30,
+        deletion_grace_s: 0,
         container: ContainerState::Running,
         main_container: None,
         start_problem: None,

@@ -339,7 +339,8 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::GetNode { .. }
             | Action::List { .. }
             | Action::Patch { .. }
-            | Action::ReadLog { .. }) => self.writers.send(action),
+            | Action::ReadLog { .. }
+            | Action::ReadPod { .. }) => self.writers.send(action),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::core::model::action::{Action, Patch};
 use crate::core::model::ids::Uid;
 use crate::core::model::input::{Input, List, ListSource};
 use crate::core::model::refusal::Refusal;
-use crate::core::reconciler::LOG_READS_IN_FLIGHT_MAX;
+use crate::core::reconciler::{LOG_READS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX};
 use crate::core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use crate::kube::api::pods::Pods;
 use crate::runtime::inbox::Message;
@@ -24,8 +24,8 @@ const STACK_BYTES: usize = 256 << 10;
 /// Time-out for reading a pod's log; the pod is deleted only after that.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
-/// executors, and one GET of a node.
-const OTHER_REQUESTS_MAX: usize = 3;
+/// executors, one GET of a node, and GETs of pods.
+const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX;
 
 /// Distributes actions to the writer threads. The threads are never joined: one that waits for an
 /// unresponsive server must not delay the end of the run.
@@ -79,6 +79,7 @@ impl Writers {
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::Poll
+            | Action::ReadPod { .. }
             | Action::Relist
             | Action::ReserveIds { .. } => &mut self.mutations,
         };
@@ -142,6 +143,11 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
             let answer = pods.get(&pods.selection().pod_name(id.0));
             log_answer("get", &id, answer.as_ref().err());
             Input::Got { id, watermark, answer }
+        }
+        Action::ReadPod { id, watermark } => {
+            let answer = pods.get(&pods.selection().pod_name(id.0));
+            log_answer("read", &id, answer.as_ref().err());
+            Input::PodRead { id, watermark, answer }
         }
         Action::GetNode { name } => {
             let answer = pods.get_node(&name);

@@ -112,7 +112,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
     ),
     ("decommission", &["after", "label"]),
     ("failures", &["app", "cluster", "keep_failed", "log_lines", "start", "window"]),
-    ("heartbeat", &["reason_wait", "timeout"]),
+    ("heartbeat", &["first", "reason_wait", "timeout"]),
     ("shutdown", &["grace", "orphans", "timeout"]),
 ];
 
@@ -265,6 +265,7 @@ impl Config {
         policy.reason_wait_ms = section.duration_ms("reason_wait", policy.reason_wait_ms)?;
         policy.heartbeat_timeout_ms =
             section.duration_ms("timeout", policy.heartbeat_timeout_ms)?;
+        policy.heartbeat_first_ms = section.duration_ms("first", policy.heartbeat_first_ms)?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::model::input::{ForeignPod, PodAnswer};
 use crate::core::model::pod::OwnerPod;
 use crate::core::model::pod::{
-    ContainerState, End, InitEnd, Phase, Pod, StartProblem, StartProblemKind,
+    ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, StartProblem, StartProblemKind,
 };
 use crate::core::policy::orphans::OrphanCandidate;
 use crate::wire::draining;
@@ -175,6 +175,8 @@ impl RawPod<'_> {
             owner: controller(&meta.owner_references),
             phase,
             deleting,
+            grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
+            deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
             container,
             main_container: main.as_ref().filter(|_| containers.has_others).map(Text::boxed),
             start_problem: if is_starting {

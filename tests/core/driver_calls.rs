@@ -16,7 +16,7 @@ use posse::core::policy::settings::{Decommission, GroupSpec, Policy, ScaleDown};
 const TIMEOUT_MS: u64 = 60_000;
 
 fn listening() -> Policy {
-    Policy { heartbeat_timeout_ms: TIMEOUT_MS, ..policy() }
+    Policy { heartbeat_timeout_ms: TIMEOUT_MS, heartbeat_first_ms: 0, ..policy() }
 }
 
 fn gently(name: &str, target: u32) -> GroupSpec {
@@ -164,6 +164,8 @@ fn a_disconnect_without_a_reason_is_a_loss() {
     run.wait(9_999);
     assert_eq!((run.losses(), run.take()), (vec![], vec![]));
     run.wait(1);
+    assert_eq!(run.losses(), []);
+    run.read_pod(1);
     assert_eq!(run.losses(), [(1, LossReason::Disconnected)]);
     let asked = run.take();
     assert!(matches!(&asked[0], Action::Create { id: ExecutorId(2), .. }), "{asked:?}");
@@ -186,6 +188,7 @@ fn a_disconnect_is_not_decided_without_the_lease() {
     assert_eq!(run.losses(), []);
     run.tell(Input::Lease { held: true, high_water: None });
     run.wait(30_000);
+    run.read_pod(1);
     assert_eq!(run.losses(), [(1, LossReason::Disconnected)]);
 }
 

@@ -180,6 +180,8 @@ impl Run {
             owner: None,
             phase: Phase::Pending,
             deleting: false,
+            grace_s: 30,
+            deletion_grace_s: 0,
             container: ContainerState::Waiting,
             main_container: None,
             start_problem: None,
@@ -274,6 +276,18 @@ impl Run {
         let version = self.next_version();
         let (pods, watermark) = (self.pods.clone(), self.core.watermark());
         self.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
+    }
+
+    /// Answers the due read of this executor's pod with the pod as it was last seen.
+    pub fn read_pod(&mut self, id: u64) {
+        let id = ExecutorId(id);
+        let is_read =
+            |action: &Action| matches!(action, Action::ReadPod { id: of, .. } if *of == id);
+        let at = self.asked.iter().position(is_read).expect("a read is due");
+        self.asked.remove(at);
+        let pod = self.pods.iter().find(|pod| pod.id == id).expect("a pod").clone();
+        let watermark = self.core.watermark();
+        self.tell(Input::PodRead { id, watermark, answer: Ok(PodAnswer::Ours(pod)) });
     }
 
     /// A call of the driver; returns the answer.

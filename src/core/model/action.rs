@@ -44,6 +44,8 @@ pub enum Action {
     List { watermark: Watermark },
     /// GET the last `n_lines` lines of this pod's log. `container`: none if the pod has only one.
     ReadLog { uid: Uid, name: String, container: Option<Box<str>>, n_lines: u32 },
+    /// GET the pod of this executor, which the driver has lost.
+    ReadPod { id: ExecutorId, watermark: Watermark },
     /// PATCH this pod, with its uid as a precondition.
     Patch { uid: Uid, name: String, patch: Patch },
     /// LIST in addition to the watch, because a decision needs the current state now.

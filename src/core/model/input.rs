@@ -97,6 +97,8 @@ pub enum Input {
     NoAnswer { since: Millis, message: String },
     /// The answer to an `Action::Patch`.
     Patched { uid: Uid, answer: Result<(), Refusal> },
+    /// The answer to an `Action::ReadPod`.
+    PodRead { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
     /// A LIST or WATCH request of the watch or the poll failed.
     ReadRefused { refusal: Refusal },
     /// The server accepted a WATCH request after it had refused one.

@@ -118,6 +118,9 @@ pub struct Draining {
     pub until_unix_ms: Option<u64>,
 }
 
+/// The grace period of a pod that sets none, in seconds.
+pub const GRACE_DEFAULT_S: u32 = 30;
+
 /// One executor's pod as the server last reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -139,6 +142,10 @@ pub struct Pod {
     pub phase: Phase,
     /// True if `metadata.deletionTimestamp` is set: the pod is terminating.
     pub deleting: bool,
+    /// `spec.terminationGracePeriodSeconds`; 30 if absent.
+    pub grace_s: u32,
+    /// `metadata.deletionGracePeriodSeconds`; 0 if the pod is not terminating.
+    pub deletion_grace_s: u32,
     /// The main container: the one named by annotation `posse.dev/container`, else the first.
     pub container: ContainerState,
     /// The name of the main container; none if the pod has only one.

@@ -2,7 +2,6 @@
 //! Keeps no state.
 
 use crate::core::model::ids::GroupName;
-use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 use crate::core::policy::settings::{Replace, ScaleDown};
@@ -155,7 +154,7 @@ struct Demand {
 /// many requests its failed creates take.
 fn demand(view: &GroupView<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
     let group = view.group;
-    let target = if group.is_removed { 0 } else { group.spec.target };
+    let target = group.target();
     let missing = target.saturating_sub(group.counts.capacity());
     let none = |waiting| Demand { n: 0, waiting: Some(waiting) };
     if missing == 0 {
@@ -167,11 +166,11 @@ fn demand(view: &GroupView<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
     if group.spec.pod.is_none() {
         return none((Waiting::Template, None));
     }
-    let terminating = match group.spec.replace {
-        Replace::Gone => group.counts.of(State::Terminating) + group.counts.of(State::Draining),
+    let awaited = match group.spec.replace {
+        Replace::Gone => group.n_awaited_ends(),
         Replace::Terminating => 0,
     };
-    let missing = missing.saturating_sub(terminating);
+    let missing = missing.saturating_sub(awaited);
     if missing == 0 {
         return none((Waiting::ReplaceGone, None));
     }
@@ -194,7 +193,7 @@ fn demand(view: &GroupView<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
 /// How many executors to end, and why not more.
 fn surplus(view: &GroupView<'_>, inputs: &PlanInputs) -> (u32, Option<(Waiting, Option<Millis>)>) {
     let group = view.group;
-    let target = if group.is_removed { 0 } else { group.spec.target };
+    let target = group.target();
     let surplus = group.counts.capacity().saturating_sub(target);
     if surplus == 0 {
         return (0, None);

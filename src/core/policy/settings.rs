@@ -129,6 +129,9 @@ pub struct Policy {
     pub stop_timeout_ms: u64,
     /// An executor without a heartbeat for this long is lost; 0: never.
     pub heartbeat_timeout_ms: u64,
+    /// A running executor that was never reported for this long is lost, once any other executor of
+    /// the run was reported; 0: never.
+    pub heartbeat_first_ms: u64,
     /// How long to look for the reason after the driver lost the connection to an executor.
     pub reason_wait_ms: u64,
     /// A driver that makes no call for this long is gone; 0: no limit.
@@ -154,6 +157,7 @@ impl Default for Policy {
             log_lines: 0,
             stop_timeout_ms: 10_000,
             heartbeat_timeout_ms: 0,
+            heartbeat_first_ms: 120_000,
             reason_wait_ms: 30_000,
             driver_silence_ms: 0,
         }

@@ -9,6 +9,7 @@ use crate::core::model::event::{DeleteCause, LossReason};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
+use crate::core::state::executors::Group;
 
 impl Reconciler {
     /// Executes one call and returns its reply. The next turn acts on the new targets.
@@ -74,6 +75,7 @@ impl Reconciler {
                 self.decommission(id, DeleteCause::Killed, now);
             }
         }
+        self.executors.groups.values_mut().for_each(Group::note_surplus);
         let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.spec.target));
         Reply::Killed { killed, busy, unknown, target }
     }

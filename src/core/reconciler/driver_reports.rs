@@ -12,6 +12,7 @@ use crate::core::model::event::LossReason;
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
+use crate::core::state::driver_reports::Silent;
 
 /// A timer that fires later than this shows that posse was suspended. Calls that were made
 /// meanwhile were not received.
@@ -59,7 +60,7 @@ impl Reconciler {
         if timeout_ms > 0 {
             self.driver_reports.on_heartbeats(&known, timeout_ms, now);
             if !self.driver_reports.has_timer {
-                self.schedule_heartbeat_check(now.after(timeout_ms));
+                self.schedule_heartbeat_check(now.after(self.heartbeat_check_ms()));
             }
         }
         Reply::Noted { unknown }
@@ -88,10 +89,24 @@ impl Reconciler {
             return;
         }
         if !self.can_judge() {
-            // The snapshot that would show the reason is not valid now.
-            let until = now.after(self.policy.reason_wait_ms.max(STALL_MS));
-            self.driver_reports.extend_reason_wait(id, until);
-            self.timers.set(until, Timer::Disconnected(id));
+            self.wait_longer_for_reason(id, now);
+            return;
+        }
+        let has_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
+        if has_pod && self.is_live(id) {
+            self.pod_reads.request(id);
+        } else {
+            self.judge_disconnected(id, now);
+        }
+    }
+
+    /// All that can be known about an executor that the driver lost is known.
+    pub(super) fn judge_disconnected(&mut self, id: ExecutorId, now: Millis) {
+        if self.stop.is_some() {
+            return;
+        }
+        if !self.can_judge() {
+            self.wait_longer_for_reason(id, now);
             return;
         }
         self.driver_reports.forget(id);
@@ -101,6 +116,13 @@ impl Reconciler {
             let loss = Loss { reason: LossReason::Disconnected, exit_code: None, message };
             self.lose_and_delete(id, &loss, now);
         }
+    }
+
+    /// The snapshot that would show the reason is not valid now.
+    fn wait_longer_for_reason(&mut self, id: ExecutorId, now: Millis) {
+        let until = now.after(self.policy.reason_wait_ms.max(STALL_MS));
+        self.driver_reports.extend_reason_wait(id, until);
+        self.timers.set(until, Timer::Disconnected(id));
     }
 
     /// Ends executors without heartbeats, as long as the driver reports any.
@@ -114,25 +136,52 @@ impl Reconciler {
         if self.stop.is_some() || !self.driver_reports.is_driver_reporting(timeout_ms, now) {
             return;
         }
-        let (silent, mut next) = self.driver_reports.silent(timeout_ms, now);
-        for id in silent {
+        let silent = self.driver_reports.silent(timeout_ms, now);
+        let unreported = self.unreported(now);
+        let mut next = now.after(self.heartbeat_check_ms());
+        next = [silent.next, unreported.next].into_iter().flatten().fold(next, Millis::min);
+        let seconds = timeout_ms / 1_000;
+        let silent = silent.ids.into_iter().map(|id| (id, format!("no heartbeat for {seconds} s")));
+        let first_s = self.policy.heartbeat_first_ms / 1_000;
+        let unreported = unreported.ids.into_iter().map(|id| {
+            (id, format!("no heartbeat at all, although it has been running for {first_s} s"))
+        });
+        for (id, message) in silent.chain(unreported) {
             if !self.is_live(id) {
                 self.driver_reports.forget(id);
                 continue;
             }
             if let Some(at) = self.take_heartbeat_loss(id, now) {
-                next = Some(next.map_or(at, |next| next.min(at)));
+                next = next.min(at);
                 continue;
             }
             self.driver_reports.forget(id);
-            let seconds = timeout_ms / 1_000;
-            let message = format!("no heartbeat for {seconds} s");
             let loss = Loss { reason: LossReason::HeartbeatTimeout, exit_code: None, message };
             self.lose_and_delete(id, &loss, now);
         }
-        if let Some(at) = next {
-            self.schedule_heartbeat_check(at.max(now.after(timeout_ms / CHECKS_MAX)));
+        self.schedule_heartbeat_check(next.max(now.after(self.heartbeat_check_ms() / CHECKS_MAX)));
+    }
+
+    /// The longest time between two checks, so that an executor that starts meanwhile is judged in
+    /// time.
+    fn heartbeat_check_ms(&self) -> u64 {
+        match (self.policy.heartbeat_timeout_ms, self.policy.heartbeat_first_ms) {
+            (timeout_ms, 0) => timeout_ms,
+            (timeout_ms, first_ms) => timeout_ms.min(first_ms),
         }
+    }
+
+    /// The running executors that have never reported, although another one has.
+    fn unreported(&self, now: Millis) -> Silent {
+        let first_ms = self.policy.heartbeat_first_ms;
+        if first_ms == 0 {
+            return Silent::default();
+        }
+        let running = self.executors.iter().filter_map(|(id, executor)| {
+            let since = executor.running_since.filter(|_| executor.state == State::Running)?;
+            Some((id, since))
+        });
+        self.driver_reports.unreported(running, first_ms, now)
     }
 
     /// Counts a heartbeat loss of this executor's group, if another one is allowed. Otherwise

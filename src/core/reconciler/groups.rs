@@ -71,6 +71,7 @@ impl Reconciler {
         group.is_target_set |= target.is_some();
         let target = spec.target;
         group.spec = spec;
+        group.on_target_raised(target.saturating_sub(old.target));
         if target != old.target {
             self.events.push_back(Event::TargetChanged { group: name, target });
             self.note_targets(now);

@@ -10,6 +10,7 @@ mod foreign_pods;
 mod groups;
 mod log_reads;
 mod mutations;
+mod pod_reads;
 mod pods;
 mod retained;
 mod retries;
@@ -26,6 +27,8 @@ use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
 pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
 use self::log_reads::LogReads;
+pub use self::pod_reads::POD_READS_IN_FLIGHT_MAX;
+use self::pod_reads::PodReads;
 use self::stop::Stop;
 use self::timers::Timers;
 use crate::core::model::action::{Action, RunVerdict};
@@ -82,6 +85,7 @@ pub struct Reconciler {
     terminating_pods: TerminatingPods,
     foreign_pods: ForeignPods,
     logs: LogReads,
+    pod_reads: PodReads,
     window: Window,
     server: ServerHealth,
     budgets: Budgets,
@@ -141,6 +145,7 @@ impl Reconciler {
             terminating_pods: TerminatingPods::default(),
             foreign_pods: ForeignPods::default(),
             logs: LogReads::default(),
+            pod_reads: PodReads::default(),
             retained: VecDeque::new(),
             timers: Timers::default(),
             overdue: BTreeSet::new(),
@@ -202,6 +207,10 @@ impl Reconciler {
                 self.note_answer(&answer, None, now);
                 self.on_patched(&uid, answer, now);
             }
+            Input::PodRead { id, watermark, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_pod_read(id, watermark, answer, now);
+            }
             Input::ReadRefused { refusal } => self.on_read_refused(&refusal, now),
             Input::WatchOpened => self.on_read(now),
             Input::Watch { epoch, events } => {
@@ -228,6 +237,7 @@ impl Reconciler {
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.send_log_reads(now);
+        self.send_pod_reads();
         self.send_mutations();
     }
 
@@ -318,7 +328,9 @@ impl Reconciler {
         let spec = &mut group.spec;
         let target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
         if spec.target != target {
+            let n_more = target.saturating_sub(spec.target);
             spec.target = target;
+            group.on_target_raised(n_more);
             self.events.push_back(Event::TargetChanged { group: name.clone(), target });
             self.note_targets(now);
         }

@@ -66,6 +66,7 @@ impl Reconciler {
         let (id, name) = (pod.id, pod.name.clone());
         self.ids.on_seen(id);
         self.note_terminating(uid, now);
+        self.note_grace_in_stop(uid, now);
         let Some(pod) = self.snapshot.get(uid) else { return };
         let is_second = match self.executors.get(id) {
             // A pod of another group is not the result of this create, even with the same name.

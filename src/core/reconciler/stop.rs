@@ -1,16 +1,18 @@
 //! The stop of a run: sends nothing new, awaits the answers, deletes, lists until nothing is left,
 //! and names pods that may remain. Ends at its deadlines at the latest.
 
+use std::collections::BTreeSet;
+
 use super::Reconciler;
 use crate::core::model::action::Action;
 use crate::core::model::event::{DeleteCause, Event};
-use crate::core::model::ids::ExecutorId;
+use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::stop::{StopOrder, StopResult};
 use crate::core::model::time::Millis;
 use crate::core::state::executors::{Ending, Executors, Life};
-use crate::core::state::ledger::MutationKind;
+use crate::core::state::ledger::{MutationKind, MutationStep};
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
 const LIST_DELAY_MAX_MS: u64 = 2_000;
@@ -38,6 +40,9 @@ pub(super) struct Stop {
     step: StopStep,
     pub(super) grace_s: u32,
     deadline: Millis,
+    /// Pods with a grace period that is longer than the stop's own, and until when the cluster must
+    /// report that they are gone.
+    long_graces: BTreeSet<(Millis, Uid)>,
     /// Until then failed pods are labelled and logs are read, before all executors are deleted.
     patch_and_log_deadline: Millis,
     n_lists: u32,
@@ -52,6 +57,14 @@ pub(super) struct Stop {
     /// When the last answered LIST was sent.
     listed_at: Option<Millis>,
     result: Option<StopResult>,
+}
+
+impl Stop {
+    /// When the cluster must have reported that all pods are gone.
+    fn pods_gone_by(&self) -> Millis {
+        let longest = self.long_graces.last().map(|(until, _)| *until);
+        longest.map_or(self.deadline, |until| until.max(self.deadline))
+    }
 }
 
 impl Reconciler {
@@ -71,6 +84,7 @@ impl Reconciler {
             step: StopStep::DeleteAllAt(now),
             grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
             deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
+            long_graces: BTreeSet::new(),
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
             n_lists: 0,
             n_delete_failures: 0,
@@ -94,6 +108,10 @@ impl Reconciler {
                 executor.life = Life::Ending(Ending::now(DeleteCause::Stopped));
                 self.refresh_state(id, now);
             }
+        }
+        let pods: Vec<Uid> = self.snapshot.pods().map(|pod| pod.uid.clone()).collect();
+        for uid in pods {
+            self.note_long_grace(&uid, self.is_delete_sent(&uid), now);
         }
         // If there never was an executor, nothing has to be deleted or listed.
         if order.keep || (!had_any && self.window.in_flight() == 0) {
@@ -138,6 +156,7 @@ impl Reconciler {
             return self.finish_stop_if_answered(now);
         }
         self.extend_deadline(now);
+        self.forget_ended_graces();
         if self.is_stop_done(now) || self.is_past_deadlines(now) {
             self.finish_stop();
             return None;
@@ -227,6 +246,45 @@ impl Reconciler {
         }
     }
 
+    /// A pod was seen during the stop. One that is new and terminates has begun to before the stop.
+    pub(super) fn note_grace_in_stop(&mut self, uid: &Uid, now: Millis) {
+        let Some(pod) = self.snapshot.get(uid).filter(|pod| pod.deleting) else { return };
+        let known = self.executors.get(pod.id).and_then(|executor| executor.uid.as_ref());
+        self.note_long_grace(uid, known != Some(uid), now);
+    }
+
+    /// A pod that terminates has a grace period of its own. The stop's delete shortens it on the server,
+    /// but a node that has begun to end the containers may go on with the one that it began with
+    /// (seen with kubelet 1.33). `is_begun`: the node may have begun before the stop's delete.
+    fn note_long_grace(&mut self, uid: &Uid, is_begun: bool, now: Millis) {
+        let (Some(stop), Some(pod)) = (&mut self.stop, self.snapshot.get(uid)) else { return };
+        let grace_s = match is_begun {
+            true => pod.grace_s.max(pod.deletion_grace_s),
+            false => pod.deletion_grace_s,
+        };
+        if grace_s > stop.grace_s && (pod.deleting || is_begun) {
+            let until = now.after(u64::from(grace_s) * 1_000).after(GONE_MARGIN_MS);
+            stop.long_graces.insert((until, uid.clone()));
+        }
+    }
+
+    /// True if the pod terminates, or its delete was sent.
+    fn is_delete_sent(&self, uid: &Uid) -> bool {
+        let is_sent = self.mutations.get(uid).is_some_and(|mutation| {
+            let is_delete =
+                matches!(mutation.kind, MutationKind::Delete | MutationKind::ForceDelete);
+            is_delete && matches!(mutation.step, MutationStep::Answer | MutationStep::Accepted(_))
+        });
+        is_sent || self.snapshot.get(uid).is_some_and(|pod| pod.deleting)
+    }
+
+    fn forget_ended_graces(&mut self) {
+        let Some(stop) = &mut self.stop else { return };
+        while stop.long_graces.last().is_some_and(|(_, uid)| self.snapshot.get(uid).is_none()) {
+            stop.long_graces.pop_last();
+        }
+    }
+
     /// A retry delay that leaves time for the retry in a stop.
     pub(super) fn within_stop(&self, delay_ms: u64, now: Millis) -> u64 {
         let left_ms = self.stop.as_ref().map(|stop| stop.deadline.since(now));
@@ -250,7 +308,7 @@ impl Reconciler {
     /// True after the executors' grace period, and after the time in which a create can take
     /// effect.
     fn is_past_deadlines(&self, now: Millis) -> bool {
-        self.stop.as_ref().is_none_or(|stop| stop.deadline <= now)
+        self.stop.as_ref().is_none_or(|stop| stop.pods_gone_by() <= now)
             && self.open_until().is_none_or(|until| until <= now)
     }
 
@@ -265,7 +323,7 @@ impl Reconciler {
 
     /// When the stop ends whatever is left.
     fn stop_end(&self) -> Option<Millis> {
-        let deadline = self.stop.as_ref()?.deadline;
+        let deadline = self.stop.as_ref()?.pods_gone_by();
         Some(self.open_until().unwrap_or(deadline).max(deadline))
     }
 

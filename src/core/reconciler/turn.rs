@@ -14,7 +14,7 @@ use crate::core::model::waiting::Waiting;
 use crate::core::policy::plan::{GroupPlan, GroupView, PlanInputs, plan};
 use crate::core::policy::throttle::CreateThrottle;
 use crate::core::policy::victims::{Candidate, Stage, choose};
-use crate::core::state::executors::Executor;
+use crate::core::state::executors::{Executor, Group};
 use crate::core::state::ledger::{Create, CreateStep};
 
 impl Reconciler {
@@ -96,6 +96,7 @@ impl Reconciler {
         for plan in plans {
             self.carry_out(plan, now);
         }
+        self.executors.groups.values_mut().for_each(Group::note_surplus);
         [at_once, wait_until, self.ids.request_again_at()].into_iter().flatten().min()
     }
 

@@ -9,12 +9,40 @@ use crate::core::model::time::Millis;
 /// How long a list of idle executors is valid.
 pub const IDLE_VALID_MS: u64 = 10_000;
 
+/// Executors without heartbeats.
+#[derive(Clone, Debug, Default)]
+pub struct Silent {
+    /// Silent for too long, the longest silence first.
+    pub ids: Vec<ExecutorId>,
+    /// When the next one may be silent for too long.
+    pub next: Option<Millis>,
+}
+
+impl Silent {
+    /// Each executor with the start of its silence, and when that has lasted too long.
+    fn new(all: impl Iterator<Item = (ExecutorId, Millis, Millis)>, now: Millis) -> Self {
+        let mut silent: Vec<(Millis, ExecutorId)> = Vec::new();
+        let mut next: Option<Millis> = None;
+        for (id, since, due) in all {
+            if due <= now {
+                silent.push((since, id));
+            } else {
+                next = Some(next.map_or(due, |next| next.min(due)));
+            }
+        }
+        silent.sort_unstable();
+        Self { ids: silent.into_iter().map(|(_, id)| id).collect(), next }
+    }
+}
+
 /// The driver's reports.
 #[derive(Clone, Debug, Default)]
 pub struct DriverReports {
     heartbeats: BTreeMap<ExecutorId, Millis>,
     /// The silence of an executor is measured from this time at the earliest.
     silence_from: Millis,
+    /// When an executor was first reported in this run.
+    first_report_at: Option<Millis>,
     /// When the last heartbeat call was made.
     heartbeat_call_at: Option<Millis>,
     /// Disconnected executors whose loss reason is awaited, and until when.
@@ -35,6 +63,9 @@ impl DriverReports {
             self.silence_from = now;
         }
         self.heartbeat_call_at = Some(now);
+        if !ids.is_empty() {
+            self.first_report_at.get_or_insert(now);
+        }
         for &id in ids {
             self.heartbeats.insert(id, now);
         }
@@ -49,21 +80,32 @@ impl DriverReports {
         self.silence_from = now;
     }
 
-    /// The executors without a heartbeat for `timeout_ms`, the longest silence first; and when the
-    /// next executor may be silent for that long.
-    pub fn silent(&self, timeout_ms: u64, now: Millis) -> (Vec<ExecutorId>, Option<Millis>) {
-        let mut silent: Vec<(Millis, ExecutorId)> = Vec::new();
-        let mut next: Option<Millis> = None;
-        for (&id, &heartbeat_at) in &self.heartbeats {
-            let at = heartbeat_at.max(self.silence_from).after(timeout_ms);
-            if at <= now {
-                silent.push((heartbeat_at, id));
-            } else {
-                next = Some(next.map_or(at, |next| next.min(at)));
-            }
-        }
-        silent.sort_unstable();
-        (silent.into_iter().map(|(_, id)| id).collect(), next)
+    /// The executors without a heartbeat for `timeout_ms`.
+    pub fn silent(&self, timeout_ms: u64, now: Millis) -> Silent {
+        let since = |at: Millis| at.max(self.silence_from);
+        let all = self.heartbeats.iter().map(|(&id, &at)| (id, at, since(at).after(timeout_ms)));
+        Silent::new(all, now)
+    }
+
+    /// Those of the running executors that were never reported for `first_ms`: since they run, and since
+    /// the first report of any executor. None before a call that was made after that time: the driver
+    /// may call rarely.
+    pub fn unreported(
+        &self,
+        running: impl Iterator<Item = (ExecutorId, Millis)>,
+        first_ms: u64,
+        now: Millis,
+    ) -> Silent {
+        let (Some(first), Some(called)) = (self.first_report_at, self.heartbeat_call_at) else {
+            return Silent::default();
+        };
+        let unheard = running.filter(|(id, _)| !self.heartbeats.contains_key(id));
+        let all = unheard.map(|(id, since)| {
+            let due = since.max(first).max(self.silence_from).after(first_ms);
+            // Not before the next call.
+            (id, since, if due > called { due.max(now.after(1)) } else { due })
+        });
+        Silent::new(all, now)
     }
 
     /// The driver lost its connection to an executor. True if that was not reported before; the

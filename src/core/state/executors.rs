@@ -211,6 +211,8 @@ pub struct Group {
     pub had_pods: bool,
     pub counts: Counts,
     pub members: BTreeSet<ExecutorId>,
+    /// The number of ending members that nothing replaces, because the target fell.
+    n_surplus: u32,
     /// Create requests in flight.
     pub n_in_flight: u32,
     /// Failed creates that are sent again.
@@ -241,6 +243,7 @@ impl Group {
             had_pods: false,
             counts: Counts::default(),
             members: BTreeSet::new(),
+            n_surplus: 0,
             n_in_flight: 0,
             retries: Retries::default(),
             slots: Slots::default(),
@@ -257,6 +260,34 @@ impl Group {
     /// An executor with the most important start problem, if any.
     pub fn first_problem(&self) -> Option<ExecutorId> {
         self.start_problems.iter().find_map(|ids| ids.first().copied())
+    }
+
+    /// The target in force; 0 for a deleted group.
+    pub fn target(&self) -> u32 {
+        if self.is_removed { 0 } else { self.spec.target }
+    }
+
+    /// The number of pods that must go before executors are created with `replace: gone`. The pods of
+    /// the group are then never more than they were, so a full quota suffices.
+    pub fn n_awaited_ends(&self) -> u32 {
+        self.n_ending().saturating_sub(self.n_surplus)
+    }
+
+    /// Call it after each plan: ending members beyond the missing ones are surplus, which replacements of
+    /// others must not wait for (a drain may take hours).
+    pub fn note_surplus(&mut self) {
+        let missing = self.target().saturating_sub(self.counts.capacity());
+        let n_unneeded = self.n_ending().saturating_sub(missing);
+        self.n_surplus = self.n_surplus.min(self.n_ending()).max(n_unneeded);
+    }
+
+    /// The target rose by `n`: as many new executors wait for surplus ones that still end.
+    pub fn on_target_raised(&mut self, n: u32) {
+        self.n_surplus = self.n_surplus.saturating_sub(n);
+    }
+
+    fn n_ending(&self) -> u32 {
+        self.counts.of(State::Terminating) + self.counts.of(State::Draining)
     }
 
     fn note_problem(&mut self, id: ExecutorId, before: Start, after: Start) {

@@ -182,10 +182,11 @@ fn every_policy() -> Policy {
 
 #[test]
 fn the_timeouts_of_driver_reports_are_read() {
-    let text = "driver: {silence: 90s}\nheartbeat: {reason_wait: 1s, timeout: 2m}";
+    let text = "driver: {silence: 90s}\nheartbeat: {reason_wait: 1s, timeout: 2m, first: 5m}";
     let policy = Config::parse("posse.yaml", text).unwrap().policy;
     let got = (policy.driver_silence_ms, policy.reason_wait_ms, policy.heartbeat_timeout_ms);
     assert_eq!(got, (90_000, 1_000, 120_000));
+    assert_eq!(policy.heartbeat_first_ms, 300_000);
 }
 
 #[test]
@@ -239,7 +240,10 @@ fn unknown_keys_are_errors_that_list_the_known_ones() {
     );
     fails("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
     fails("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
-    fails("heartbeat: {x: 1}", "1:13: heartbeat.x: unknown key; known here: reason_wait, timeout");
+    fails(
+        "heartbeat: {x: 1}",
+        "1:13: heartbeat.x: unknown key; known here: first, reason_wait, timeout",
+    );
     fails("shutdown: {x: 1}", "1:12: shutdown.x: unknown key; known here: grace, orphans, timeout");
     fails(
         "executors: [{image: x, env: [{name: A, vlaue: x}]}]",

@@ -35,6 +35,11 @@ fn code(json: &mut Json<'_>) -> Result<Option<i32>, JsonError> {
     Ok(json.number()?.and_then(|number| i32::try_from(number).ok()))
 }
 
+/// A number of seconds. None if it does not fit 32 bits.
+fn seconds(json: &mut Json<'_>) -> Result<Option<u32>, JsonError> {
+    Ok(json.number()?.and_then(|number| u32::try_from(number).ok()))
+}
+
 /// Every field may be absent or null.
 #[derive(Debug, Default)]
 pub(crate) struct RawPod<'a> {
@@ -61,6 +66,7 @@ pub(crate) struct RawMeta<'a> {
     pub(super) uid: Option<Text<'a>>,
     pub(super) resource_version: Option<Text<'a>>,
     pub(super) is_deleting: bool,
+    pub(super) deletion_grace_s: Option<u32>,
     pub(super) labels: Option<Labels<'a>>,
     pub(super) annotations: Option<Annotations<'a>>,
     pub(super) owner_references: Vec<RawOwner<'a>>,
@@ -73,6 +79,7 @@ impl<'a> Fields<'a> for RawMeta<'a> {
             "uid" => self.uid = Text::read(json)?,
             "resourceVersion" => self.resource_version = Text::read(json)?,
             "deletionTimestamp" => self.is_deleting = json.is_given()?,
+            "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(json)?,
             "labels" => self.labels = object(json)?,
             "annotations" => self.annotations = object(json)?,
             "ownerReferences" => self.owner_references = objects(json)?,
@@ -106,6 +113,7 @@ impl<'a> Fields<'a> for RawOwner<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct RawSpec<'a> {
     pub(super) node_name: Option<Text<'a>>,
+    pub(super) grace_s: Option<u32>,
     pub(super) containers: First<'a>,
     pub(super) scheduling_gates: First<'a>,
 }
@@ -114,6 +122,7 @@ impl<'a> Fields<'a> for RawSpec<'a> {
     fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
         match key {
             "nodeName" => self.node_name = Text::read(json)?,
+            "terminationGracePeriodSeconds" => self.grace_s = seconds(json)?,
             "containers" => self.containers = First::read(json)?,
             "schedulingGates" => self.scheduling_gates = First::read(json)?,
             _ => {}

@@ -393,3 +393,18 @@ fn a_side_car_fails_the_executor_only_if_configured_and_final() {
         assert_eq!(ours(&pod.to_string()).container, want, "{annotation} {regular} {init}");
     }
 }
+
+#[test]
+fn the_grace_periods_are_read() {
+    let labels = r#""labels":{"posse.dev/app":"wordcount","posse.dev/instance":"ab3de","posse.dev/group":"g","posse.dev/executor-id":"1","app.kubernetes.io/component":"executor"}"#;
+    for (meta, spec, want) in [
+        ("", "", (30, 0)),
+        (r#""deletionGracePeriodSeconds":10,"#, r#""terminationGracePeriodSeconds":45"#, (45, 10)),
+        (r#""deletionGracePeriodSeconds":-1,"#, r#""terminationGracePeriodSeconds":null"#, (30, 0)),
+    ] {
+        let json =
+            format!(r#"{{"metadata":{{"name":"p","uid":"u",{meta}{labels}}},"spec":{{{spec}}}}}"#);
+        let pod = ours(&json);
+        assert_eq!((pod.grace_s, pod.deletion_grace_s), want, "{json}");
+    }
+}

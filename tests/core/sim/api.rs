@@ -7,7 +7,7 @@ use posse::core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer};
 use posse::core::model::refusal::{Refusal, RefusalClass};
 
 use super::check::{Check, CheckResult};
-use super::cluster::CreateError;
+use super::cluster::{CreateError, is_over};
 use super::node::LOST_NODE;
 use super::trace::trace;
 use super::world::{Happening, PREFIX, World};
@@ -106,6 +106,9 @@ impl World {
             }
             Action::Get { id, watermark } => Input::Got { id, watermark, answer: Err(refusal) },
             Action::GetNode { name } => Input::GotNode { name, answer: Err(refusal) },
+            Action::ReadPod { id, watermark } => {
+                Input::PodRead { id, watermark, answer: Err(refusal) }
+            }
             Action::Delete { uid, .. } => Input::Deleted { uid, answer: Err(refusal) },
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
@@ -131,6 +134,11 @@ impl World {
                 Input::Created { id, watermark, answer }
             }
             Action::Get { id, watermark } => Input::Got { id, watermark, answer: self.get(id) },
+            Action::ReadPod { id, watermark } => {
+                let answer = self.get(id);
+                self.note_read(&answer);
+                Input::PodRead { id, watermark, answer }
+            }
             Action::GetNode { name } => {
                 let answer = if *name == *LOST_NODE { Err(not_found()) } else { Ok(()) };
                 Input::GotNode { name, answer }
@@ -186,6 +194,15 @@ impl World {
                 Ok(PodAnswer::Foreign(ForeignPod { name, uid: stored.pod.uid.clone() }))
             }
             None => Err(not_found()),
+        }
+    }
+
+    /// What a read shows must be told: an executor that was over is not lost as disconnected.
+    fn note_read(&mut self, answer: &Result<PodAnswer, Refusal>) {
+        if let Ok(PodAnswer::Ours(pod)) = answer
+            && is_over(pod)
+        {
+            self.driver.shown_over.insert(pod.uid.clone());
         }
     }
 

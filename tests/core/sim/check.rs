@@ -244,7 +244,7 @@ impl Check {
             }
         }
         let most = world.policy.in_flight_max;
-        if n_creates > most || n_mutations > 16 || n_logs > 4 || n_all > most + 22 {
+        if n_creates > most || n_mutations > 16 || n_logs > 4 || n_all > most + 26 {
             let what =
                 format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
             return fail(format!("{what}, {n_all} requests"));
@@ -311,6 +311,7 @@ impl Check {
             action,
             Action::Get { .. }
                 | Action::GetNode { .. }
+                | Action::ReadPod { .. }
                 | Action::List { .. }
                 | Action::ReadLog { .. }
                 | Action::Poll

@@ -115,6 +115,8 @@ impl Cluster {
             owner: None,
             phase: Phase::Pending,
             deleting: false,
+            grace_s: 30,
+            deletion_grace_s: 0,
             container: ContainerState::Waiting,
             main_container: None,
             start_problem: None,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::model::command::{AfterKill, Command, Reply};
 use posse::core::model::event::{Event, LossReason};
-use posse::core::model::ids::{ExecutorId, GroupName};
+use posse::core::model::ids::{ExecutorId, GroupName, Uid};
 use posse::core::model::pod::ContainerState;
 use posse::core::model::rng::Rng;
 use posse::core::model::status::State;
@@ -22,6 +22,11 @@ use super::world::{Happening, World};
 /// Each world has its own random stream, so that a driver does not change what else the seed does.
 const STREAM: u64 = 0x6472_6976_6572;
 const IDLE_VALID_MS: u64 = 10_000;
+
+/// Drawn from a stream of its own, so that older seeds keep their meaning.
+fn rng_of(seed: u64, n: u64) -> usize {
+    at(&mut Rng::new(seed.rotate_left(17) ^ STREAM), n)
+}
 
 /// Chances in percent, times in milliseconds.
 #[derive(Debug)]
@@ -41,6 +46,8 @@ pub struct Driver {
     pub targets: BTreeMap<GroupName, u32>,
     last_kill: Option<Command>,
     said: Said,
+    /// Pods that a read of the current process showed as over.
+    pub shown_over: BTreeSet<Uid>,
 }
 
 /// What it reported to the current process.
@@ -74,6 +81,7 @@ impl Driver {
             targets,
             last_kill,
             said: Said::default(),
+            shown_over: BTreeSet::new(),
         }
     }
 
@@ -85,6 +93,7 @@ impl Driver {
         }
         policy.heartbeat_timeout_ms = [0, 4_000, 20_000][at(&mut rng, 3)];
         policy.reason_wait_ms = [0, 1_000, 15_000][at(&mut rng, 3)];
+        policy.heartbeat_first_ms = [0, 3_000, 30_000, 120_000][rng_of(seed, 4)];
         for group in groups {
             let after_ms = 1 + rng.below(30_000);
             group.decommission = rng.chance(40).then_some(Decommission { after_ms, label: None });
@@ -113,6 +122,7 @@ impl Driver {
     /// Every new process gets all reports again.
     pub fn on_start(&mut self) {
         self.said = Said::default();
+        self.shown_over.clear();
     }
 
     /// A loss that is based on a report of the driver must have had that report.
@@ -129,11 +139,22 @@ impl Driver {
             LossReason::Killed => self.said.killed.contains(&id),
             LossReason::Disconnected => {
                 let asked_at = self.said.lost.get(&id);
-                asked_at.is_some_and(|at| now >= at + policy.reason_wait_ms)
+                let was_shown = subject.uid.as_ref().is_some_and(|u| self.shown_over.contains(u));
+                asked_at.is_some_and(|at| now >= at + policy.reason_wait_ms) && !was_shown
             }
             LossReason::HeartbeatTimeout => {
                 let heard_at = self.said.heard.get(&id).copied();
-                let is_silent = heard_at.is_some_and(|at| now >= at.max(self.said.since) + timeout);
+                let first = policy.heartbeat_first_ms;
+                let since = core.executors().get(subject.id).and_then(|e| e.running_since);
+                let is_silent = match heard_at {
+                    Some(at) => now >= at.max(self.said.since) + timeout,
+                    None => {
+                        let from = since.map_or(u64::MAX, |at| at.0).max(self.said.since);
+                        first > 0
+                            && !self.said.heard.is_empty()
+                            && now >= from.saturating_add(first)
+                    }
+                };
                 let is_awake = self.said.called_at.is_some_and(|at| now <= at + timeout / 2);
                 let last = self.said.silenced.insert(subject.group.clone(), now);
                 let group = core.executors().groups.get(&subject.group);
