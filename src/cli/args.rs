@@ -4,8 +4,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::core::policy::settings::EXECUTORS_MAX;
 use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
@@ -95,7 +97,7 @@ pub struct FileArgs {
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
     pub instance: Option<String>,
     /// The number of executors, if there is only one group
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = executors())]
     pub executors: Option<u32>,
     /// The executors' image, if there is only one group
     #[arg(long, value_name = "IMAGE")]
@@ -318,7 +320,7 @@ pub struct ScaleArgs {
           value_parser = named(names::group_name_error))]
     pub group_flag: Option<String>,
     /// The number of executors
-    #[arg(value_name = "TARGET")]
+    #[arg(value_name = "TARGET", value_parser = executors())]
     pub target: u32,
     /// Print JSON, as returned by `PUT /v1/groups/{group}`
     #[arg(long)]
@@ -395,6 +397,11 @@ pub struct ExplainArgs {
     pub namespace: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+/// A parser for numbers of executors.
+fn executors() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(..=u64::from(EXECUTORS_MAX))
 }
 
 /// A parser for names; `check` returns what is wrong with a name.

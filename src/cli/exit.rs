@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::runtime::signals::Signal;
 use crate::wire::section::ConfigError;
 use crate::wire::template::TemplateError;
 
@@ -28,6 +29,8 @@ pub enum Code {
     TakenOver,
     /// 14: the driver made no call within `driver.silence`.
     DriverSilent,
+    /// 128 + the number of the signal that ended posse: 130 for Ctrl-C.
+    Signal(Signal),
     /// The driver's exit code, which is not 0; 128 + signal number if a signal killed the driver.
     Driver(u8),
 }
@@ -46,6 +49,7 @@ impl Code {
             Self::TakenOver => 13,
             Self::DriverSilent => 14,
             Self::Driver(code) => code,
+            Self::Signal(signal) => signal.exit_code(),
         }
     }
 

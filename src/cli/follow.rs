@@ -14,8 +14,8 @@ use crate::submit::listener::{FollowEvent, Listener};
 
 /// Lines and pieces of the log that may wait for printing; if the queue is full, reading waits.
 const REPORTS_MAX: usize = 1_000;
-/// The exit code after an interrupt: 128 + SIGINT.
-pub const DETACHED: Code = Code::Driver(130);
+/// The exit code after an interrupt.
+pub const DETACHED: Code = Code::Signal(Signal::Int);
 
 /// Follows a driver to its end and returns its exit code. An interrupt leaves the driver running.
 ///

@@ -16,14 +16,11 @@ use crate::runtime::progress::Progress;
 use crate::runtime::run::context::ApiServer;
 use crate::runtime::run::error::RunError;
 use crate::runtime::run::{RunInputs, RunResult, run as run_application};
-use crate::runtime::signals::Signals;
+use crate::runtime::signals::{Signal, Signals};
 
 mod embedded;
 
 use embedded::Embedded;
-
-/// 128 + SIGTERM.
-const SIGTERM_CODE: u8 = 143;
 
 /// Runs one application until it is told to stop, or until its driver ends.
 ///
@@ -39,7 +36,7 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
     // The handlers come first: a signal while the embedded cluster starts must stop it.
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    let embedded = Embedded::start(is_dev(args), settings.namespace.as_deref())?;
+    let embedded = Embedded::start(is_dev(args), &settings)?;
     let connection = match embedded.kubeconfig() {
         Some(kubeconfig) => Connection::find(Some(kubeconfig), None, world)?,
         None => Connection::new(&args.server, world)?,
@@ -62,7 +59,7 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
             }
             Ok(signalled_code(report(&outcome, args.as_job), &outcome, args.as_job))
         }
-        Err(error) => Err(failure(&error, &http)),
+        Err(error) => Err(failure(&error, &http, args.as_job)),
     };
     embedded.stop();
     code
@@ -84,13 +81,17 @@ fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
 }
 
 /// The exit code and message of a run that could not start.
-fn failure(error: &RunError, http: &Http) -> Failure {
+fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
     let code = match error {
         RunError::Forbidden { namespace, .. } => {
             permissions::log_missing(http, namespace);
             Code::Server
         }
-        RunError::Interrupted => Code::Clean,
+        RunError::Interrupted { signal: Signal::Int, .. } => Code::Signal(Signal::Int),
+        // Exit code 0 would mean that the application's work is done.
+        RunError::Interrupted { waited_for: Some(_), .. } => Code::Server,
+        RunError::Interrupted { .. } if as_job => Code::Signal(Signal::Term),
+        RunError::Interrupted { .. } => Code::Clean,
         RunError::Server(_) => Code::Server,
         RunError::Settings(_) => Code::Usage,
         RunError::System(_) => Code::Failed,
@@ -101,7 +102,7 @@ fn failure(error: &RunError, http: &Http) -> Failure {
 /// With --as-job, 143 instead of 0 after a signal, so that the Job does not count as completed.
 fn signalled_code(code: Code, outcome: &ShutdownOutcome, as_job: bool) -> Code {
     match code == Code::Clean && outcome.is_signalled && as_job {
-        true => Code::Driver(SIGTERM_CODE),
+        true => Code::Signal(Signal::Term),
         false => code,
     }
 }

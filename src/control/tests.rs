@@ -267,7 +267,7 @@ fn calls_and_their_answers() {
             "/v1/groups/default",
             r#"{"target":"7"}"#,
             400,
-            r#"{"error":"must be a whole number from 0 to 4294967295","field":"target"}"#,
+            r#"{"error":"must be a whole number from 0 to 1000000","field":"target"}"#,
         ),
         (
             "PUT",

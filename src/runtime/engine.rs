@@ -107,6 +107,8 @@ pub struct EngineState {
     logger: EventLogger,
     hurry_until: Option<Millis>,
     is_started: bool,
+    /// The signal that ended the run before its start.
+    interrupted_by: Option<Signal>,
     /// Nothing is created or deleted unless all requested Leases are held.
     held: HeldLeases,
     /// Another posse holds the instance.
@@ -147,6 +149,7 @@ impl Default for EngineState {
             logger: EventLogger::default(),
             hurry_until: None,
             is_started: false,
+            interrupted_by: None,
             held: HeldLeases { application: true, instance: true },
             is_taken_over: false,
             redraw_at: None,
@@ -156,8 +159,9 @@ impl Default for EngineState {
 }
 
 impl<U: Upstream> Engine<'_, U> {
-    /// Runs until the shutdown is complete.
-    pub fn run(mut self) -> ShutdownOutcome {
+    /// Runs until the shutdown is complete. Also returns the signal that ended the run before its
+    /// start, if one did.
+    pub fn run(mut self) -> (ShutdownOutcome, Option<Signal>) {
         self.state.start_by = self.clock.now().after(START_TIMEOUT_MS);
         loop {
             let began = Instant::now();
@@ -167,12 +171,12 @@ impl<U: Upstream> Engine<'_, U> {
                 debug!("a turn took {} ms", took.as_millis());
             }
             if let Some(outcome) = self.finish.outcome() {
-                return outcome.clone();
+                return (outcome.clone(), self.state.interrupted_by);
             }
             self.wait();
             // A message may have completed the shutdown; no further turn is needed.
             if let Some(outcome) = self.finish.outcome() {
-                return outcome.clone();
+                return (outcome.clone(), self.state.interrupted_by);
             }
         }
     }
@@ -429,7 +433,10 @@ impl<U: Upstream> Engine<'_, U> {
         // With a driver process, SIGHUP and SIGQUIT are only forwarded.
         let is_ours = self.state.driver.is_none() && signal.is_stop_without_driver();
         if signal.is_stop() || is_ours {
-            info!("SIG{}: stopping", format!("{signal:?}").to_uppercase());
+            info!("{signal}: stopping");
+            if !self.state.is_started && self.finish.is_running() {
+                self.state.interrupted_by = Some(signal);
+            }
             let orders = self.finish.on_signal(now);
             self.obey(orders, now);
         }

@@ -1,5 +1,6 @@
 //! Signals that the process receives, as values on a channel.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::sync::Arc;
@@ -23,6 +24,12 @@ pub enum Signal {
     Usr2,
 }
 
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SIG{}", format!("{self:?}").to_uppercase())
+    }
+}
+
 impl Signal {
     /// All signals, in the order in which `take` returns them.
     pub const ALL: [Self; 7] =
@@ -39,6 +46,12 @@ impl Signal {
             Self::Usr1 => consts::SIGUSR1,
             Self::Usr2 => consts::SIGUSR2,
         }
+    }
+
+    /// The exit code of a process that this signal ended, as a shell reports it.
+    pub fn exit_code(self) -> u8 {
+        // The numbers of these signals are below 32 on every Linux.
+        u8::try_from(128 + self.number()).unwrap_or(u8::MAX)
     }
 
     /// True for signals that end the run.

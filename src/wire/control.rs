@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::core::model::command::{AfterKill, Command, GroupChange};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::PodText;
-use crate::core::policy::settings::{Replace, ScaleDown};
+use crate::core::policy::settings::{EXECUTORS_MAX, Replace, ScaleDown};
 use crate::wire::json::check_size;
 
 /// Answer to a kill call.
@@ -251,8 +251,10 @@ fn optional<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value>
 }
 
 fn count(field: &str, value: &Value) -> Result<u32, CallError> {
-    let number = value.as_u64().and_then(|n| u32::try_from(n).ok());
-    number.ok_or_else(|| CallError::new(field, "must be a whole number from 0 to 4294967295"))
+    let number = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= EXECUTORS_MAX);
+    number.ok_or_else(|| {
+        CallError::new(field, format!("must be a whole number from 0 to {EXECUTORS_MAX}"))
+    })
 }
 
 fn word<T>(

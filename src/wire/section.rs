@@ -132,13 +132,19 @@ impl<'a> Section<'a> {
 
     /// A whole number from 0.
     pub fn number(&self, key: &str) -> Result<Option<u32>, ConfigError> {
+        self.number_up_to(key, u32::MAX)
+    }
+
+    /// A whole number from 0 to `max`.
+    pub fn number_up_to(&self, key: &str, max: u32) -> Result<Option<u32>, ConfigError> {
         let Some(node) = self.get(key) else { return Ok(None) };
         match &node.kind {
             Kind::Number(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()),
             Kind::Bool(_) | Kind::List(_) | Kind::Map(_) | Kind::Null | Kind::Text(_) => None,
         }
+        .filter(|n| *n <= max)
         .map(Some)
-        .ok_or_else(|| self.expected(key, node, &format!("a whole number from 0 to {}", u32::MAX)))
+        .ok_or_else(|| self.expected(key, node, &format!("a whole number from 0 to {max}")))
     }
 
     /// A duration, in milliseconds.

@@ -11,6 +11,7 @@ use std::process::Command;
 use posse::cli::exit::Code;
 use posse::core::model::event::LossReason;
 use posse::core::model::waiting::Waiting;
+use posse::runtime::signals::Signal;
 use posse::wire::config::{Config, KEYS};
 use posse::wire::labels;
 use serde_json::Value;
@@ -215,6 +216,7 @@ fn the_exit_codes() {
         Code::Remain,
         Code::TakenOver,
         Code::DriverSilent,
+        Code::Signal(Signal::Int),
     ];
     assert_eq!(listed, known.map(Code::number));
 }

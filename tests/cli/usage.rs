@@ -122,6 +122,33 @@ fn usage_errors() {
 }
 
 #[test]
+fn too_many_executors_are_an_error() {
+    let max = "1000000";
+    config_refused(
+        "{app: a, executors: [{count: 4000000000, template: pod.yaml}]}",
+        &["posse.yaml:1:30: executors[0].count", max, "4000000000"],
+    );
+    config_refused("{app: a, executors: [{max: 1000001, template: pod.yaml}]}", &["max", max]);
+    let files = [("posse.yaml", "{app: a, executors: [{template: pod.yaml}]}")];
+    refused(&files, &["run", "--executors", "4000000000"], &["--executors", max]);
+    refused(&files, &["scale", "default", "1000001"], &["TARGET", max]);
+}
+
+#[test]
+fn containers_without_a_command_are_an_error_on_the_embedded_cluster() {
+    let dev = ["run", "--dev", "--", "true"];
+    let shorthands = "{app: a, executors: [{image: i}]}";
+    refused(&[("posse.yaml", shorthands)], &dev, &["executors[0]: spec.containers[0].command"]);
+    let file = "{app: a, executors: [{template: pod.yaml, args: [x]}]}";
+    let files = [("posse.yaml", file), ("pod.yaml", GOOD_TEMPLATE)];
+    refused(&files, &dev, &["pod.yaml: spec.containers[0].command", "pulls no images"]);
+    let init = "{kind: Pod, spec: {initContainers: [{name: i, image: i, command: []}], \
+                containers: [{name: w, image: i, command: [w]}]}}";
+    let files = [("posse.yaml", file), ("pod.yaml", init)];
+    refused(&files, &dev, &["pod.yaml: spec.initContainers[0].command"]);
+}
+
+#[test]
 fn missing_files() {
     refused(&[], &["run", "-f", "nowhere.yaml"], &["nowhere.yaml"]);
     config_refused(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::access::Access;
 use crate::support::proxy::{Proxy, ProxyAction, Request, status};
@@ -47,13 +47,23 @@ pub fn server_stopped_and_back(server: &dyn Server) {
 pub fn stopped_while_starting(server: &dyn Server) {
     let scene = Scene::new(server);
     let nobody = Access { url: format!("http://127.0.0.1:{}", free_port()), ..Access::default() };
-    let posse = scene.run_with(&nobody).executors(1).start();
-    wait_for(PATIENCE, "a first try", || posse.stderr().contains("refused"));
-    stays_true(Duration::from_millis(500), "trying again", || !posse.is_over());
-    posse.signal(Signal::TERM);
-    // Without the signal it would try for 30 s.
-    let code = posse.wait_exit(Duration::from_secs(10));
-    assert_eq!(code, 0, "it said:\n{}", posse.stderr());
+    let as_job = || scene.run_with(&nobody).executors(1).arg("--as-job");
+    let plain = || scene.run_with(&nobody).executors(1);
+    let without_lease = || plain().settings(json!({"lease": false}));
+    for (run, signal, want) in [
+        (plain(), Signal::TERM, 0),
+        (as_job(), Signal::TERM, 143),
+        (plain(), Signal::INT, 130),
+        (without_lease(), Signal::INT, 130),
+    ] {
+        let posse = run.start();
+        wait_for(PATIENCE, "a first try", || posse.stderr().contains("refused"));
+        stays_true(Duration::from_millis(500), "trying again", || !posse.is_over());
+        posse.signal(signal);
+        // Without the signal it would try for 30 s.
+        let code = posse.wait_exit(Duration::from_secs(10));
+        assert_eq!(code, want, "it said:\n{}", posse.stderr());
+    }
     scene.finish();
 }
 

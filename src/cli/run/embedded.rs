@@ -2,7 +2,15 @@
 
 use std::path::Path;
 
+#[cfg(feature = "dev")]
+use serde_json::Value;
+
 use crate::cli::exit::Failure;
+#[cfg(feature = "dev")]
+use crate::core::model::pod_text::PodOverrides;
+#[cfg(feature = "dev")]
+use crate::runtime::run::settings::GroupSettings;
+use crate::runtime::run::settings::RunSettings;
 
 /// The embedded cluster, if --dev is given.
 #[derive(Debug)]
@@ -13,10 +21,16 @@ pub(super) struct Embedded {
 
 #[cfg(feature = "dev")]
 impl Embedded {
-    pub(super) fn start(is_dev: bool, namespace: Option<&str>) -> Result<Self, Failure> {
+    /// # Errors
+    /// The cluster cannot start, or a group's container could not run there.
+    pub(super) fn start(is_dev: bool, settings: &RunSettings) -> Result<Self, Failure> {
         if !is_dev {
             return Ok(Self { cluster: None });
         }
+        for group in &settings.groups {
+            check_commands(group)?;
+        }
+        let namespace = settings.namespace.as_deref();
         let options = crate::dev::Options {
             namespaces: namespace.into_iter().map(str::to_owned).collect(),
             ..crate::dev::Options::default()
@@ -41,7 +55,7 @@ impl Embedded {
 
 #[cfg(not(feature = "dev"))]
 impl Embedded {
-    pub(super) fn start(_: bool, _: Option<&str>) -> Result<Self, Failure> {
+    pub(super) fn start(_: bool, _: &RunSettings) -> Result<Self, Failure> {
         Ok(Self {})
     }
 
@@ -50,4 +64,25 @@ impl Embedded {
     }
 
     pub(super) fn stop(self) {}
+}
+
+/// The embedded node pulls no images, so a container without a command can never run there.
+#[cfg(feature = "dev")]
+fn check_commands(group: &GroupSettings) -> Result<(), Failure> {
+    let template = &group.template;
+    let compiled = template.check(group.container.as_deref(), group.memory_scaling.as_ref())?;
+    let body = compiled.render(1, 0, &PodOverrides::default());
+    let pod: Value = serde_json::from_slice(&body)
+        .map_err(|error| template.fail("", format!("the pod is not JSON: {error}")))?;
+    for list in ["initContainers", "containers"] {
+        let containers = pod["spec"][list].as_array().map_or(&[][..], Vec::as_slice);
+        let lacks = |container: &Value| container["command"].get(0).is_none();
+        if let Some(i) = containers.iter().position(lacks) {
+            let message = "is missing; with --dev a container needs one, because the embedded \
+                           cluster pulls no images and runs commands of this machine";
+            let field = format!("spec.{list}[{i}].command");
+            return Err(template.fail(&field, message.to_owned()).into());
+        }
+    }
+    Ok(())
 }

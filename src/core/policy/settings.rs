@@ -5,6 +5,10 @@ use std::sync::Arc;
 use crate::core::model::ids::GroupName;
 use crate::core::model::pod_text::PodText;
 
+/// The largest number of executors that a group may have as its target, minimum or maximum. A cluster
+/// has at most 150,000 pods (Kubernetes' documented limit), so a larger number is a mistake.
+pub const EXECUTORS_MAX: u32 = 1_000_000;
+
 /// Which executors may be ended when the target falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleDown {

@@ -17,8 +17,8 @@ use crate::runtime::signals::{Signal, Signals};
 pub enum LeaseAcquisition {
     /// The Lease is held. Ids up to `id_high_water` may have been used before.
     Acquired { id_high_water: u64 },
-    /// A signal ended the wait. `holder`: who held the Lease, if the run was waiting for that.
-    Interrupted { holder: Option<String> },
+    /// This signal ended the wait. `holder`: who held the Lease, if the run was waiting for that.
+    Interrupted { signal: Signal, holder: Option<String> },
     /// Another live process holds the Lease.
     HeldBy { holder: String },
     /// The server does not permit access to Leases.
@@ -49,8 +49,9 @@ pub fn await_lease(
             recv(inbox) -> message => message,
             recv(signals.wake()) -> _ => {
                 // The driver is not running yet, so SIGHUP and SIGQUIT are for posse.
-                if signals.take().any(Signal::is_stop_without_driver) {
-                    return LeaseAcquisition::Interrupted { holder: waited_for };
+                let mut taken = signals.take();
+                if let Some(signal) = taken.find(|signal| signal.is_stop_without_driver()) {
+                    return LeaseAcquisition::Interrupted { signal, holder: waited_for };
                 }
                 continue;
             }

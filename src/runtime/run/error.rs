@@ -2,13 +2,16 @@
 
 use std::fmt;
 
+use crate::runtime::signals::Signal;
+
 /// Why a run could not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunError {
     /// The API server does not permit what the run needs in this namespace.
     Forbidden { namespace: String, message: String },
-    /// A signal arrived before the start.
-    Interrupted,
+    /// This signal arrived before the start. `waited_for`: who held the Lease, if the run was waiting
+    /// for that.
+    Interrupted { signal: Signal, waited_for: Option<String> },
     /// The API server refuses or does not answer, or another live process holds a Lease.
     Server(String),
     /// The settings or a template are invalid, or the events' file or the control socket cannot be
@@ -21,7 +24,13 @@ pub enum RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Interrupted => f.write_str("interrupted before the start"),
+            Self::Interrupted { signal, waited_for } => {
+                write!(f, "{signal} before the start")?;
+                match waited_for {
+                    Some(holder) => write!(f, ", while {holder} held the lease"),
+                    None => Ok(()),
+                }
+            }
             Self::Forbidden { message, .. }
             | Self::Server(message)
             | Self::Settings(message)

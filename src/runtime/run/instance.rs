@@ -17,7 +17,7 @@ use crate::runtime::engine::START_TIMEOUT_MS;
 use crate::runtime::inbox::Message;
 use crate::runtime::leases::acquire::{LeaseAcquisition, await_lease};
 use crate::runtime::leases::handle::{LeaseHandle, LeaseSettings};
-use crate::runtime::leases::{IdStore, RunLeases, holder, scope_name};
+use crate::runtime::leases::{IdStore, RunLeases, holder};
 use crate::runtime::run::context::RunContext;
 use crate::runtime::run::error::RunError;
 use crate::runtime::run::settings::RunSettings;
@@ -160,11 +160,9 @@ impl InstanceRequest<'_> {
             }
             LeaseAcquisition::Forbidden { message } => Ok(Err(message)),
             LeaseAcquisition::HeldBy { holder } => Err(held_by(scope, selection, &holder)),
-            LeaseAcquisition::Interrupted { holder: None } => Err(RunError::Interrupted),
-            // Exit code 0 would mean that the application's work is done.
-            LeaseAcquisition::Interrupted { holder: Some(holder) } => Err(RunError::Server(
-                format!("interrupted while {holder} held the {}", scope_name(scope)),
-            )),
+            LeaseAcquisition::Interrupted { signal, holder } => {
+                Err(RunError::Interrupted { signal, waited_for: holder })
+            }
             LeaseAcquisition::Refused { message } => {
                 Err(RunError::Server(format!("{}: {message}", self.http.server())))
             }

@@ -233,7 +233,7 @@ impl Run<'_> {
             is_new_instance,
             state: EngineState::default(),
         };
-        let outcome = engine.run();
+        let (outcome, interrupted_by) = engine.run();
         let is_clear = outcome.stop == StopResult::default();
         let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
         let is_over = is_clear && !leaves && self.context.owner.is_none();
@@ -241,7 +241,10 @@ impl Run<'_> {
         if !running.is_empty() {
             debug!("threads that did not end in time: {}", running.join(" "));
         }
-        Ok(outcome)
+        match interrupted_by.filter(|_| is_clear) {
+            Some(signal) => Err(RunError::Interrupted { signal, waited_for: None }),
+            None => Ok(outcome),
+        }
     }
 
     fn core(

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::core::policy::settings::{Decommission, Replace, ScaleDown};
+use crate::core::policy::settings::{Decommission, EXECUTORS_MAX, Replace, ScaleDown};
 use crate::wire::config::{checked, nodes_and_memory, only};
 use crate::wire::memory::MemoryScaling;
 use crate::wire::names;
@@ -98,9 +98,10 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
     only(section, "executors")?;
     let default = Group::default();
     let name = checked(section, "group", names::group_name_error)?.unwrap_or(default.name);
-    let min = section.number("min")?.unwrap_or(default.min);
-    let max = section.number("max")?;
-    let count = section.number("count")?.unwrap_or_else(|| default.count.max(min));
+    let number = |key: &str| section.number_up_to(key, EXECUTORS_MAX);
+    let min = number("min")?.unwrap_or(default.min);
+    let max = number("max")?;
+    let count = number("count")?.unwrap_or_else(|| default.count.max(min));
     if count < min {
         return Err(section.error("count", format_args!("{count} is below min, which is {min}")));
     }
