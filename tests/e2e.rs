@@ -63,7 +63,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded groups::{events_over_reconnects, hostile_clients};
     Own openapi::{openapi_checker};
     Embedded openapi::{openapi_and_router, openapi_fuzzed};
-    Both check::{check_before_a_run};
+    Both check::{check_before_a_run, misspelt_field};
     Real check::{check_permissions, check_connection};
     Both refusals::{
         foreign_pod_has_the_name, own_terminating_pod_has_the_name, quota_then_room,
@@ -93,7 +93,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
     Both submit::{
         submit_and_exit_codes, submit_with_lost_answers, submit_detached, submit_dry_run,
-        submit_interrupted, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,
+        submit_interrupted, submit_misspelt, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,
         submit_stopped, submit_twice_at_once,
     };
     Own submit::{submit_with_own_permissions};

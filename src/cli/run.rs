@@ -94,6 +94,7 @@ fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
         RunError::Interrupted { .. } => Code::Clean,
         RunError::Server(_) => Code::Server,
         RunError::Settings(_) => Code::Usage,
+        RunError::Template(_) => Code::TemplateRefused,
         RunError::System(_) => Code::Failed,
     };
     Failure::new(code, error.to_string())

@@ -13,14 +13,16 @@ use crate::cli::args::submit::SubmitArgs;
 use crate::cli::args::{CleanupArgs, FileArgs, Output, RenderArgs, RunArgs, ServerArgs};
 use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::render::NAMESPACE_SHOWN;
+use crate::cli::render::{NAMESPACE_SHOWN, shown_identity};
 use crate::cli::settings;
 use crate::cli::stage::Outgoing;
 use crate::cli::world::{World, print};
 use crate::cli::{cleanup, follow, manifest};
+use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::RefusalClass;
 use crate::kube::api::objects::{Kind, Objects};
 use crate::runtime::random::random_bits;
+use crate::runtime::run::settings::{GroupSettings, RunSettings};
 use crate::runtime::signals::Signals;
 use crate::submit::files::Files;
 use crate::submit::follow::Follower;
@@ -198,6 +200,7 @@ fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Failure>
         files,
         args,
         has_driver_command: !driver.command.is_empty(),
+        executors: executor_pods(&settings)?,
         n_executors: settings.groups.iter().map(|group| u64::from(group.spec.target)).sum(),
         grace_ms: settings.grace_ms,
         stop_timeout_ms: settings.policy.stop_timeout_ms,
@@ -207,6 +210,18 @@ fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Failure>
         create_rbac: request.create_rbac,
         ticket: None,
     })
+}
+
+/// A pod of each group, with placeholders for what only a run can know.
+fn executor_pods(settings: &RunSettings) -> Result<Vec<(String, Value)>, Failure> {
+    let run = shown_identity(settings);
+    let pod = |group: &GroupSettings| {
+        let compiled = group.template.compile(&settings.identity(Some(group), &run))?;
+        let body = compiled.render(1, 0, &PodOverrides::default());
+        let pod = serde_json::from_slice(&body).expect("a rendered pod is JSON; build.rs tests it");
+        Ok((group.spec.name.to_string(), pod))
+    };
+    settings.groups.iter().map(pod).collect()
 }
 
 /// The flags that are passed on to `posse run` in the pod, and the driver's command.

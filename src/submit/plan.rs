@@ -29,6 +29,8 @@ pub struct Plan {
     pub args: Vec<String>,
     /// The driver's command is given outside of the template.
     pub has_driver_command: bool,
+    /// A pod of each group as the driver would create it, with the group's name.
+    pub executors: Vec<(String, Value)>,
     /// The number of executors of all groups at start.
     pub n_executors: u64,
     /// The time for the driver to end, then for the executors, in milliseconds.

@@ -209,7 +209,26 @@ impl Submission<'_> {
             }
         }
         self.dry_run_pod()?;
+        self.dry_run_executors()?;
         Ok(unknown)
+    }
+
+    /// A driver whose executors' template is invalid would end as soon as it runs.
+    fn dry_run_executors(&self) -> Result<(), SubmitError> {
+        for (group, pod) in &self.plan.executors {
+            let mut pod = pod.clone();
+            pod["metadata"]["namespace"] = json!(self.plan.namespace);
+            match self.objects.create(Kind::Pod, &pod, true) {
+                Ok(_) => {}
+                Err(refusal) if refusal.class == RefusalClass::Invalid => {
+                    let what = format!("group {group}: the server would refuse its pods");
+                    return Err(SubmitError::Refused { what, refusal });
+                }
+                // The driver creates the pods, later and with other permissions.
+                Err(refusal) => log::debug!("the pods of {group} cannot be checked: {refusal}"),
+            }
+        }
+        Ok(())
     }
 
     /// A Job is accepted even if its pods would be refused, so the pod is checked too.

@@ -21,6 +21,7 @@ pub mod node_affinity;
 pub mod orphan;
 pub mod placeholders;
 pub mod pod;
+pub mod pod_fields;
 pub mod preflight;
 pub mod quantity;
 pub mod range;

@@ -5,6 +5,7 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use crate::support::access::Access;
+use crate::support::posse::said;
 use crate::support::scene::Scene;
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, wait_value};
@@ -136,5 +137,26 @@ pub fn check_permissions(server: &dyn Server) {
         let (report, code) = check(&scene, &server.access(Who::Stranger), 1, &[]);
         if code == 0 { Ok(()) } else { Err(report.to_string()) }
     });
+    scene.finish();
+}
+
+/// A misspelt field in a template: every command that shows the pods to the server says so.
+pub fn misspelt_field(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.write_template("typo.yaml", |template| {
+        let container = &mut template["spec"]["containers"][0];
+        container["comand"] = json!(["true"]);
+    });
+    let words = "unknown field \"spec.containers[0].comand\"";
+    for command in [&["check"][..], &["render", "--server-check"]] {
+        let words_of = [command, &["--template", "typo.yaml"]].concat();
+        let output = scene.run().executors(1).once(&words_of);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(4), "{command:?}: {said}");
+        assert!(said.contains(words), "{command:?}: {said}");
+    }
+    let posse = scene.run().executors(1).arg("--template").arg("typo.yaml").start();
+    posse.expect_exit(4);
+    assert!(posse.stderr().contains(words), "{}", posse.stderr());
     scene.finish();
 }

@@ -653,3 +653,22 @@ pub fn submit_wordcount() {
         .expect("the binary can be started");
     expect(&output, 0, &["same as one sort | uniq -c: yes", "application wordcount succeeded"]);
 }
+
+/// A misspelt field in the driver's template, or in one of its executors.
+pub fn submit_misspelt(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.write_template("typo.yaml", |template| {
+        template["spec"]["containers"][0]["comand"] = json!(["true"]);
+    });
+    let words = "unknown field \"spec.containers[0].comand\"";
+    let of_executors = run(&scene).executors(1).arg("--template").arg("typo.yaml");
+    let of_driver = run(&scene).settings(json!({"driver": {"template": "typo.yaml"}}));
+    for (run, what) in [(of_executors, "group default"), (of_driver, "driver")] {
+        let submit = run.begin(&["submit"]);
+        expect_exit(&submit, 4);
+        let said = submit.stderr();
+        assert!(said.contains(words) && said.contains(what), "{said}");
+    }
+    wait_nothing_made(&scene);
+    scene.finish();
+}

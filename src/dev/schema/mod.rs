@@ -1,4 +1,4 @@
-//! The types of objects and bodies, from `types.txt`: their fields, and how each field is patched,
+//! The types of objects and bodies, from `wire::pod_fields`: their fields, and how each field is patched,
 //! merged and encoded.
 
 pub(crate) mod base64;
@@ -12,11 +12,10 @@ pub(crate) mod status;
 use std::sync::OnceLock;
 
 use crate::dev::schema::kind::Kind;
+use crate::wire::pod_fields::TYPES;
 
 pub(crate) use canonical::canonical;
 pub(crate) use check::{check, type_word};
-
-const TEXT: &str = include_str!("types.txt");
 
 /// A type of the table.
 #[derive(Debug)]
@@ -118,7 +117,7 @@ impl Type {
 /// All types, by package.
 pub(crate) fn table() -> &'static [Type] {
     static TABLE: OnceLock<Vec<Type>> = OnceLock::new();
-    TABLE.get_or_init(|| parse(TEXT).expect("a test reads the same text"))
+    TABLE.get_or_init(|| parse(TYPES).expect("a test reads the same text"))
 }
 
 /// The type of a kind in its stored version.
@@ -270,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_table_is_complete() {
-        let types = parse(TEXT).expect("the table can be read");
+        let types = parse(TYPES).expect("the table can be read");
         let names: BTreeSet<&str> = types.iter().map(|one| one.name).collect();
         assert_eq!(names.len(), types.len(), "a type is there twice");
         for one in &types {

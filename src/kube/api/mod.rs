@@ -2,6 +2,7 @@
 
 pub mod driver_pod;
 pub mod executor_lookup;
+mod field_check;
 pub mod leases;
 pub mod objects;
 pub mod orphans;

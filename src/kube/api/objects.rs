@@ -12,6 +12,7 @@ use super::{
     restart_expired, write, write_path,
 };
 use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::kube::api::field_check::{STRICT, check_fields};
 use crate::kube::http::{Http, Method, Request, Stream, StreamHandle};
 use crate::wire::labels::APP;
 use crate::wire::status::{Verb, unreadable};
@@ -109,9 +110,14 @@ impl Objects {
     /// # Errors
     /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
     pub fn create(&self, kind: Kind, object: &Value, dry_run: bool) -> Result<Value, Refusal> {
-        let dry_run = if dry_run { "&dryRun=All" } else { "" };
-        let path = format!("{}{dry_run}", write_path(&self.path(kind, None)));
         let body = object.to_string();
+        if kind == Kind::Pod && dry_run {
+            check_fields(&self.http, body.as_bytes())?;
+        }
+        // Not for Jobs: posse gives them fields that older servers may ignore.
+        let strict = if kind == Kind::Pod { STRICT } else { "" };
+        let dry_run = if dry_run { "&dryRun=All" } else { "" };
+        let path = format!("{}{strict}{dry_run}", write_path(&self.path(kind, None)));
         read(
             &self.http,
             &write(Method::Post, path, body.as_bytes(), OBJECT_BYTES_MAX),

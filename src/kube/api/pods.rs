@@ -11,6 +11,7 @@ use crate::core::model::ids::{Uid, Version};
 use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::kube::api::field_check::{STRICT, check_fields};
 use crate::kube::http::{Http, Method, Stream, StreamHandle};
 use crate::wire::labels::Selection;
 use crate::wire::list::{Page, parse_page};
@@ -198,9 +199,18 @@ impl Pods {
         self.parse(status, &answer)
     }
 
+    /// Refuses a pod with misspelt fields if the server would drop them silently. Newer servers refuse
+    /// such a pod themselves when it is created.
+    pub fn check_fields(&self, body: &[u8]) -> Result<(), Refusal> {
+        check_fields(&self.http, body)
+    }
+
     fn post(&self, body: &[u8], dry_run: bool) -> Result<(u16, Vec<u8>), Refusal> {
+        if dry_run {
+            self.check_fields(body)?;
+        }
         let dry_run = if dry_run { "&dryRun=All" } else { "" };
-        let path = format!("{}{dry_run}", write_path(&self.path(None)));
+        let path = format!("{}{STRICT}{dry_run}", write_path(&self.path(None)));
         let request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
         call(&self.http, &request, Verb::Create)
     }

@@ -53,12 +53,18 @@ fn sent<T>(answer: (u16, &'static str), ask: impl Fn(&Pods) -> T) -> (T, Asked) 
 fn requests_are_sent_as_documented() {
     let (seen, asked) = sent((201, POD), |pods| pods.create(b"{}", false));
     assert!(matches!(seen, Ok(PodAnswer::Ours(pod)) if pod.id.0 == 1));
-    assert_eq!(asked.line(), format!("POST {PODS}?fieldManager=posse HTTP/1.1"));
+    assert_eq!(
+        asked.line(),
+        format!("POST {PODS}?fieldManager=posse&fieldValidation=Strict HTTP/1.1")
+    );
     assert_eq!(asked.header("content-type"), Some("application/json"));
     assert_eq!(asked.body, b"{}");
 
     let (_, asked) = sent((201, POD), |pods| pods.create(b"{}", true).unwrap());
-    assert_eq!(asked.line(), format!("POST {PODS}?fieldManager=posse&dryRun=All HTTP/1.1"));
+    assert_eq!(
+        asked.line(),
+        format!("POST {PODS}?fieldManager=posse&fieldValidation=Strict&dryRun=All HTTP/1.1")
+    );
 
     let (raw, _) = sent((201, POD), |pods| pods.create_raw(b"{}", true));
     assert_eq!(raw.unwrap(), POD.as_bytes());

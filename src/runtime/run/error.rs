@@ -17,6 +17,8 @@ pub enum RunError {
     /// The settings or a template are invalid, or the events' file or the control socket cannot be
     /// opened.
     Settings(String),
+    /// A template has fields that the server does not know.
+    Template(String),
     /// The system refuses a thread.
     System(String),
 }
@@ -34,7 +36,8 @@ impl fmt::Display for RunError {
             Self::Forbidden { message, .. }
             | Self::Server(message)
             | Self::Settings(message)
-            | Self::System(message) => f.write_str(message),
+            | Self::System(message)
+            | Self::Template(message) => f.write_str(message),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::core::machines::orphan_cleanup::OrphanPolicy;
 use crate::core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use crate::core::model::action::RunVerdict;
 use crate::core::model::ids::Uid;
+use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::rng::Rng;
 use crate::core::model::stop::StopResult;
 use crate::core::model::time::Millis;
@@ -285,6 +286,10 @@ impl Run<'_> {
             for warning in compiled.warnings() {
                 warn!("group {}: {warning}", group.spec.name);
             }
+            let body = compiled.render(1, 0, &PodOverrides::default());
+            self.pods(selection).check_fields(&body).map_err(|refusal| {
+                RunError::Template(format!("group {}: {refusal}", group.spec.name))
+            })?;
             Ok(GroupSpec { pod: Some(compiled.pod), ..group.spec.clone() })
         });
         groups.collect()

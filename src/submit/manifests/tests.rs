@@ -26,6 +26,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         files: Files::new("app: wc".to_owned(), vec![("a/e.yaml".to_owned(), "pod".to_owned())]),
         args: vec!["--".to_owned(), "run".to_owned()],
         has_driver_command: true,
+        executors: Vec::new(),
         n_executors: 4,
         grace_ms: 15_000,
         stop_timeout_ms: 10_000,
