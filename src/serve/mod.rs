@@ -8,6 +8,7 @@
 mod connection;
 mod listener;
 mod pace;
+pub mod origin;
 mod request;
 mod response;
 mod slots;

@@ -18,6 +18,8 @@ pub struct Request {
     pub path: String,
     /// Decoded names and values in order; a name without `=` has an empty value.
     pub query: Vec<(String, String)>,
+    /// The host in the request's target, which clients send to proxies.
+    target_host: Option<String>,
     headers: Vec<(String, String)>,
     /// At most `Limits::body_bytes_max`.
     pub body: Vec<u8>,
@@ -46,6 +48,24 @@ impl Request {
     pub fn headers(&self, name: &'static str) -> impl Iterator<Item = &str> {
         let has_name = move |(key, _): &&(String, String)| key.eq_ignore_ascii_case(name);
         self.headers.iter().filter(has_name).map(|(_, value)| value.as_str())
+    }
+
+    /// The hosts that the request names: in its target and in the `Host` header.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.target_host.as_deref().into_iter().chain(self.header("host"))
+    }
+
+    /// True if the headers announce a body.
+    pub fn announces_body(&self) -> bool {
+        let length = self.header("content-length").unwrap_or("0");
+        self.header("transfer-encoding").is_some() || length.bytes().any(|digit| digit != b'0')
+    }
+
+    /// A request with these headers and nothing else.
+    #[cfg(test)]
+    pub(super) fn with_headers(headers: &[(&str, &str)]) -> Self {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self { headers: headers.iter().map(own).collect(), ..Self::default() }
     }
 
     /// True if a comma-separated header contains this word.
@@ -344,13 +364,20 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, RequestError> {
             | httparse::Error::Token,
         ) => return Err(RequestError::Refused(400, "malformed request")),
     };
-    let (path, query) = split_target(parsed.path.unwrap_or_default())
+    // httparse accepts lines that end in a bare LF. A proxy may see another end of the line, and so
+    // other headers (RFC 9112, 2.2).
+    let lines = bytes.get(..n_bytes).unwrap_or_default().split(|&c| c == b'\n');
+    if lines.rev().skip(1).any(|line| line.last() != Some(&b'\r')) {
+        return Err(RequestError::Refused(400, "a line of the headers ends without CR"));
+    }
+    let (authority, path, query) = split_target(parsed.path.unwrap_or_default())
         .ok_or(RequestError::Refused(400, "malformed request target"))?;
     let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
     let request = Request {
         method: parsed.method.unwrap_or_default().to_owned(),
         path: path.to_owned(),
         query: parse_query(query),
+        target_host: authority.map(str::to_owned),
         headers: parsed.headers.iter().map(|h| (h.name.to_owned(), text(h.value))).collect(),
         body: Vec::new(),
     };
@@ -362,6 +389,12 @@ fn check_head(request: Request, is_http10: bool) -> Result<Head, RequestError> {
     let n_hosts = request.headers("host").count();
     if n_hosts > 1 || (n_hosts == 0 && !is_http10) {
         return Err(RequestError::Refused(400, "exactly one host header is required"));
+    }
+    // Two programs might each read another one of them.
+    for name in ["authorization", "content-type"] {
+        if request.headers(name).count() > 1 {
+            return Err(RequestError::Refused(400, "two authorization or content-type headers"));
+        }
     }
     let framing = framing(&request, is_http10)?;
     let expect = request.header("expect");
@@ -400,14 +433,16 @@ fn framing(request: &Request, is_http10: bool) -> Result<Framing, RequestError> 
     }
 }
 
-/// Path and query of `/path?query`, `http://host/path?query` or `*`.
-fn split_target(target: &str) -> Option<(&str, &str)> {
-    let local = match target.strip_prefix("http://") {
-        Some(rest) => &rest[rest.find('/')?..],
-        None => target,
+/// Host, path and query of `/path?query`, `http://host/path?query` or `*`.
+fn split_target(target: &str) -> Option<(Option<&str>, &str, &str)> {
+    let (authority, local) = match target.strip_prefix("http://") {
+        Some(rest) => {
+            rest.split_at_checked(rest.find('/')?).map(|(host, path)| (Some(host), path))?
+        }
+        None => (None, target),
     };
     let (path, query) = local.split_once('?').unwrap_or((local, ""));
-    (path.starts_with('/') || path == "*").then_some((path, query))
+    (path.starts_with('/') || path == "*").then_some((authority, path, query))
 }
 
 fn parse_query(query: &str) -> Vec<(String, String)> {

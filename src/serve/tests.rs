@@ -204,6 +204,9 @@ fn check(table: &[(&str, &[(u16, &str)])]) {
     server.stop();
 }
 
+const BARE_LF: &str = r#"{"error":"a line of the headers ends without CR"}"#;
+const TWICE: &str = r#"{"error":"two authorization or content-type headers"}"#;
+
 #[test]
 fn invalid_requests_are_refused() {
     let long_header = format!("GET / HTTP/1.1\r\nhost: x\r\na: {}\r\n\r\n", "a".repeat(1100));
@@ -220,6 +223,19 @@ fn invalid_requests_are_refused() {
         (
             "GET / HTTP/1.1\r\nhost: x\r\n folded\r\n\r\n",
             &[(400, r#"{"error":"malformed request"}"#)],
+        ),
+        ("GET / HTTP/1.1\nhost: x\n\n", &[(400, BARE_LF)]),
+        ("GET / HTTP/1.1\r\nhost: x\nauthorization: a\r\n\r\n", &[(400, BARE_LF)]),
+        ("GET / HTTP/1.1\r\nhost: x\r\n\n", &[(400, BARE_LF)]),
+        ("\nGET / HTTP/1.1\r\nhost: x\r\n\r\n", &[(400, BARE_LF)]),
+        (
+            "GET / HTTP/1.1\r\nhost: x\r\nAuthorization: a\r\nauthorization: b\r\n\r\n",
+            &[(400, TWICE)],
+        ),
+        ("GET / HTTP/1.0\r\nauthorization: a\r\nauthorization: a\r\n\r\n", &[(400, TWICE)]),
+        (
+            "GET / HTTP/1.1\r\nhost: x\r\ncontent-type: a\r\ncontent-type: b\r\n\r\n",
+            &[(400, TWICE)],
         ),
         (
             "GET / HTTP/2.0\r\nhost: x\r\n\r\n",
