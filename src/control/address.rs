@@ -183,8 +183,13 @@ fn bind_unix(path: &Path) -> Result<Bound, ControlError> {
     let address = ControlAddr::Unix(path.to_owned());
     let failed = |error| ControlError::Bind { address: address.clone(), error };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    // The lock prevents two processes from replacing the same dead socket.
-    let _lock = lock_folder(folder.unwrap_or_else(|| Path::new("."))).map_err(failed)?;
+    let folder = folder.unwrap_or_else(|| Path::new("."));
+    // The lock prevents two processes from replacing the same dead socket. In a folder that other users
+    // can open they could hold the lock, or wait for ours, so such a folder is not locked.
+    let _lock = match check_private(folder) {
+        Ok(()) => Some(lock_folder(folder).map_err(failed)?),
+        Err(_) => None,
+    };
     let listener = match listen_private(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|facts| is_socket(&facts));
@@ -315,6 +320,26 @@ mod tests {
         assert_eq!(mode(path.parent().unwrap()), 0o700);
         drop(bound);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_open_is_neither_locked_nor_changed() {
+        use rustix::fs::{FlockOperation, flock};
+
+        let folder = Folder::new();
+        let shared = folder.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+        let other = File::open(&shared).unwrap();
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let address = ControlAddr::Unix(shared.join("socket"));
+        let Bound { listen, file, .. } =
+            bind(&address).expect("another user's lock is no hindrance");
+        // As after kill -9: the dead socket is replaced without a lock, too.
+        drop(listen);
+        std::mem::forget(file);
+        drop(bind(&address).unwrap());
+        assert_eq!(fs::metadata(&shared).unwrap().permissions().mode() & 0o7777, 0o1777);
     }
 
     #[test]

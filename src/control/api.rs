@@ -9,6 +9,7 @@ use crate::control::address::{Bound, ControlError, SocketFile};
 use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
 use crate::core::model::command::{Command, Reply};
 use crate::core::model::ids::GroupName;
+use crate::serve::origin::{refuse_foreign_host, refuse_pages};
 use crate::serve::token::Token;
 use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;
@@ -94,6 +95,7 @@ impl ControlServer {
 #[derive(Debug)]
 struct Api {
     subject: Subject,
+    /// With a TCP address and only then.
     token: Option<Token>,
     followers: Semaphore,
     dry_runs: Semaphore,
@@ -147,6 +149,12 @@ impl From<DryRunError> for Answer {
 
 impl Handler for Api {
     fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
+        // A browser cannot connect to a unix socket, and other clients send any Host there.
+        let is_tcp = self.token.is_some();
+        let foreign = || is_tcp.then(|| refuse_foreign_host(request, &HOSTS)).flatten();
+        if let Some(refused) = refuse_pages(request).or_else(foreign) {
+            return Some(refused);
+        }
         let is_valid = |token: &Token| token.admits(request.header("authorization"));
         let is_admitted = self.token.as_ref().is_none_or(is_valid);
         (!is_admitted).then_some((401, "the token is missing or wrong"))
@@ -367,6 +375,9 @@ fn no_such_call(segments: &[&str]) -> Answer {
     };
     Answer { allow: Some(allow), ..Answer::error(405, "wrong method for this call", None) }
 }
+
+/// The host names of the API on a port: posse's clients and `docs/DRIVERS.md` say `posse`.
+const HOSTS: [&str; 2] = ["localhost", "posse"];
 
 /// Concurrent connections; each thread of a driver may have its own.
 const CONNECTIONS_MAX: usize = 128;

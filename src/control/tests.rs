@@ -1,9 +1,10 @@
 //! The control API over real sockets, with a scripted reconciler and event log.
 
+mod doors;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,14 +12,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
-use crate::control::address::{ControlError, bind, bind_default};
+use crate::control::address::bind_default;
 use crate::control::api::{ControlServer, Subject};
 use crate::control::client::{Client, ClientError, RunSelector};
 use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
 use crate::core::model::command::{AfterKill, Command, Reply};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::{Part, PodText};
-use crate::serve::token::Token;
 use crate::wire::control::{CallError, Killed};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::{RunNames, StatusJson, tests::sample};
@@ -514,52 +514,6 @@ fn followers_cannot_use_all_connections() {
     while fixture.call("GET", "/v1/events", "").0 != 200 {
         assert!(Instant::now() < deadline, "the permits were not released");
     }
-}
-
-#[test]
-fn tcp_needs_the_token() {
-    let folder = Folder::new();
-    let file = folder.path().join("token");
-    fs::write(&file, "s3cret\n").unwrap();
-    let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
-    let tcp = || bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
-
-    let error = ControlServer::start(tcp(), None, subject(&core, &events)).expect_err("no token");
-    assert!(matches!(error, ControlError::NoToken { .. }), "{error}");
-
-    let token = Token::read(&file).unwrap();
-    let server = ControlServer::start(tcp(), Some(token), subject(&core, &events)).unwrap();
-    let address = server.address().to_string();
-    for path in ["/v1/status", "/healthz", "/v1/events", "/nothing"] {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\nauthorization: Bearer wrong\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        assert!(text.starts_with("HTTP/1.1 401 "), "{path}: {text}");
-    }
-    let selector = RunSelector {
-        control: Some(address),
-        control_env: Some("unix:/nowhere".into()),
-        token_file: Some(file),
-        ..RunSelector::default()
-    };
-    assert_eq!(Client::find(&selector).unwrap().status().unwrap().executors.len(), 2);
-    let error = Client::find(&RunSelector { token_file: None, ..selector }).expect_err("no token");
-    assert!(error.to_string().contains("--control-token-file"), "{error}");
-}
-
-#[test]
-fn invalid_token_files_are_errors() {
-    let folder = Folder::new();
-    let path = folder.path().join("token");
-    for (content, part) in
-        [("", "empty"), (" \n", "empty"), ("two words", "one word"), (&"x".repeat(5000), "4096")]
-    {
-        fs::write(&path, content).unwrap();
-        let error = Token::read(&path).expect_err(part).to_string();
-        assert!(error.contains(part) && error.contains("token"), "{error}");
-    }
-    assert!(Token::read(&folder.path().join("missing")).is_err());
 }
 
 #[test]

@@ -278,7 +278,8 @@ fn open_file(path: &Path) -> io::Result<Option<File>> {
     // Opening a FIFO without a reader blocks; with NONBLOCK it fails instead.
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    // Events quote what pods and servers said, so a new file belongs to this user alone.
+    let mode = Mode::RUSR | Mode::WUSR;
     match rustix::fs::open(path, flags, mode) {
         Ok(file) => {
             // Writes may block this thread.
@@ -424,6 +425,19 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!((lines.len(), lines[0], seq(lines[1000])), (1001, "before", 1000));
+    }
+
+    #[test]
+    fn only_this_user_may_read_a_new_events_file() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = Folder::new();
+        let path = folder.path().join("events");
+        let log = log();
+        let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
+        log.end();
+        assert!(writer.finish(Instant::now() + PATIENCE));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use subtle::ConstantTimeEq as _;
@@ -18,13 +19,34 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token from a file and strips white space around it.
+    /// Reads the token from a file that nobody else can read, and strips white space around it.
+    ///
+    /// # Errors
+    /// The file cannot be read, is readable by others, is empty, or holds more than one word.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        Self::read_if(path, &|what| Err(what))
+    }
+
+    /// As `read`, but only warns if others can read the file.
     ///
     /// # Errors
     /// The file cannot be read, is empty, or holds more than one word.
-    pub fn read(path: &Path) -> Result<Self, TokenError> {
+    pub fn read_shared(path: &Path) -> Result<Self, TokenError> {
+        Self::read_if(path, &|what| {
+            log::warn!("token file {}: {what}", path.display());
+            Ok(())
+        })
+    }
+
+    fn read_if(
+        path: &Path,
+        on_readable: &dyn Fn(String) -> Result<(), String>,
+    ) -> Result<Self, TokenError> {
         let token_error = |what: String| TokenError { path: path.to_owned(), what };
         let file = File::open(path).map_err(|error| token_error(error.to_string()))?;
+        if let Some(what) = readable_by_others(&file, path) {
+            on_readable(what).map_err(token_error)?;
+        }
         let mut text = String::new();
         file.take(TOKEN_BYTES_MAX + 1)
             .read_to_string(&mut text)
@@ -60,6 +82,30 @@ impl Token {
     }
 }
 
+/// Says so if users other than this one and root can read the file.
+///
+/// Kubernetes mounts Secrets read-only, with files of root that have mode 0644 unless the pod says
+/// otherwise. Who can read them is decided by the mount, which only this pod has; nobody can change their
+/// mode. A file that root gave to a group with mode 0640 is also accepted, as ssh accepts it.
+fn readable_by_others(file: &File, path: &Path) -> Option<String> {
+    let facts = file.metadata().ok()?;
+    let is_read_only = || {
+        let flags = rustix::fs::fstatvfs(file).map(|system| system.f_flag);
+        flags.is_ok_and(|flags| flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+    };
+    let me = rustix::process::geteuid().as_raw();
+    let mode = facts.mode() & 0o777;
+    let excess = match facts.uid() {
+        0 if is_read_only() => 0,
+        0 if me != 0 => mode & 0o007,
+        _ => mode & 0o077,
+    };
+    (excess != 0).then(|| {
+        let path = path.display();
+        format!("other users can read it (mode {mode:04o}); run: chmod 600 {path}")
+    })
+}
+
 /// The token of an `Authorization` header. `None` for another scheme.
 pub fn bearer(header: Option<&str>) -> Option<&str> {
     let (scheme, token) = header?.split_once(' ')?;
@@ -87,6 +133,29 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_file_that_others_can_read_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let path = std::env::temp_dir().join(format!("posse-token-{}", std::process::id()));
+        std::fs::write(&path, "s3cret\n").unwrap();
+        let read = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Token::read_shared(&path).unwrap().reveal(), "s3cret", "{mode:o}");
+            Token::read(&path).map(|token| token.reveal().to_owned()).map_err(|e| e.to_string())
+        };
+        for mode in [0o600, 0o400, 0o700] {
+            assert_eq!(read(mode), Ok("s3cret".to_owned()), "{mode:o}");
+        }
+        for mode in [0o644, 0o640, 0o604, 0o620, 0o666] {
+            let error = read(mode).unwrap_err();
+            let mode = format!("mode {mode:04o}");
+            assert!(error.contains(&mode) && error.contains("chmod 600"), "{error}");
+            assert!(!error.contains("s3cret"), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn only_the_exact_token_is_admitted() {

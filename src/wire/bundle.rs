@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::wire::names::{app_name_error, file_name_error, namespace_error};
+use crate::wire::strict_json;
 
 /// Limit of bundles in one ticket.
 pub const TICKET_BUNDLES_MAX: usize = 1_000;
@@ -128,7 +129,7 @@ impl Ticket {
     /// What is wrong with it, for example a file name that leads out of the directory. Never
     /// contains a secret.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let value: Value = serde_json::from_slice(bytes).map_err(|e| format!("not JSON: {e}"))?;
+        let value = strict_json::parse(bytes).map_err(|e| format!("not JSON: {e}"))?;
         let url = value["url"].as_str().ok_or("`url` is missing")?.to_owned();
         let ca = value["ca"].as_str().map(str::to_owned);
         let listed = value["bundles"].as_array().ok_or("`bundles` is missing")?;

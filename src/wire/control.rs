@@ -12,6 +12,7 @@ use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::PodText;
 use crate::core::policy::settings::{EXECUTORS_MAX, Replace, ScaleDown};
 use crate::wire::json::check_size;
+use crate::wire::strict_json;
 
 /// Answer to a kill call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -224,7 +225,7 @@ fn numbers(ids: &[ExecutorId]) -> Vec<u64> {
 fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
     let wrong = |error: String| CallError { error, field: None };
     check_size(body).map_err(|why| wrong(format!("the body {why}")))?;
-    let value: Value = serde_json::from_slice(body)
+    let value = strict_json::parse(body)
         .map_err(|error| wrong(format!("the body is not JSON: {error}")))?;
     match value {
         Value::Object(fields) => Ok(fields),
@@ -322,6 +323,19 @@ mod tests {
         for (body, want) in table {
             assert_eq!(parse_kill(body.as_bytes()), Ok(want), "{body}");
         }
+    }
+
+    #[test]
+    fn a_key_that_is_given_twice_is_refused() {
+        let error = |body: &str| parse_put_group(body.as_bytes()).unwrap_err().error;
+        for body in [
+            r#"{"target": 1, "target": 2}"#,
+            r#"{"template": {"spec": {"hostPID": true, "hostPID": false}}}"#,
+        ] {
+            assert!(error(body).contains("is given twice"), "{}", error(body));
+        }
+        let kill = parse_kill(br#"{"executors": [1], "executors": [2]}"#).unwrap_err();
+        assert!(kill.error.contains("\"executors\" is given twice"), "{kill:?}");
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod section;
 pub mod staged;
 pub mod status;
 pub mod status_json;
+mod strict_json;
 pub mod template;
 pub mod time;
 pub mod watch;

@@ -60,13 +60,19 @@ pub fn namespace_error(name: &str) -> Option<String> {
 pub fn file_name_error(name: &str) -> Option<String> {
     let sound = !matches!(name, "" | "." | "..")
         && name.len() <= FILE_NAME_BYTES_MAX
-        && !name.chars().any(|c| c == '/' || c.is_control());
+        && !name.chars().any(|c| c == '/' || c.is_control() || is_invisible_control(c));
     (!sound).then(|| {
         format!(
             "{name:?} is not a file's name: it has at most {FILE_NAME_BYTES_MAX} bytes, no `/` and \
              no control characters"
         )
     })
+}
+
+/// Characters that change how the text around them is shown: the bidirectional controls, with which
+/// `exe.jar` can look like `raj.exe` (Unicode Technical Report 36, 2.10), and line separators.
+fn is_invisible_control(c: char) -> bool {
+    matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// What is wrong with a label, written `key=value`, that pods get in addition to posse's own.
@@ -171,6 +177,20 @@ mod tests {
             assert_eq!(app_name_error(name).is_none(), app, "app {name:?}");
             assert_eq!(group_name_error(name).is_none(), group, "group {name:?}");
             assert_eq!(instance_name_error(name).is_none(), instance, "instance {name:?}");
+        }
+    }
+
+    #[test]
+    fn a_staged_file_looks_like_its_name() {
+        for good in ["a", "a.jar", "Ünï çode.py", "数据.csv", "עברית.txt", "..."] {
+            assert_eq!(file_name_error(good), None, "{good:?}");
+        }
+        let bidirectional = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\
+                             \u{2068}\u{2069}";
+        let others = "/\0\n\u{1b}\u{7f}\u{85}\u{9b}\u{2028}\u{2029}";
+        for c in bidirectional.chars().chain(others.chars()) {
+            let error = file_name_error(&format!("exe.{c}jar"));
+            assert!(error.is_some_and(|error| !error.contains(c) || c == '/'), "{c:?}");
         }
     }
 
