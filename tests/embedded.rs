@@ -13,6 +13,7 @@
 mod support;
 mod embedded {
     pub mod clients;
+    pub mod doors;
     pub mod drivers;
     pub mod faults;
     pub mod transcript;
@@ -23,7 +24,7 @@ mod embedded {
 use std::process::ExitCode;
 
 use embedded::clients::{control, kubectl_1_20, kubectl_newer, python};
-use embedded::{drivers, faults, transcript, volumes, wordcount};
+use embedded::{doors, drivers, faults, transcript, volumes, wordcount};
 use support::real::Real;
 use support::runner::{Scenario, scenarios};
 
@@ -43,6 +44,11 @@ const SCENARIOS: &[Scenario] = scenarios! {
         pods_share_a_claim, files_follow_their_objects_while_a_container_runs,
         volumes_are_mounted_at_their_paths, missing_objects_are_waited_for_and_named,
         with_rbac_a_pod_has_its_service_accounts_permissions,
+    };
+    Own doors::{
+        an_account_token_opens_the_cluster, headers_that_two_programs_read_differently_are_refused,
+        only_the_kubeconfig_opens_the_cluster, the_driver_gets_a_kubeconfig_that_works,
+        without_authentication_web_pages_are_refused,
     };
     Own drivers::{
         the_calls_get_the_documented_answers, the_configurations_are_valid,

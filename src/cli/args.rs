@@ -129,6 +129,10 @@ pub struct RunArgs {
     #[cfg(feature = "dev")]
     #[arg(long, conflicts_with_all = ["kubeconfig", "context"])]
     pub dev: bool,
+    /// With --dev: serve its API without a token: every user of this machine can then run commands as you
+    #[cfg(feature = "dev")]
+    #[arg(long, requires = "dev")]
+    pub insecure_no_auth: bool,
     /// Append the events to this file, one JSON object per line; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
@@ -266,9 +270,12 @@ pub struct DevArgs {
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
           action = clap::ArgAction::Set)]
     pub memory_limits: bool,
-    /// Require bearer tokens, and enforce the roles in the cluster (RBAC)
+    /// Enforce the roles in the cluster (RBAC)
     #[arg(long)]
     pub rbac: bool,
+    /// Serve without a token: every user of this machine can then run commands as you
+    #[arg(long, conflicts_with = "rbac")]
+    pub insecure_no_auth: bool,
     /// A fault to inject (listed below); can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub fault: Vec<(String, String)>,

@@ -42,11 +42,15 @@ fn serve(
         memory_limits: args.memory_limits,
         faults: args.fault.clone(),
         rbac: args.rbac,
+        insecure_no_auth: args.insecure_no_auth,
         disabled_admission: args.disable_admission_plugins.clone(),
         seed: args.seed,
         ..Options::default()
     })?;
     log::info!("serving at {}", cluster.url());
+    if args.insecure_no_auth {
+        log::warn!("without authentication, every user of this machine can run commands as you");
+    }
     let printed = print(out, &format!("{}\n", cluster.kubeconfig().display()));
     if printed.is_ok() {
         wait(&cluster);
@@ -115,7 +119,7 @@ mod tests {
         assert_eq!(seen[1].2, message);
         let (code, _, err) = folder.posse("render --server-check --kubeconfig k");
         assert_eq!(code, 3, "{err}");
-        assert!(err.contains("cannot check its pods: http://127.0.0.1:"), "{err}");
+        assert!(err.contains("cannot check its pods: https://127.0.0.1:"), "{err}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
     // The handlers come first: a signal while the embedded cluster starts must stop it.
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    let embedded = Embedded::start(is_dev(args), &settings)?;
+    let embedded = Embedded::start(args, &settings)?;
     let connection = match embedded.kubeconfig() {
         Some(kubeconfig) => Connection::find(Some(kubeconfig), None, world)?,
         None => Connection::new(&args.server, world)?,

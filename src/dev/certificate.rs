@@ -17,7 +17,7 @@ use rustls::version::{TLS12, TLS13};
 use crate::dev::time;
 
 /// The DNS names of the API server.
-const NAMES: [&str; 5] = [
+pub(crate) const NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
     "kubernetes.default",
@@ -251,10 +251,10 @@ mod tests {
             let mut client = connect(address, name);
             let body = "x".repeat(100_000);
             let length = body.len();
-            write!(client, "POST /version HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n")
+            write!(client, "POST /version HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n")
                 .unwrap();
             client.write_all(body.as_bytes()).unwrap();
-            write!(client, "GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            write!(client, "GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
                 .unwrap();
             let mut answers = String::new();
             // The server sent close_notify: without it `read_to_string` returns an error.
@@ -279,7 +279,7 @@ mod tests {
         let (_cluster, address) = started(|options| options.simulate = true);
         let mut client = connect(address, "localhost");
         let path = "/api/v1/namespaces/default/pods?watch=true";
-        write!(client, "GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        write!(client, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         let mut first = [0; 12];
         client.read_exact(&mut first).unwrap();
         assert_eq!(&first, b"HTTP/1.1 200");

@@ -26,8 +26,7 @@ use crate::dev::storage::DisabledPlugins;
 /// The settings of an embedded cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A loopback address, because without `rbac` there are no credentials. Port 0 takes a free
-    /// port.
+    /// A loopback address. Port 0 takes a free port.
     pub listen: SocketAddr,
     /// The path of the kubeconfig; `None` puts it into the private folder.
     pub kubeconfig: Option<PathBuf>,
@@ -48,8 +47,10 @@ pub struct Options {
     pub disabled_admission: Vec<String>,
     /// The seed for faults and for simulated delays.
     pub seed: u64,
-    /// Authenticate each request and authorize it by the roles in the cluster (RBAC).
+    /// Authorize each request by the roles in the cluster (RBAC).
     pub rbac: bool,
+    /// Serve every local user, without a token. Excludes `rbac`.
+    pub insecure_no_auth: bool,
     /// The folder in which the private folder is created; `None`: the system's folder for temporary
     /// files.
     pub folder: Option<PathBuf>,
@@ -71,6 +72,7 @@ impl Default for Options {
             disabled_admission: Vec::new(),
             seed: 0,
             rbac: false,
+            insecure_no_auth: false,
             folder: None,
             runner: None,
         }
@@ -100,8 +102,8 @@ impl std::fmt::Display for DevError {
             Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::NotLoopback(address) => write!(
                 f,
-                "cannot listen on {address}: the embedded cluster has no credentials, so it listens \
-                 on loopback addresses only, such as 127.0.0.1:0"
+                "cannot listen on {address}: the pods of the embedded cluster are processes of its \
+                 user, so it listens on loopback addresses only, such as 127.0.0.1:0"
             ),
             Self::Thread(error) => write!(f, "cannot start the embedded cluster: {error}"),
         }
@@ -185,7 +187,8 @@ impl Cluster {
         // The order matters: dropping the server stops it, but dropping the node does not stop the
         // node.
         let (server, _) =
-            server::start(listener, issued.settings, Arc::clone(&api)).map_err(DevError::Thread)?;
+            server::start(listener, issued.settings, &certificate::NAMES, Arc::clone(&api))
+                .map_err(DevError::Thread)?;
         let controllers = Controllers::start(Arc::clone(&api), folder.join("volumes"))
             .map_err(DevError::Thread)?;
         let node = match options.nodes {
@@ -216,8 +219,7 @@ impl Cluster {
         &self.kubeconfig
     }
 
-    /// `http://127.0.0.1:PORT`, or `https:` with RBAC, because clients do not send tokens in plain
-    /// text. The server itself accepts both.
+    /// `https://127.0.0.1:PORT`, or `http:` with `insecure_no_auth`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -262,15 +264,17 @@ fn configure(
 ) -> Result<(), DevError> {
     kubeconfig.clone_into(&mut api.kubeconfig);
     if let Ok(address) = listener.local_addr() {
-        let scheme = if options.rbac { "https" } else { "http" };
+        let scheme = if options.insecure_no_auth { "http" } else { "https" };
         api.url = format!("{scheme}://{address}");
     }
     if let Some(runner) = &options.runner {
         api.runner.clone_from(runner);
     }
-    if options.rbac {
+    if !options.insecure_no_auth {
         let random = |error| DevError::File("/dev/urandom".into(), error);
         api.admin_token = Some(tokens::new_secret().map_err(random)?);
+    }
+    if options.rbac {
         let mut state = api.lock();
         state.has_roles = true;
         authz::create_default_roles(&mut state);

@@ -15,7 +15,7 @@ pub(crate) struct Access<'a> {
     /// The authority of the server's certificate, PEM.
     pub(crate) authority: &'a str,
     pub(crate) namespace: &'a str,
-    /// `None` if the server does not authenticate.
+    /// `None` if clients do not authenticate.
     pub(crate) token: Option<&'a str>,
 }
 
@@ -44,8 +44,10 @@ pub(crate) fn write(path: &Path, access: &Access<'_>) -> io::Result<()> {
     );
     let mut part = path.to_owned().into_os_string();
     part.push(format!(".{}", std::process::id()));
-    let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-    file.write_all(text.as_bytes())?;
-    fs::rename(&part, path)
+    // The file has a token: it must be new, so that no other user can have it open or have put a link
+    // there. An old part of a process with this number is removed first.
+    let _ = fs::remove_file(&part);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&part, path));
+    written.inspect_err(|_| drop(fs::remove_file(&part)))
 }

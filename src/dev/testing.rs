@@ -56,7 +56,7 @@ pub(super) fn request(
 ) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     if let Some((media_type, text)) = body {
         head.push_str(&format!("content-type: {media_type}\r\ncontent-length: {}\r\n", text.len()));
     }
@@ -138,9 +138,9 @@ pub(super) fn state() -> State {
     }
 }
 
-/// Starts a cluster with changed options; also returns its address.
+/// Starts a cluster without authentication, with changed options; also returns its address.
 pub(super) fn started(change: impl FnOnce(&mut Options)) -> (Cluster, SocketAddr) {
-    let mut options = Options::default();
+    let mut options = Options { insecure_no_auth: true, ..Options::default() };
     change(&mut options);
     let cluster = Cluster::start(options).expect("a cluster");
     let address = cluster.url().trim_start_matches("http://").parse().expect("an address");

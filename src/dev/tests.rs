@@ -340,7 +340,7 @@ fn a_web_socket_watch_is_refused_at_once() {
     let fixture = start(|options| options.simulate = true);
     let mut stream = TcpStream::connect(fixture.address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
-    let request = "GET /api/v1/pods?watch=true HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\n\
+    let request = "GET /api/v1/pods?watch=true HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n\
                    upgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n";
     stream.write_all(request.as_bytes()).expect("the server reads");
     let mut status = [0; 12];

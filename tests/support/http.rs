@@ -122,6 +122,9 @@ impl Client {
         for (name, value) in exchange.headers {
             request = request.header(*name, *value);
         }
+        if let Some(bearer) = &self.bearer {
+            request = request.header("authorization", bearer);
+        }
         let config = |agent: &Agent, request| {
             agent.configure_request(request).allow_non_standard_methods(true)
         };

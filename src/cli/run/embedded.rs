@@ -5,6 +5,7 @@ use std::path::Path;
 #[cfg(feature = "dev")]
 use serde_json::Value;
 
+use crate::cli::args::RunArgs;
 use crate::cli::exit::Failure;
 #[cfg(feature = "dev")]
 use crate::core::model::pod_text::PodOverrides;
@@ -23,8 +24,8 @@ pub(super) struct Embedded {
 impl Embedded {
     /// # Errors
     /// The cluster cannot start, or a group's container could not run there.
-    pub(super) fn start(is_dev: bool, settings: &RunSettings) -> Result<Self, Failure> {
-        if !is_dev {
+    pub(super) fn start(args: &RunArgs, settings: &RunSettings) -> Result<Self, Failure> {
+        if !args.dev {
             return Ok(Self { cluster: None });
         }
         for group in &settings.groups {
@@ -33,6 +34,7 @@ impl Embedded {
         let namespace = settings.namespace.as_deref();
         let options = crate::dev::Options {
             namespaces: namespace.into_iter().map(str::to_owned).collect(),
+            insecure_no_auth: args.insecure_no_auth,
             ..crate::dev::Options::default()
         };
         let cluster = crate::dev::Cluster::start(options).map_err(|error| {
@@ -55,7 +57,7 @@ impl Embedded {
 
 #[cfg(not(feature = "dev"))]
 impl Embedded {
-    pub(super) fn start(_: bool, _: &RunSettings) -> Result<Self, Failure> {
+    pub(super) fn start(_: &RunArgs, _: &RunSettings) -> Result<Self, Failure> {
         Ok(Self {})
     }
 

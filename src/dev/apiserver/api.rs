@@ -29,7 +29,7 @@ pub(crate) struct Api {
     pub(crate) faults: Injector,
     /// The folder of the container logs.
     pub(crate) logs: PathBuf,
-    /// The server's URL: `http://127.0.0.1:PORT`, or `https:` if clients authenticate.
+    /// The server's URL: `https://127.0.0.1:PORT`, or `http:` if clients do not authenticate.
     pub(crate) url: String,
     /// The path of the kubeconfig.
     pub(crate) kubeconfig: PathBuf,

@@ -71,9 +71,10 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
 /// Authenticates and authorizes a request; returns its user.
 pub(crate) fn authorize(api: &Api, request: &Request) -> Result<User, StatusError> {
     let user = authn::authenticate(api, request)?;
-    match api.admin_token {
-        Some(_) => authz::authorize(&api.lock().store, request, user),
-        None => Ok(user),
+    let state = api.lock();
+    match state.has_roles {
+        true => authz::authorize(&state.store, request, user),
+        false => Ok(user),
     }
 }
 

@@ -13,6 +13,7 @@ use rustls::ServerConfig;
 
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::authn;
 use crate::dev::apiserver::codec;
 use crate::dev::apiserver::dispatch;
 use crate::dev::apiserver::fault_endpoint;
@@ -20,6 +21,7 @@ use crate::dev::apiserver::route::{self, Route};
 use crate::dev::faults::{self, Body, Fault, Struck};
 use crate::dev::schema::status::{StatusError, go_quoted};
 use crate::dev::time;
+use crate::serve::origin::{refuse_foreign_host, refuse_pages};
 use crate::serve::{Handler, Limits, Listen, Plain, Request, Responder, Server};
 
 /// Each watch holds a connection. Enough for a dozen clients with 32 writers and a few watches
@@ -41,10 +43,26 @@ const BACKLOG: i32 = 128;
 struct Endpoint {
     api: Arc<Api>,
     address: String,
+    /// The DNS names of this server.
+    names: &'static [&'static str],
     orders: Sender<PortOrder>,
 }
 
 impl Handler for Endpoint {
+    /// The doors in front of everything, `/posse/faults` included.
+    fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
+        refuse_pages(request)
+            .or_else(|| refuse_foreign_host(request, self.names))
+            .or_else(|| {
+                authn::authenticate(&self.api, request).err().map(|_| (401, "Unauthorized"))
+            })
+            .or_else(|| {
+                let is_untyped =
+                    request.announces_body() && request.header("content-type").is_none();
+                is_untyped.then_some((415, "a request with a body needs the header Content-Type"))
+            })
+    }
+
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         log::debug!("{} {}", request.method, request.path);
         if let Err(error) = codec::check_size(&request) {
@@ -233,15 +251,16 @@ impl Drop for RunningServer {
     }
 }
 
-/// Serves the API on a bound listener.
+/// Serves the API on a bound listener, to clients that call it by a loopback address or one of `names`.
 pub(crate) fn start(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
+    names: &'static [&'static str],
     api: Arc<Api>,
 ) -> io::Result<(RunningServer, SocketAddr)> {
     let address = listener.local_addr()?;
     let (orders, receiver) = bounded(ORDERS_MAX);
-    let endpoint = Endpoint { api, address: address.to_string(), orders: orders.clone() };
+    let endpoint = Endpoint { api, address: address.to_string(), names, orders: orders.clone() };
     let handler: Arc<dyn Handler> = Arc::new(endpoint);
     let factory = ServerFactory { handler, tls };
     let server = factory.serve(listener)?;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::dev::Cluster;
 use crate::dev::faults::PATH;
-use crate::dev::testing::{Reply, eventually, read_reply, request, send};
-use crate::dev::{Cluster, Options};
+use crate::dev::testing::{Reply, eventually, read_reply, request, send, started};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -19,9 +19,10 @@ struct Fixture {
 }
 
 fn start() -> Fixture {
-    let cluster = Cluster::start(Options { simulate: true, nodes: 2, ..Options::default() });
-    let cluster = cluster.expect("a cluster");
-    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    let (cluster, address) = started(|options| {
+        options.simulate = true;
+        options.nodes = 2;
+    });
     Fixture { address, _cluster: cluster }
 }
 

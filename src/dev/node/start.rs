@@ -170,14 +170,16 @@ pub(super) fn prepare(
 /// The container's kubeconfig: the cluster's, or with `--rbac` one with the pod's own token.
 fn kubeconfig(container: &ContainerContext<'_>, folder: &Path) -> io::Result<PathBuf> {
     let ContainerContext { api, key, pod, .. } = *container;
-    if api.admin_token.is_none() {
+    let state = api.lock();
+    if !state.has_roles {
         return Ok(api.kubeconfig.clone());
     }
     let now = api.clock.wall(api.clock.now());
-    let token = api.tokens.of_client(&api.lock(), pod, now).map_err(io::Error::other)?;
+    let token = api.tokens.of_client(&state, pod, now).map_err(io::Error::other)?;
+    let authority = state.authority.clone();
+    drop(state);
     let path = folder.join("_kubeconfig");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let authority = api.lock().authority.clone();
     let access = Access {
         url: &api.url,
         authority: &authority,

@@ -386,8 +386,9 @@ fn logs_are_followed_to_the_containers_end() {
     fixture.wait_for_log("a", "", "begin");
     let mut stream = TcpStream::connect(fixture.address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
-    let head =
-        format!("GET {PODS}/a/log?follow=true HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let head = format!(
+        "GET {PODS}/a/log?follow=true HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).expect("the server reads");
     let mut read = String::new();
     let mut bytes = [0; 4096];

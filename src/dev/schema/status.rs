@@ -243,6 +243,9 @@ impl StatusError {
         match code {
             413 => Self::too_large(&format!("limit is {body_bytes_max}")),
             400 => Self::bad_request(why),
+            401 => Self::unauthorized(),
+            403 => Self::new(code, "Forbidden", why.to_owned()),
+            415 => Self::new(code, "UnsupportedMediaType", why.to_owned()),
             429 => Self::new(code, "TooManyRequests", why.to_owned()),
             _ => Self::new(code, "", why.to_owned()),
         }

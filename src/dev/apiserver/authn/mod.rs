@@ -83,7 +83,11 @@ pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, StatusE
     let given = request.header("authorization").unwrap_or_default();
     let (scheme, token) = given.trim().split_once(' ').unwrap_or_default();
     if !scheme.eq_ignore_ascii_case("bearer") || token.trim().is_empty() {
-        return Ok(User::new(ANONYMOUS, &[UNAUTHENTICATED]));
+        // Without roles nothing would limit an anonymous user (`--anonymous-auth=false`).
+        return match api.lock().has_roles {
+            true => Ok(User::new(ANONYMOUS, &[UNAUTHENTICATED])),
+            false => Err(StatusError::unauthorized()),
+        };
     }
     let token = token.trim();
     if token.as_bytes().ct_eq(admin_token.as_bytes()).into() {
