@@ -189,6 +189,17 @@ fn unschedulable_executors_do_not_keep_the_pending_limit_from_others() {
 }
 
 #[test]
+fn failing_creates_do_not_keep_the_pending_limit_from_others() {
+    let policy = Policy { pending_max: 4, ..policy() };
+    let mut run = Run::new(policy, vec![spec("bad", 10), spec("good", 0)]);
+    serve(&mut run, MINUTE_MS, "bad", (RefusalClass::OutcomeUnknown, 500), 5);
+    run.target("good", 2);
+    serve(&mut run, 5 * MINUTE_MS, "bad", (RefusalClass::OutcomeUnknown, 500), 5);
+    assert_eq!(run.group("good").pending, 2, "{:?}", run.group("bad"));
+    assert!(run.group("bad").requested <= 2, "{:?}", run.group("bad"));
+}
+
+#[test]
 fn old_targets_leave_an_automatic_budget_in_time() {
     let policy = Policy {
         failures_app: FailureLimit::Auto,
@@ -285,18 +296,20 @@ fn a_silent_server_is_noticed_by_creates_that_time_out() {
     run.wait(35_000);
     run.take_events();
     run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
+    assert_eq!((outage_events(&mut run).len(), run.n_polls), (0, 1), "a LIST shows which it is");
+    run.tell(Input::ReadRefused { refusal: refusal(RefusalClass::OutcomeUnknown, 0) });
     assert_eq!(outage_events(&mut run).len(), 1);
-    run.created(&[2]);
+    run.list();
     assert_eq!(outage_events(&mut run).len(), 1);
     // A slow webhook: the same time-out while the watch delivers events.
-    run.take();
+    run.created(&[2]);
     run.wait(1_000);
     assert_eq!(run.creates(), [1]);
     run.wait(10_000);
     run.running(&[2]);
     run.wait(25_000);
     run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
-    assert_eq!(outage_events(&mut run), [""; 0]);
+    assert_eq!((outage_events(&mut run).len(), run.n_polls), (0, 1));
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub struct GroupView<'a> {
     pub group: &'a Group,
     pub is_unschedulable: bool,
     /// How many of its executors may give up their place under `pending_max`: the scheduler finds
-    /// no node for them.
+    /// no node for them, or their creates fail.
     pub n_unplaced: u32,
     /// Why requested executors do not start, and until when that may last.
     pub start_problem: Option<(Waiting, Option<Millis>)>,
@@ -48,7 +48,7 @@ pub struct GroupPlan {
     pub n_creates: u32,
     /// How many executors to end.
     pub n_ends: u32,
-    /// How many executors without a node to end, because another group has a right to their place.
+    /// How many executors that do not start to end, because another group has a right to their place.
     pub n_displaced: u32,
     /// Why nothing more is done, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
@@ -130,8 +130,8 @@ fn retry_at(group: &Group, inputs: &PlanInputs) -> Option<Millis> {
     (at > inputs.now).then_some(at)
 }
 
-/// How many executors without a node each group gives up, so that groups with less than their share
-/// of `limit` get it. `held`: executors that do not run; `got`: what each group may create now.
+/// How many executors that do not start each group gives up, so that groups with less than their
+/// share of `limit` get it. `held`: executors that do not run; `got`: what each group may create now.
 fn displaced(limit: u32, held: &[u32], wanted: &[u32], got: &[u32], unplaced: &[u32]) -> Vec<u32> {
     let totals: Vec<u32> = held.iter().zip(wanted).map(|(held, want)| held + want).collect();
     let fair = share(limit, &totals);

@@ -202,7 +202,7 @@ impl Reconciler {
                 self.on_stop_list_refused(&refusal, now);
             }
             Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
-            Input::NoAnswer { since, message } => self.on_no_answer(since, message, now),
+            Input::NoAnswer { since, message } => self.on_no_answer(since, message),
             Input::Patched { uid, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_patched(&uid, answer, now);

@@ -24,13 +24,15 @@ impl Reconciler {
         now: Millis,
     ) {
         match answer {
-            Err(refusal) if refusal.is_no_answer() => {
+            Err(refusal) if refusal.is_no_answer() && refusal.is_overload() => {
                 let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
-                // A request that was not sent proves more than one that was not answered.
-                if refusal.is_overload() {
-                    self.change_server(|server| server.on_no_answer(None, message, now));
-                } else if sent_at.is_some() {
-                    self.change_server(|server| server.on_no_answer(sent_at, message, now));
+                self.change_server(|server| server.on_no_answer(now, message));
+            }
+            // It timed out: perhaps a slow webhook, perhaps a silent server. A LIST shows which.
+            Err(refusal) if refusal.is_no_answer() => {
+                let is_silent = sent_at.is_some_and(|at| self.server.is_silent_since(at));
+                if is_silent && self.stop.is_none() {
+                    self.request_list(now);
                 }
             }
             Err(refusal) if refusal.is_overload() => {}
@@ -39,8 +41,8 @@ impl Reconciler {
     }
 
     /// No request since `since` was answered.
-    pub(super) fn on_no_answer(&mut self, since: Millis, message: String, now: Millis) {
-        self.change_server(|server| server.on_no_answer(Some(since), message, now));
+    pub(super) fn on_no_answer(&mut self, since: Millis, message: String) {
+        self.change_server(|server| server.on_no_answer(since, message));
     }
 
     /// The watch or the poll got something.

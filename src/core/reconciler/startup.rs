@@ -18,7 +18,8 @@ use crate::core::state::executors::{Group, Start};
 
 /// An executor counts against `unschedulable_max` after it was Unschedulable for this long.
 const UNSCHEDULABLE_MS: u64 = 120_000;
-/// A group whose executor found no node for this long gives up places beyond its share.
+/// A group whose executor found no node for this long, or whose creates failed for this long, gives
+/// up places beyond its share.
 const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
 
 /// The shortest time between two LISTs that are requested because starts are due.
@@ -145,19 +146,22 @@ impl Reconciler {
         if !self.snapshot.is_synced() || !self.is_lease_held || self.stop.is_some() {
             return;
         }
-        match self
-            .server_update_asked_at
-            .map(|at| at.after(SERVER_UPDATE_ASKED_EVERY_MS))
-            .filter(|&at| at > now)
-        {
-            Some(at) => {
-                self.timers.set(at, Timer::Start(id));
-            }
-            None => {
-                self.server_update_asked_at = Some(now);
-                self.actions.push_back(Action::Poll);
-            }
+        if let Some(at) = self.request_list(now) {
+            self.timers.set(at, Timer::Start(id));
         }
+    }
+
+    /// Requests a LIST, unless one was requested a moment ago. Then returns when the next one may be
+    /// requested.
+    pub(super) fn request_list(&mut self, now: Millis) -> Option<Millis> {
+        let asked_at = self.server_update_asked_at;
+        let too_early = asked_at.map(|at| at.after(SERVER_UPDATE_ASKED_EVERY_MS));
+        let too_early = too_early.filter(|&at| at > now);
+        if too_early.is_none() {
+            self.server_update_asked_at = Some(now);
+            self.actions.push_back(Action::Poll);
+        }
+        too_early
     }
 
     /// Judges the starts whose time was up before the last input from the server.
@@ -215,21 +219,25 @@ impl Reconciler {
         group.refusal.clone().or_else(problem_message).or_else(|| self.server_message(waiting))
     }
 
-    /// How many executors of the group may be displaced: no node was found for one of them for long
-    /// enough.
+    /// How many executors of the group may be displaced: for long enough no node was found for one
+    /// of them, or its creates failed.
     pub(super) fn n_unplaced(&self, group: &Group, now: Millis) -> u32 {
-        let since = |id: ExecutorId| Some(self.executors.get(id)?.start.problem?.1);
-        let is_late = |id: ExecutorId| since(id).is_some_and(|at| now.since(at) >= UNPLACED_MS);
-        if self.policy.pending_max == 0 || !unplaced(group).any(is_late) {
+        if self.policy.pending_max == 0 {
             return 0;
         }
-        u32::try_from(unplaced(group).count()).unwrap_or(u32::MAX)
+        let is_late = |at: Millis| now.since(at) >= UNPLACED_MS;
+        let since = |id: ExecutorId| Some(self.executors.get(id)?.start.problem?.1);
+        let is_unplaced = unplaced(group).any(|id| since(id).is_some_and(is_late));
+        let n_pods = if is_unplaced { unplaced(group).count() } else { 0 };
+        let is_failing = group.retries.failing_since().is_some_and(is_late);
+        let n_creates = if is_failing { group.retries.ids().count() } else { 0 };
+        u32::try_from(n_pods + n_creates).unwrap_or(u32::MAX)
     }
 
-    /// Ends the youngest executors of a group that have no node.
+    /// Ends the youngest executors of a group that have no node or cannot be created.
     pub(super) fn displace(&mut self, name: &GroupName, n: u32, now: Millis) {
         let Some(group) = self.executors.groups.get(name) else { return };
-        let mut ids: Vec<ExecutorId> = unplaced(group).collect();
+        let mut ids: Vec<ExecutorId> = unplaced(group).chain(group.retries.ids()).collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));
         for id in ids.into_iter().take(n as usize) {
             self.end(id, DeleteCause::Unplaced, now);

@@ -47,6 +47,11 @@ impl Retries {
         self.at.contains_key(&id)
     }
 
+    /// All of them.
+    pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
+        self.at.keys().copied()
+    }
+
     /// The next create that is due by now. Its request is in flight afterwards.
     pub fn take_due(&mut self, now: Millis) -> Option<ExecutorId> {
         let &(at, id) = self.queue.first().filter(|(at, _)| *at <= now)?;

@@ -34,14 +34,18 @@ impl ServerHealth {
         (self.heard_at, self.writes) = (Some(now), None);
     }
 
-    /// Another request got no answer. `sent_at`: when it was sent; none if the server was not even
-    /// reached. A request that times out while the server answers others says nothing about the
-    /// server.
-    pub fn on_no_answer(&mut self, sent_at: Option<Millis>, message: String, now: Millis) {
-        let is_silent = sent_at.is_none_or(|sent| self.heard_at.is_none_or(|at| at <= sent));
-        if is_silent {
-            begin(&mut self.writes, sent_at.unwrap_or(now), message);
+    /// Another request did not reach the server, or several that were sent since `since` got no
+    /// answer.
+    pub fn on_no_answer(&mut self, since: Millis, message: String) {
+        if self.is_silent_since(since) {
+            begin(&mut self.writes, since, message);
         }
+    }
+
+    /// True if the server has answered nothing since then. A request that times out while the server
+    /// answers others says nothing about the server.
+    pub fn is_silent_since(&self, since: Millis) -> bool {
+        self.heard_at.is_none_or(|at| at <= since)
     }
 
     /// The outage, if there is one.
@@ -78,11 +82,11 @@ mod tests {
 
         // A create times out while the watch delivers events: a slow webhook.
         health.on_read(Millis(20));
-        health.on_no_answer(Some(Millis(10)), String::new(), Millis(30));
+        health.on_no_answer(Millis(10), String::new());
         assert_eq!(since(&health), None);
         // Nothing came since it was sent: the server is silent.
-        health.on_no_answer(Some(Millis(25)), String::new(), Millis(40));
-        health.on_no_answer(Some(Millis(30)), String::new(), Millis(50));
+        health.on_no_answer(Millis(25), String::new());
+        health.on_no_answer(Millis(30), String::new());
         assert_eq!(since(&health), Some(25));
         health.on_answered(Millis(60));
         assert_eq!(since(&health), None);
@@ -90,7 +94,7 @@ mod tests {
         // While LIST and WATCH fail, the answer to a create does not end the outage.
         health.on_read_refused(&refusal(RefusalClass::Forbidden), "no".to_owned(), Millis(70));
         health.on_answered(Millis(80));
-        health.on_no_answer(None, String::new(), Millis(90));
+        health.on_no_answer(Millis(90), String::new());
         assert_eq!(since(&health), Some(70));
         health.on_read(Millis(100));
         assert_eq!(since(&health), None);
