@@ -8,6 +8,6 @@ use posse::cli::world::World;
 
 fn main() -> ExitCode {
     let env = |name: &str| std::env::var(name).ok();
-    let world = World { env: &env, dir: Path::new("") };
+    let world = World::new(&env, Path::new(""));
     cli::run(std::env::args_os(), &world, &mut std::io::stdout(), &mut std::io::stderr()).into()
 }

@@ -27,4 +27,5 @@ mod core {
     mod starts;
     mod stop_waits;
     mod tidy;
+    mod wall_clock;
 }

@@ -14,6 +14,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::world::{World, print};
 use crate::control::table::table;
 use crate::core::machines::lease::{LeaseScope, Record};
+use crate::core::model::ids::Uid;
 use crate::core::model::pod::OwnerPod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::policy::orphans::{
@@ -44,7 +45,16 @@ pub fn cleanup(
     let app = args.app.as_deref();
     let pods = AppExecutors::new(connection.http.clone(), &namespace, app);
     let wall_ms = Timestamp::now().as_millisecond();
-    let cleanup = Cleanup { args, connection, namespace, pods, wall_ms };
+    let lease_watch = world.lease_watch;
+    let mut cleanup = Cleanup {
+        args,
+        connection,
+        namespace,
+        pods,
+        wall_ms,
+        lease_watch,
+        renewed: BTreeSet::new(),
+    };
     let batches = cleanup.batches()?;
     if batches.is_empty() {
         let subject = app.map_or_else(|| "posse".to_owned(), |app| format!("app {app}"));
@@ -147,12 +157,15 @@ struct Cleanup<'a> {
     pods: AppExecutors,
     /// The current time in milliseconds since 1970, for the age of Leases.
     wall_ms: i64,
+    lease_watch: Duration,
+    /// The uids of Leases that look stale, and that their holders renewed while they were watched.
+    renewed: BTreeSet<Uid>,
 }
 
 impl Cleanup<'_> {
     /// All executors, and stale Leases without executors, with the verdict for each. Each owner is
     /// looked up once.
-    fn batches(&self) -> Result<Vec<Batch>, Failure> {
+    fn batches(&mut self) -> Result<Vec<Batch>, Failure> {
         let pods = self
             .pods
             .list()
@@ -164,17 +177,27 @@ impl Cleanup<'_> {
             sorted.entry((Some(key), pod.owner.clone())).or_default().push(pod);
         }
         let mut states: BTreeMap<OwnerPod, OwnerState> = BTreeMap::new();
-        let mut batches = Vec::new();
+        let mut found = Vec::new();
         for ((_, owner), pods) in sorted {
             let first = &pods[0];
             let instance =
                 InstanceLabels { app: first.app.clone(), instance: first.instance.clone() };
             let state = self.state(owner.as_ref(), &mut states);
             let lease = self.relevant_lease(&instance, &state);
-            let verdict = self.judge(&instance, &state, lease);
+            found.push((instance, owner, state, pods, lease));
+        }
+        let stale = self.stale_leases();
+        let relevant = found.iter().filter_map(|(labels, .., lease)| {
+            Some((labels.lease_name(), lease.as_ref()?.as_ref().ok()?.as_ref()?))
+        });
+        let listed = stale.iter().map(|lease| (lease.name.clone(), &lease.record));
+        self.renewed = self.watch_stale(relevant.chain(listed).collect());
+        let mut batches = Vec::new();
+        for (instance, owner, state, pods, lease) in found {
+            let verdict = self.judge(&instance, &state, self.age(lease));
             batches.push(Batch { instance, owner, state, pods, lease: None, verdict });
         }
-        for lease in self.stale_leases() {
+        for lease in stale {
             if batches.iter().any(|batch| batch.instance.lease_name() == lease.name) {
                 continue;
             }
@@ -182,8 +205,7 @@ impl Cleanup<'_> {
             let instance = InstanceLabels { app: Some(app), instance: Some(instance) };
             let owner = lease.record.owner.clone();
             let state = self.state(owner.as_ref(), &mut states);
-            let read = LeaseAge::read(Some(&lease.record), self.wall_ms);
-            let verdict = self.judge(&instance, &state, read);
+            let verdict = self.judge(&instance, &state, self.age_of(&lease.record));
             let (pods, lease) = (Vec::new(), Some(lease));
             batches.push(Batch { instance, owner, state, pods, lease, verdict });
         }
@@ -223,19 +245,58 @@ impl Cleanup<'_> {
         leases
     }
 
-    /// The LeaseAge, if the verdict depends on it: without an owner, and with --stale.
-    fn relevant_lease(&self, labels: &InstanceLabels, owner: &OwnerState) -> LeaseAge {
-        match (labels.selection(), self.args.stale) {
-            (Some(selection), Some(_)) if *owner == OwnerState::None => {
-                match self.lease(&selection) {
-                    Ok(record) => LeaseAge::read(record.as_ref(), self.wall_ms),
-                    Err(refusal) => {
-                        LeaseAge::Unknown(format!("their lease cannot be read: {refusal}"))
-                    }
-                }
+    /// The instance's Lease, if the verdict depends on it: without an owner, and with --stale.
+    fn relevant_lease(
+        &self,
+        labels: &InstanceLabels,
+        owner: &OwnerState,
+    ) -> Option<Result<Option<Record>, Refusal>> {
+        self.args.stale.filter(|_| *owner == OwnerState::None)?;
+        Some(self.lease(&labels.selection()?))
+    }
+
+    fn age(&self, lease: Option<Result<Option<Record>, Refusal>>) -> LeaseAge {
+        match lease {
+            None | Some(Ok(None)) => LeaseAge::Absent,
+            Some(Ok(Some(record))) => self.age_of(&record),
+            Some(Err(refusal)) => {
+                LeaseAge::Unknown(format!("their lease cannot be read: {refusal}"))
             }
-            (Some(_) | None, Some(_) | None) => LeaseAge::Absent,
         }
+    }
+
+    fn age_of(&self, record: &Record) -> LeaseAge {
+        match (LeaseAge::read(Some(record), self.wall_ms), self.renewed.contains(&record.uid)) {
+            (LeaseAge::Unchanged { duration_ms, .. }, true) => {
+                LeaseAge::Unchanged { for_ms: 0, duration_ms }
+            }
+            (age, _) => age,
+        }
+    }
+
+    /// Watches the Leases that look stale for one renewal interval. Clocks differ, and a holder whose
+    /// clock is behind writes old times: only a Lease that nobody renews is stale. Returns the uids of
+    /// the renewed ones, and of those that cannot be read again.
+    fn watch_stale(&self, leases: BTreeMap<String, &Record>) -> BTreeSet<Uid> {
+        let Some(stale_ms) = self.args.stale else { return BTreeSet::new() };
+        let is_stale = |record: &Record| {
+            !record.holder.is_empty()
+                && LeaseAge::read(Some(record), self.wall_ms).is_stale(stale_ms)
+        };
+        let stale: Vec<_> = leases.into_iter().filter(|(_, record)| is_stale(record)).collect();
+        if stale.is_empty() {
+            return BTreeSet::new();
+        }
+        thread::park_timeout(self.lease_watch);
+        let renewed = stale.into_iter().filter(|(name, before)| match self.leases().get(name) {
+            Ok(Some(now)) => now.version_text != before.version_text,
+            Ok(None) => false,
+            Err(refusal) => {
+                log::warn!("lease {name} cannot be read again, so it is kept: {refusal}");
+                true
+            }
+        });
+        renewed.map(|(_, record)| record.uid.clone()).collect()
     }
 
     fn lease(&self, selection: &Selection) -> Result<Option<Record>, Refusal> {
@@ -301,7 +362,7 @@ impl Cleanup<'_> {
         let deleted = self.lease(&selection).and_then(|record| {
             let stale_ms = self.args.stale.unwrap_or(0);
             let Some(record) = record else { return Ok(false) };
-            if LeaseAge::read(Some(&record), self.wall_ms).is_stale(stale_ms) {
+            if self.age_of(&record).is_stale(stale_ms) {
                 return self.leases().delete(&name, &record).map(|()| true);
             }
             log::warn!("lease {name} is kept: its holder renewed it and may be alive");

@@ -96,7 +96,7 @@ mod tests {
             panic!("not `posse dev`")
         };
         let mut out = Vec::new();
-        let world = World { env: &|_| None, dir: folder.path() };
+        let world = World::new(&|_| None, folder.path());
         let done = serve(&args, &world, &mut out, wait);
         (done, String::from_utf8(out).unwrap())
     }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::cli::run;
 use crate::cli::world::World;
@@ -43,7 +44,7 @@ impl Folder {
             let found = env.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let world = World { env: &lookup, dir: self.path() };
+        let world = World { env: &lookup, dir: self.path(), lease_watch: Duration::ZERO };
         let code = run(args, &world, &mut out, &mut err).number();
         (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
     }

@@ -96,7 +96,7 @@ fn render_prints_one_pod_for_each_group() {
 
 #[test]
 fn render_reports_the_servers_refusal() {
-    let world = World { env: &|_| None, dir: Path::new("") };
+    let world = World::new(&|_| None, Path::new(""));
     let file = FileArgs {
         app: Some("a".to_owned()),
         namespace: Some("n".to_owned()),

@@ -2,8 +2,13 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::cli::exit::{Code, Failure};
+use crate::core::machines::lease::RENEW_MS;
+
+/// How much later than due a living holder's renewal may arrive.
+const RENEW_MARGIN_MS: u64 = 2_000;
 
 /// Looks up an environment variable; `None` if it is not set or not UTF-8.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -15,6 +20,15 @@ pub struct World<'a> {
     pub env: Env<'a>,
     /// The base of relative paths; empty for the working directory.
     pub dir: &'a Path,
+    /// How long `posse cleanup` watches a Lease that looks stale.
+    pub lease_watch: Duration,
+}
+
+impl<'a> World<'a> {
+    /// The environment of the program itself.
+    pub fn new(env: Env<'a>, dir: &'a Path) -> Self {
+        Self { env, dir, lease_watch: Duration::from_millis(RENEW_MS + RENEW_MARGIN_MS) }
+    }
 }
 
 /// Writes a text to stdout.

@@ -35,7 +35,8 @@ pub struct Subject {
     pub dry_runs: Arc<dyn DryRuns>,
     pub events: Arc<dyn Events>,
     pub identity: RunNames,
-    pub epoch: Epoch,
+    /// The wall clock, which may be set while the run lives.
+    pub epoch: Arc<dyn Fn() -> Epoch + Send + Sync>,
 }
 
 impl fmt::Debug for Subject {
@@ -228,7 +229,7 @@ impl Api {
             Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
             Reply::Status(status) => {
                 let Subject { identity, epoch, .. } = &self.subject;
-                Ok(Answer::ok(StatusJson::new(identity, &status, *epoch).to_bytes()))
+                Ok(Answer::ok(StatusJson::new(identity, &status, epoch()).to_bytes()))
             }
             Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
             Reply::UnknownExecutor => {

@@ -222,7 +222,7 @@ impl Fixture {
 
 fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> Subject {
     let identity = identity();
-    let epoch = Epoch(SystemTime::UNIX_EPOCH);
+    let epoch = Arc::new(|| Epoch(SystemTime::UNIX_EPOCH));
     let dry_runs = core.clone();
     Subject { core: core.clone(), dry_runs, events: events.clone(), identity, epoch }
 }

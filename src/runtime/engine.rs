@@ -33,6 +33,7 @@ use crate::runtime::progress::{Facts, Progress};
 use crate::runtime::signals::{Signal, Signals};
 use crate::runtime::watermark::SharedWatermark;
 use crate::runtime::writers::Writers;
+use crate::wire::time;
 
 /// If no LIST succeeds within this time after the start, the API server counts as unreachable.
 pub const START_TIMEOUT_MS: u64 = 30_000;
@@ -221,6 +222,7 @@ impl<U: Upstream> Engine<'_, U> {
 
     fn take(&mut self, message: Message) {
         let now = self.clock.now();
+        self.core.set_start_time(time::unix_ms(self.clock.wall(Millis::ZERO)));
         match message {
             Message::Command { command, reply } => {
                 debug!("call: {command:?}");
@@ -283,6 +285,7 @@ impl<U: Upstream> Engine<'_, U> {
 
     fn turn(&mut self) {
         let now = self.clock.now();
+        self.core.set_start_time(time::unix_ms(self.clock.wall(Millis::ZERO)));
         self.check_start(now);
         self.core.turn(now);
         self.watermark.publish(self.core.watermark());

@@ -127,6 +127,7 @@ fn five() -> Vec<(String, u16, Value)> {
         (format!("GET {PODS}/live"), 200, driver("o-live", "Running")),
         (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
         (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
+        (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
         (format!("GET {LEASES}/a-busy"), 200, lease("2999-01-01T00:00:00.000000Z")),
     ]
 }
@@ -219,6 +220,9 @@ fn all_apps_includes_leases_without_executors() {
             (format!("GET {PODS}/live"), 200, driver("o-live", "Running")),
             (format!("GET {LEASES}/b-k"), 200, lease(old)),
             (format!("GET {LEASES}/b-k"), 200, lease(old)),
+            (format!("GET {LEASES}/b-k"), 200, lease(old)),
+            (format!("GET {LEASES}/a-spent"), 200, lease(old)),
+            (format!("GET {LEASES}/b-l"), 200, lease(old)),
             (format!("DELETE {PODS}/a-k-exec-1"), 200, json!({})),
             (format!("DELETE {LEASES}/a-spent"), 200, json!({})),
             (format!("DELETE {LEASES}/b-k"), 200, json!({})),
@@ -257,6 +261,32 @@ fn all_apps_includes_leases_without_executors() {
     let (code, out, _) = run(&scene, "--yes");
     assert_eq!(code, 0);
     assert!(out.ends_with("\nremoved 1 executor and 1 lease\n"), "{out}");
+}
+
+/// The holder's clock is behind, or it was suspended and its clock was set: it renews all the same.
+#[test]
+fn a_lease_that_is_renewed_while_it_is_watched_is_not_stale() {
+    let old = lease("2020-01-01T00:00:00.000000Z");
+    let mut renewed = old.clone();
+    renewed["metadata"]["resourceVersion"] = "6".into();
+    for (second, is_kept) in [((200, renewed), true), ((200, old.clone()), false)] {
+        let (code, body) = second;
+        let mut last = old.clone();
+        last["metadata"]["resourceVersion"] = body["metadata"]["resourceVersion"].clone();
+        let scene = Scene::new(vec![
+            (format!("GET {PODS}"), 200, list("", &[executor("k", 1, None)])),
+            (format!("GET {LEASES}/a-k"), 200, old.clone()),
+            (format!("GET {LEASES}"), 200, json!({"items": []})),
+            (format!("GET {LEASES}/a-k"), code, body),
+            (format!("GET {LEASES}/a-k"), 200, last),
+            (format!("DELETE {PODS}/a-k-exec-1"), 200, json!({})),
+            (format!("DELETE {LEASES}/a-k"), 200, json!({})),
+        ]);
+        let (code, out, err) = scene.cleanup("--stale 1h --yes");
+        assert_eq!(code, 0, "{out}{err}");
+        assert_eq!(scene.deletes().is_empty(), is_kept, "{out}");
+        assert_eq!(out.contains("their lease was renewed 0 s ago"), is_kept, "{out}");
+    }
 }
 
 #[test]

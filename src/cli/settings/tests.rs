@@ -29,7 +29,7 @@ fn settings(
     };
     let env: BTreeMap<&str, &str> = env.iter().copied().collect();
     let lookup = |name: &str| env.get(name).map(|value| (*value).to_owned());
-    let settings = run_settings(&args, &World { env: &lookup, dir: folder.path() });
+    let settings = run_settings(&args, &World::new(&lookup, folder.path()));
     // The folder is temporary: show the path inside it.
     settings.map(|mut settings| {
         if let Some(EventTarget::File(path)) = &mut settings.events {

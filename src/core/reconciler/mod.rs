@@ -61,7 +61,8 @@ pub struct InstanceIdentity {
     pub id_high_water: u64,
     /// The server stores the high water of this run.
     pub is_id_high_water_stored: bool,
-    /// The time of `Millis::ZERO` in milliseconds since 1970: annotations on pods have wall time.
+    /// The time of `Millis::ZERO` in milliseconds since 1970, by the wall clock as it is set now:
+    /// annotations on pods have wall time.
     pub start_unix_ms: u64,
     /// The instance's Lease is held; false: not before `Input::Lease` says so.
     pub is_lease_held: bool,
@@ -168,6 +169,11 @@ impl Reconciler {
         }
         reconciler.note_targets(now);
         reconciler
+    }
+
+    /// The wall clock may have been set: the time of `Millis::ZERO` in milliseconds since 1970.
+    pub fn set_start_time(&mut self, start_unix_ms: u64) {
+        self.identity.start_unix_ms = start_unix_ms;
     }
 
     /// Applies an input. Decisions follow in `turn`.

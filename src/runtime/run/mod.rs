@@ -181,7 +181,7 @@ impl Run<'_> {
                 instance: selection.instance.clone(),
                 namespace: self.context.namespace.clone(),
             },
-            epoch: Epoch(self.clock.wall(Millis::ZERO)),
+            epoch: Arc::new(move || Epoch(clock.wall(Millis::ZERO))),
         };
         Interfaces::open(self.settings, selection, &log, liveness, subject)
     }
