@@ -17,6 +17,7 @@ pub mod control;
 pub mod core;
 #[cfg(feature = "dev")]
 pub mod dev;
+pub mod files;
 pub mod kube;
 pub mod runtime;
 pub mod serve;

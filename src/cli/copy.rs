@@ -1,13 +1,13 @@
 //! `posse copy`: copies this program into a folder of a driver's pod, because an image without a shell
 //! has no `cp`.
 
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::cli::args::submit::CopyArgs;
 use crate::cli::exit::{Code, Failure};
+use crate::files::Replacement;
 
 /// The running program.
 const OURSELVES: &str = "/proc/self/exe";
@@ -15,31 +15,24 @@ const OURSELVES: &str = "/proc/self/exe";
 /// `posse copy`.
 pub fn copy(args: &CopyArgs) -> Result<Code, Failure> {
     let target = args.dir.join("posse");
-    write(&args.dir, &target).map(|()| Code::Clean).map_err(|error| {
+    write(&target).map(|()| Code::Clean).map_err(|error| {
         Failure::new(Code::Failed, format!("{}: cannot be written: {error}", target.display()))
     })
 }
 
-/// Writes to a temporary name first, so that nobody starts an incomplete file.
-fn write(dir: &Path, target: &Path) -> io::Result<()> {
-    let part = dir.join(format!(".posse.{}", std::process::id()));
-    let written = (|| {
-        let mut from = File::open(OURSELVES)?;
-        let mut to = File::create(&part)?;
-        io::copy(&mut from, &mut to)?;
-        to.set_permissions(Permissions::from_mode(0o755))?;
-        to.sync_all()?;
-        fs::rename(&part, target)
-    })();
-    if written.is_err() {
-        // The folder is deleted with its pod.
-        let _ = fs::remove_file(&part);
-    }
-    written
+/// Nobody starts an incomplete file: it gets its name at the end.
+fn write(target: &Path) -> io::Result<()> {
+    let mut from = File::open(OURSELVES)?;
+    let mut to = Replacement::new(target)?;
+    io::copy(&mut from, &mut to.file)?;
+    to.finish(0o755)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::cli::testing::Folder;
 

@@ -1,11 +1,11 @@
 //! `posse init`: writes a commented posse.yaml.
 
-use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 
 use crate::cli::args::InitArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::world::{World, print};
+use crate::files;
 
 /// The written file: every key with its meaning.
 pub const SAMPLE: &str = include_str!("init.yaml");
@@ -20,11 +20,7 @@ pub fn init(args: &InitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     }
     let shown = args.file.display();
     let path = world.dir.join(&args.file);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .and_then(|mut file| file.write_all(SAMPLE.as_bytes()));
+    let written = files::create_new(&path).and_then(|mut file| file.write_all(SAMPLE.as_bytes()));
     match written {
         Ok(()) => print(out, &format!("created {shown}; next: posse run --dev -f {shown}\n"))
             .map(|()| Code::Clean),

@@ -1,9 +1,8 @@
 //! `posse stage`: serves, uploads or downloads staged files.
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::world::{World, print};
 use crate::control::table::table;
 use crate::core::policy::bundle_expiry::BundleTimeouts;
+use crate::files;
 use crate::kube::config::read_file;
 use crate::kube::http::Http;
 use crate::kube::http::transfer::{Authorities, Peer, Transfer};
@@ -74,6 +74,7 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         quotas: Quotas {
             bundle_bytes_max: args.bundle_bytes_max,
             namespace_bytes_max: args.namespace_bytes_max,
+            namespace_bundles_max: args.namespace_bundles_max,
         },
         patience: BundleTimeouts { idle_ms: args.idle, gone_ms: args.gone },
         pods,
@@ -108,7 +109,7 @@ fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, F
         return print(out, &ticket.to_json()).map(|()| Code::Clean);
     };
     let path = world.dir.join(secret_file);
-    write_private(&path, ticket.to_json().as_bytes())
+    files::replace(&path, ticket.to_json().as_bytes())
         .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", path.display())))?;
     let rows =
         ticket.bundles.iter().map(|one| [one.id.clone(), one.bytes.to_string(), one.file.clone()]);
@@ -232,17 +233,6 @@ fn transfer(
     let peer = Peer { url: url.to_owned(), authorities, insecure: trust.insecure };
     Transfer::new(&sources(None, None, &env), &peer)
         .map_err(|error| Failure::usage(error.to_string()))
-}
-
-/// Writes a file with mode 0600, atomically.
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 impl From<StageError> for Failure {

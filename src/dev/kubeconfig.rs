@@ -1,12 +1,12 @@
 //! Writes kubeconfig files, for the user and for pods.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+
+use crate::files;
 
 /// How the reader of the file reaches the server.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +42,5 @@ pub(crate) fn write(path: &Path, access: &Access<'_>) -> io::Result<()> {
          \x20 cluster: {{server: \"{url}\", certificate-authority-data: \"{authority}\"}}\n\
          users:{users}\n"
     );
-    let mut part = path.to_owned().into_os_string();
-    part.push(format!(".{}", std::process::id()));
-    // The file has a token: it must be new, so that no other user can have it open or have put a link
-    // there. An old part of a process with this number is removed first.
-    let _ = fs::remove_file(&part);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&part, path));
-    written.inspect_err(|_| drop(fs::remove_file(&part)))
+    files::replace(path, text.as_bytes())
 }

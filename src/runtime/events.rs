@@ -4,16 +4,15 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use rustix::fs::{Mode, OFlags};
 
 use crate::clock::Clock;
 use crate::control::{Events, Read};
 use crate::core::model::event::Event;
 use crate::core::model::time::Millis;
+use crate::files;
 use crate::runtime::worker::Worker;
 use crate::wire::event;
 use crate::wire::time::Epoch;
@@ -269,25 +268,8 @@ impl Writer {
 /// `None` for a FIFO without a reader.
 fn open(target: &EventTarget) -> io::Result<Option<Sink>> {
     match target {
-        EventTarget::File(path) => open_file(path).map(|file| file.map(Sink::File)),
+        EventTarget::File(path) => files::append(path).map(|file| file.map(Sink::File)),
         EventTarget::Stdout => Ok(Some(Sink::Stdout(io::stdout()))),
-    }
-}
-
-fn open_file(path: &Path) -> io::Result<Option<File>> {
-    // Opening a FIFO without a reader blocks; with NONBLOCK it fails instead.
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    // Events quote what pods and servers said, so a new file belongs to this user alone.
-    let mode = Mode::RUSR | Mode::WUSR;
-    match rustix::fs::open(path, flags, mode) {
-        Ok(file) => {
-            // Writes may block this thread.
-            rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
-            Ok(Some(File::from(file)))
-        }
-        Err(rustix::io::Errno::NXIO) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 

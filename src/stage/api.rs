@@ -133,7 +133,8 @@ impl Api {
         }
         let what =
             format!("{} ({} bytes) for {namespace}/{}", label.file, label.bytes, label.owner);
-        let stored = self.store.reserve(label).and_then(|reserved| reserved.store(body));
+        let client = Arc::new(body.client());
+        let stored = self.store.begin(label, client).and_then(|incoming| incoming.store(body));
         let id = stored.map_err(|error| {
             log::warn!("refused {what}: {error}");
             Answer::error(status_of(&error), &error.to_string())
@@ -204,7 +205,9 @@ fn status_of(error: &StoreError) -> u16 {
         StoreError::DiskFull | StoreError::TooMany => 507,
         StoreError::Mismatch => 422,
         // The status that the API server uses for an exceeded quota.
-        StoreError::Quota { .. } => 403,
+        StoreError::Quota { .. } | StoreError::TooManyOfNamespace { .. } => 403,
+        // A later try may find room.
+        StoreError::Displaced => 503,
         StoreError::TooLarge { .. } => 413,
     }
 }

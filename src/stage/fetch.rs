@@ -1,14 +1,15 @@
 //! `posse stage get`: fetches the bundles of a ticket as files. A file gets its name only when it
 //! is complete and verified. An interrupted download is resumed, also by a later process.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
 
+use crate::files;
 use crate::kube::http::Stream;
 use crate::kube::http::transfer::Transfer;
 use crate::stage::api::BUNDLES;
@@ -107,9 +108,7 @@ struct Partial {
 impl Partial {
     /// Opens the file and keeps the content that an earlier process left.
     fn open(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mut file = files::open_or_create(path)?;
         let (n_bytes, hash) = hash_rest(&mut file)?;
         Ok(Self { file, n_bytes, hash })
     }

@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod certificate;
 pub mod fetch;
+mod quotas;
 mod retry;
 mod reviews;
 pub mod send;

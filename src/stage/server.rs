@@ -10,7 +10,7 @@ use std::time::Duration;
 use ring::rand::SystemRandom;
 
 pub use crate::stage::admission::Admission;
-pub use crate::stage::store::Quotas;
+pub use crate::stage::quotas::Quotas;
 
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::ConfigError;

@@ -7,9 +7,9 @@
 //! modification time.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{FlockOperation, flock, statvfs};
 use subtle::ConstantTimeEq as _;
 
+use crate::files;
+use crate::stage::quotas::{Index, Quotas, Uploader};
 use crate::wire::bundle::{ID_DIGITS, Label, hex, is_hex};
 
 /// The most bundles in one store, because the index is in memory.
@@ -30,15 +32,6 @@ const LABEL_BYTES_MAX: u64 = 4 << 10;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Space that stays free on the disk, because the folder itself may grow.
 const DISK_SPARE_BYTES: u64 = 64 << 10;
-
-/// Size limits in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Quotas {
-    /// One bundle.
-    pub bundle_bytes_max: u64,
-    /// All bundles of a namespace.
-    pub namespace_bytes_max: u64,
-}
 
 /// One bundle in the index.
 #[derive(Debug)]
@@ -66,15 +59,6 @@ pub(super) struct Store {
     index: Mutex<Index>,
 }
 
-/// At most `BUNDLES_MAX` entries, so linear searches are fast enough.
-#[derive(Debug, Default)]
-struct Index {
-    bundles: Vec<Arc<Bundle>>,
-    /// Running uploads, each with a unique number.
-    uploads: Vec<(u64, Label)>,
-    n_reserved: u64,
-}
-
 /// Why a bundle was not stored. Nothing of it is left on the disk.
 #[derive(Debug)]
 pub(super) enum StoreError {
@@ -83,6 +67,8 @@ pub(super) enum StoreError {
     /// The client disconnected or was too slow.
     Cut(io::Error),
     DiskFull,
+    /// The upload was ended for another one, because it was slow.
+    Displaced,
     /// The content has another SHA-256 than announced.
     Mismatch,
     /// The bundle would exceed the limit of its namespace.
@@ -95,6 +81,10 @@ pub(super) enum StoreError {
     },
     /// The store has its maximum number of bundles.
     TooMany,
+    /// The namespace has its maximum number of bundles.
+    TooManyOfNamespace {
+        max: usize,
+    },
 }
 
 impl fmt::Display for StoreError {
@@ -103,6 +93,9 @@ impl fmt::Display for StoreError {
             Self::Broken(error) => write!(f, "the bundle cannot be stored: {error}"),
             Self::Cut(error) => write!(f, "the bundle was not received completely: {error}"),
             Self::DiskFull => f.write_str("the disk has no space for the bundle"),
+            Self::Displaced => f.write_str(
+                "the upload was slow, and its namespace has no room for it and a faster one",
+            ),
             Self::Mismatch => f.write_str("the content has another sha256 than announced"),
             Self::Quota { used, max } => {
                 write!(
@@ -112,6 +105,9 @@ impl fmt::Display for StoreError {
             }
             Self::TooLarge { max } => write!(f, "a bundle can have at most {max} bytes"),
             Self::TooMany => write!(f, "the store already has {BUNDLES_MAX} bundles"),
+            Self::TooManyOfNamespace { max } => {
+                write!(f, "the namespace already has its {max} bundles")
+            }
         }
     }
 }
@@ -125,7 +121,7 @@ impl Store {
         let open_error = |error: io::Error| OpenError { dir: dir.to_owned(), error };
         let random = SystemRandom::new();
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(open_error)?;
-        let lock = open_private(&dir.join(".lock"), false).map_err(open_error)?;
+        let lock = files::open_or_create(&dir.join(".lock")).map_err(open_error)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -202,11 +198,15 @@ impl Store {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Checks the limits and reserves space for a bundle, before its content is received.
+    /// Checks the limits for a bundle, before its content is received.
     ///
     /// # Errors
     /// A limit would be exceeded, or the disk has no space.
-    pub(super) fn reserve(&self, label: Label) -> Result<Reservation<'_>, StoreError> {
+    pub(super) fn begin(
+        &self,
+        label: Label,
+        client: Arc<dyn Uploader>,
+    ) -> Result<Incoming<'_>, StoreError> {
         if label.bytes > self.quotas.bundle_bytes_max {
             return Err(StoreError::TooLarge { max: self.quotas.bundle_bytes_max });
         }
@@ -215,18 +215,11 @@ impl Store {
             return Err(StoreError::DiskFull);
         }
         let mut index = self.lock();
-        if index.bundles.len() + index.uploads.len() >= BUNDLES_MAX {
+        if index.len() >= BUNDLES_MAX {
             return Err(StoreError::TooMany);
         }
-        let max = self.quotas.namespace_bytes_max;
-        let used = index.used(&label.namespace);
-        if used.saturating_add(label.bytes) > max {
-            return Err(StoreError::Quota { used, max });
-        }
-        index.n_reserved += 1;
-        let number = index.n_reserved;
-        index.uploads.push((number, label.clone()));
-        Ok(Reservation { store: self, label, number })
+        let number = index.begin(&label, client, &self.quotas)?;
+        Ok(Incoming { store: self, label, number })
     }
 
     /// The bundle with this id, if the secret is right. The time does not show whether the id
@@ -290,24 +283,15 @@ impl Store {
     }
 }
 
-impl Index {
-    /// The bytes that a namespace uses, including running uploads.
-    fn used(&self, namespace: &str) -> u64 {
-        let stored = self.bundles.iter().map(|bundle| &bundle.label);
-        let all = stored.chain(self.uploads.iter().map(|(_, label)| label));
-        all.filter(|label| label.namespace == namespace).map(|label| label.bytes).sum()
-    }
-}
-
-/// Reserved space for one bundle. Dropping it frees the space.
+/// A bundle that is being received. Dropping it frees its space.
 #[derive(Debug)]
-pub(super) struct Reservation<'s> {
+pub(super) struct Incoming<'s> {
     store: &'s Store,
     label: Label,
     number: u64,
 }
 
-impl Reservation<'_> {
+impl Incoming<'_> {
     /// Stores the bundle and returns its id.
     ///
     /// # Errors
@@ -316,10 +300,10 @@ impl Reservation<'_> {
         let (store, label) = (self.store, &self.label);
         let id = random_hex(&store.random, ID_DIGITS / 2).map_err(StoreError::Broken)?;
         let mut partial = PartialFile { path: store.path(&id, NEW), is_complete: false };
-        let mut file = open_private(&partial.path, true).map_err(disk_error)?;
+        let mut file = files::create_new(&partial.path).map_err(disk_error)?;
         let line = label.to_line();
         file.write_all(line.as_bytes()).map_err(disk_error)?;
-        if copy_hashed(label.bytes, body, &mut file)? != label.sha256 {
+        if self.copy_hashed(body, &mut file)? != label.sha256 {
             return Err(StoreError::Mismatch);
         }
         file.sync_all().map_err(disk_error)?;
@@ -333,15 +317,50 @@ impl Reservation<'_> {
             used_ms: AtomicI64::new(millis(store.opened.elapsed())),
             was_fetched: AtomicBool::new(false),
         };
-        store.lock().bundles.push(Arc::new(bundle));
+        let mut index = store.lock();
+        if !index.end(self.number) {
+            return Err(StoreError::Displaced);
+        }
+        index.bundles.push(Arc::new(bundle));
         partial.is_complete = true;
         Ok(id)
     }
+
+    /// Copies the content and returns its SHA-256 in hexadecimal.
+    fn copy_hashed(&self, body: &mut dyn Read, file: &mut File) -> Result<String, StoreError> {
+        let mut hash = Context::new(&SHA256);
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut n_received = 0;
+        while n_received < self.label.bytes {
+            let remaining = self.label.bytes - n_received;
+            let room = usize::try_from(remaining).map_or(BLOCK_BYTES, |n| n.min(BLOCK_BYTES));
+            let full = fill(&mut block[..room], body);
+            n_received += room as u64;
+            // First, because this is why the body of a slow upload was cut.
+            self.store.lock().receive(self.number, n_received, &self.store.quotas)?;
+            full.map_err(StoreError::Cut)?;
+            hash.update(&block[..room]);
+            file.write_all(&block[..room]).map_err(disk_error)?;
+        }
+        Ok(hex(hash.finish().as_ref()))
+    }
 }
 
-impl Drop for Reservation<'_> {
+/// Fills the block before a write, because a connection delivers smaller pieces.
+fn fill(block: &mut [u8], body: &mut dyn Read) -> io::Result<()> {
+    let mut n = 0;
+    while n < block.len() {
+        match body.read(&mut block[n..])? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            n_read => n += n_read,
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Incoming<'_> {
     fn drop(&mut self) {
-        self.store.lock().uploads.retain(|(number, _)| *number != self.number);
+        self.store.lock().end(self.number);
     }
 }
 
@@ -364,45 +383,11 @@ impl Drop for PartialFile {
     }
 }
 
-/// Copies `n_bytes` and returns their SHA-256 in hexadecimal.
-fn copy_hashed(n_bytes: u64, body: &mut dyn Read, file: &mut File) -> Result<String, StoreError> {
-    let mut hash = Context::new(&SHA256);
-    let mut block = vec![0; BLOCK_BYTES];
-    let mut remaining = n_bytes;
-    while remaining > 0 {
-        let room = usize::try_from(remaining).map_or(BLOCK_BYTES, |n| n.min(BLOCK_BYTES));
-        // Fill the block before a write, because a connection delivers smaller pieces.
-        let mut n = 0;
-        while n < room {
-            match body.read(&mut block[n..room]).map_err(StoreError::Cut)? {
-                0 => return Err(StoreError::Cut(ErrorKind::UnexpectedEof.into())),
-                n_read => n += n_read,
-            }
-        }
-        hash.update(&block[..n]);
-        file.write_all(&block[..n]).map_err(disk_error)?;
-        remaining -= n as u64;
-    }
-    Ok(hex(hash.finish().as_ref()))
-}
-
 fn disk_error(error: io::Error) -> StoreError {
     match [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&error.kind()) {
         true => StoreError::DiskFull,
         false => StoreError::Broken(error),
     }
-}
-
-/// Opens a file for writing with mode 0600. With `must_be_new` it must not exist.
-fn open_private(path: &Path, must_be_new: bool) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
-    if must_be_new {
-        options.create_new(true)
-    } else {
-        options.create(true)
-    };
-    options.open(path)
 }
 
 /// `n_bytes` random bytes in hexadecimal.

@@ -176,8 +176,8 @@ mod tests {
 
     use super::*;
     use crate::kube::testing::{Answer, TestServer, plain_client};
-    use crate::stage::store::Quotas;
-    use crate::stage::tests::{Folder, label};
+    use crate::stage::quotas::Quotas;
+    use crate::stage::tests::{Folder, Prompt, label};
 
     /// An API server that gives these answers in order and repeats the last one.
     fn server(answers: &'static [(u16, &'static str)]) -> TestServer {
@@ -198,15 +198,20 @@ mod tests {
         r#"{"kind":"Status","status":"Failure","code":503,"message":"later"}"#;
 
     fn sweep(folder: &Folder, server: &TestServer, patience: BundleTimeouts) -> Sweep {
-        let quotas = Quotas { bundle_bytes_max: 1_000, namespace_bytes_max: 1_000 };
+        let quotas = Quotas {
+            bundle_bytes_max: 1_000,
+            namespace_bytes_max: 100_000,
+            namespace_bundles_max: 100,
+        };
         let store = Arc::new(Store::open(folder.path(), quotas).unwrap());
         let http = Some(plain_client(server.address));
         Sweep { store, http, patience, apps: Vec::new() }
     }
 
     fn add(sweep: &Sweep, namespace: &str) {
-        let reserved = sweep.store.reserve(label(namespace, b"hello", "s")).unwrap();
-        reserved.store(&mut Cursor::new(b"hello")).unwrap();
+        let incoming =
+            sweep.store.begin(label(namespace, b"hello", "s"), Arc::new(Prompt)).unwrap();
+        incoming.store(&mut Cursor::new(b"hello")).unwrap();
     }
 
     const AT_ONCE: BundleTimeouts = BundleTimeouts { idle_ms: 0, gone_ms: 0 };

@@ -13,8 +13,10 @@ use ring::digest::{SHA256, digest};
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::kube::config::Sources;
 use crate::kube::http::transfer::{Authorities, Peer, Transfer};
+use crate::kube::testing::{Answer, TestServer, plain_client};
 use crate::serve::token::Token;
 use crate::stage::fetch::fetch;
+use crate::stage::quotas::Uploader;
 use crate::stage::send::{self, Upload};
 use crate::stage::server::{Admission, Options, Quotas, Stage};
 use crate::wire::bundle::{Entry, Label, hex, parse_accepted};
@@ -58,6 +60,18 @@ pub(super) fn label(namespace: &str, bytes: &[u8], secret: &str) -> Label {
     }
 }
 
+/// The client of an upload that is never late.
+#[derive(Debug)]
+pub(super) struct Prompt;
+
+impl Uploader for Prompt {
+    fn behind(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn cut(&self) {}
+}
+
 /// Time limit of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TOKEN: &str = "t0ken";
@@ -73,14 +87,22 @@ struct Served {
 
 impl Served {
     fn start(idle: Duration) -> Self {
+        Self::start_with(idle, |folder| Admission::Shared(folder.join("token")))
+    }
+
+    fn start_with(idle: Duration, admission: impl FnOnce(&Path) -> Admission) -> Self {
         let folder = Folder::new();
         fs::write(folder.path().join("token"), TOKEN).unwrap();
         let stage = Stage::start(Options {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             dir: folder.path().join("store"),
             tls: None,
-            admission: Admission::Shared(folder.path().join("token")),
-            quotas: Quotas { bundle_bytes_max: 300_000, namespace_bytes_max: 500_000 },
+            admission: admission(folder.path()),
+            quotas: Quotas {
+                bundle_bytes_max: 300_000,
+                namespace_bytes_max: 500_000,
+                namespace_bundles_max: 100,
+            },
             patience: BundleTimeouts {
                 idle_ms: u64::try_from(idle.as_millis()).unwrap(),
                 gone_ms: 1_000,
@@ -435,4 +457,59 @@ fn a_failed_fetch_has_a_reason_and_leaves_no_file() {
     fs::write(out.join("sub"), "").unwrap();
     let error = fetch(&transfer, &entry, &out.join("sub"), short).unwrap_err();
     assert!(error.contains("sub/data.csv: Not a directory"), "{error}");
+}
+
+/// 128 clients with tokens that nobody knows, while the API server does not answer.
+#[test]
+fn junk_tokens_take_no_slots_while_the_api_server_is_slow() {
+    let (release, held) = crossbeam_channel::bounded::<()>(0);
+    let (begins, begun_reviews) = crossbeam_channel::bounded(256);
+    let api_server = TestServer::start(None, move |_| {
+        begins.send(()).unwrap();
+        // Until the test has seen enough, or is over.
+        let _ = held.recv();
+        let body = r#"{"kind":"TokenReview","status":{"user":{},"error":"unknown token"}}"#;
+        Answer::Reply(201, "Content-Type: application/json\r\n", body.into())
+    });
+    let http = plain_client(api_server.address);
+    let served = Served::start_with(PATIENCE, |_| Admission::Review(http));
+    let junk = |n: usize| {
+        let mut stream = TcpStream::connect(served.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let query = query(b"x");
+        write!(
+            stream,
+            "POST /v1/bundles?{query} HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\
+             authorization: Bearer junk{n}\r\n\r\nx"
+        )
+        .unwrap();
+        stream
+    };
+    let begun = Instant::now();
+    let status = |mut stream: TcpStream| {
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).map(|()| String::from_utf8_lossy(&start[9..]).into_owned())
+    };
+    // Four of one address are under review, the rest is told to come back.
+    let waiting: Vec<TcpStream> = (0..4)
+        .map(|n| {
+            let s = junk(n);
+            begun_reviews.recv_timeout(PATIENCE).unwrap();
+            s
+        })
+        .collect();
+    for n in 4..128 {
+        assert_eq!(status(junk(n)).unwrap(), "503", "{n}");
+    }
+    assert!(begun_reviews.is_empty(), "more than four reviews of one address");
+    assert_eq!(served.exchange(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").0, 200);
+    assert_eq!(served.get(&"0".repeat(32), "").0, 404);
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    drop(release);
+    for stream in waiting {
+        assert_eq!(status(stream).unwrap(), "401");
+    }
+    // A refused token is not reviewed again for some time.
+    assert_eq!(status(junk(0)).unwrap(), "401");
+    assert!(begun_reviews.is_empty(), "a refused token was reviewed again");
 }

@@ -57,6 +57,9 @@ pub struct ServeArgs {
     /// The size limit of all bundles of one namespace together
     #[arg(long, value_name = "QUANTITY", default_value = "20Gi", value_parser = byte_count)]
     pub namespace_bytes_max: u64,
+    /// The number of bundles of one namespace; a bundle counts as 4Ki at least
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub namespace_bundles_max: usize,
     /// Delete a bundle that nobody downloaded for this time, if its application has no pods
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = duration_ms)]
     pub idle: u64,

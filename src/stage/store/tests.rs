@@ -3,16 +3,17 @@
 use std::io::Cursor;
 
 use super::*;
-use crate::stage::tests::{Folder, label, sha256};
+use crate::stage::tests::{Folder, Prompt, label, sha256};
 
-const QUOTAS: Quotas = Quotas { bundle_bytes_max: 1_000, namespace_bytes_max: 2_500 };
+const QUOTAS: Quotas =
+    Quotas { bundle_bytes_max: 100_000, namespace_bytes_max: 250_000, namespace_bundles_max: 20 };
 
 fn open(folder: &Folder) -> Store {
     Store::open(folder.path(), QUOTAS).unwrap()
 }
 
 fn store_bundle(store: &Store, label: Label, bytes: &[u8]) -> Result<String, StoreError> {
-    store.reserve(label)?.store(&mut Cursor::new(bytes))
+    store.begin(label, Arc::new(Prompt))?.store(&mut Cursor::new(bytes))
 }
 
 /// The file names in the folder, without the lock.
@@ -86,7 +87,8 @@ fn an_incomplete_bundle_leaves_nothing() {
             Err(ErrorKind::ConnectionReset.into())
         }
     }
-    let broken = store.reserve(label("ns", b"hello", "s")).unwrap().store(&mut Broken).unwrap_err();
+    let incoming = store.begin(label("ns", b"hello", "s"), Arc::new(Prompt)).unwrap();
+    let broken = incoming.store(&mut Broken).unwrap_err();
     assert!(matches!(broken, StoreError::Cut(_)), "{broken:?}");
     assert_eq!(names(&folder), [""; 0]);
     assert!(store.bundles().is_empty());
@@ -99,22 +101,120 @@ fn an_incomplete_bundle_leaves_nothing() {
 fn a_namespace_has_a_limit_and_gets_freed_space_back() {
     let folder = Folder::new();
     let store = open(&folder);
-    let large = vec![b'x'; 1_000];
-    let too_large = store.reserve(label("ns", &vec![b'x'; 1_001], "s")).unwrap_err();
-    assert!(matches!(too_large, StoreError::TooLarge { max: 1_000 }), "{too_large:?}");
+    let large = vec![b'x'; 100_000];
+    let begin = |store: &Store, namespace: &str, n: usize| {
+        store.begin(label(namespace, &large[..n], "s"), Arc::new(Prompt)).map(drop)
+    };
+    let too_large = store.begin(label("ns", &[b'x'; 100_001], "s"), Arc::new(Prompt)).unwrap_err();
+    assert!(matches!(too_large, StoreError::TooLarge { max: 100_000 }), "{too_large:?}");
     let ids = [(); 2].map(|()| store_bundle(&store, label("ns", &large, "s"), &large).unwrap());
-    let upload = store.reserve(label("ns", &large[..500], "s")).unwrap();
-    let reserve = |n: usize| store.reserve(label("ns", &large[..n], "s"));
-    assert!(matches!(reserve(1), Err(StoreError::Quota { used: 2_500, max: 2_500 })));
-    assert!(store.reserve(label("other", &large, "s")).is_ok(), "each namespace has its own limit");
-    drop(upload);
-    assert!(reserve(500).is_ok(), "a cancelled upload must free its space");
+    assert!(begin(&store, "ns", 50_000).is_ok());
+    let full = begin(&store, "ns", 50_001).unwrap_err();
+    assert!(matches!(full, StoreError::Quota { used: 200_000, max: 250_000 }), "{full:?}");
+    assert!(begin(&store, "other", 100_000).is_ok(), "each namespace has its own limit");
     // The count is the same after a restart.
     drop(store);
     let store = open(&folder);
-    assert!(matches!(store.reserve(label("ns", &large, "s")), Err(StoreError::Quota { .. })));
+    assert!(matches!(begin(&store, "ns", 100_000), Err(StoreError::Quota { .. })));
     store.remove(&store.find(&ids[0], "s").unwrap()).unwrap();
-    assert!(store.reserve(label("ns", &large, "s")).is_ok());
+    assert!(begin(&store, "ns", 100_000).is_ok());
+}
+
+#[test]
+fn empty_bundles_count_as_4_kib_each_and_their_number_is_limited() {
+    let folder = Folder::new();
+    let small = Quotas { namespace_bytes_max: 5 * 4096, ..QUOTAS };
+    let put = |store: &Store| store_bundle(store, label("ns", b"", "s"), b"");
+    let store = Store::open(folder.path(), small).unwrap();
+    (0..5).for_each(|_| drop(put(&store).unwrap()));
+    let full = put(&store).unwrap_err();
+    assert!(matches!(full, StoreError::Quota { used: 20_480, max: 20_480 }), "{full:?}");
+    drop(store);
+    let few = Quotas { namespace_bundles_max: 7, ..QUOTAS };
+    let store = Store::open(folder.path(), few).unwrap();
+    (0..2).for_each(|_| drop(put(&store).unwrap()));
+    let full = put(&store).unwrap_err();
+    assert!(matches!(full, StoreError::TooManyOfNamespace { max: 7 }), "{full:?}");
+    store_bundle(&store, label("other", b"", "s"), b"").unwrap();
+}
+
+/// A client that is this many seconds behind its pace.
+#[derive(Debug)]
+struct Slow(u64, AtomicBool);
+
+impl Uploader for Slow {
+    fn behind(&self) -> Duration {
+        Duration::from_secs(self.0)
+    }
+
+    fn cut(&self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A body that stops after its bytes, until its client is cut.
+struct Stalling<'a> {
+    bytes: Cursor<Vec<u8>>,
+    client: Arc<Slow>,
+    /// Called once, when the bytes are over.
+    then: Option<Box<dyn FnOnce() + 'a>>,
+}
+
+impl Read for Stalling<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let n = self.bytes.read(bytes)?;
+        if n == 0
+            && let Some(then) = self.then.take()
+        {
+            then();
+            assert!(self.client.1.load(Ordering::Relaxed), "it goes on for ever");
+        }
+        Ok(n)
+    }
+}
+
+#[test]
+fn an_announced_length_reserves_nothing() {
+    let folder = Folder::new();
+    let store = open(&folder);
+    let large = vec![b'x'; 100_000];
+    // Ten clients announce 1 MB together, and send nothing.
+    let held: Vec<Incoming<'_>> =
+        (0..10).map(|_| store.begin(label("ns", &large, "s"), Arc::new(Prompt)).unwrap()).collect();
+    store_bundle(&store, label("ns", &large, "s"), &large).unwrap();
+    store_bundle(&store, label("ns", &large, "s"), &large).unwrap();
+    drop(held);
+}
+
+#[test]
+fn the_slowest_upload_ends_if_another_one_needs_its_room() {
+    let folder = Folder::new();
+    let store = open(&folder);
+    let large = vec![b'x'; 100_000];
+    let stored = store_bundle(&store, label("ns", &large, "s"), &large).unwrap();
+    let client = |behind_s| Arc::new(Slow(behind_s, AtomicBool::new(false)));
+    let (slow, slower, other) = (client(3), client(5), client(9));
+    let begin = |namespace: &str, client: &Arc<Slow>| {
+        store.begin(label(namespace, &large, "s"), Arc::<Slow>::clone(client)).unwrap()
+    };
+    let elsewhere = begin("other", &other);
+    let waiting = begin("ns", &slow);
+    let half = large[..70_000].to_vec();
+    let mut body = Stalling {
+        bytes: Cursor::new(half),
+        client: Arc::clone(&slower),
+        then: Some(Box::new(|| {
+            // 100,000 are stored, 65,536 were received: a whole bundle does not fit beside them.
+            store_bundle(&store, label("ns", &large, "s"), &large).unwrap();
+        })),
+    };
+    let ended = begin("ns", &slower).store(&mut body).unwrap_err();
+    assert!(matches!(ended, StoreError::Displaced), "{ended:?}");
+    drop((elsewhere, waiting));
+    let is_cut = |client: &Slow| client.1.load(Ordering::Relaxed);
+    assert!(!is_cut(&slow) && !is_cut(&other), "one was enough");
+    assert_eq!(store.bundles().len(), 2);
+    assert!(store.find(&stored, "s").is_some());
 }
 
 #[test]
