@@ -2,5 +2,6 @@
 
 mod cli {
     mod readme;
+    mod restricted;
     mod usage;
 }

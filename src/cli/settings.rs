@@ -14,6 +14,7 @@ use crate::runtime::run::settings::{GroupSettings, RunSettings};
 use crate::wire::config::{self, Config, Control, Driver, Group, PodSource, Ready};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::names;
+use crate::wire::security::Security;
 use crate::wire::staged::Staged;
 use crate::wire::template::Template;
 
@@ -182,7 +183,8 @@ fn group_settings(
     world: &World<'_>,
 ) -> Result<GroupSettings, Failure> {
     let place = format!("{file}: executors[{i}]");
-    let template = match (&args.template, group.source) {
+    let is_image_alone = args.template.is_none() && group.source == PodSource::Shorthands;
+    let mut template = match (&args.template, group.source) {
         (Some(path), _) => read_template(&world.dir.join(path))?,
         (None, PodSource::File(path)) => {
             let folder =
@@ -194,6 +196,12 @@ fn group_settings(
             Template::from_image(&place, group.shorthands.image.as_deref())?
         }
     };
+    if is_image_alone && group.security != Some(Security::Baseline) {
+        template.harden()?;
+    }
+    if group.security == Some(Security::Restricted) {
+        template.restrict()?;
+    }
     let template = template.with_shorthands(group.shorthands);
     let compiled = template.check(group.container.as_deref(), group.memory_scaling.as_ref())?;
     Ok(GroupSettings {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::submit::files::CONFIG_DIR;
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
+use crate::wire::security::own_container;
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
 
@@ -44,6 +45,8 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let build = Build { plan, template: &template, parts: parts() };
     let mut warnings = Vec::new();
     let mut spec = template.spec.clone();
+    // First, because the containers that posse adds depend on it.
+    spec.entry("securityContext").or_insert_with(|| build.parts["podSecurity"].clone());
     let container = build.add_driver(&mut spec)?;
     if let Some(staged) = plan.staged() {
         staged.lay_over(&template, &mut spec)?;
@@ -194,13 +197,13 @@ impl Build<'_> {
         };
         let mut container = self.parts["init"].as_object().cloned().unwrap_or_default();
         container.insert("image".to_owned(), json!(image));
-        self.add_security(&mut container, true);
+        container.insert("securityContext".to_owned(), own_container(spec));
         let list = self.template.list(spec, "initContainers", "spec.initContainers")?;
         list.insert(0, Value::Object(container));
         Ok(())
     }
 
-    /// Adds the node selector, pull secrets, service account and security context.
+    /// Adds the node selector, pull secrets and service account.
     fn add_scheduling(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let pod = &self.plan.pod;
         if !pod.node_selector.is_empty() {
@@ -215,7 +218,6 @@ impl Build<'_> {
             spec.insert("serviceAccountName".to_owned(), json!(account));
         }
         spec.entry("serviceAccountName").or_insert_with(|| json!(SERVICE_ACCOUNT));
-        spec.entry("securityContext").or_insert_with(|| self.parts["podSecurity"].clone());
         Ok(())
     }
 

@@ -106,6 +106,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "replace",
             "resources",
             "scale_down",
+            "security",
             "sidecar_failure",
             "template",
         ],

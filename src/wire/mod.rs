@@ -27,6 +27,7 @@ pub mod quantity;
 pub mod range;
 pub mod review;
 pub mod section;
+pub mod security;
 pub mod staged;
 pub mod status;
 pub mod status_json;

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::wire::security::own_container;
 use crate::wire::template::{Template, TemplateError};
 
 /// Directory of the files, in every container.
@@ -59,6 +60,7 @@ impl Staged {
         let mut fetcher: Value = serde_json::from_slice(FETCHER.as_bytes())
             .expect("our own text is JSON; a test reads it");
         fetcher["image"] = self.image.as_str().into();
+        fetcher["securityContext"] = own_container(spec);
         template.list(spec, "initContainers", "spec.initContainers")?.insert(0, fetcher);
         Ok(())
     }
@@ -78,9 +80,7 @@ const FETCHER: &str = r#"{
         {"name": "posse-ticket", "mountPath": "/var/run/posse/ticket", "readOnly": true}
     ],
     "resources": {"requests": {"cpu": "50m", "memory": "32Mi"},
-                  "limits": {"cpu": "1", "memory": "128Mi"}},
-    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
-                        "readOnlyRootFilesystem": true}
+                  "limits": {"cpu": "1", "memory": "128Mi"}}
 }"#;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::wire::memory::MemoryScaling;
 use crate::wire::names;
 use crate::wire::quantity::{Quantity, is_decimal, memory_error};
 use crate::wire::section::{ConfigError, Section};
+use crate::wire::security::Security;
 use crate::wire::template::Shorthands;
 use crate::wire::yaml::{Entry, Kind, Node};
 
@@ -28,6 +29,9 @@ pub struct Group {
     pub replace: Replace,
     /// The executor counts as failed if any other container fails.
     pub fails_with_sidecars: bool,
+    /// What posse adds to the pod's security fields. None: to a pod of an image alone, everything
+    /// that the level `restricted` requires except a user.
+    pub security: Option<Security>,
     /// How memory scales after an executor was killed for its memory.
     pub memory_scaling: Option<MemoryScaling>,
     pub decommission: Option<Decommission>,
@@ -70,6 +74,7 @@ impl Default for Group {
             scale_down: ScaleDown::Any,
             replace: Replace::Terminating,
             fails_with_sidecars: false,
+            security: None,
             memory_scaling: None,
             max_age_s: None,
             decommission: None,
@@ -130,6 +135,11 @@ fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
             "sidecar_failure",
             &[("ignore", false), ("fail", true)],
             default.fails_with_sidecars,
+        )?,
+        security: section.word(
+            "security",
+            &[("baseline", Some(Security::Baseline)), ("restricted", Some(Security::Restricted))],
+            default.security,
         )?,
         memory_scaling: nodes_and_memory::memory_scaling(section)?,
         max_age_s: Some(section.duration_ms("max_age", 0)?.div_ceil(1_000)).filter(|s| *s > 0),

@@ -1,0 +1,265 @@
+//! Pods that a namespace with Pod Security `restricted` admits: README's quick start, the file of
+//! `posse init`, the examples, the manifests of deploy/. The rules are the table of the Pod Security
+//! Standards, so that this needs no server that enforces them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use posse::core::model::pod_text::PodOverrides;
+use posse::wire::build::PodContext;
+use posse::wire::staged::Staged;
+use posse::wire::template::Template;
+use posse::wire::yaml::Node;
+use serde_json::{Value, json};
+
+/// The volumes that `restricted` permits.
+const VOLUMES: [&str; 8] = [
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
+
+fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value[key].as_array().into_iter().flatten()
+}
+
+/// What the level `restricted` forbids in this pod's spec, by the field.
+fn violations(spec: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut check = |is_fine: bool, field: String| {
+        if !is_fine {
+            found.push(field);
+        }
+    };
+    for host in ["hostNetwork", "hostPID", "hostIPC"] {
+        check(spec[host] != true, host.to_owned());
+    }
+    for volume in list(spec, "volumes") {
+        let kinds = volume.as_object().unwrap().keys().filter(|key| *key != "name");
+        for kind in kinds {
+            check(VOLUMES.contains(&kind.as_str()), format!("volumes {kind}"));
+        }
+    }
+    let pod = &spec["securityContext"];
+    check(list(pod, "sysctls").next().is_none(), "sysctls".to_owned());
+    check(pod["runAsNonRoot"] != false, "runAsNonRoot".to_owned());
+    check(pod["runAsUser"] != 0, "runAsUser".to_owned());
+    let is_profile = |profile: &Value| profile == "RuntimeDefault" || profile == "Localhost";
+    let pod_profile = &pod["seccompProfile"]["type"];
+    check(pod_profile.is_null() || is_profile(pod_profile), "seccompProfile".to_owned());
+    for containers in ["initContainers", "containers", "ephemeralContainers"] {
+        for container in list(spec, containers) {
+            let name = container["name"].as_str().unwrap();
+            let own = &container["securityContext"];
+            let mut check = |is_fine: bool, field: &str| check(is_fine, format!("{name} {field}"));
+            check(own["privileged"] != true, "privileged");
+            check(own["allowPrivilegeEscalation"] == false, "allowPrivilegeEscalation");
+            check(list(&own["capabilities"], "drop").any(|one| one == "ALL"), "capabilities");
+            let mut added = list(&own["capabilities"], "add");
+            check(added.all(|one| one == "NET_BIND_SERVICE"), "capabilities");
+            let is_set = own["runAsNonRoot"] == true
+                || (own["runAsNonRoot"].is_null() && pod["runAsNonRoot"] == true);
+            check(is_set, "runAsNonRoot");
+            check(own["runAsUser"] != 0, "runAsUser");
+            let profile = match &own["seccompProfile"]["type"] {
+                Value::Null => pod_profile,
+                own => own,
+            };
+            check(is_profile(profile), "seccompProfile");
+            check(list(container, "ports").all(|port| port["hostPort"].is_null()), "hostPort");
+            check(own["procMount"].is_null() || own["procMount"] == "Default", "procMount");
+        }
+    }
+    found
+}
+
+#[test]
+fn the_table_of_rules_refuses_what_the_standard_refuses() {
+    let good = json!({
+        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "c", "securityContext": {
+            "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    });
+    assert_eq!(violations(&good), [""; 0]);
+    let container = "/containers/0/securityContext";
+    for (place, value, want) in [
+        ("", json!({"hostNetwork": true}), "hostNetwork"),
+        ("", json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), "volumes hostPath"),
+        ("", json!({"volumes": [{"name": "v", "nfs": {}}]}), "volumes nfs"),
+        ("/securityContext", json!({"runAsNonRoot": null}), "c runAsNonRoot"),
+        ("/securityContext", json!({"runAsUser": 0}), "runAsUser"),
+        ("/securityContext", json!({"seccompProfile": null}), "c seccompProfile"),
+        ("/securityContext", json!({"seccompProfile": {"type": "Unconfined"}}), "seccompProfile"),
+        (container, json!({"runAsNonRoot": false}), "c runAsNonRoot"),
+        (container, json!({"runAsUser": 0}), "c runAsUser"),
+        (container, json!({"privileged": true}), "c privileged"),
+        (container, json!({"allowPrivilegeEscalation": null}), "c allowPrivilegeEscalation"),
+        (container, json!({"capabilities": null}), "c capabilities"),
+        (
+            container,
+            json!({"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}),
+            "c capabilities",
+        ),
+        (container, json!({"seccompProfile": {"type": "Unconfined"}}), "c seccompProfile"),
+        ("/containers/0", json!({"ports": [{"hostPort": 80}]}), "c hostPort"),
+        ("", json!({"initContainers": [{"name": "i"}]}), "i allowPrivilegeEscalation"),
+    ] {
+        let mut bad = good.clone();
+        let target = bad.pointer_mut(place).unwrap().as_object_mut().unwrap();
+        target.extend(value.as_object().unwrap().clone());
+        let found = violations(&bad);
+        assert!(found.iter().any(|field| field == want), "{place} {value}: {found:?}");
+    }
+    // Each container may say it instead of the pod.
+    let own = json!({"containers": [{"name": "c", "securityContext": {
+        "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}}}]});
+    assert_eq!(violations(&own), [""; 0]);
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The pod specs within an object: of a Pod, a Job, a CronJob, a Deployment.
+fn specs(object: &Value) -> Vec<Value> {
+    match object {
+        Value::Object(map) if map.contains_key("containers") => vec![object.clone()],
+        Value::Object(map) => map.values().flat_map(specs).collect(),
+        Value::Array(items) => items.iter().flat_map(specs).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn rendered(folder: &Path, args: &[&str]) -> Vec<Value> {
+    let mut render = Command::new(env!("CARGO_BIN_EXE_posse"));
+    render.current_dir(folder).env_clear().args(["render", "-o", "json"]).args(args);
+    let done = render.output().unwrap();
+    assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    let specs = specs(&serde_json::from_slice(&done.stdout).unwrap());
+    assert!(!specs.is_empty(), "{args:?}");
+    specs
+}
+
+#[track_caller]
+fn all_pass(what: &str, specs: &[Value]) {
+    for spec in specs {
+        assert_eq!(violations(spec), [""; 0], "{what}: {spec:#}");
+    }
+}
+
+/// README's `my-posse.yaml`, in the project's folder or in a copy of what it names.
+fn quick_start() -> (PathBuf, String) {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("cat > my-posse.yaml <<'END'\n").unwrap();
+    let folder = std::env::temp_dir().join(format!("posse-restricted-{}", std::process::id()));
+    fs::create_dir_all(folder.join("deploy")).unwrap();
+    fs::copy(root().join("deploy/executor.yaml"), folder.join("deploy/executor.yaml")).unwrap();
+    (folder, rest.split("END\n").next().unwrap().to_owned())
+}
+
+#[test]
+fn the_quick_start_and_the_file_of_init_pass() {
+    let (folder, text) = quick_start();
+    fs::write(folder.join("my-posse.yaml"), text).unwrap();
+    all_pass("README's executors", &rendered(&folder, &["-f", "my-posse.yaml"]));
+    let driver = ["-f", "my-posse.yaml", "-n", "analytics", "--driver", "--create-rbac"];
+    all_pass("README's driver", &rendered(&folder, &driver));
+    let mut init = Command::new(env!("CARGO_BIN_EXE_posse"));
+    assert!(
+        init.current_dir(&folder).args(["init", "init.yaml"]).output().unwrap().status.success()
+    );
+    all_pass("init's executors", &rendered(&folder, &["-f", "init.yaml"]));
+    // An image of the driver's own, with posse copied in.
+    let text = fs::read_to_string(folder.join("init.yaml")).unwrap();
+    let text =
+        text.replace("  #image: reg", "  image: reg").replace("  #posse_image", "  posse_image");
+    fs::write(folder.join("init.yaml"), text).unwrap();
+    let specs = rendered(&folder, &["-f", "init.yaml", "-n", "analytics", "--driver"]);
+    assert_eq!(specs[0]["initContainers"][0]["name"], "posse");
+    all_pass("init's driver", &specs);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn every_example_and_manifest_passes() {
+    let examples = ["wordcount/posse.yaml", "queue/posse.yaml", "dask/posse.yaml"];
+    for example in examples.into_iter().chain(["spark/standalone.yaml"]) {
+        let path = format!("examples/{example}");
+        all_pass(&path, &rendered(root(), &["-f", &path]));
+    }
+    let driver = ["-f", "examples/wordcount/posse.yaml", "-n", "analytics", "--driver"];
+    all_pass("the word count's driver", &rendered(root(), &driver));
+    let mut n_pods = 0;
+    for entry in fs::read_dir(root().join("deploy")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "yaml") {
+            continue;
+        }
+        for document in fs::read_to_string(&path).unwrap().split("\n---\n") {
+            let specs = specs(&Node::read(document).unwrap().to_json());
+            n_pods += specs.len();
+            all_pass(&path.display().to_string(), &specs);
+        }
+    }
+    assert_eq!(n_pods, 4, "driver, executor, cleanup, stage");
+}
+
+fn compiled(template: &Template, has_files: bool) -> Value {
+    let any = || "any".to_owned();
+    let staged = || Staged { secret: any(), image: "posse:1".to_owned() };
+    let context = PodContext {
+        app: any(),
+        instance: any(),
+        namespace: any(),
+        group: any(),
+        owner: None,
+        driver_host: any(),
+        node_loss_after_s: Some(1),
+        container: None,
+        fails_with_sidecars: false,
+        staged: has_files.then(staged),
+        memory_scaling: None,
+        max_age_s: None,
+    };
+    let body = template.compile(&context).unwrap().render(1, 0, &PodOverrides::default());
+    serde_json::from_slice::<Value>(&body).unwrap()["spec"].take()
+}
+
+#[test]
+fn an_executor_of_an_image_alone_lacks_only_its_user() {
+    for has_files in [false, true] {
+        let mut template = Template::from_image("t", Some("busybox")).unwrap();
+        template.harden().unwrap();
+        let spec = compiled(&template, has_files);
+        // The container that fetches files has a user of its own.
+        assert_eq!(violations(&spec), ["executor runAsNonRoot"]);
+        assert_eq!(spec["automountServiceAccountToken"], false);
+        template.restrict().unwrap();
+        assert_eq!(violations(&compiled(&template, has_files)), [""; 0]);
+    }
+}
+
+#[test]
+fn without_a_configuration_file_an_image_is_hardened_and_baseline_is_not() {
+    let flags = ["--app", "a", "--image", "busybox"];
+    let spec = &rendered(&std::env::temp_dir(), &flags)[0];
+    assert_eq!(violations(spec), ["executor runAsNonRoot"]);
+    let folder = std::env::temp_dir().join(format!("posse-baseline-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let text = "{app: a, executors: [{image: busybox, security: baseline}]}";
+    fs::write(folder.join("posse.yaml"), text).unwrap();
+    let spec = &rendered(&folder, &[])[0];
+    assert!(spec["securityContext"].is_null() && spec["automountServiceAccountToken"].is_null());
+    assert!(spec["containers"][0]["securityContext"].is_null(), "{spec}");
+    fs::remove_dir_all(folder).unwrap();
+}
