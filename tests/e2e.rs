@@ -22,6 +22,7 @@ mod e2e {
     pub mod restarts;
     pub mod scaling;
     pub mod stage;
+    pub mod stage_attacks;
     pub mod starts;
     pub mod submit;
 }
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 
 use e2e::{
     check, driver, groups, harness, history, kills, losses, openapi, outages, reasons, refusals,
-    restarts, scaling, stage, starts, submit,
+    restarts, scaling, stage, stage_attacks, starts, submit,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -104,6 +105,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
         stage_kill_9_in_uploads, stage_over_tls,
     };
+    Own stage_attacks::{stage_quota_attacks, stage_slow_clients, stage_ticket_and_links};
     Both stage::{stage_keeps_bundles_while_pods_exist, submit_takes_files_along};
     Real stage::{stage_manifest, stage_token_review};
     Real starts::{memory_scaling_after_oom, node_with_failed_starts};

@@ -326,6 +326,7 @@ pub fn stage_token_review(server: &dyn Server) {
     let args = [&TLS[..], &["--token-review", "--kubeconfig", "kubeconfig"]].concat();
     let stage = StageServer::start(dir, &args);
     let author = Account::new(&scene, "author");
+    let token = |ttl_s: i64| author.token_for("posse-stage", ttl_s);
     let put = |token: &str, namespace: &str| {
         fs::write(dir.join("own"), token).unwrap();
         let args = ["--ca", "ca.pem", "--token-file", "own", "--timeout", "0s", "f"];
@@ -333,20 +334,21 @@ pub fn stage_token_review(server: &dyn Server) {
         (done.status.code(), text(&done.stderr))
     };
     // Without permission for TokenReview no token can be checked.
-    let (code, words) = put(&author.token(600), &scene.namespace);
+    let (code, words) = put(&token(600), &scene.namespace);
     assert!(code == Some(1) && words.contains("(503)"), "{words}");
     assert!(stage.log().contains("system:auth-delegator"), "{}", stage.log());
     let admin = Client::new(&real.access(Who::Admin), "test-admin");
     admin.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).ok();
     wait_value(PATIENCE, "the right to review to be in force", || {
-        let (code, words) = put(&author.token(600), &scene.namespace);
+        let (code, words) = put(&token(600), &scene.namespace);
         if code == Some(0) { Ok(()) } else { Err(words) }
     });
-    let (code, words) = put(&author.token(600), "default");
+    let (code, words) = put(&token(600), "default");
     let who = format!("system:serviceaccount:{}:author", scene.namespace);
     let want = format!("{who} may not create pods in namespace default (403)");
     assert!(code == Some(1) && words.contains(&want), "{words}");
-    for token in [author.token(-600), "nobodys".to_owned()] {
+    // The last one is made for the API server, where the stage server could use it.
+    for token in [token(-600), "nobodys".to_owned(), author.token(600)] {
         let (code, words) = put(&token, &scene.namespace);
         assert!(code == Some(1) && words.contains("(401)"), "{words}");
     }
@@ -427,18 +429,26 @@ pub fn stage_manifest(server: &dyn Server) {
     let scene = Scene::new(server);
     let dir = scene.dir.path();
     furnish(dir);
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/stage.yaml");
-    let manifest = fs::read_to_string(manifest).unwrap();
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+    let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
+    let manifest = format!("{}\n---\n{}", read("stage.yaml"), read("stage-access.yaml"));
     let mut args = Vec::new();
     for document in manifest.split("\n---\n") {
-        let object = Node::read(document).expect("it is YAML").to_json();
+        let mut object = Node::read(document).expect("it is YAML").to_json();
         let kind = object["kind"].as_str().unwrap();
         let root = match object["apiVersion"].as_str().unwrap() {
             "v1" => "/api/v1".to_owned(),
             version => format!("/apis/{version}"),
         };
         let plural = format!("{}s", kind.to_lowercase());
-        let path = format!("{root}/namespaces/{}/{plural}?dryRun=All", scene.namespace);
+        let path = match kind {
+            "Namespace" => format!("{root}/{plural}?dryRun=All"),
+            _ => format!("{root}/namespaces/{}/{plural}?dryRun=All", scene.namespace),
+        };
+        let kind = kind.to_owned();
+        // Its own namespace is not there in a dry run.
+        let namespace = object["metadata"].as_object_mut().unwrap().remove("namespace");
+        assert!(namespace.is_none_or(|namespace| namespace == "posse-stage"), "{kind}");
         let answer = scene.admin.post(&path, &object);
         assert_eq!(answer.code, 201, "{kind}: {}", answer.body);
         if kind == "Deployment" {

@@ -98,11 +98,11 @@ impl TokenSigner {
     }
 
     /// A bound token that expires `ttl_s` seconds from now (negative: in the past).
-    pub fn token(&self, subject: &TokenSubject<'_>, ttl_s: i64) -> String {
+    pub fn token(&self, subject: &TokenSubject<'_>, audience: &str, ttl_s: i64) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let now = i64::try_from(now).expect("before the year 292 billion");
         let claims = json!({
-            "iss": ISSUER, "aud": [ISSUER],
+            "iss": ISSUER, "aud": [audience],
             "iat": now - 600, "nbf": now - 600, "exp": now + ttl_s,
             "sub": format!("system:serviceaccount:{}:{}", subject.namespace, subject.account),
             "kubernetes.io": {

@@ -364,12 +364,17 @@ impl<'s> Account<'s> {
     /// A token that expires `ttl_s` seconds from now. The server tolerates a clock difference of a
     /// minute and caches valid tokens for ten seconds, so it works that much longer.
     pub fn token(&self, ttl_s: i64) -> String {
+        self.token_for(ISSUER, ttl_s)
+    }
+
+    /// The same for another audience than the API server.
+    pub fn token_for(&self, audience: &str, ttl_s: i64) -> String {
         let subject = TokenSubject {
             namespace: &self.namespace,
             account: &self.name,
             account_uid: &self.uid,
         };
-        self.real.signer.token(&subject, ttl_s)
+        self.real.signer.token(&subject, audience, ttl_s)
     }
 
     pub fn access(&self, ttl_s: i64) -> Access {
