@@ -170,21 +170,22 @@ impl Cleanup<'_> {
             .pods
             .list()
             .map_err(|refusal| self.connection.failure("cannot list the executors", &refusal))?;
-        let mut sorted: BTreeMap<(Option<String>, Option<OwnerPod>), Vec<OrphanCandidate>> =
+        // By application and instance, owner, and whether the names are those of executors.
+        let mut sorted: BTreeMap<(String, Option<OwnerPod>, bool), Vec<OrphanCandidate>> =
             BTreeMap::new();
         for pod in pods {
             let key = format!("{} {}", text(pod.app.as_ref()), text(pod.instance.as_ref()));
-            sorted.entry((Some(key), pod.owner.clone())).or_default().push(pod);
+            sorted.entry((key, pod.owner.clone(), pod.has_executor_name)).or_default().push(pod);
         }
         let mut states: BTreeMap<OwnerPod, OwnerState> = BTreeMap::new();
         let mut found = Vec::new();
-        for ((_, owner), pods) in sorted {
+        for ((_, owner, have_executor_names), pods) in sorted {
             let first = &pods[0];
             let instance =
                 InstanceLabels { app: first.app.clone(), instance: first.instance.clone() };
             let state = self.state(owner.as_ref(), &mut states);
             let lease = self.relevant_lease(&instance, &state);
-            found.push((instance, owner, state, pods, lease));
+            found.push((instance, owner, have_executor_names, state, pods, lease));
         }
         let stale = self.stale_leases();
         let relevant = found.iter().filter_map(|(labels, .., lease)| {
@@ -193,8 +194,9 @@ impl Cleanup<'_> {
         let listed = stale.iter().map(|lease| (lease.name.clone(), &lease.record));
         self.renewed = self.watch_stale(relevant.chain(listed).collect());
         let mut batches = Vec::new();
-        for (instance, owner, state, pods, lease) in found {
-            let verdict = self.judge(&instance, &state, self.age(lease));
+        for (instance, owner, have_executor_names, state, pods, lease) in found {
+            let age = self.age(lease);
+            let verdict = self.judge(&instance, &state, have_executor_names, age);
             batches.push(Batch { instance, owner, state, pods, lease: None, verdict });
         }
         for lease in stale {
@@ -205,7 +207,8 @@ impl Cleanup<'_> {
             let instance = InstanceLabels { app: Some(app), instance: Some(instance) };
             let owner = lease.record.owner.clone();
             let state = self.state(owner.as_ref(), &mut states);
-            let verdict = self.judge(&instance, &state, self.age_of(&lease.record));
+            let age = self.age_of(&lease.record);
+            let verdict = self.judge(&instance, &state, true, age);
             let (pods, lease) = (Vec::new(), Some(lease));
             batches.push(Batch { instance, owner, state, pods, lease, verdict });
         }
@@ -222,10 +225,17 @@ impl Cleanup<'_> {
         })
     }
 
-    fn judge(&self, labels: &InstanceLabels, state: &OwnerState, lease: LeaseAge) -> OrphanVerdict {
+    fn judge(
+        &self,
+        labels: &InstanceLabels,
+        state: &OwnerState,
+        have_executor_names: bool,
+        lease: LeaseAge,
+    ) -> OrphanVerdict {
         judge(&OrphanFacts {
             owner: state.clone(),
             instance: labels.instance.clone(),
+            have_executor_names,
             named: self.args.instance.clone(),
             stale_ms: self.args.stale,
             lease,
@@ -300,7 +310,8 @@ impl Cleanup<'_> {
     }
 
     fn lease(&self, selection: &Selection) -> Result<Option<Record>, Refusal> {
-        self.leases().get(&name_of(LeaseScope::Instance, selection))
+        let found = self.leases().get(&name_of(LeaseScope::Instance, selection))?;
+        Ok(found.filter(|record| record.is_ours))
     }
 
     fn leases(&self) -> Leases {

@@ -276,7 +276,8 @@ impl<U: Upstream> Engine<'_, U> {
                 }
             }
             // Sent only at the start, where `await_lease` handles them.
-            LeaseUpdate::HeldBy { .. }
+            LeaseUpdate::Foreign
+            | LeaseUpdate::HeldBy { .. }
             | LeaseUpdate::Forbidden { .. }
             | LeaseUpdate::Retrying { .. }
             | LeaseUpdate::Waiting { .. } => debug!("the lease: {update:?}"),

@@ -7,8 +7,8 @@
 
 mod connection;
 mod listener;
-mod pace;
 pub mod origin;
+mod pace;
 mod request;
 mod response;
 mod slots;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::core::machines::lease::{LeaseScope, Record};
-use crate::core::model::ids::{ExecutorId, Uid};
+use crate::core::model::ids::{ExecutorId, STORED_ID_MAX, Uid};
 use crate::core::model::pod::OwnerPod;
 use crate::wire::build::OwnerRef;
 use crate::wire::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
@@ -104,7 +104,10 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
             continue;
         };
         let selection = Selection { app: app.to_owned(), instance: instance.to_owned() };
-        leases.push(NamedLease { name, scope, selection, record: record(lease)? });
+        // Somebody else's Lease may have our labels.
+        if name == name_of(scope, &selection) {
+            leases.push(NamedLease { name, scope, selection, record: record(lease)? });
+        }
     }
     Ok(leases)
 }
@@ -126,6 +129,20 @@ fn record(lease: &Value) -> Result<Record, WireError> {
     let number = |key: &str| spec(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
     let time = |key: &str| unix_ms(spec(key)?.as_str()?);
     let high_water = || meta.get("annotations")?.get(ID_HIGH_WATER)?.as_str()?.parse().ok();
+    let high_water = || high_water().filter(|&id| id <= STORED_ID_MAX);
+    let label = |key: &str| meta.get("labels")?.get(key)?.as_str();
+    let selection = |app: &str, instance: &str| Selection {
+        app: app.to_owned(),
+        instance: instance.to_owned(),
+    };
+    let is_ours = label(APP).zip(label(INSTANCE)).is_some_and(|(app, instance)| {
+        let scopes = [LeaseScope::Application, LeaseScope::Instance];
+        let named = |scope: &LeaseScope| {
+            label(COMPONENT.0) == Some(component(*scope))
+                && text("name") == Some(&*name_of(*scope, &selection(app, instance)))
+        };
+        label(MANAGED_BY.0) == Some(MANAGED_BY.1) && scopes.iter().any(named)
+    });
     let owners = meta.get("ownerReferences").and_then(Value::as_array);
     Ok(Record {
         uid: Uid::new(uid),
@@ -137,6 +154,7 @@ fn record(lease: &Value) -> Result<Record, WireError> {
         transitions: number("leaseTransitions").unwrap_or(0),
         id_high_water: high_water().map(ExecutorId),
         owner: owners.into_iter().flatten().find_map(owner_pod),
+        is_ours,
     })
 }
 
@@ -209,6 +227,7 @@ mod tests {
             transitions: 3,
             id_high_water: Some(ExecutorId(2_000)),
             owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("d") }),
+            is_ours: true,
         };
         let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
         let owner = OwnerRef {
@@ -229,6 +248,17 @@ mod tests {
         assert_eq!(json, OURS);
         let served = json.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
         assert_eq!(parse(served.as_bytes()), Ok(record.clone()));
+        for (from, to) in [
+            (r#""app.kubernetes.io/managed-by":"posse","#, ""),
+            (r#":"instance""#, r#":"controller""#),
+            (r#""posse.dev/app":"wordcount""#, r#""posse.dev/app":"other""#),
+            (r#""posse.dev/instance":"ab3de""#, r#""x":"y""#),
+        ] {
+            let other = parse(served.replacen(from, to, 1).as_bytes()).unwrap();
+            assert!(!other.is_ours, "{from}");
+        }
+        let poisoned = served.replace("2000", "18446744073709551615");
+        assert_eq!(parse(poisoned.as_bytes()).unwrap().id_high_water, None);
         let scope = LeaseScope::Application;
         let object = LeaseObject { scope, name: &name_of(scope, &selection), ..object };
         let json = String::from_utf8(object.to_json()).unwrap();
@@ -239,9 +269,14 @@ mod tests {
     #[test]
     fn a_list_contains_only_leases_of_posse() {
         let ours = OURS.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
-        let app = ours.replace(r#":"instance""#, r#":"application""#);
+        let app = ours
+            .replace(r#":"instance""#, r#":"application""#)
+            .replace(r#""name":"wordcount-ab3de""#, r#""name":"wordcount.exclusive""#);
+        let other_name = ours.replace(r#""name":"wordcount-ab3de""#, r#""name":"leader""#);
         let foreign = ours.replace(r#":"instance""#, r#":"controller""#);
-        let list = format!(r#"{{"items":[{ours},{foreign},{app},{{"metadata":{{"name":"x"}}}}]}}"#);
+        let list = format!(
+            r#"{{"items":[{ours},{foreign},{other_name},{app},{{"metadata":{{"name":"x"}}}}]}}"#
+        );
         let got = parse_list(list.as_bytes()).unwrap();
         let scopes: Vec<LeaseScope> = got.iter().map(|lease| lease.scope).collect();
         assert_eq!(scopes, [LeaseScope::Instance, LeaseScope::Application]);

@@ -57,6 +57,7 @@ mod tests {
         let first = OrphanCandidate {
             name: "a-k-exec-1".to_owned(),
             uid: Uid::new("u1"),
+            has_executor_name: true,
             app: Some("a".to_owned()),
             instance: Some("k".to_owned()),
             owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("o1") }),
@@ -65,6 +66,7 @@ mod tests {
         let second = OrphanCandidate {
             name: "b".to_owned(),
             uid: Uid::new("u2"),
+            has_executor_name: false,
             app: None,
             instance: None,
             owner: None,

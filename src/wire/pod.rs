@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use crate::core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
 use crate::core::model::input::{ForeignPod, PodAnswer};
 use crate::core::model::pod::OwnerPod;
 use crate::core::model::pod::{
@@ -106,15 +106,20 @@ impl RawPod<'_> {
         let named = |text: Option<Text<'_>>| {
             text.map(|text| text.0.into_owned()).filter(|text| !text.is_empty())
         };
+        let (app, instance) = (named(labels.app), named(labels.instance));
+        let selection = app.clone().zip(instance.clone());
+        let selection = selection.map(|(app, instance)| Selection { app, instance });
+        let id = selection.and_then(|selection| selection.id_of(&name.0));
         let owner = meta.owner_references.into_iter().find(|owner| owner.is_controller);
         let owner = owner.filter(|owner| text_of(owner.kind.as_ref()) == "Pod");
         let phase = phase(self.status.as_ref().and_then(|status| status.phase.as_ref()));
         Ok(OrphanCandidate {
             phase,
+            has_executor_name: id.is_some_and(|id| id.0 <= STORED_ID_MAX),
             name: name.0.into_owned(),
             uid: Uid::new(&uid.0),
-            app: named(labels.app),
-            instance: named(labels.instance),
+            app,
+            instance,
             owner: owner.and_then(|owner| {
                 Some(OwnerPod { name: owner.name?.0.into_owned(), uid: Uid::new(&owner.uid?.0) })
             }),

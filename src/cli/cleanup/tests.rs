@@ -104,8 +104,12 @@ fn driver(uid: &str, phase: &str) -> Value {
     json!({"metadata": {"uid": uid}, "status": {"phase": phase}})
 }
 
-fn lease(renewed: &str) -> Value {
-    json!({"metadata": {"uid": "l", "resourceVersion": "5"},
+/// The Lease of an instance.
+fn lease(app: &str, instance: &str, renewed: &str) -> Value {
+    json!({"metadata": {"name": format!("{app}-{instance}"), "uid": "l", "resourceVersion": "5",
+           "labels": {"posse.dev/app": app, "posse.dev/instance": instance,
+                      "app.kubernetes.io/component": "instance",
+                      "app.kubernetes.io/managed-by": "posse"}},
            "spec": {"holderIdentity": "h", "leaseDurationSeconds": 60, "renewTime": renewed}})
 }
 
@@ -125,10 +129,10 @@ fn five() -> Vec<(String, u16, Value)> {
         (format!("GET {PODS}?continue=t2"), 200, list("", &second)),
         (format!("GET {PODS}/done"), 200, driver("o-done", "Succeeded")),
         (format!("GET {PODS}/live"), 200, driver("o-live", "Running")),
-        (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
-        (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
-        (format!("GET {LEASES}/a-alone"), 200, lease("2020-01-01T00:00:00.000000Z")),
-        (format!("GET {LEASES}/a-busy"), 200, lease("2999-01-01T00:00:00.000000Z")),
+        (format!("GET {LEASES}/a-alone"), 200, lease("a", "alone", "2020-01-01T00:00:00.000000Z")),
+        (format!("GET {LEASES}/a-alone"), 200, lease("a", "alone", "2020-01-01T00:00:00.000000Z")),
+        (format!("GET {LEASES}/a-alone"), 200, lease("a", "alone", "2020-01-01T00:00:00.000000Z")),
+        (format!("GET {LEASES}/a-busy"), 200, lease("a", "busy", "2999-01-01T00:00:00.000000Z")),
     ]
 }
 
@@ -196,14 +200,15 @@ fn yes_deletes_orphans_by_uid() {
 fn all_apps_includes_leases_without_executors() {
     let mine = |mut pod: Value| {
         pod["metadata"]["labels"]["posse.dev/app"] = "b".into();
+        pod["metadata"]["name"] = "b-k-exec-1".into();
         pod
     };
     let lease_of = |app: &str, instance: &str, part: &str, renewed: &str| {
-        let mut lease = lease(renewed);
-        let name = format!("{app}-{instance}");
-        lease["metadata"]["name"] = name.into();
-        lease["metadata"]["labels"] = json!({"posse.dev/app": app,
-            "posse.dev/instance": instance, "app.kubernetes.io/component": part});
+        let mut lease = lease(app, instance, renewed);
+        if part == "application" {
+            lease["metadata"]["name"] = format!("{app}.exclusive").into();
+        }
+        lease["metadata"]["labels"]["app.kubernetes.io/component"] = part.into();
         lease
     };
     let (old, now) = ("2020-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z");
@@ -218,15 +223,15 @@ fn all_apps_includes_leases_without_executors() {
         vec![
             (format!("GET {PODS}"), 200, list("", &pods)),
             (format!("GET {PODS}/live"), 200, driver("o-live", "Running")),
-            (format!("GET {LEASES}/b-k"), 200, lease(old)),
-            (format!("GET {LEASES}/b-k"), 200, lease(old)),
-            (format!("GET {LEASES}/b-k"), 200, lease(old)),
-            (format!("GET {LEASES}/a-spent"), 200, lease(old)),
-            (format!("GET {LEASES}/b-l"), 200, lease(old)),
-            (format!("DELETE {PODS}/a-k-exec-1"), 200, json!({})),
+            (format!("GET {LEASES}/b-k"), 200, lease("b", "k", old)),
+            (format!("GET {LEASES}/b-k"), 200, lease("b", "k", old)),
+            (format!("GET {LEASES}/b-k"), 200, lease("b", "k", old)),
+            (format!("GET {LEASES}/a-spent"), 200, lease("a", "spent", old)),
+            (format!("GET {LEASES}/b.exclusive"), 200, lease("b", "k", old)),
+            (format!("DELETE {PODS}/b-k-exec-1"), 200, json!({})),
             (format!("DELETE {LEASES}/a-spent"), 200, json!({})),
             (format!("DELETE {LEASES}/b-k"), 200, json!({})),
-            (format!("DELETE {LEASES}/b-l"), 200, json!({})),
+            (format!("DELETE {LEASES}/b.exclusive"), 200, json!({})),
         ]
     };
     let with_list = || {
@@ -266,7 +271,7 @@ fn all_apps_includes_leases_without_executors() {
 /// The holder's clock is behind, or it was suspended and its clock was set: it renews all the same.
 #[test]
 fn a_lease_that_is_renewed_while_it_is_watched_is_not_stale() {
-    let old = lease("2020-01-01T00:00:00.000000Z");
+    let old = lease("a", "k", "2020-01-01T00:00:00.000000Z");
     let mut renewed = old.clone();
     renewed["metadata"]["resourceVersion"] = "6".into();
     for (second, is_kept) in [((200, renewed), true), ((200, old.clone()), false)] {
@@ -342,4 +347,24 @@ fn no_executors_and_an_unreachable_server() {
     let (code, _, err) = folder.posse("cleanup --app a --kubeconfig k");
     assert_eq!(code, 3, "{err}");
     assert!(err.contains("Connection refused"), "{err}");
+}
+
+/// Both have the labels of instance k: a pod with another name, and a Lease without posse's labels.
+#[test]
+fn what_merely_has_our_labels_or_our_name_is_kept() {
+    let old = "2020-01-01T00:00:00.000000Z";
+    let mut victim = executor("k", 7, None);
+    victim["metadata"]["name"] = "victim-db".into();
+    let mut foreign = lease("a", "k", old);
+    foreign["metadata"]["labels"] = json!({"app": "leader-election"});
+    let scene = Scene::new(vec![
+        (format!("GET {PODS}"), 200, list("", &[executor("k", 1, None), victim])),
+        (format!("DELETE {PODS}/a-k-exec-1"), 200, executor("k", 1, None)),
+        (format!("GET {LEASES}/a-k"), 200, foreign),
+    ]);
+    let (code, out, err) = scene.cleanup("--instance k --yes");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains("kept: they do not have the names of executors"), "{out}");
+    assert!(out.ends_with("\nremoved 1 executor and 0 leases\n"), "{out}");
+    assert_eq!(scene.deletes().len(), 1);
 }

@@ -164,7 +164,11 @@ impl OrphanCleanup {
         self.found.retain(|pod| {
             let is_over = matches!(pod.phase, Phase::Failed | Phase::Succeeded);
             let is_ours = pod.instance.as_ref().is_none_or(|instance| *instance == self.ours);
-            pod.owner.is_some() && !is_ours && !is_over && !self.deleted.contains(&pod.uid)
+            pod.has_executor_name
+                && pod.owner.is_some()
+                && !is_ours
+                && !is_over
+                && !self.deleted.contains(&pod.uid)
         });
     }
 
@@ -179,6 +183,7 @@ impl OrphanCleanup {
         let facts = OrphanFacts {
             owner: state,
             instance: instance.clone(),
+            have_executor_names: true,
             named: None,
             stale_ms: None,
             lease: LeaseAge::Absent,
@@ -262,6 +267,7 @@ mod tests {
         OrphanCandidate {
             name: format!("a-{instance}-exec-{id}"),
             uid: Uid::new(&format!("{instance}-{id}")),
+            has_executor_name: true,
             app: Some("a".to_owned()),
             instance: Some(instance.to_owned()),
             owner,
@@ -312,6 +318,11 @@ mod tests {
             pod("peer", 1, Some(owner("lives")), Phase::Running),
             pod("away", 1, None, Phase::Running),
             pod("new", 1, Some(owner("gone")), Phase::Running),
+            OrphanCandidate {
+                name: "victim-db".to_owned(),
+                has_executor_name: false,
+                ..pod("old", 4, Some(owner("gone")), Phase::Running)
+            },
         ];
         let state = |owner: &OwnerPod| match owner.name.as_str() {
             "gone" => OwnerState::Absent,

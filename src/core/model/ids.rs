@@ -12,6 +12,9 @@ pub struct ExecutorId(pub u64);
 /// so many executors.
 pub const ID_MAX: u64 = 1_000_000_000;
 
+/// The highest id that is believed of a stored high water: posse may have gone on from `ID_MAX`.
+pub const STORED_ID_MAX: u64 = 2 * ID_MAX;
+
 impl fmt::Display for ExecutorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

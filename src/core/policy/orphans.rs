@@ -12,6 +12,9 @@ use crate::core::model::pod::{OwnerPod, Phase};
 pub struct OrphanCandidate {
     pub name: String,
     pub uid: Uid,
+    /// Its name is that of an executor of its `app` and `instance`. Anybody can write labels, but no
+    /// pod can be renamed.
+    pub has_executor_name: bool,
     /// Label values; none if absent.
     pub app: Option<String>,
     pub instance: Option<String>,
@@ -105,6 +108,8 @@ impl LeaseAge {
 pub struct OrphanFacts {
     pub owner: OwnerState,
     pub instance: Option<String>,
+    /// Their names are those of executors (or there is only a Lease).
+    pub have_executor_names: bool,
     /// The instance that the user named.
     pub named: Option<String>,
     /// How long a Lease must be unrenewed to be stale; none if stale Leases were not requested.
@@ -137,6 +142,11 @@ pub fn judge(facts: &OrphanFacts) -> OrphanVerdict {
             "they have no instance label, so posse did not create them".to_owned(),
         );
     };
+    if !facts.have_executor_names {
+        return OrphanVerdict::Kept(
+            "they do not have the names of executors, so posse did not create them".to_owned(),
+        );
+    }
     match &facts.owner {
         OwnerState::Absent => OrphanVerdict::Removable("their owner is gone".to_owned()),
         OwnerState::Replaced => {
@@ -196,7 +206,14 @@ mod tests {
     /// The facts about instance `k` with this owner.
     fn facts(owner: OwnerState) -> OrphanFacts {
         let instance = Some("k".to_owned());
-        OrphanFacts { owner, instance, named: None, stale_ms: None, lease: LeaseAge::Absent }
+        OrphanFacts {
+            owner,
+            instance,
+            have_executor_names: true,
+            named: None,
+            stale_ms: None,
+            lease: LeaseAge::Absent,
+        }
     }
 
     fn stale(stale_ms: u64, lease: LeaseAge) -> OrphanFacts {
@@ -216,7 +233,11 @@ mod tests {
             lease: unchanged(9 * HOUR_MS),
             ..facts(owner)
         };
+        let strangers = |facts| OrphanFacts { have_executor_names: false, ..facts };
         for (facts, removable, why) in [
+            (strangers(facts(OwnerState::Absent)), false, "names of executors"),
+            (strangers(named(OwnerState::None, "k")), false, "names of executors"),
+            (strangers(stale(HOUR_MS, unchanged(HOUR_MS))), false, "names of executors"),
             (facts(OwnerState::Absent), true, "owner is gone"),
             (facts(OwnerState::Replaced), true, "another pod has its name"),
             (facts(OwnerState::Found(Phase::Failed)), true, "has ended"),
@@ -257,6 +278,7 @@ mod tests {
             transitions: 0,
             id_high_water: None,
             owner: None,
+            is_ours: true,
         };
         let released = Record { holder: String::new(), ..record.clone() };
         let silent = Record { renewed_ms: None, ..record.clone() };

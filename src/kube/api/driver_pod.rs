@@ -9,7 +9,7 @@ use log::{debug, warn};
 use serde::Deserialize;
 
 use super::{MERGE_PATCH, call, get, object_path, write, write_path};
-use crate::core::model::ids::ExecutorId;
+use crate::core::model::ids::{ExecutorId, STORED_ID_MAX};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::config::BoundPod;
 use crate::kube::http::{Http, Method};
@@ -89,7 +89,9 @@ impl DriverPod {
             return Err(unusable("the driver pod has another uid than POD_UID says"));
         }
         let text = pod.metadata.annotations.get(labels::ID_HIGH_WATER);
-        Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
+        // Anybody who may change the pod can write anything.
+        let stored = text.and_then(|text| text.parse().ok()).filter(|id| *id <= STORED_ID_MAX);
+        Ok(stored.unwrap_or(0))
     }
 
     /// Why this pod cannot own the executors of a run that needs `needed_s` seconds to shut down.

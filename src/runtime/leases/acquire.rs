@@ -19,6 +19,8 @@ pub enum LeaseAcquisition {
     Acquired { id_high_water: u64 },
     /// This signal ended the wait. `holder`: who held the Lease, if the run was waiting for that.
     Interrupted { signal: Signal, holder: Option<String> },
+    /// Another program's Lease has our name.
+    Foreign,
     /// Another live process holds the Lease.
     HeldBy { holder: String },
     /// The server does not permit access to Leases.
@@ -75,6 +77,7 @@ pub fn await_lease(
                 let id_high_water = id_high_water.map_or(0, |id| id.0);
                 return LeaseAcquisition::Acquired { id_high_water };
             }
+            LeaseUpdate::Foreign => return LeaseAcquisition::Foreign,
             LeaseUpdate::HeldBy { holder } => return LeaseAcquisition::HeldBy { holder },
             LeaseUpdate::Forbidden { message } => return LeaseAcquisition::Forbidden { message },
             LeaseUpdate::Retrying { refusal } => {

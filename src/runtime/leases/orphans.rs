@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn the_cleanup_waits_for_the_start_and_ends_with_the_run() {
         let old = r#"{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a-old-exec-1",
-            "uid":"u1","labels":{"posse.dev/instance":"old"},"ownerReferences":[
+            "uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"old"},"ownerReferences":[
             {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
             "status":{"phase":"Running"}}]}"#;
         // The driver is alive, so the cleanup has nothing to delete and waits to look again.

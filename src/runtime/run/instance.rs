@@ -23,7 +23,7 @@ use crate::runtime::run::error::RunError;
 use crate::runtime::run::settings::RunSettings;
 use crate::runtime::signals::Signals;
 use crate::wire::labels::Selection;
-use crate::wire::names;
+use crate::wire::{lease, names};
 
 /// If the run cannot start, how long it waits for the release of a Lease.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
@@ -159,6 +159,13 @@ impl InstanceRequest<'_> {
                 return Ok(Ok((handle, id_high_water)));
             }
             LeaseAcquisition::Forbidden { message } => Ok(Err(message)),
+            LeaseAcquisition::Foreign => {
+                let name = lease::name_of(scope, selection);
+                Err(RunError::Server(format!(
+                    "lease {name} is not posse's (it lacks posse's labels), so posse does not take \
+                     it over: delete it if nobody needs it, or take another --instance or app"
+                )))
+            }
             LeaseAcquisition::HeldBy { holder } => Err(held_by(scope, selection, &holder)),
             LeaseAcquisition::Interrupted { signal, holder } => {
                 Err(RunError::Interrupted { signal, waited_for: holder })

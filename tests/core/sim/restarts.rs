@@ -140,6 +140,7 @@ impl World {
             self.pods.push(OrphanCandidate {
                 name: format!("a-{instance}-exec-{id}"),
                 uid: Uid::new(&format!("uid-{n}")),
+                has_executor_name: true,
                 app: Some("a".to_owned()),
                 instance: Some(instance),
                 owner: is_owned.then_some(owner),
@@ -155,6 +156,7 @@ impl World {
         self.pods.push(OrphanCandidate {
             name: format!("a-{}-exec-99", self.processes[i].instance),
             uid: Uid::new(&format!("uid-{}", self.n_pods)),
+            has_executor_name: true,
             app: Some("a".to_owned()),
             instance: Some(self.processes[i].instance.clone()),
             owner: Some(OwnerPod { name: name.clone(), uid: uid.clone() }),
@@ -388,7 +390,8 @@ impl World {
                     }
                 }
                 LeaseUpdate::HeldBy { .. } => process.is_over = true,
-                LeaseUpdate::Waiting { .. }
+                LeaseUpdate::Foreign
+                | LeaseUpdate::Waiting { .. }
                 | LeaseUpdate::Retrying { .. }
                 | LeaseUpdate::Forbidden { .. }
                 | LeaseUpdate::IdsReserved { .. } => {}

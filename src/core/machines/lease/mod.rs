@@ -72,6 +72,9 @@ pub struct Record {
     pub id_high_water: Option<ExecutorId>,
     /// The owner pod as it was read. A write sets our own owner.
     pub owner: Option<OwnerPod>,
+    /// It has posse's labels for this instance or application. Another program's Lease may have our
+    /// name; it is never changed.
+    pub is_ours: bool,
 }
 
 /// What is known about a holder from other sources than its Lease.
@@ -103,6 +106,8 @@ pub enum LeaseStep {
 pub enum LeaseUpdate {
     /// The Lease is held (again). The high water is what was stored before.
     Held { id_high_water: Option<ExecutorId> },
+    /// At start: another program's Lease has our name. The machine has finished.
+    Foreign,
     /// At start: another holder has it and is alive, or may be. The machine has finished.
     HeldBy { holder: String },
     /// Ids up to here (inclusive) are reserved for us.
@@ -288,6 +293,7 @@ impl LeaseMachine {
                 self.done |= self.stop.is_some();
                 self.write_next();
             }
+            Some((record, _)) if !record.is_ours => self.on_not_ours(now),
             Some((record, holder_state)) => {
                 // No other live process has our identity.
                 let named_us = record.holder == self.identity;
@@ -344,6 +350,17 @@ impl LeaseMachine {
         self.renewed_at = sent_at;
         self.due_at = sent_at.after(RENEW_MS);
         self.report_reserved();
+    }
+
+    /// Another program's Lease has our name: whether it is held or not, it is not taken over.
+    fn on_not_ours(&mut self, now: Millis) {
+        if !self.ever_held {
+            self.push_update(LeaseUpdate::Foreign);
+        } else if self.held || self.is_new_holder_unknown {
+            self.lose(Some("another program, whose lease has our name".to_owned()));
+        }
+        self.done |= !self.ever_held || self.yields || self.stop.is_some();
+        self.due_at = now.after(RENEW_MS);
     }
 
     /// Another holder has the Lease, and is not known to be dead.
@@ -442,6 +459,7 @@ impl LeaseMachine {
                 .map_or(0, |record| record.transitions.saturating_add(from_other.into())),
             id_high_water: stored.max(self.ids_wanted).max(self.ids_reported),
             owner: None,
+            is_ours: true,
         }
     }
 
@@ -467,6 +485,7 @@ impl LeaseMachine {
 fn update_kind(update: &LeaseUpdate) -> u8 {
     match update {
         LeaseUpdate::Held { .. }
+        | LeaseUpdate::Foreign
         | LeaseUpdate::HeldBy { .. }
         | LeaseUpdate::Lost { .. }
         | LeaseUpdate::Forbidden { .. } => 0,

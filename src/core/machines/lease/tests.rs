@@ -38,6 +38,7 @@ fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
         transitions: 4,
         id_high_water: Some(ExecutorId(3_000)),
         owner: None,
+        is_ours: true,
     }
 }
 
@@ -424,3 +425,28 @@ fn identities_keep_their_text() {
 }
 
 mod holder_wait;
+
+#[test]
+fn a_lease_of_another_program_is_not_taken_over() {
+    for holder in ["", "somebody"] {
+        let other = || Record { is_ours: false, ..record(holder, "7", -9_000_000) };
+        // At the start.
+        let mut bench = Bench::new(&me());
+        bench.read(Some((other(), HolderState::Gone)));
+        assert_eq!(bench.updates(), [LeaseUpdate::Foreign]);
+        assert_eq!(bench.due(), LeaseStep::Done);
+        // Ours was deleted, and the other has its name now.
+        let mut bench = Bench::held();
+        bench.fail_write(RefusalClass::Conflict);
+        bench.read(Some((other(), HolderState::Unknown)));
+        let [LeaseUpdate::Lost { holder: Some(_) }] = &bench.updates()[..] else {
+            panic!("the lease is lost")
+        };
+        // It is read again, and never written.
+        bench.read(Some((other(), HolderState::Gone)));
+        assert_eq!(bench.updates(), []);
+        bench.read(None);
+        bench.write();
+        assert!(matches!(bench.updates()[..], [LeaseUpdate::Held { .. }]));
+    }
+}
