@@ -197,7 +197,13 @@ fn a_pod_of_an_earlier_run_is_ours_by_its_owner_or_by_our_record() {
 
 #[test]
 fn a_pod_that_has_the_name_of_a_later_executor_is_passed_over() {
-    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    let identity = InstanceIdentity { is_id_high_water_stored: true, ..identity() };
+    let mut run = Run::with_identity(identity, policy(), vec![spec("g", 2)]);
+    run.list();
+    assert!(matches!(run.take()[..], [Action::ReserveIds { .. }]));
+    run.tell(Input::IdsReserved { up_to: ExecutorId(1_000) });
+    assert_eq!(run.creates(), [1, 2]);
+    run.created(&[1, 2]);
     let name = format!("{PREFIX}3");
     let squatter = foreign(&mut run, &name, 3, None);
     show(&mut run, PodEvent::Applied, squatter.clone());

@@ -9,6 +9,7 @@ mod cluster;
 mod driver;
 mod faults;
 mod groups;
+mod impostors;
 mod losses;
 mod node;
 mod restarts;
@@ -40,7 +41,13 @@ const NODE_FAULT_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910]
 fn run(seed: u64) -> CheckResult {
     // Two in three seeds have start and node problems, too.
     let has_node_faults = !REGRESSIONS.contains(&seed) && !seed.is_multiple_of(3);
-    let world = || if has_node_faults { World::with_node_faults(seed) } else { World::new(seed) };
+    let is_regression = REGRESSIONS.contains(&seed) || NODE_FAULT_REGRESSIONS.contains(&seed);
+    let world = || match (has_node_faults, is_regression) {
+        (true, true) => World::with_node_faults(seed),
+        (true, false) => World::with_node_faults(seed).with_impostors(seed),
+        (false, true) => World::new(seed),
+        (false, false) => World::new(seed).with_impostors(seed),
+    };
     let outcome = catch_unwind(AssertUnwindSafe(|| world().run()));
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

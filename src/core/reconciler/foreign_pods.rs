@@ -58,7 +58,9 @@ impl Reconciler {
     /// True if an earlier run may have used the pod's id, or if the pod is or may be the result of
     /// a create of this run.
     fn is_recorded(&self, pod: &Pod) -> bool {
-        if self.ids.is_of_earlier_run(pod.id) {
+        // Without stored ids the range is only a guess.
+        let is_proof = self.ids.is_stored() || self.has_our_owner(pod);
+        if self.ids.is_of_earlier_run(pod.id) && is_proof {
             return true;
         }
         let is_from_create = match self.executors.get(pod.id) {

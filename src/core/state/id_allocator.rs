@@ -30,7 +30,7 @@ impl IdAllocator {
     pub fn new(reserved_before: u64, is_stored: bool) -> Self {
         let next = reserved_before.saturating_add(1);
         let mut earlier = Ranges::default();
-        earlier.insert_all(1..next);
+        earlier.insert_all(1..if is_stored { next } else { BLOCK + 1 });
         Self {
             next,
             reserved: is_stored.then_some(reserved_before),

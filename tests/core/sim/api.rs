@@ -130,6 +130,12 @@ impl World {
                 if let Ok(seen) = &answer {
                     self.note_avoided(seen, &overrides.avoid);
                     Check::created(self, asked.gen_, id.0, seen, !is_heard)?;
+                    if asked.gen_ != self.gen_
+                        && self.core.is_some()
+                        && let PodAnswer::Ours(pod) = seen
+                    {
+                        self.disown_if_unrecorded(&pod.uid);
+                    }
                 }
                 Input::Created { id, watermark, answer }
             }

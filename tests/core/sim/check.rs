@@ -18,6 +18,7 @@ use posse::core::state::executors::has_ended;
 
 use super::cluster::{Cluster, is_over};
 use super::groups::Groups;
+use super::impostors::is_foreign;
 use super::losses::start_loss;
 use super::node::LOST_NODE;
 use super::world::World;
@@ -70,6 +71,7 @@ pub struct Check {
     pub(super) unbound: BTreeMap<Uid, u64>,
     pub(super) running: BTreeMap<Uid, u64>,
     pub(super) lost_by_node: BTreeSet<Uid>,
+    pub(super) foreign_told: BTreeSet<Uid>,
     groups: Groups,
 }
 
@@ -138,11 +140,12 @@ impl Check {
         self.groups.after_call(command, reply)
     }
 
-    pub fn before_input(&mut self, core: &Reconciler, input: &Input) {
+    pub fn before_input(&mut self, core: &Reconciler, input: &Input, cluster: &Cluster) {
         match input {
             Input::Lease { held, .. } => self.is_held = *held,
             Input::List(list) if !core.had_first_list() => {
-                let highest = list.pods.iter().map(|pod| pod.id.0).max();
+                let ours = list.pods.iter().filter(|pod| !is_foreign(&pod.uid, cluster));
+                let highest = ours.map(|pod| pod.id.0).max();
                 self.unknowable_above = highest.map_or(0, |id| id.div_ceil(BLOCK).max(1) * BLOCK);
             }
             Input::Watch { epoch, events } if *epoch == core.watermark().epoch => {
@@ -219,12 +222,14 @@ impl Check {
         }
         for event in events {
             check.on_event(event, &world.cluster)?;
+            check.on_foreign_pod(event, &world.cluster)?;
             check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
             world.driver.on_event(event, core, &world.policy, world.now)?;
             check.on_loss(event, &world.cluster, &world.policy, world.now)?;
         }
         check.budget_is_kept(&world.policy, world.now)?;
         for action in actions {
+            check.spares_foreign_pods(action, core, &world.cluster)?;
             check.on_action(action, core, &world.cluster, world.now)?;
             check.on_shape(action, core, &world.policy, world.profile.node_faults.n_nodes)?;
         }
@@ -252,7 +257,7 @@ impl Check {
         if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
             return fail(format!("{n} requests at a time for executor {id}"));
         }
-        check.recount(core, &in_flight)?;
+        check.recount(core, &in_flight, &world.cluster)?;
         check.plan_bounds(core, actions, world.policy.pending_max)?;
         check.snapshot_is_true(core, &world.cluster)?;
         check.ledger_is_kept(core, world.now)
@@ -398,7 +403,12 @@ impl Check {
     }
 
     /// Counts, slots and states equal a recount.
-    fn recount(&mut self, core: &Reconciler, in_flight: &BTreeMap<u64, u32>) -> CheckResult {
+    fn recount(
+        &mut self,
+        core: &Reconciler,
+        in_flight: &BTreeMap<u64, u32>,
+        cluster: &Cluster,
+    ) -> CheckResult {
         let executors = core.executors();
         let mut n = 0;
         for (name, group) in &executors.groups {
@@ -425,6 +435,7 @@ impl Check {
                 let is_capacity =
                     matches!(executor.state, State::Requested | State::Pending | State::Running);
                 if let Some(uid) = &executor.uid {
+                    self.is_retained_right(uid, executor.life, cluster)?;
                     self.owned.insert(uid.clone());
                     if is_capacity && self.going.contains(uid) {
                         return fail(format!("{id} {uid} was chosen to go and is capacity again"));
@@ -480,7 +491,7 @@ impl Check {
 
     /// Each pod in the snapshot is as it was at the snapshot's position, or newer.
     fn snapshot_is_true(&mut self, core: &Reconciler, cluster: &Cluster) -> CheckResult {
-        for pod in core.snapshot().pods() {
+        for pod in core.snapshot().pods().filter(|pod| !is_foreign(&pod.uid, cluster)) {
             self.told_ids.insert(pod.id.0, self.n_restores);
         }
         let position = core.snapshot().position().map_or(0, |version| version.0);
@@ -525,7 +536,7 @@ impl Check {
                 .cluster
                 .pods
                 .values()
-                .filter(|s| s.is_labelled && s.pod.group == *name)
+                .filter(|s| s.is_ours() && s.pod.group == *name)
                 .map(|s| &s.pod)
                 .collect();
             let live = ours.iter().filter(|pod| !is_over(pod) && pod.draining.is_none());
@@ -570,7 +581,7 @@ impl Check {
         // After a rollback, pods of a deleted group may exist again; they must be terminating.
         let is_stray =
             |pod: &Pod| pod.deleting && !core.executors().groups.contains_key(&pod.group);
-        let all = world.cluster.pods.values().filter(|s| s.is_labelled && !is_stray(&s.pod));
+        let all = world.cluster.pods.values().filter(|s| s.is_ours() && !is_stray(&s.pod));
         let n_all = all.count();
         if n_owned != n_all {
             return fail(format!("{n_owned} of {n_all} pods are in groups"));
@@ -625,7 +636,7 @@ impl Check {
                 return fail(format!("the stop did not await executor {id}: {result:?}"));
             }
         }
-        for stored in world.cluster.pods.values().filter(|stored| stored.is_labelled) {
+        for stored in world.cluster.pods.values().filter(|stored| stored.is_ours()) {
             let name = stored.pod.name.to_string();
             let is_known = core.snapshot().get(&stored.pod.uid).is_some();
             let is_mine = check.posted.contains_key(&stored.pod.id.0) || is_known;
@@ -633,13 +644,16 @@ impl Check {
                 return fail(format!("{name} is left and not named; {result:?}"));
             }
         }
+        if let Some(name) = check.named.iter().find(|name| name.starts_with("victim")) {
+            return fail(format!("{name} is named, but it is not ours"));
+        }
         if !order.keep_failed && !result.retained.is_empty() {
             return fail(format!("retained pods that were not wanted: {:?}", result.retained));
         }
         if is_last && !result.remaining.is_empty() {
             return fail(format!("the calm stop left {:?}", result.remaining));
         }
-        if is_last && world.cluster.pods.values().any(|stored| stored.is_labelled) {
+        if is_last && world.cluster.pods.values().any(|stored| stored.is_ours()) {
             return fail("the calm stop left pods".to_owned());
         }
         Ok(())

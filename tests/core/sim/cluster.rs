@@ -1,7 +1,7 @@
 //! The state of the simulated cluster: a store of pods with one version for each write, a log for
 //! watches, and the true history of every uid. Requests and faults are in `api`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use posse::core::model::event::DeleteCause;
 use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
@@ -19,6 +19,18 @@ pub struct Stored {
     pub is_labelled: bool,
     /// A foreign pod, which posse must not touch.
     pub is_foreign: bool,
+}
+
+impl Stored {
+    /// One of our executors, as far as labels show it.
+    pub fn is_ours(&self) -> bool {
+        self.is_labelled && !self.is_foreign
+    }
+
+    /// A foreign pod with our labels.
+    pub fn is_impostor(&self) -> bool {
+        self.is_labelled && self.is_foreign
+    }
 }
 
 /// What ended a pod.
@@ -61,6 +73,8 @@ pub struct Cluster {
     pub pods: Pods,
     pub lives: BTreeMap<Uid, Life>,
     pub quota: Option<usize>,
+    /// The owner that posse's creates set.
+    pub owner: Option<Uid>,
     /// The id high water on the Lease.
     pub high_water: u64,
     log: VecDeque<(u64, PodEvent)>,
@@ -112,7 +126,7 @@ impl Cluster {
             id: ExecutorId(id),
             group: group.clone(),
             slot: Some(slot),
-            owner: None,
+            owner: self.owner.clone().filter(|_| !is_foreign),
             phase: Phase::Pending,
             deleting: false,
             grace_s: 30,
@@ -253,4 +267,24 @@ impl Cluster {
 /// Ended or terminating.
 pub fn is_over(pod: &Pod) -> bool {
     pod.deleting || pod.phase.is_final() || pod.container == ContainerState::Ended
+}
+
+fn uid_of(event: &PodEvent) -> Option<&Uid> {
+    match event {
+        PodEvent::Applied(pod) | PodEvent::Deleted(pod) => Some(&pod.uid),
+        PodEvent::Bookmark(_) => None,
+    }
+}
+
+/// Only the last event of each uid, at its position.
+pub fn coalesce(events: &mut Vec<PodEvent>) {
+    let mut said = BTreeSet::new();
+    let mut kept: Vec<PodEvent> = Vec::new();
+    for event in events.drain(..).rev() {
+        if uid_of(&event).is_none_or(|uid| said.insert(uid.clone())) {
+            kept.push(event);
+        }
+    }
+    kept.reverse();
+    *events = kept;
 }

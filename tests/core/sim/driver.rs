@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use posse::core::model::command::{AfterKill, Command, Reply};
 use posse::core::model::event::{Event, LossReason};
-use posse::core::model::ids::{ExecutorId, GroupName, Uid};
+use posse::core::model::ids::{ExecutorId, GroupName, ID_MAX, Uid};
 use posse::core::model::pod::ContainerState;
 use posse::core::model::rng::Rng;
 use posse::core::model::status::State;
@@ -169,7 +169,8 @@ impl Driver {
     }
 
     fn some_id(&mut self, cluster: &Cluster) -> u64 {
-        let ids: Vec<u64> = cluster.lives.values().map(|life| life.id).collect();
+        let ids: Vec<u64> =
+            cluster.lives.values().map(|life| life.id).filter(|id| *id < ID_MAX).collect();
         if ids.is_empty() || self.rng.chance(10) {
             return 1 + self.rng.below(3_000);
         }
@@ -247,7 +248,7 @@ impl World {
 
     fn beat(&mut self) -> CheckResult {
         let up = self.cluster.pods.values().filter(|stored| {
-            stored.is_labelled
+            stored.is_ours()
                 && stored.pod.container == ContainerState::Running
                 && !is_over(&stored.pod)
         });

@@ -24,6 +24,10 @@ pub struct Profile {
     pub coalesce: u64,
     pub die: u64,
     pub die_ms: u64,
+    /// Executors reach their `max_age`.
+    pub max_age: u64,
+    /// Pods of others with our labels.
+    pub impostors: u64,
     /// A node is lost with all its pods.
     pub node_losses: u64,
     /// Executors die by the application's doing alone.
@@ -117,6 +121,8 @@ impl Profile {
             coalesce: [0, 50, 100][at(rng, 3)],
             die: some(rng, 60, 60),
             die_ms: [2_000, 30_000, 90_000][at(rng, 3)],
+            max_age: 0,
+            impostors: 0,
             node_losses: some(rng, 30, 3),
             only_crashes: false,
             crashes: some(rng, 25, 3),
@@ -160,6 +166,8 @@ impl Profile {
             watch_cut: 0,
             watch_again: 0,
             die: 0,
+            max_age: 0,
+            impostors: 0,
             only_crashes: false,
             crashes: 0,
             delete_by_others: 0,

@@ -82,7 +82,7 @@ impl Groups {
 
     /// Long after the last call: deleted groups are gone, created groups exist.
     pub fn converged(&self, core: &Reconciler, cluster: &Cluster) -> CheckResult {
-        let pods = || cluster.pods.values().filter(|stored| stored.is_labelled);
+        let pods = || cluster.pods.values().filter(|stored| stored.is_ours());
         if let Some(left) = pods().find(|s| self.doomed.contains(&s.pod.uid) && !is_over(&s.pod)) {
             return Err(format!("{} lives, and its group was deleted", left.pod.id));
         }

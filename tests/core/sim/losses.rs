@@ -9,6 +9,7 @@ use posse::core::model::ids::Uid;
 use posse::core::model::pod::ContainerState;
 use posse::core::policy::settings::{FailureLimit, Policy};
 use posse::core::reconciler::Reconciler;
+use posse::core::state::executors::Life;
 
 use super::check::{Check, CheckResult, fail};
 use super::cluster::{Cause, Cluster};
@@ -122,6 +123,27 @@ impl Check {
         };
         if cause != want && cluster.n_restores == 0 {
             return fail(format!("{uid} was lost by {}, in truth {cause:?}", reason.as_str()));
+        }
+        Ok(())
+    }
+
+    /// posse counts no foreign pod, and retains what the application itself ended.
+    pub(super) fn is_retained_right(
+        &self,
+        uid: &Uid,
+        life: Life,
+        cluster: &Cluster,
+    ) -> CheckResult {
+        let truth = cluster.lives.get(uid);
+        if truth.is_some_and(|life| life.is_foreign) {
+            return fail(format!("{uid} is counted, but it is not ours"));
+        }
+        let is_known = cluster.n_restores == 0 && !self.counted.contains(uid);
+        let is_app = truth.is_some_and(|life| life.cause == Some(Cause::App));
+        if life == Life::Retained && is_known && !is_app {
+            return fail(format!(
+                "{uid} is retained, but the application did not end it: {truth:?}"
+            ));
         }
         Ok(())
     }

@@ -62,6 +62,9 @@ impl World {
     pub fn live(&mut self, uid: &Uid, step: Step) {
         let Some(stored) = self.cluster.pods.values().find(|s| s.pod.uid == *uid) else { return };
         let pod = stored.pod.clone();
+        if stored.is_impostor() {
+            return;
+        }
         if self.stuck.contains(uid) && (pod.deleting || matches!(step, Step::Die | Step::Gone)) {
             return;
         }
@@ -76,6 +79,11 @@ impl World {
                 }
             }
             Step::Gone => {}
+            // A retained pod's side-car ends, too.
+            Step::SideCar if !pod.deleting && pod.container == ContainerState::Ended => {
+                self.cluster.update(uid, |pod| pod.phase = Phase::Failed);
+            }
+            Step::SideCar => {}
             _ if is_over(&pod) => {}
             Step::Bind => {
                 let is_bound = pod.node.is_some();
@@ -114,17 +122,31 @@ impl World {
                 self.after(ms, Happening::Node(uid.clone(), Step::Die));
             }
             Step::Ready => self.cluster.update(uid, |pod| pod.ready = true),
-            Step::Die if self.is_lost_with_its_node(&pod) => self.lose_with_its_node(uid),
-            Step::Die if self.rng.chance(self.profile.delete_by_others) => {
-                if self.rng.chance(30) {
-                    self.cluster.blame(uid, Cause::Other);
-                    self.cluster.remove(uid);
-                } else {
-                    self.delete_pod(uid);
+            Step::Die => self.meet_end(uid, &pod),
+        }
+    }
+
+    /// What may happen to a running executor.
+    fn meet_end(&mut self, uid: &Uid, pod: &Pod) {
+        if self.impostors_rng.chance(self.profile.max_age) {
+            self.cluster.blame(uid, Cause::Other);
+            self.cluster.update(uid, |pod| {
+                end(pod, 137, "Error");
+                if let Some(end) = &mut pod.end {
+                    (end.pod_reason, end.has_max_age) = ("DeadlineExceeded".into(), true);
                 }
+            });
+        } else if self.is_lost_with_its_node(pod) {
+            self.lose_with_its_node(uid);
+        } else if self.rng.chance(self.profile.delete_by_others) {
+            if self.rng.chance(30) {
+                self.cluster.blame(uid, Cause::Other);
+                self.cluster.remove(uid);
+            } else {
+                self.delete_pod(uid);
             }
-            Step::Die if self.rng.chance(self.profile.die) => self.die(uid),
-            Step::Die => {}
+        } else if self.rng.chance(self.profile.die) {
+            self.die(uid);
         }
     }
 
@@ -231,10 +253,14 @@ impl World {
                 self.delete_pod(uid);
             }
             // A side-car continues to run.
-            3 => self.cluster.update(uid, |pod| {
-                end(pod, 1, "Error");
-                pod.phase = Phase::Running;
-            }),
+            3 => {
+                self.cluster.update(uid, |pod| {
+                    end(pod, 1, "Error");
+                    pod.phase = Phase::Running;
+                });
+                let ms = 1 + self.impostors_rng.below(60_000);
+                self.after(ms, Happening::Node(uid.clone(), Step::SideCar));
+            }
             // A drain: the executor ends at once, its side-car ends later.
             4 => {
                 self.cluster.update(uid, |pod| disrupt(pod, "EvictionByEvictionAPI"));
@@ -266,7 +292,7 @@ fn disrupt(pod: &mut Pod, reason: &str) {
     pod.end = Some(end);
 }
 
-fn end(pod: &mut Pod, code: i32, reason: &str) {
+pub fn end(pod: &mut Pod, code: i32, reason: &str) {
     pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
     pod.container = ContainerState::Ended;
     pod.ready = false;

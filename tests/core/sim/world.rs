@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use posse::core::model::action::Action;
 use posse::core::model::event::Event;
-use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse::core::model::ids::{ExecutorId, Uid, Version};
 use posse::core::model::input::{Input, List, ListSource, PodEvent, Watermark};
 use posse::core::model::rng::Rng;
 use posse::core::model::stop::StopOrder;
@@ -15,7 +15,7 @@ use posse::core::policy::settings::{GroupSpec, Policy};
 use posse::core::reconciler::{InstanceIdentity, Reconciler};
 
 use super::check::{Check, CheckResult};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, coalesce};
 use super::driver::Driver;
 use super::faults::{Profile, at, policy};
 use super::groups::group;
@@ -38,6 +38,7 @@ pub enum Happening {
     Driver,
     Execute(u64),
     Foreign,
+    Impostor,
     Kill,
     LastStop,
     Lease(bool),
@@ -50,6 +51,7 @@ pub enum Happening {
     Poll(u32),
     Pump { gen_: u32, stream: u64 },
     QuietBegins,
+    Renew { gen_: u32, high_water: u64 },
     Restore,
     Start,
     Stop,
@@ -63,6 +65,7 @@ pub enum Step {
     Gone,
     Ready,
     Run,
+    SideCar,
 }
 
 /// A request in flight.
@@ -104,6 +107,10 @@ pub struct World {
     /// The nodes that a pod avoids.
     pub avoided: BTreeMap<Uid, Arc<Vec<String>>>,
     pub is_calm: bool,
+    /// The random stream of impostors and of ends at `max_age`.
+    pub impostors_rng: Rng,
+    pub high_water_at_start: u64,
+    n_impostors: usize,
     queue: BTreeMap<(u64, u64), Happening>,
     n_queued: u64,
     n_requests: u64,
@@ -159,6 +166,9 @@ impl World {
             node_faults_rng: Rng::new(0),
             avoided: BTreeMap::new(),
             is_calm: false,
+            impostors_rng: Rng::new(0),
+            high_water_at_start: 0,
+            n_impostors: 0,
             queue: BTreeMap::new(),
             n_queued: 0,
             n_requests: 0,
@@ -261,6 +271,9 @@ impl World {
         if self.profile.foreign > 0 {
             self.at(0, Happening::Foreign);
         }
+        if self.profile.impostors > 0 {
+            self.at(0, Happening::Impostor);
+        }
         if self.driver.is_there {
             self.at(1, Happening::Driver);
         }
@@ -322,7 +335,9 @@ impl World {
         match happening {
             Happening::BackUp => self.cluster.back_up(),
             Happening::Restore => {
+                let high_water = self.cluster.high_water;
                 if self.cluster.restore() {
+                    self.renew_after_restore(high_water);
                     self.check.on_restore(self.core.as_ref(), self.cluster.high_water);
                     self.revive_after_restore();
                 }
@@ -340,25 +355,16 @@ impl World {
             Happening::Drive => self.drive(),
             Happening::NodeLoss => self.lose_node(),
             Happening::Foreign => self.squat(),
+            Happening::Impostor => self.impersonate(),
+            Happening::Renew { gen_, high_water } if gen_ == self.gen_ && self.is_held => {
+                self.cluster.high_water = self.cluster.high_water.max(high_water);
+            }
             Happening::Stop => {
                 let keep = self.profile.keep;
                 let keep_failed = self.rng.chance(50);
                 self.stop(StopOrder { keep, keep_failed });
             }
-            Happening::Calm => {
-                self.is_calm = true;
-                self.driver.calm();
-                self.profile = self.profile.calm();
-                self.cluster.quota = None;
-                let uids: Vec<Uid> =
-                    self.cluster.pods.values().map(|stored| stored.pod.uid.clone()).collect();
-                for uid in uids {
-                    self.after(100, Happening::Node(uid, Step::Bind));
-                }
-                if self.core.is_none() {
-                    self.start();
-                }
-            }
+            Happening::Calm => self.calm_down(),
             Happening::QuietBegins => {
                 self.check.n_actions = 0;
                 self.targets_are_kept()?;
@@ -367,6 +373,7 @@ impl World {
             Happening::LastStop => {
                 self.check.quiet(self)?;
                 self.is_last_stop = true;
+                self.n_impostors = self.n_impostors();
                 let stuck = std::mem::take(&mut self.stuck);
                 for uid in stuck {
                     if self.cluster.pods.values().any(|s| s.pod.uid == uid && s.pod.deleting) {
@@ -384,9 +391,26 @@ impl World {
             | Happening::Node(..)
             | Happening::Noise
             | Happening::Poll(_)
-            | Happening::Pump { .. } => {}
+            | Happening::Pump { .. }
+            | Happening::Renew { .. } => {}
         }
         Ok(())
+    }
+
+    /// No more faults.
+    fn calm_down(&mut self) {
+        self.is_calm = true;
+        self.driver.calm();
+        self.profile = self.profile.calm();
+        self.cluster.quota = None;
+        let uids: Vec<Uid> =
+            self.cluster.pods.values().map(|stored| stored.pod.uid.clone()).collect();
+        for uid in uids {
+            self.after(100, Happening::Node(uid, Step::Bind));
+        }
+        if self.core.is_none() {
+            self.start();
+        }
     }
 
     pub fn start(&mut self) {
@@ -397,13 +421,14 @@ impl World {
         let kept = self.profile.is_high_water_kept;
         let identity = InstanceIdentity {
             pod_prefix: PREFIX.to_owned(),
-            owner: None,
+            owner: self.cluster.owner.clone(),
             id_high_water: if kept { self.cluster.high_water } else { 0 },
             is_id_high_water_stored: kept,
             start_unix_ms: 0,
             is_lease_held: self.is_held,
             is_driver_ready: true,
         };
+        self.disown_unrecorded();
         let seed = self.rng.next_u64();
         let groups = self.groups.clone();
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
@@ -438,19 +463,6 @@ impl World {
         Ok(())
     }
 
-    /// A foreign pod takes a name of ours.
-    fn squat(&mut self) {
-        let id = self.cluster.high_water.min(1_000 * self.rng.below(3)) + 1 + self.rng.below(20);
-        let name = format!("{PREFIX}{id}");
-        let group = GroupName::from("other");
-        if self.cluster.create(&name, id, &group, 0, (false, true)).is_ok()
-            && self.profile.foreign > 0
-        {
-            let ms = self.rng.below(20_000);
-            self.after(ms, Happening::Foreign);
-        }
-    }
-
     fn stop(&mut self, order: StopOrder) {
         if let Some(core) = &mut self.core {
             trace(|| format!("{:>9} {order:?}", self.now));
@@ -463,7 +475,7 @@ impl World {
     pub fn input(&mut self, input: Input) -> CheckResult {
         let Some(core) = &mut self.core else { return Ok(()) };
         trace(|| format!("{:>9}   <- {}", self.now, short(&input)));
-        self.check.before_input(core, &input);
+        self.check.before_input(core, &input, &self.cluster);
         core.handle(input.clone(), Millis(self.now));
         let ms = if self.profile.batch_ms == 0 { 0 } else { self.rng.below(self.profile.batch_ms) };
         let at = self.now + ms;
@@ -528,6 +540,9 @@ impl World {
         self.outstanding.clear();
         if self.is_last_stop {
             self.is_done = true;
+            if self.n_impostors() < self.n_impostors {
+                return Err("the calm stop deleted pods of others".to_owned());
+            }
         } else if self.rng.chance(70) {
             self.gen_ += 1;
             self.check.ended_gen = None;
@@ -631,24 +646,4 @@ impl World {
         self.outstanding.insert(self.n_requests);
         self.n_requests
     }
-}
-
-fn uid_of(event: &PodEvent) -> Option<&Uid> {
-    match event {
-        PodEvent::Applied(pod) | PodEvent::Deleted(pod) => Some(&pod.uid),
-        PodEvent::Bookmark(_) => None,
-    }
-}
-
-/// Only the last event of each uid, at its position.
-fn coalesce(events: &mut Vec<PodEvent>) {
-    let mut said = BTreeSet::new();
-    let mut kept: Vec<PodEvent> = Vec::new();
-    for event in events.drain(..).rev() {
-        if uid_of(&event).is_none_or(|uid| said.insert(uid.clone())) {
-            kept.push(event);
-        }
-    }
-    kept.reverse();
-    *events = kept;
 }
