@@ -67,7 +67,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both check::{check_before_a_run, misspelt_field};
     Real check::{check_permissions, check_connection};
     Both refusals::{
-        foreign_pod_has_the_name, own_terminating_pod_has_the_name, quota_then_room,
+        foreign_pod_has_the_name, foreign_pods_are_left_alone, own_terminating_pod_has_the_name, quota_then_room,
         quota_wakes_when_a_pod_goes,
     };
     Real refusals::{refused_template, stripped_labels, permissions_removed_while_running, missing_permissions};

@@ -13,10 +13,10 @@ use crate::support::audit;
 use crate::support::certs::Authority;
 use crate::support::http::{Client, gone_in};
 use crate::support::node::wait_bound;
-use crate::support::posse::Posse;
+use crate::support::posse::{Posse, command, said};
 use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::real::Account;
-use crate::support::scene::{GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
+use crate::support::scene::{APP, GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
 use crate::support::server::{End, Server, Who, pods_path};
 use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
@@ -127,6 +127,55 @@ pub fn foreign_pod_has_the_name(server: &dyn Server) {
     let still = scene.pod("shop-inst1-exec-1").expect("it is not ours to delete");
     assert_eq!(uid_of(&still), uid_of(&foreign));
     assert!(still["metadata"]["deletionTimestamp"].is_null());
+    scene.finish();
+}
+
+/// Pods of others get all labels of an executor, with silly ids and slots. A run, its stop and a
+/// cleanup neither count nor touch them.
+pub fn foreign_pods_are_left_alone(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let victims = ["victim-db", "shop-inst1-exec-18446744073709551615"];
+    let before = victims.map(|name| scene.make_foreign(name));
+    let posse = scene.run().executors(2).instance("inst1").start();
+    scene.wait_running_ids(&[1, 2]);
+    let labels = json!({"metadata": {"labels": {
+        "posse.dev/app": APP, "posse.dev/instance": "inst1", "posse.dev/group": "default",
+        "posse.dev/executor-id": "1", "posse.dev/slot": "1000000",
+        "app.kubernetes.io/component": "executor",
+    }}});
+    for name in victims {
+        scene.admin.merge_patch(&format!("{}/{name}", pods_path(&scene.namespace)), &labels).ok();
+        posse.wait_event("foreign_pod", |event| event["pod"] == name);
+    }
+    posse.scale("default", 4);
+    scene.wait_running_ids(&[1, 2, 3, 4]);
+    let group = &posse.status()["groups"][0];
+    assert_eq!((&group["running"], &group["target"]), (&json!(4), &json!(4)), "{group}");
+    assert_eq!(posse.events_of("foreign_pod").len(), 2, "each is told once");
+    posse.stop();
+    scene.wait_none();
+    let kubeconfig = scene.file("cleanup.kubeconfig");
+    let access = server.access(Who::Posse);
+    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
+    let managed = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": "posse"}}});
+    for name in victims {
+        scene.admin.merge_patch(&format!("{}/{name}", pods_path(&scene.namespace)), &managed).ok();
+    }
+    let output = command(scene.dir.path())
+        .args(["cleanup", "--app", APP, "--instance", "inst1", "--yes"])
+        .args(["--namespace", &scene.namespace, "--kubeconfig"])
+        .arg(&kubeconfig)
+        .output()
+        .expect("the binary can be started");
+    assert!(output.status.success(), "{}", said(&output));
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.contains("they do not have the names of executors"), "{output}");
+    for pod in &before {
+        let still = scene.pod(name_of(pod)).expect("it is not ours to delete");
+        assert_eq!(uid_of(&still), uid_of(pod));
+        assert!(still["metadata"]["deletionTimestamp"].is_null(), "{still}");
+        scene.remove(pod);
+    }
     scene.finish();
 }
 
