@@ -49,7 +49,7 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         (Some(path), _) => {
             let path = world.dir.join(path);
             // Read now, so that an invalid file is an error at the start.
-            Token::read_shared(&path).map_err(|error| Failure::usage(error.to_string()))?;
+            Token::read(&path).map_err(|error| Failure::usage(error.to_string()))?;
             Admission::Shared(path)
         }
         (None, Some(http)) => Admission::Review(http),
@@ -138,7 +138,7 @@ impl Outgoing {
     ) -> Result<Self, Failure> {
         let authorities = authorities(trust, world);
         let transfer = transfer(url, trust, authorities.clone(), world)?;
-        let token = Token::read_shared(&world.dir.join(token_file))
+        let token = Token::read(&world.dir.join(token_file))
             .map_err(|error| Failure::usage(error.to_string()))?;
         let files: Vec<_> = files.iter().map(|file| world.dir.join(file)).collect();
         let sources = send::read(&files).map_err(Failure::usage)?;

@@ -51,7 +51,7 @@ impl Client {
         };
         let token = match (&address, &selector.token_file) {
             (ControlAddr::Tcp(_), Some(path)) => {
-                Some(Token::read(path).map_err(ControlError::from)?)
+                Some(Token::read_private(path).map_err(ControlError::from)?)
             }
             (ControlAddr::Tcp(_), None) => return Err(ControlError::NoToken { address }.into()),
             (ControlAddr::Unix(_), _) => None,

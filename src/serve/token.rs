@@ -19,33 +19,27 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token from a file that nobody else can read, and strips white space around it.
-    ///
-    /// # Errors
-    /// The file cannot be read, is readable by others, is empty, or holds more than one word.
-    pub fn read(path: &Path) -> Result<Self, TokenError> {
-        Self::read_if(path, &|what| Err(what))
-    }
-
-    /// As `read`, but only warns if others can read the file.
+    /// Reads the token from a file and strips white space around it.
     ///
     /// # Errors
     /// The file cannot be read, is empty, or holds more than one word.
-    pub fn read_shared(path: &Path) -> Result<Self, TokenError> {
-        Self::read_if(path, &|what| {
-            log::warn!("token file {}: {what}", path.display());
-            Ok(())
-        })
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
+        Self::read_if(path, &|_| None)
     }
 
-    fn read_if(
-        path: &Path,
-        on_readable: &dyn Fn(String) -> Result<(), String>,
-    ) -> Result<Self, TokenError> {
+    /// As `read`, from a file that no other user can read.
+    ///
+    /// # Errors
+    /// As `read`, and if other users can read the file.
+    pub fn read_private(path: &Path) -> Result<Self, TokenError> {
+        Self::read_if(path, &|file| readable_by_others(file, path))
+    }
+
+    fn read_if(path: &Path, check: &dyn Fn(&File) -> Option<String>) -> Result<Self, TokenError> {
         let token_error = |what: String| TokenError { path: path.to_owned(), what };
         let file = File::open(path).map_err(|error| token_error(error.to_string()))?;
-        if let Some(what) = readable_by_others(&file, path) {
-            on_readable(what).map_err(token_error)?;
+        if let Some(what) = check(&file) {
+            return Err(token_error(what));
         }
         let mut text = String::new();
         file.take(TOKEN_BYTES_MAX + 1)
@@ -142,8 +136,10 @@ mod tests {
         std::fs::write(&path, "s3cret\n").unwrap();
         let read = |mode| {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(Token::read_shared(&path).unwrap().reveal(), "s3cret", "{mode:o}");
-            Token::read(&path).map(|token| token.reveal().to_owned()).map_err(|e| e.to_string())
+            assert_eq!(Token::read(&path).unwrap().reveal(), "s3cret", "{mode:o}");
+            Token::read_private(&path)
+                .map(|token| token.reveal().to_owned())
+                .map_err(|e| e.to_string())
         };
         for mode in [0o600, 0o400, 0o700] {
             assert_eq!(read(mode), Ok("s3cret".to_owned()), "{mode:o}");

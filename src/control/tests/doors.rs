@@ -20,7 +20,7 @@ fn tcp_needs_the_token() {
     let file = folder.path().join("token");
     fs::write(&file, "s3cret\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    let error = Token::read(&file).expect_err("others can read it").to_string();
+    let error = Token::read_private(&file).expect_err("others can read it").to_string();
     assert!(error.contains("chmod 600"), "{error}");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
@@ -29,7 +29,7 @@ fn tcp_needs_the_token() {
     let error = ControlServer::start(tcp(), None, subject(&core, &events)).expect_err("no token");
     assert!(matches!(error, ControlError::NoToken { .. }), "{error}");
 
-    let token = Token::read(&file).unwrap();
+    let token = Token::read_private(&file).unwrap();
     let server = ControlServer::start(tcp(), Some(token), subject(&core, &events)).unwrap();
     let address = server.address().to_string();
     for path in ["/v1/status", "/healthz", "/v1/events", "/nothing"] {
@@ -59,9 +59,12 @@ fn requests_of_web_pages_and_for_other_hosts_are_refused() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
     let tcp = bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
-    let server =
-        ControlServer::start(tcp, Some(Token::read(&file).unwrap()), subject(&core, &events))
-            .unwrap();
+    let server = ControlServer::start(
+        tcp,
+        Some(Token::read_private(&file).unwrap()),
+        subject(&core, &events),
+    )
+    .unwrap();
     let address = server.address().to_string();
     let unix = bind_default("w", "pages", &[folder.path()]).unwrap();
     let ControlAddr::Unix(socket) = unix.address.clone() else { panic!("a unix socket") };
@@ -108,8 +111,8 @@ fn invalid_token_files_are_errors() {
     {
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let error = Token::read(&path).expect_err(part).to_string();
+        let error = Token::read_private(&path).expect_err(part).to_string();
         assert!(error.contains(part) && error.contains("token"), "{error}");
     }
-    assert!(Token::read(&folder.path().join("missing")).is_err());
+    assert!(Token::read_private(&folder.path().join("missing")).is_err());
 }

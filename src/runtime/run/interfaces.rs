@@ -42,7 +42,8 @@ impl Interfaces {
                 RunError::Settings(format!("--events: cannot be written: {error}"))
             })?;
         let control = bind(settings, selection)?.map(|bound| {
-            let token = settings.control_token_file.as_deref().map(Token::read).transpose()?;
+            let token =
+                settings.control_token_file.as_deref().map(Token::read_private).transpose()?;
             ControlServer::start(bound, token, subject)
         });
         let control = control
