@@ -13,6 +13,7 @@ mod impostors;
 mod losses;
 mod node;
 mod restarts;
+mod server;
 mod trace;
 mod world;
 
@@ -42,13 +43,14 @@ fn run(seed: u64) -> CheckResult {
     // Two in three seeds have start and node problems, too.
     let has_node_faults = !REGRESSIONS.contains(&seed) && !seed.is_multiple_of(3);
     let is_regression = REGRESSIONS.contains(&seed) || NODE_FAULT_REGRESSIONS.contains(&seed);
-    let world = || match (has_node_faults, is_regression) {
-        (true, true) => World::with_node_faults(seed),
-        (true, false) => World::with_node_faults(seed).with_impostors(seed),
-        (false, true) => World::new(seed),
-        (false, false) => World::new(seed).with_impostors(seed),
-    };
-    let outcome = catch_unwind(AssertUnwindSafe(|| world().run()));
+    // And one in four has a group that never starts, or a server that is silent for a time.
+    let has_server_faults = !is_regression && seed % 4 == 1;
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let world = if has_node_faults { World::with_node_faults(seed) } else { World::new(seed) };
+        let world = if is_regression { world } else { world.with_impostors(seed) };
+        let mut world = if has_server_faults { world.with_server_faults(seed) } else { world };
+        world.run()
+    }));
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -35,6 +35,14 @@ impl World {
             return;
         }
         let request = self.next_request(action.clone());
+        if let Some(input) = self.drops_reservation(action) {
+            self.after(1, Happening::Answer(request, Box::new(input)));
+            return;
+        }
+        if let Some((ms, refusal)) = self.server_failure(action) {
+            self.answer(request, ms, Err(refusal));
+            return;
+        }
         let fault = self.draw_fault(action);
         let ms = 1 + self.rng.below(self.profile.answer_ms);
         let timeout = ms + self.rng.below(10_000);

@@ -1,5 +1,6 @@
 //! The faults of a seed: their kinds and frequencies, and the size of the run.
 
+use posse::core::model::ids::GroupName;
 use posse::core::model::rng::Rng;
 use posse::core::policy::settings::{BadNodes, FailureLimit, Policy};
 
@@ -37,6 +38,7 @@ pub struct Profile {
     pub delete_by_others: u64,
     pub unschedulable: u64,
     pub node_faults: NodeFaults,
+    pub server_faults: ServerFaults,
     pub stuck: u64,
     pub noise: u64,
     pub kills: u64,
@@ -97,6 +99,47 @@ impl NodeFaults {
     }
 }
 
+/// How the creates of a group fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateFailure {
+    /// 500, as if a webhook were broken.
+    Internal,
+    /// A 403 that may end by itself: the service account is missing.
+    NotYet,
+    TimeOut,
+    /// They succeed, but the scheduler never finds a node.
+    Unplaced,
+}
+
+/// What the server does to one group, or to all requests for a time.
+#[derive(Clone, Debug, Default)]
+pub struct ServerFaults {
+    /// The executors of this group never start. The other groups must reach their targets.
+    pub bad_group: Option<(GroupName, CreateFailure)>,
+    /// How often the server is silent for up to two minutes.
+    pub silences: u64,
+    /// The percentage of reservations of ids that are dropped.
+    pub dropped_reservations: u64,
+}
+
+impl ServerFaults {
+    /// Drawn from a separate generator, so that older seeds keep their meaning.
+    pub fn draw(rng: &mut Rng) -> Self {
+        use CreateFailure::{Internal, NotYet, TimeOut, Unplaced};
+        let how = [Internal, NotYet, TimeOut, Unplaced][at(rng, 4)];
+        let bad_group = GroupName::from("g0");
+        Self {
+            bad_group: rng.chance(80).then_some((bad_group, how)),
+            silences: if rng.chance(50) { 1 + rng.below(3) } else { 0 },
+            dropped_reservations: [0, 50, 90][at(rng, 3)],
+        }
+    }
+
+    fn calm(&self) -> Self {
+        Self { bad_group: self.bad_group.clone(), ..Self::default() }
+    }
+}
+
 impl Profile {
     pub fn draw(rng: &mut Rng) -> Self {
         let some = |rng: &mut Rng, percent: u64, most: u64| {
@@ -129,6 +172,7 @@ impl Profile {
             delete_by_others: some(rng, 40, 30),
             unschedulable: some(rng, 30, 30),
             node_faults: NodeFaults::default(),
+            server_faults: ServerFaults::default(),
             stuck: some(rng, 40, 60),
             noise: some(rng, 70, 60),
             kills: some(rng, 40, 3),
@@ -147,7 +191,7 @@ impl Profile {
         }
     }
 
-    /// No more faults.
+    /// No more faults, except those that last for ever.
     pub fn calm(&self) -> Self {
         Self {
             lose_before: 0,
@@ -173,6 +217,7 @@ impl Profile {
             delete_by_others: 0,
             unschedulable: 0,
             node_faults: NodeFaults { n_nodes: self.node_faults.n_nodes, ..NodeFaults::default() },
+            server_faults: self.server_faults.calm(),
             noise: 0,
             quota: None,
             ..self.clone()

@@ -44,7 +44,9 @@ impl Check {
         if core.snapshot().get(uid).is_none_or(|pod| pod.container != ContainerState::Waiting) {
             return fail(format!("{event:?}, but it is known to run"));
         }
-        if self.running.get(uid).is_some_and(|&at| at + STALE_MS < now) {
+        // After a silence the watch first delivers what had happened before.
+        let known_at = |at: u64| at.max(self.silent_until);
+        if self.running.get(uid).is_some_and(|&at| known_at(at) + STALE_MS < now) {
             return fail(format!("{event:?}, but it has run for long: nobody asked the server"));
         }
         let up = |since: &BTreeMap<Uid, u64>, ms: u64| {
@@ -69,7 +71,13 @@ impl Check {
     ) -> CheckResult {
         match event {
             Event::ExecutorLost { subject, reason, .. } => {
-                let Some(uid) = &subject.uid else { return Ok(()) };
+                let Some(uid) = &subject.uid else {
+                    // Its create was not answered, and the driver heard from it.
+                    if reason.budget() == Some(Budget::App) {
+                        self.app_losses.push(now);
+                    }
+                    return Ok(());
+                };
                 if self.counted.contains(uid) && cluster.n_restores == 0 {
                     return fail(format!("{event:?}, but an earlier process had counted it"));
                 }
@@ -83,7 +91,7 @@ impl Check {
             }
             Event::ExecutorLog { subject, .. } => {
                 let uid = subject.uid.as_ref();
-                if !uid.is_some_and(|uid| self.logs_due.remove(uid)) {
+                if uid.is_some() && !uid.is_some_and(|uid| self.logs_due.remove(uid)) {
                     return fail(format!("{event:?} without a loss, or told twice"));
                 }
             }

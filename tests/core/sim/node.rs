@@ -87,6 +87,9 @@ impl World {
             _ if is_over(&pod) => {}
             Step::Bind => {
                 let is_bound = pod.node.is_some();
+                if !is_bound && self.profile.server_faults.is_unplaced(&pod.group) {
+                    return self.wait_unbound(uid, StartProblemKind::Unschedulable, 20 * ms);
+                }
                 if !is_bound && self.rng.chance(self.profile.unschedulable) {
                     return self.wait_unbound(uid, StartProblemKind::Unschedulable, 20 * ms);
                 }

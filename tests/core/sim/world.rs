@@ -42,17 +42,43 @@ pub enum Happening {
     Kill,
     LastStop,
     Lease(bool),
-    ListIn { gen_: u32, stream: Option<u64>, list: Box<List> },
-    ListSent { gen_: u32, stream: Option<u64>, source: ListSource },
-    ListTaken { gen_: u32, stream: Option<u64>, source: ListSource, watermark: Watermark },
+    ListIn {
+        gen_: u32,
+        stream: Option<u64>,
+        list: Box<List>,
+    },
+    ListSent {
+        gen_: u32,
+        stream: Option<u64>,
+        source: ListSource,
+    },
+    ListTaken {
+        gen_: u32,
+        stream: Option<u64>,
+        source: ListSource,
+        watermark: Watermark,
+    },
+    ListTimedOut {
+        gen_: u32,
+        stream: Option<u64>,
+        source: ListSource,
+    },
     Node(Uid, Step),
     NodeLoss,
     Noise,
     Poll(u32),
-    Pump { gen_: u32, stream: u64 },
+    Pump {
+        gen_: u32,
+        stream: u64,
+    },
     QuietBegins,
-    Renew { gen_: u32, high_water: u64 },
+    Renew {
+        gen_: u32,
+        high_water: u64,
+    },
     Restore,
+    /// The server answers nothing for so many milliseconds.
+    Silence(u64),
     Start,
     Stop,
 }
@@ -111,6 +137,7 @@ pub struct World {
     pub impostors_rng: Rng,
     pub high_water_at_start: u64,
     n_impostors: usize,
+    pub silent_until: u64,
     queue: BTreeMap<(u64, u64), Happening>,
     n_queued: u64,
     n_requests: u64,
@@ -169,6 +196,7 @@ impl World {
             impostors_rng: Rng::new(0),
             high_water_at_start: 0,
             n_impostors: 0,
+            silent_until: 0,
             queue: BTreeMap::new(),
             n_queued: 0,
             n_requests: 0,
@@ -300,6 +328,9 @@ impl World {
             Happening::ListTaken { gen_, stream, source, watermark } if gen_ == self.gen_ => {
                 self.take_list(stream, source, watermark);
             }
+            Happening::ListTimedOut { gen_, stream, source } if gen_ == self.gen_ => {
+                return self.list_timed_out(stream, source);
+            }
             Happening::ListIn { gen_, stream, list } if gen_ == self.gen_ => {
                 return self.list_in(stream, *list);
             }
@@ -313,6 +344,7 @@ impl World {
             Happening::Pump { gen_, stream } if gen_ == self.gen_ => return self.pump(stream),
             Happening::ListSent { .. }
             | Happening::ListTaken { .. }
+            | Happening::ListTimedOut { .. }
             | Happening::ListIn { .. }
             | Happening::Poll(_)
             | Happening::Pump { .. } => {}
@@ -359,6 +391,7 @@ impl World {
             Happening::Renew { gen_, high_water } if gen_ == self.gen_ && self.is_held => {
                 self.cluster.high_water = self.cluster.high_water.max(high_water);
             }
+            Happening::Silence(ms) => self.be_silent(ms),
             Happening::Stop => {
                 let keep = self.profile.keep;
                 let keep_failed = self.rng.chance(50);
@@ -388,6 +421,7 @@ impl World {
             | Happening::ListIn { .. }
             | Happening::ListSent { .. }
             | Happening::ListTaken { .. }
+            | Happening::ListTimedOut { .. }
             | Happening::Node(..)
             | Happening::Noise
             | Happening::Poll(_)
@@ -510,6 +544,7 @@ impl World {
             self.send(action);
         }
         Check::after_turn(self, &events, &actions)?;
+        self.check_outages(&events)?;
         self.crash(&events, n_before);
         self.end_of_stop()
     }
@@ -571,6 +606,9 @@ impl World {
     }
 
     pub fn take_list(&mut self, stream: Option<u64>, source: ListSource, watermark: Watermark) {
+        if self.is_silent() {
+            return self.time_out_list(stream, source);
+        }
         let gen_ = self.gen_;
         let ms = 1 + self.rng.below(self.profile.answer_ms);
         if self.rng.chance(self.profile.list_expired) {
@@ -606,6 +644,10 @@ impl World {
     }
 
     fn pump(&mut self, number: u64) -> CheckResult {
+        if self.is_silent() {
+            self.after(1_000, Happening::Pump { gen_: self.gen_, stream: number });
+            return Ok(());
+        }
         let again = self.rng.chance(self.profile.watch_again);
         let (cut, n) = (self.rng.chance(self.profile.watch_cut), 1 + at(&mut self.rng, 20));
         let Some(stream) = self.stream.as_mut().filter(|s| s.number == number && s.is_open) else {
