@@ -6,6 +6,7 @@
 //! read by a `Receiver` and sent with `Responder::send_from`.
 
 mod connection;
+mod deadline;
 mod listener;
 pub mod origin;
 mod pace;

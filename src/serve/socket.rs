@@ -8,9 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, recv};
 
+use crate::serve::deadline::set_deadline;
 use crate::serve::pace::Pace;
 use crate::serve::tls::TlsSocket;
 
@@ -162,22 +163,7 @@ impl AsFd for Stream {
     }
 }
 
-/// Limits the next system call of this kind on a socket.
-///
-/// # Errors
-/// The deadline is over (`TimedOut`), or the system refuses the limit.
-pub(super) fn set_deadline(socket: impl AsFd, kind: Timeout, deadline: Instant) -> io::Result<()> {
-    let remaining = deadline.saturating_duration_since(Instant::now());
-    if remaining.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(set_socket_timeout(socket, kind, Some(remaining.max(TIMEOUT_MIN)))?)
-}
-
 /// True if a read or write has timed out.
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
-
-/// The socket option treats zero as no timeout.
-const TIMEOUT_MIN: Duration = Duration::from_millis(1);

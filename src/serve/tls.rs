@@ -12,7 +12,7 @@ use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, recv};
 use rustls::{ServerConfig, ServerConnection};
 
-use crate::serve::socket::set_deadline;
+use crate::serve::deadline::set_deadline;
 
 /// The first byte of a TLS connection: the record type `handshake` (RFC 8446, 5.1). No HTTP method
 /// begins with it.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::kube::http::Http;
 use crate::serve::token::{Token, bearer};
-use crate::stage::reviews::Reviews;
+use crate::stage::reviews::{Denied, Reviews};
 
 /// How clients are authenticated and authorized.
 #[derive(Clone, Debug)]
@@ -23,17 +23,6 @@ pub enum Admission {
 pub(super) enum Gatekeeper {
     Review(Reviews),
     Shared(PathBuf),
-}
-
-/// Why a client is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Denied {
-    /// The user is known but not permitted.
-    Forbidden(String),
-    /// The check failed; a retry may help.
-    Unavailable(String),
-    /// No valid token.
-    Unauthenticated(String),
 }
 
 impl Gatekeeper {

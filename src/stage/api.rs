@@ -9,7 +9,9 @@ use ring::rand::SystemRandom;
 
 use crate::serve::token::bearer;
 use crate::serve::{Body, Handler, Receiver, Rejection, Request, Responder};
-use crate::stage::admission::{Denied, Gatekeeper};
+use crate::stage::admission::Gatekeeper;
+use crate::stage::quotas::NoRoom;
+use crate::stage::reviews::Denied;
 use crate::stage::store::{Bundle, Store, StoreError, random_hex};
 use crate::wire::bundle::{Label, accepted, hex};
 use crate::wire::control::error_body;
@@ -205,9 +207,9 @@ fn status_of(error: &StoreError) -> u16 {
         StoreError::DiskFull | StoreError::TooMany => 507,
         StoreError::Mismatch => 422,
         // The status that the API server uses for an exceeded quota.
-        StoreError::Quota { .. } | StoreError::TooManyOfNamespace { .. } => 403,
+        StoreError::NoRoom(NoRoom::Bytes { .. } | NoRoom::Bundles { .. }) => 403,
         // A later try may find room.
-        StoreError::Displaced => 503,
+        StoreError::NoRoom(NoRoom::Displaced) => 503,
         StoreError::TooLarge { .. } => 413,
     }
 }

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::serve::Client;
-use crate::stage::store::{Bundle, StoreError};
-use crate::wire::bundle::Label;
 
 /// A bundle counts as this many bytes at least: a file, its label and its entry in the index.
 const BUNDLE_COST_MIN: u64 = 4 << 10;
@@ -52,19 +50,60 @@ struct Upload {
     client: Arc<dyn Uploader>,
 }
 
-/// The stored bundles and the running uploads. There are at most `BUNDLES_MAX`, so linear searches
-/// are fast enough.
+/// What the stored bundles of a namespace use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage {
+    n_bundles: usize,
+    n_bytes: u64,
+}
+
+impl Usage {
+    /// Of bundles with these lengths.
+    pub(super) fn of(lengths: impl Iterator<Item = u64>) -> Self {
+        let none = Self { n_bundles: 0, n_bytes: 0 };
+        lengths.fold(none, |Self { n_bundles, n_bytes }, length| Self {
+            n_bundles: n_bundles + 1,
+            n_bytes: n_bytes.saturating_add(length.max(BUNDLE_COST_MIN)),
+        })
+    }
+}
+
+/// Why an upload has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// The upload was ended for another one, because it was slow.
+    Displaced,
+    /// The bundle would exceed the bytes of its namespace.
+    Bytes { used: u64, max: u64 },
+    /// The namespace has its maximum number of bundles.
+    Bundles { max: usize },
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Displaced => f.write_str(
+                "the upload was slow, and its namespace has no room for it and a faster one",
+            ),
+            Self::Bytes { used, max } => write!(
+                f,
+                "the bundle does not fit into its namespace's limit: {used} of {max} bytes are used"
+            ),
+            Self::Bundles { max } => write!(f, "the namespace already has its {max} bundles"),
+        }
+    }
+}
+
+/// The running uploads, at most one for each connection.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    pub(super) bundles: Vec<Arc<Bundle>>,
-    uploads: Vec<Upload>,
+pub(super) struct Uploads {
+    running: Vec<Upload>,
     n_begun: u64,
 }
 
-impl Index {
-    /// Stored bundles and running uploads.
+impl Uploads {
     pub(super) fn len(&self) -> usize {
-        self.bundles.len() + self.uploads.len()
+        self.running.len()
     }
 
     /// Begins an upload, if the bundle fits beside the stored ones and the bytes that were received
@@ -72,15 +111,17 @@ impl Index {
     /// upload's number.
     pub(super) fn begin(
         &mut self,
-        label: &Label,
+        namespace: &str,
+        n_bytes: u64,
         client: Arc<dyn Uploader>,
+        stored: Usage,
         quotas: &Quotas,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<u64, NoRoom> {
         self.n_begun += 1;
         let number = self.n_begun;
-        let namespace = label.namespace.clone();
-        self.uploads.push(Upload { number, namespace, n_received: 0, client });
-        let room = self.make_room(number, label.bytes, quotas);
+        let namespace = namespace.to_owned();
+        self.running.push(Upload { number, namespace, n_received: 0, client });
+        let room = self.make_room(number, n_bytes, stored, quotas);
         if room.is_err() {
             self.end(number);
         }
@@ -95,47 +136,50 @@ impl Index {
         &mut self,
         number: u64,
         n_received: u64,
+        stored: Usage,
         quotas: &Quotas,
-    ) -> Result<(), StoreError> {
-        let upload = self.uploads.iter_mut().find(|upload| upload.number == number);
-        upload.ok_or(StoreError::Displaced)?.n_received = n_received;
-        self.make_room(number, n_received, quotas)
+    ) -> Result<(), NoRoom> {
+        let upload = self.running.iter_mut().find(|upload| upload.number == number);
+        upload.ok_or(NoRoom::Displaced)?.n_received = n_received;
+        self.make_room(number, n_received, stored, quotas)
     }
 
     /// Forgets an upload. False if it was ended for another one.
     pub(super) fn end(&mut self, number: u64) -> bool {
-        let n_before = self.uploads.len();
-        self.uploads.retain(|upload| upload.number != number);
-        self.uploads.len() < n_before
+        let n_before = self.running.len();
+        self.running.retain(|upload| upload.number != number);
+        self.running.len() < n_before
     }
 
     /// Checks that `n_bytes` of an upload fit. While they do not, ends the slowest upload of the
     /// namespace, if that is another one.
-    fn make_room(&mut self, number: u64, n_bytes: u64, quotas: &Quotas) -> Result<(), StoreError> {
-        let position = self.uploads.iter().position(|upload| upload.number == number);
-        let own = position.ok_or(StoreError::Displaced)?;
-        let namespace = self.uploads[own].namespace.clone();
+    fn make_room(
+        &mut self,
+        number: u64,
+        n_bytes: u64,
+        stored: Usage,
+        quotas: &Quotas,
+    ) -> Result<(), NoRoom> {
+        let own = self.running.iter().find(|upload| upload.number == number);
+        let namespace = own.ok_or(NoRoom::Displaced)?.namespace.clone();
         loop {
-            let stored = self.bundles.iter().map(|bundle| &bundle.label);
-            let stored = stored.filter(|label| label.namespace == namespace).map(|l| l.bytes);
-            let others = self.uploads.iter().filter(|upload| upload.namespace == namespace);
-            let others = others.filter(|upload| upload.number != number).map(|u| u.n_received);
-            let costs: Vec<u64> = stored.chain(others).map(cost).collect();
-            let used = costs.iter().sum::<u64>();
+            let rivals = || self.running.iter().filter(|upload| upload.namespace == namespace);
+            let others = rivals().filter(|upload| upload.number != number);
+            let others = Usage::of(others.map(|upload| upload.n_received));
+            let used = stored.n_bytes.saturating_add(others.n_bytes);
             let max = quotas.namespace_bytes_max;
-            let error = if costs.len() >= quotas.namespace_bundles_max {
-                StoreError::TooManyOfNamespace { max: quotas.namespace_bundles_max }
-            } else if used.saturating_add(cost(n_bytes)) > max {
-                StoreError::Quota { used, max }
+            let no_room = if stored.n_bundles + others.n_bundles >= quotas.namespace_bundles_max {
+                NoRoom::Bundles { max: quotas.namespace_bundles_max }
+            } else if used.saturating_add(n_bytes.max(BUNDLE_COST_MIN)) > max {
+                NoRoom::Bytes { used, max }
             } else {
                 return Ok(());
             };
-            let rivals = self.uploads.iter().filter(|upload| upload.namespace == namespace);
-            let slowest = rivals.max_by_key(|upload| (upload.client.behind(), upload.number));
+            let slowest = rivals().max_by_key(|upload| (upload.client.behind(), upload.number));
             let Some(slowest) = slowest
                 .filter(|slowest| slowest.number != number && slowest.client.behind() >= PATIENCE)
             else {
-                return Err(error);
+                return Err(no_room);
             };
             log::warn!("ended a slow upload for {namespace}: another one needs its room");
             slowest.client.cut();
@@ -143,8 +187,4 @@ impl Index {
             self.end(slowest);
         }
     }
-}
-
-fn cost(n_bytes: u64) -> u64 {
-    n_bytes.max(BUNDLE_COST_MIN)
 }

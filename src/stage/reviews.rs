@@ -10,7 +10,6 @@ use ring::digest::{Context, SHA256};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::reviews::{subject_access_review, token_review};
 use crate::kube::http::Http;
-use crate::stage::admission::Denied;
 use crate::wire::review::Access;
 
 /// The audience of tokens for the stage server. Such a token is of no use at the API server.
@@ -24,6 +23,17 @@ const REVIEWS_PER_SOURCE_MAX: usize = 4;
 const DENIED_FOR: Duration = Duration::from_secs(10);
 /// Refused tokens that are remembered. The oldest is forgotten first.
 const DENIED_MAX: usize = 1024;
+
+/// Why a client is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// The user is known but not permitted.
+    Forbidden(String),
+    /// The check failed; a retry may help.
+    Unavailable(String),
+    /// No valid token.
+    Unauthenticated(String),
+}
 
 /// Reviews the tokens of uploads.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 use subtle::ConstantTimeEq as _;
 
 use crate::files;
-use crate::stage::quotas::{Index, Quotas, Uploader};
+use crate::stage::quotas::{NoRoom, Quotas, Uploader, Uploads, Usage};
 use crate::wire::bundle::{ID_DIGITS, Label, hex, is_hex};
 
 /// The most bundles in one store, because the index is in memory.
@@ -59,6 +59,26 @@ pub(super) struct Store {
     index: Mutex<Index>,
 }
 
+/// The stored bundles, at most `BUNDLES_MAX`, so linear searches are fast enough, and the uploads.
+#[derive(Debug, Default)]
+struct Index {
+    bundles: Vec<Arc<Bundle>>,
+    uploads: Uploads,
+}
+
+impl Index {
+    fn stored(&self, namespace: &str) -> Usage {
+        let labels = self.bundles.iter().map(|bundle| &bundle.label);
+        Usage::of(labels.filter(|label| label.namespace == namespace).map(|label| label.bytes))
+    }
+}
+
+impl From<NoRoom> for StoreError {
+    fn from(why: NoRoom) -> Self {
+        Self::NoRoom(why)
+    }
+}
+
 /// Why a bundle was not stored. Nothing of it is left on the disk.
 #[derive(Debug)]
 pub(super) enum StoreError {
@@ -67,24 +87,15 @@ pub(super) enum StoreError {
     /// The client disconnected or was too slow.
     Cut(io::Error),
     DiskFull,
-    /// The upload was ended for another one, because it was slow.
-    Displaced,
     /// The content has another SHA-256 than announced.
     Mismatch,
-    /// The bundle would exceed the limit of its namespace.
-    Quota {
-        used: u64,
-        max: u64,
-    },
+    /// The bundle has no room in its namespace.
+    NoRoom(NoRoom),
     TooLarge {
         max: u64,
     },
     /// The store has its maximum number of bundles.
     TooMany,
-    /// The namespace has its maximum number of bundles.
-    TooManyOfNamespace {
-        max: usize,
-    },
 }
 
 impl fmt::Display for StoreError {
@@ -93,21 +104,10 @@ impl fmt::Display for StoreError {
             Self::Broken(error) => write!(f, "the bundle cannot be stored: {error}"),
             Self::Cut(error) => write!(f, "the bundle was not received completely: {error}"),
             Self::DiskFull => f.write_str("the disk has no space for the bundle"),
-            Self::Displaced => f.write_str(
-                "the upload was slow, and its namespace has no room for it and a faster one",
-            ),
             Self::Mismatch => f.write_str("the content has another sha256 than announced"),
-            Self::Quota { used, max } => {
-                write!(
-                    f,
-                    "the bundle does not fit into its namespace's limit: {used} of {max} bytes are used"
-                )
-            }
+            Self::NoRoom(why) => why.fmt(f),
             Self::TooLarge { max } => write!(f, "a bundle can have at most {max} bytes"),
             Self::TooMany => write!(f, "the store already has {BUNDLES_MAX} bundles"),
-            Self::TooManyOfNamespace { max } => {
-                write!(f, "the namespace already has its {max} bundles")
-            }
         }
     }
 }
@@ -215,10 +215,12 @@ impl Store {
             return Err(StoreError::DiskFull);
         }
         let mut index = self.lock();
-        if index.len() >= BUNDLES_MAX {
+        if index.bundles.len() + index.uploads.len() >= BUNDLES_MAX {
             return Err(StoreError::TooMany);
         }
-        let number = index.begin(&label, client, &self.quotas)?;
+        let stored = index.stored(&label.namespace);
+        let Label { namespace, bytes, .. } = &label;
+        let number = index.uploads.begin(namespace, *bytes, client, stored, &self.quotas)?;
         Ok(Incoming { store: self, label, number })
     }
 
@@ -318,8 +320,8 @@ impl Incoming<'_> {
             was_fetched: AtomicBool::new(false),
         };
         let mut index = store.lock();
-        if !index.end(self.number) {
-            return Err(StoreError::Displaced);
+        if !index.uploads.end(self.number) {
+            return Err(NoRoom::Displaced.into());
         }
         index.bundles.push(Arc::new(bundle));
         partial.is_complete = true;
@@ -337,7 +339,10 @@ impl Incoming<'_> {
             let full = fill(&mut block[..room], body);
             n_received += room as u64;
             // First, because this is why the body of a slow upload was cut.
-            self.store.lock().receive(self.number, n_received, &self.store.quotas)?;
+            let mut index = self.store.lock();
+            let stored = index.stored(&self.label.namespace);
+            index.uploads.receive(self.number, n_received, stored, &self.store.quotas)?;
+            drop(index);
             full.map_err(StoreError::Cut)?;
             hash.update(&block[..room]);
             file.write_all(&block[..room]).map_err(disk_error)?;
@@ -360,7 +365,7 @@ fn fill(block: &mut [u8], body: &mut dyn Read) -> io::Result<()> {
 
 impl Drop for Incoming<'_> {
     fn drop(&mut self) {
-        self.store.lock().end(self.number);
+        self.store.lock().uploads.end(self.number);
     }
 }
 

@@ -69,10 +69,8 @@ fn violations(spec: &Value) -> Vec<String> {
                 || (own["runAsNonRoot"].is_null() && pod["runAsNonRoot"] == true);
             check(is_set, "runAsNonRoot");
             check(own["runAsUser"] != 0, "runAsUser");
-            let profile = match &own["seccompProfile"]["type"] {
-                Value::Null => pod_profile,
-                own => own,
-            };
+            let own_profile = &own["seccompProfile"]["type"];
+            let profile = if own_profile.is_null() { pod_profile } else { own_profile };
             check(is_profile(profile), "seccompProfile");
             check(list(container, "ports").all(|port| port["hostPort"].is_null()), "hostPort");
             check(own["procMount"].is_null() || own["procMount"] == "Default", "procMount");
@@ -136,7 +134,7 @@ fn specs(object: &Value) -> Vec<Value> {
         Value::Object(map) if map.contains_key("containers") => vec![object.clone()],
         Value::Object(map) => map.values().flat_map(specs).collect(),
         Value::Array(items) => items.iter().flat_map(specs).collect(),
-        _ => Vec::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
     }
 }
 

@@ -110,12 +110,15 @@ fn a_namespace_has_a_limit_and_gets_freed_space_back() {
     let ids = [(); 2].map(|()| store_bundle(&store, label("ns", &large, "s"), &large).unwrap());
     assert!(begin(&store, "ns", 50_000).is_ok());
     let full = begin(&store, "ns", 50_001).unwrap_err();
-    assert!(matches!(full, StoreError::Quota { used: 200_000, max: 250_000 }), "{full:?}");
+    assert!(
+        matches!(full, StoreError::NoRoom(NoRoom::Bytes { used: 200_000, max: 250_000 })),
+        "{full:?}"
+    );
     assert!(begin(&store, "other", 100_000).is_ok(), "each namespace has its own limit");
     // The count is the same after a restart.
     drop(store);
     let store = open(&folder);
-    assert!(matches!(begin(&store, "ns", 100_000), Err(StoreError::Quota { .. })));
+    assert!(matches!(begin(&store, "ns", 100_000), Err(StoreError::NoRoom(NoRoom::Bytes { .. }))));
     store.remove(&store.find(&ids[0], "s").unwrap()).unwrap();
     assert!(begin(&store, "ns", 100_000).is_ok());
 }
@@ -128,13 +131,16 @@ fn empty_bundles_count_as_4_kib_each_and_their_number_is_limited() {
     let store = Store::open(folder.path(), small).unwrap();
     (0..5).for_each(|_| drop(put(&store).unwrap()));
     let full = put(&store).unwrap_err();
-    assert!(matches!(full, StoreError::Quota { used: 20_480, max: 20_480 }), "{full:?}");
+    assert!(
+        matches!(full, StoreError::NoRoom(NoRoom::Bytes { used: 20_480, max: 20_480 })),
+        "{full:?}"
+    );
     drop(store);
     let few = Quotas { namespace_bundles_max: 7, ..QUOTAS };
     let store = Store::open(folder.path(), few).unwrap();
     (0..2).for_each(|_| drop(put(&store).unwrap()));
     let full = put(&store).unwrap_err();
-    assert!(matches!(full, StoreError::TooManyOfNamespace { max: 7 }), "{full:?}");
+    assert!(matches!(full, StoreError::NoRoom(NoRoom::Bundles { max: 7 })), "{full:?}");
     store_bundle(&store, label("other", b"", "s"), b"").unwrap();
 }
 
@@ -209,7 +215,7 @@ fn the_slowest_upload_ends_if_another_one_needs_its_room() {
         })),
     };
     let ended = begin("ns", &slower).store(&mut body).unwrap_err();
-    assert!(matches!(ended, StoreError::Displaced), "{ended:?}");
+    assert!(matches!(ended, StoreError::NoRoom(NoRoom::Displaced)), "{ended:?}");
     drop((elsewhere, waiting));
     let is_cut = |client: &Slow| client.1.load(Ordering::Relaxed);
     assert!(!is_cut(&slow) && !is_cut(&other), "one was enough");
