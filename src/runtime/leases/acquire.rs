@@ -44,8 +44,7 @@ pub fn await_lease(
 ) -> LeaseAcquisition {
     let mut deadline = Instant::now() + timeout;
     let mut last_error = "no answer".to_owned();
-    let mut n_not_found = 0;
-    let mut waited_for: Option<String> = None;
+    let (mut n_not_found, mut waited_for) = (0, None::<String>);
     loop {
         let message = select! {
             recv(inbox) -> message => message,
@@ -83,8 +82,7 @@ pub fn await_lease(
             LeaseUpdate::Retrying { refusal } => {
                 n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
                 if let Some(remedy) = remedy(&refusal, n_not_found) {
-                    let message = format!("{refusal}; {remedy}");
-                    return LeaseAcquisition::Refused { message };
+                    return LeaseAcquisition::Refused { message: format!("{refusal}; {remedy}") };
                 }
                 if last_error != refusal.to_string() {
                     last_error = refusal.to_string();
