@@ -153,7 +153,9 @@ impl Check {
             }
             Input::Watch { epoch, events } if *epoch == core.watermark().epoch => {
                 for event in events {
-                    if let PodEvent::Deleted(pod) = event {
+                    if let PodEvent::Deleted(pod) = event
+                        && !is_foreign(&pod.uid, cluster)
+                    {
                         self.told_gone.insert(pod.uid.clone());
                         self.told_ids.insert(pod.id.0, self.n_restores);
                     }
