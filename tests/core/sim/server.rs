@@ -33,14 +33,18 @@ impl World {
         self
     }
 
+    /// The watch delivers nothing now.
+    pub fn pump_later(&mut self, stream: u64) {
+        self.after(1_000, Happening::Pump { gen_: self.gen_, stream });
+    }
+
     pub fn be_silent(&mut self, ms: u64) {
         let until = if self.is_calm { self.now } else { self.now + ms };
-        self.silent_until = self.silent_until.max(until);
-        self.check.silent_until = self.silent_until;
+        self.check.silent_until = self.check.silent_until.max(until);
     }
 
     pub fn is_silent(&self) -> bool {
-        self.now < self.silent_until && !self.is_calm
+        self.now < self.check.silent_until && !self.is_calm
     }
 
     /// How a request is answered that the server does not execute, and after how many ms.

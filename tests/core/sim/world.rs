@@ -137,7 +137,6 @@ pub struct World {
     pub impostors_rng: Rng,
     pub high_water_at_start: u64,
     n_impostors: usize,
-    pub silent_until: u64,
     queue: BTreeMap<(u64, u64), Happening>,
     n_queued: u64,
     n_requests: u64,
@@ -196,7 +195,6 @@ impl World {
             impostors_rng: Rng::new(0),
             high_water_at_start: 0,
             n_impostors: 0,
-            silent_until: 0,
             queue: BTreeMap::new(),
             n_queued: 0,
             n_requests: 0,
@@ -341,6 +339,7 @@ impl World {
                 }
                 self.after(self.profile.poll_ms, Happening::Poll(gen_));
             }
+            Happening::Pump { stream, .. } if self.is_silent() => self.pump_later(stream),
             Happening::Pump { gen_, stream } if gen_ == self.gen_ => return self.pump(stream),
             Happening::ListSent { .. }
             | Happening::ListTaken { .. }
@@ -644,10 +643,6 @@ impl World {
     }
 
     fn pump(&mut self, number: u64) -> CheckResult {
-        if self.is_silent() {
-            self.after(1_000, Happening::Pump { gen_: self.gen_, stream: number });
-            return Ok(());
-        }
         let again = self.rng.chance(self.profile.watch_again);
         let (cut, n) = (self.rng.chance(self.profile.watch_cut), 1 + at(&mut self.rng, 20));
         let Some(stream) = self.stream.as_mut().filter(|s| s.number == number && s.is_open) else {
