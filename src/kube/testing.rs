@@ -69,14 +69,24 @@ impl Folder {
 
     /// A plugin that counts its runs. The first run prints the token `t1`, the ninth fails.
     pub(super) fn counting_plugin(&self, expires: Option<&str>) -> ExecPlugin {
+        self.plugin(&self.counting_script("", expires))
+    }
+
+    /// As `counting_plugin`, with credentials that are due at once; each run waits until `gate` exists.
+    pub(super) fn gated_plugin(&self, gate: &Path) -> ExecPlugin {
+        let wait = format!("while ! test -e {}; do sleep 0.01; done;", gate.display());
+        self.plugin(&self.counting_script(&wait, Some("2020-01-01T00:00:00Z")))
+    }
+
+    fn counting_script(&self, before: &str, expires: Option<&str>) -> String {
         let expiry = expires.map(|at| format!(",\"expirationTimestamp\":\"{at}\""));
-        self.plugin(&format!(
-            "echo >>{runs}; n=$(wc -l <{runs}); test $n = 9 && exit 1\ncat <<END\n\
+        format!(
+            "{before} echo >>{runs}; n=$(wc -l <{runs}); test $n = 9 && exit 1\ncat <<END\n\
              {{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\
              \"status\":{{\"token\":\"t$((n))\"{}}}}}\nEND\n",
             expiry.unwrap_or_default(),
             runs = self.path().join("runs").display(),
-        ))
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use crate::kube::http::{Http, Method};
 use crate::wire::lease::{self, LeaseObject, NamedLease};
 use crate::wire::status::{Verb, unreadable};
 
-/// Shorter than the timeout of other requests: a write must not arrive after the lease has expired.
+/// Shorter than the timeout of other requests: a renewal must not arrive after the Lease has expired.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The Leases of one namespace.

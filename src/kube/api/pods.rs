@@ -12,7 +12,7 @@ use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::field_check::{STRICT, check_fields};
-use crate::kube::http::{Http, Method, Stream, StreamHandle};
+use crate::kube::http::{Http, Method, Stream, StreamHandle, WriteLimit};
 use crate::wire::labels::Selection;
 use crate::wire::list::{Page, parse_page};
 use crate::wire::log::{LOG_BYTES_MAX, last_lines};
@@ -73,6 +73,13 @@ impl Pods {
     #[must_use]
     pub fn with_watch_idle(self, idle: Duration) -> Self {
         Self { watch_idle: idle, ..self }
+    }
+
+    /// The same pods, with a latest time for writes.
+    #[must_use]
+    pub fn with_write_limit(self, limit: Option<WriteLimit>) -> Self {
+        let http = limit.map(|limit| self.http.with_write_limit(limit));
+        Self { http: http.unwrap_or_else(|| self.http.clone()), ..self }
     }
 
     /// Creates a pod; with `dry_run` the server only checks it.

@@ -3,7 +3,8 @@
 mod exec;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine as _;
@@ -40,11 +41,18 @@ pub(super) struct Credentials {
 /// Provides the credentials for one cluster.
 #[derive(Debug)]
 pub(super) struct Authenticator {
-    source: AuthSource,
-    state: Mutex<State>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
+struct Shared {
+    source: AuthSource,
+    state: Mutex<State>,
+    /// A run of the plugin has ended.
+    run_ended: Condvar,
+}
+
+#[derive(Debug, Default)]
 struct State {
     credentials: Option<Credentials>,
     generation: u64,
@@ -52,42 +60,64 @@ struct State {
     renew_at: Option<Instant>,
     /// The last run of the plugin because of a 401.
     rerun_at: Option<Instant>,
+    /// The plugin runs, in a thread of its own.
+    is_running: bool,
+    /// The error of the last run.
+    error: Option<String>,
 }
 
 impl Authenticator {
     pub(super) fn new(source: AuthSource) -> Self {
-        let state = State { credentials: None, generation: 0, renew_at: None, rerun_at: None };
-        Self { source, state: Mutex::new(state) }
+        let (state, run_ended) = (Mutex::default(), Condvar::new());
+        Self { shared: Arc::new(Shared { source, state, run_ended }) }
     }
 
-    /// The credentials for a request that is sent at `now`. May run a plugin in this thread.
-    pub(super) fn credentials(&self, now: Instant) -> Result<Credentials, String> {
-        let mut state = self.lock();
+    /// The credentials for a request that is sent at `now`. A plugin that is due runs in a thread of its
+    /// own. A caller with a limit (`until`) gets the present credentials meanwhile, or waits until then
+    /// if there are none.
+    pub(super) fn credentials(
+        &self,
+        now: Instant,
+        until: Option<Instant>,
+    ) -> Result<Credentials, String> {
+        let mut state = self.shared.lock();
         let due = state.renew_at.is_some_and(|at| at <= now);
-        match &state.credentials {
-            Some(credentials) if !due => Ok(credentials.clone()),
-            Some(_) | None => self.renew(&mut state, now),
+        match (&state.credentials, &self.shared.source) {
+            (Some(credentials), _) if !due => Ok(credentials.clone()),
+            (present, AuthSource::Exec(plugin)) => {
+                let present = present.clone().filter(|_| until.is_some());
+                self.shared.start_run(&mut state, plugin, now);
+                present.map_or_else(|| self.shared.await_run(state, until), Ok)
+            }
+            (Some(_) | None, _) => self.shared.read(&mut state, now),
         }
     }
 
     /// Renews the credentials after the server answered 401 to `refused`. True if there are other
-    /// credentials to try.
-    pub(super) fn renew_after_401(&self, refused: &Credentials, now: Instant) -> bool {
-        let mut state = self.lock();
+    /// credentials to try. `until`: the longest wait for a plugin.
+    pub(super) fn renew_after_401(
+        &self,
+        refused: &Credentials,
+        now: Instant,
+        until: Option<Instant>,
+    ) -> bool {
+        let mut state = self.shared.lock();
         if state.generation != refused.generation {
             return true;
         }
-        match &self.source {
+        match &self.shared.source {
             AuthSource::Absent | AuthSource::Basic { .. } | AuthSource::Token(_) => false,
             AuthSource::TokenFile { .. } => self
-                .renew(&mut state, now)
+                .shared
+                .read(&mut state, now)
                 .is_ok_and(|credentials| credentials.authorization != refused.authorization),
-            AuthSource::Exec(_) => {
+            AuthSource::Exec(plugin) => {
                 if state.rerun_at.is_some_and(|at| now < at + EXEC_RERUN_MIN) {
                     return false;
                 }
                 state.rerun_at = Some(now);
-                match self.renew(&mut state, now) {
+                self.shared.start_run(&mut state, plugin, now);
+                match self.shared.await_run(state, until) {
                     Ok(_) => true,
                     Err(e) => {
                         log::warn!("the credentials were not renewed after a 401: {e}");
@@ -97,18 +127,19 @@ impl Authenticator {
             }
         }
     }
+}
 
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn renew(&self, state: &mut State, now: Instant) -> Result<Credentials, String> {
-        let (authorization, client_cert, renew_at) = match &self.source {
-            AuthSource::Absent => (None, None, None),
-            AuthSource::Basic { username, password } => {
-                (Some(basic(username, password)?), None, None)
-            }
-            AuthSource::Token(token) => (Some(bearer(token)?), None, None),
+    /// Reads credentials that need no plugin.
+    fn read(&self, state: &mut State, now: Instant) -> Result<Credentials, String> {
+        let (authorization, renew_at) = match &self.source {
+            AuthSource::Absent | AuthSource::Exec(_) => (None, None),
+            AuthSource::Basic { username, password } => (Some(basic(username, password)?), None),
+            AuthSource::Token(token) => (Some(bearer(token)?), None),
             AuthSource::TokenFile { path, first } => {
                 let token = match &state.credentials {
                     Some(_) => reread(path),
@@ -120,15 +151,67 @@ impl Authenticator {
                     (None, Some(credentials)) => credentials.authorization.clone(),
                     (None, None) => None,
                 };
-                (authorization, None, Some(now + TOKEN_FILE_AGE_MAX))
+                (authorization, Some(now + TOKEN_FILE_AGE_MAX))
             }
-            AuthSource::Exec(plugin) => run_plugin(plugin, now)?,
         };
-        state.generation += 1;
-        state.renew_at = renew_at;
-        let credentials = Credentials { authorization, client_cert, generation: state.generation };
-        state.credentials = Some(credentials.clone());
-        Ok(credentials)
+        Ok(state.store((authorization, None, renew_at)))
+    }
+
+    /// Runs the plugin in a thread of its own, unless it runs already: a plugin may take a minute, and
+    /// the renewal of a Lease must not wait for it.
+    fn start_run(self: &Arc<Self>, state: &mut State, plugin: &ExecPlugin, now: Instant) {
+        if state.is_running {
+            return;
+        }
+        let (shared, plugin) = (Arc::clone(self), plugin.clone());
+        let run = move || {
+            let renewed = run_plugin(&plugin, now);
+            shared.lock().end_run(renewed);
+            shared.run_ended.notify_all();
+        };
+        state.is_running = true;
+        if let Err(e) = thread::Builder::new().name("credentials".to_owned()).spawn(run) {
+            state.end_run(Err(format!("no thread for the credential plugin: {e}")));
+        }
+    }
+
+    /// Waits for the end of the plugin's run, which has a time-out of its own.
+    fn await_run(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        until: Option<Instant>,
+    ) -> Result<Credentials, String> {
+        while state.is_running {
+            state = match until.map(|at| at.saturating_duration_since(Instant::now())) {
+                None => self.run_ended.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Err("the credential plugin still runs".to_owned()),
+                Some(left) => {
+                    let waited = self.run_ended.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        match (&state.error, &state.credentials) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(credentials)) => Ok(credentials.clone()),
+            (None, None) => Err("the credential plugin has not run".to_owned()),
+        }
+    }
+}
+
+impl State {
+    fn store(&mut self, renewed: Renewed) -> Credentials {
+        let (authorization, client_cert, renew_at) = renewed;
+        self.generation += 1;
+        self.renew_at = renew_at;
+        let credentials = Credentials { authorization, client_cert, generation: self.generation };
+        self.credentials = Some(credentials.clone());
+        credentials
+    }
+
+    fn end_run(&mut self, renewed: Result<Renewed, String>) {
+        self.is_running = false;
+        self.error = renewed.map(|renewed| self.store(renewed)).err();
     }
 }
 
@@ -168,7 +251,7 @@ mod tests {
 
     #[track_caller]
     fn check(auth: &Authenticator, now: Instant, want: &str) -> Credentials {
-        let credentials = auth.credentials(now).unwrap();
+        let credentials = auth.credentials(now, None).unwrap();
         let header = credentials.authorization.clone().map(|v| v.to_str().unwrap().to_owned());
         assert_eq!(header.as_deref(), Some(want));
         assert!(!format!("{auth:?}{credentials:?}").contains(want), "a secret is printed");
@@ -186,10 +269,10 @@ mod tests {
         ] {
             let auth = Authenticator::new(source);
             let credentials = check(&auth, start, header);
-            assert!(!auth.renew_after_401(&credentials, start));
+            assert!(!auth.renew_after_401(&credentials, start, None));
         }
         let auth = Authenticator::new(AuthSource::Absent);
-        assert_eq!(auth.credentials(start).unwrap().authorization, None);
+        assert_eq!(auth.credentials(start, None).unwrap().authorization, None);
     }
 
     #[test]
@@ -199,7 +282,7 @@ mod tests {
         let auth = Authenticator::new(AuthSource::TokenFile { path, first: Secret::new("zero") });
         let start = Instant::now();
         let first = check(&auth, start, "Bearer one");
-        assert!(!auth.renew_after_401(&first, start), "the file has not changed");
+        assert!(!auth.renew_after_401(&first, start, None), "the file has not changed");
 
         folder.write("token", "two");
         check(&auth, start + Duration::from_secs(49), "Bearer one");
@@ -207,14 +290,17 @@ mod tests {
 
         folder.write("token", "three");
         let now = start + Duration::from_secs(52);
-        assert!(auth.renew_after_401(&second, now), "after a 401 the file is read at once");
+        assert!(auth.renew_after_401(&second, now, None), "after a 401 the file is read at once");
         check(&auth, now, "Bearer three");
-        assert!(auth.renew_after_401(&second, now), "another request has renewed it meanwhile");
+        assert!(
+            auth.renew_after_401(&second, now, None),
+            "another request has renewed it meanwhile"
+        );
 
         std::fs::remove_file(folder.path().join("token")).unwrap();
         let now = now + Duration::from_secs(60);
         let old = check(&auth, now, "Bearer three");
-        assert!(!auth.renew_after_401(&old, now));
+        assert!(!auth.renew_after_401(&old, now, None));
         folder.write("token", "\n");
         check(&auth, now + Duration::from_secs(60), "Bearer three");
         folder.write("token", "four");
@@ -234,16 +320,19 @@ mod tests {
         check(&auth, start, "Bearer t1");
         let first = check(&auth, start + day, "Bearer t1");
 
-        assert!(auth.renew_after_401(&first, start), "after a 401 the plugin runs again");
+        assert!(auth.renew_after_401(&first, start, None), "after a 401 the plugin runs again");
         let second = check(&auth, start, "Bearer t2");
-        assert!(auth.renew_after_401(&first, start), "one run is enough for all parallel requests");
+        assert!(
+            auth.renew_after_401(&first, start, None),
+            "one run is enough for all parallel requests"
+        );
         check(&auth, start, "Bearer t2");
         assert!(
-            !auth.renew_after_401(&second, start),
+            !auth.renew_after_401(&second, start, None),
             "a lasting 401 does not run the plugin each time"
         );
         let later = start + Duration::from_secs(11);
-        assert!(auth.renew_after_401(&second, later));
+        assert!(auth.renew_after_401(&second, later, None));
         check(&auth, later, "Bearer t3");
     }
 
@@ -275,8 +364,30 @@ mod tests {
         let folder = Folder::new();
         std::fs::write(folder.path().join("runs"), "\n".repeat(8)).unwrap();
         let auth = counting(&folder, None);
-        let error = auth.credentials(Instant::now()).expect_err("the ninth run fails");
+        let error = auth.credentials(Instant::now(), None).expect_err("the ninth run fails");
         assert!(error.contains("exit status: 1"), "{error}");
         check(&auth, Instant::now(), "Bearer t10");
+    }
+
+    #[test]
+    fn a_caller_with_a_limit_does_not_wait_for_a_plugin() {
+        let folder = Folder::new();
+        let gate = folder.path().join("gate");
+        let auth = Authenticator::new(AuthSource::Exec(Box::new(folder.gated_plugin(&gate))));
+        let start = Instant::now();
+        let until = || Some(Instant::now() + Duration::from_millis(50));
+        let error = auth.credentials(start, until()).expect_err("the plugin waits for the gate");
+        assert!(error.contains("still runs"), "{error}");
+        std::fs::write(&gate, "").unwrap();
+        check(&auth, start, "Bearer t1");
+
+        // The credentials are due again, and the plugin hangs: the present ones are used.
+        std::fs::remove_file(&gate).unwrap();
+        let later = start + Duration::from_secs(11);
+        let present = auth.credentials(later, until()).unwrap();
+        assert_eq!(present.authorization.as_ref().unwrap(), "Bearer t1");
+        assert!(!auth.renew_after_401(&present, later, until()), "there are no others yet");
+        std::fs::write(&gate, "").unwrap();
+        check(&auth, later, "Bearer t2");
     }
 }

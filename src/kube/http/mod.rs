@@ -72,7 +72,7 @@ pub struct Request<'a> {
     pub content_type: &'static str,
     pub body: Option<&'a [u8]>,
     /// For everything, including retries and the answer's body, but without the run of a credential
-    /// plugin.
+    /// plugin (see `Http::with_plugin_in_timeout`).
     pub timeout: Duration,
     /// The largest body of an answer that is accepted, in bytes.
     pub body_bytes_max: u64,
@@ -135,6 +135,19 @@ impl std::error::Error for TransportError {}
 pub struct Http {
     shared: Arc<Shared>,
     streams: StreamHandle,
+    /// The wait for a credential plugin is part of a request's timeout.
+    limits_plugin: bool,
+    writes: Option<WriteLimit>,
+}
+
+/// How long writes may still be sent and take effect.
+#[derive(Clone)]
+pub struct WriteLimit(pub Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl fmt::Debug for WriteLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WriteLimit").field(&(self.0)()).finish()
+    }
 }
 
 #[derive(Debug)]
@@ -174,6 +187,8 @@ struct RequestParts<'a> {
     content_type: &'static str,
     body: Option<&'a [u8]>,
     limit: TimeLimit,
+    /// The longest wait for a credential plugin; none: its own timeout.
+    plugin_until: Option<Instant>,
 }
 
 /// How long a request may take.
@@ -220,7 +235,22 @@ impl Http {
             auth: Authenticator::new(authorization),
             state: Mutex::new(state),
         };
-        Ok(Self { shared: Arc::new(shared), streams: StreamHandle::default() })
+        let shared = Arc::new(shared);
+        Ok(Self { shared, streams: StreamHandle::default(), limits_plugin: false, writes: None })
+    }
+
+    /// The same client, whose requests never wait longer than their timeout for a credential plugin.
+    /// They use the present credentials while the plugin runs.
+    #[must_use]
+    pub fn with_plugin_in_timeout(&self) -> Self {
+        Self { limits_plugin: true, ..self.clone() }
+    }
+
+    /// The same client, whose writes have a latest time: none is sent after it, and none waits for its
+    /// answer beyond it.
+    #[must_use]
+    pub fn with_write_limit(&self, limit: WriteLimit) -> Self {
+        Self { writes: Some(limit), ..self.clone() }
     }
 
     /// The server's URL, as the configuration gives it.
@@ -230,7 +260,7 @@ impl Http {
 
     /// The `sub` claim of our token; `None` without a token or if the token is not a JWT.
     pub fn token_subject(&self) -> Option<String> {
-        let authorization = self.shared.credentials().ok()?.authorization?;
+        let authorization = self.shared.credentials(None).ok()?.authorization?;
         subject(authorization.to_str().ok()?.strip_prefix("Bearer ")?)
     }
 
@@ -261,14 +291,17 @@ impl Http {
     /// # Errors
     /// There is no complete answer. The error says whether the server may have seen the request.
     pub fn call(&self, request: &Request<'_>) -> Result<Response, TransportError> {
-        // This may run a credential plugin, which has its own timeout.
-        self.shared.credentials()?;
+        // This may wait for a credential plugin, which has its own timeout.
+        let plugin_until = self.limits_plugin.then(|| Instant::now() + request.timeout);
+        self.shared.credentials(plugin_until)?;
+        let deadline = self.deadline(request)?;
         let parts = RequestParts {
             method: request.method,
             path: &request.path,
             content_type: request.content_type,
             body: request.body,
-            limit: TimeLimit::Deadline(Instant::now() + request.timeout),
+            limit: TimeLimit::Deadline(plugin_until.map_or(deadline, |at| at.min(deadline))),
+            plugin_until,
         };
         let response =
             self.shared.send_with_retries(&parts, &|snapshot| Ok(snapshot.unary.clone()))?;
@@ -280,6 +313,21 @@ impl Http {
             date: date(&head.headers),
             body: self.shared.read_whole(body, request.body_bytes_max)?,
         })
+    }
+
+    fn deadline(&self, request: &Request<'_>) -> Result<Instant, TransportError> {
+        let now = Instant::now();
+        let Some(WriteLimit(left)) = self.writes.as_ref().filter(|_| request.method != Method::Get)
+        else {
+            return Ok(now + request.timeout);
+        };
+        match left() {
+            Duration::ZERO => {
+                let problem = "not sent: the lease was not renewed in time".to_owned();
+                Err(TransportError::NotSent(problem))
+            }
+            left => Ok(now + request.timeout.min(left)),
+        }
     }
 
     /// Sends a GET whose body is read while it arrives. The stream ends if no byte arrives for
@@ -298,6 +346,7 @@ impl Http {
             content_type: "",
             body: None,
             limit: TimeLimit::Idle(idle_timeout),
+            plugin_until: None,
         };
         let agent = |snapshot: &AgentSnapshot| {
             self.streams
@@ -315,7 +364,7 @@ impl Http {
     /// The same client with separate streams: handles of the other clients do not end them.
     #[must_use]
     pub fn with_own_streams(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), streams: StreamHandle::default() }
+        Self { streams: StreamHandle::default(), ..self.clone() }
     }
 }
 
@@ -329,13 +378,13 @@ impl Shared {
     ) -> Result<http::Response<Body>, TransportError> {
         let mut retries = Retries::default();
         loop {
-            let credentials = self.credentials()?;
+            let credentials = self.credentials(parts.plugin_until)?;
             let snapshot = self.snapshot(&credentials);
             let error = match self.send(&agent(&snapshot)?, &credentials, parts) {
                 Ok(response) => {
                     if response.status() == http::StatusCode::UNAUTHORIZED
                         && !retries.unauthorized
-                        && self.renew_credentials(&credentials, &snapshot)
+                        && self.renew_credentials(&credentials, &snapshot, parts.plugin_until)
                     {
                         retries.unauthorized = true;
                         discard(response);
@@ -357,8 +406,8 @@ impl Shared {
         }
     }
 
-    fn credentials(&self) -> Result<Credentials, TransportError> {
-        self.auth.credentials(Instant::now()).map_err(TransportError::Credentials)
+    fn credentials(&self, plugin_until: Option<Instant>) -> Result<Credentials, TransportError> {
+        self.auth.credentials(Instant::now(), plugin_until).map_err(TransportError::Credentials)
     }
 
     fn send(
@@ -425,8 +474,13 @@ impl Shared {
 
     /// Renews the credentials after a 401. True if there are other credentials or another client
     /// certificate to try.
-    fn renew_credentials(&self, credentials: &Credentials, snapshot: &AgentSnapshot) -> bool {
-        let by_header = self.auth.renew_after_401(credentials, Instant::now());
+    fn renew_credentials(
+        &self,
+        credentials: &Credentials,
+        snapshot: &AgentSnapshot,
+        plugin_until: Option<Instant>,
+    ) -> bool {
+        let by_header = self.auth.renew_after_401(credentials, Instant::now(), plugin_until);
         let by_certificate =
             self.cluster.identity.client_cert.is_some() && self.reload(snapshot.generation);
         by_header || by_certificate

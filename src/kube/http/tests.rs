@@ -18,7 +18,7 @@ use super::*;
 use crate::kube::config::{
     Blob, BlobSource, ClientCert, ClientIdentity, Secret, Server, Trust, header_value,
 };
-use crate::kube::testing::{Answer, Authority, Folder, TestServer};
+use crate::kube::testing::{Answer, Authority, Folder, TestServer, plain_client};
 
 const BOTH: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
@@ -479,4 +479,34 @@ fn the_local_address_is_found_without_a_connection() {
     let http = Http::connect(plain(&server)).unwrap();
     assert_eq!(http.local_address().unwrap(), IpAddr::from([127, 0, 0, 1]));
     assert_eq!(server.n_connections(), 0);
+}
+
+#[test]
+fn a_write_has_a_latest_time() {
+    let server = TestServer::start(None, |asked| match asked.line().contains("/stall") {
+        true => Answer::Stall(Vec::new()),
+        false => Answer::Reply(200, "", Vec::new()),
+    });
+    let request = |method, path: &str| Request {
+        method,
+        path: path.to_owned(),
+        content_type: "application/json",
+        body: None,
+        timeout: Duration::from_secs(60),
+        body_bytes_max: 1_000,
+    };
+    let limited =
+        |left| plain_client(server.address).with_write_limit(WriteLimit(Arc::new(move || left)));
+    let expired = limited(Duration::ZERO);
+    for method in [Method::Post, Method::Put, Method::Patch, Method::Delete] {
+        let error = expired.call(&request(method, "/x")).expect_err("it is too late");
+        assert!(matches!(&error, TransportError::NotSent(why) if why.contains("lease")), "{error}");
+    }
+    assert_eq!(server.seen().len(), 0);
+    assert_eq!(expired.call(&request(Method::Get, "/x")).unwrap().status, 200);
+    // The wait for the answer ends at that time, too.
+    let began = Instant::now();
+    let error = limited(Duration::from_millis(100)).call(&request(Method::Delete, "/stall"));
+    assert!(matches!(error, Err(TransportError::Unknown(_))), "{error:?}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }

@@ -15,6 +15,7 @@ use crate::kube::api::orphans::AppExecutors;
 use crate::kube::http::Http;
 use crate::runtime::inbox::Message;
 use crate::runtime::leases::thread::{LeaseCommand, LeaseThread};
+use crate::runtime::leases::write_limit::LeaseWriteLimit;
 use crate::runtime::worker::Worker;
 use crate::wire::build::OwnerRef;
 use crate::wire::labels::Selection;
@@ -28,6 +29,7 @@ const STACK_BYTES: usize = 512 << 10;
 #[derive(Debug)]
 pub struct LeaseHandle {
     commands: Sender<LeaseCommand>,
+    write_limit: LeaseWriteLimit,
     thread: Worker,
 }
 
@@ -41,9 +43,12 @@ impl LeaseHandle {
         rng: Rng,
     ) -> io::Result<Self> {
         let (commands, receiver) = bounded(LEASE_COMMANDS_MAX);
+        let write_limit = LeaseWriteLimit::default();
+        // A plugin may take a minute, and the Lease would expire meanwhile.
+        let http = lease.http.with_plugin_in_timeout();
         let lease_thread = LeaseThread {
-            leases: Leases::new(lease.http.clone(), lease.namespace.as_str()),
-            pods: AppExecutors::new(lease.http, &lease.namespace, Some(&lease.selection.app)),
+            leases: Leases::new(http.clone(), lease.namespace.as_str()),
+            pods: AppExecutors::new(http, &lease.namespace, Some(&lease.selection.app)),
             scope: lease.scope,
             waits_for_holder: lease.waits_for_holder,
             namespace: lease.namespace,
@@ -52,6 +57,7 @@ impl LeaseHandle {
             identity: lease.identity,
             inbox,
             commands: receiver,
+            write_limit: write_limit.clone(),
             clock,
             rng,
         };
@@ -59,7 +65,12 @@ impl LeaseHandle {
             commands.try_send(LeaseCommand::Reserve(ExecutorId(1))).map_err(io::Error::other)?;
         }
         let thread = Worker::start("lease", STACK_BYTES, move || lease_thread.run())?;
-        Ok(Self { commands, thread })
+        Ok(Self { commands, write_limit, thread })
+    }
+
+    /// Until when this Lease permits writes.
+    pub fn write_limit(&self) -> LeaseWriteLimit {
+        self.write_limit.clone()
     }
 
     /// Reserves the ids up to `up_to`. `Input::IdsReserved` reports success. False: the thread is

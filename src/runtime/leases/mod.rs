@@ -6,6 +6,7 @@ pub mod handle;
 pub mod holder;
 pub mod orphans;
 pub mod thread;
+pub mod write_limit;
 
 #[cfg(test)]
 mod testing;
@@ -14,8 +15,10 @@ use std::time::Duration;
 
 use log::warn;
 
+use crate::clock::Clock;
 use crate::core::machines::lease::{LeaseRelease, LeaseScope};
 use crate::kube::api::driver_pod::DriverPod;
+use crate::kube::http::WriteLimit;
 use crate::runtime::leases::handle::LeaseHandle;
 
 /// How long a run waits at its end for its Leases to be released.
@@ -41,6 +44,16 @@ pub struct RunLeases {
 }
 
 impl RunLeases {
+    /// How long writes may still take effect; none without a Lease.
+    pub fn write_limit(&self, clock: Clock) -> Option<WriteLimit> {
+        let instance = match &self.ids {
+            IdStore::Lease(lease) => Some(lease),
+            IdStore::DriverPod(_) | IdStore::None => None,
+        };
+        let leases = instance.into_iter().chain(&self.application);
+        write_limit::combined(leases.map(LeaseHandle::write_limit).collect(), clock)
+    }
+
     /// Releases all Leases, and waits up to `RELEASE_TIMEOUT` for that.
     pub fn release(self, release: LeaseRelease) {
         let instance = match self.ids {

@@ -15,6 +15,7 @@ use crate::core::model::rng::Rng;
 use crate::kube::api::leases::Leases;
 use crate::kube::api::orphans::AppExecutors;
 use crate::runtime::leases::holder;
+use crate::runtime::leases::write_limit::LeaseWriteLimit;
 use crate::wire::build::OwnerRef;
 use crate::wire::labels::Selection;
 use crate::wire::lease::{LeaseObject, name_of};
@@ -51,6 +52,8 @@ pub struct LeaseThread<M> {
     pub inbox: Sender<M>,
     /// When it is closed, the thread stops and keeps the Lease object.
     pub commands: Receiver<LeaseCommand>,
+    /// Follows the Lease's renewals.
+    pub write_limit: LeaseWriteLimit,
     pub clock: Clock,
     pub rng: Rng,
 }
@@ -70,6 +73,10 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
                 }
                 step @ (LeaseStep::Delete(_) | LeaseStep::Read | LeaseStep::Write(_)) => {
                     self.perform(&mut machine, step);
+                    // Before the update is sent: the engine writes at once.
+                    if let Some(until) = machine.writes_until() {
+                        self.write_limit.set(until);
+                    }
                     Duration::ZERO
                 }
             };
@@ -272,6 +279,7 @@ mod tests {
             identity,
             inbox,
             commands,
+            write_limit: LeaseWriteLimit::default(),
             clock: Clock::start(),
             rng: Rng::new(1),
         };

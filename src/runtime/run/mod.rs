@@ -214,6 +214,7 @@ impl Run<'_> {
             watch: settings.watch,
             poll_interval_ms: settings.poll_interval_ms,
         };
+        let write_limit = leases.write_limit(self.clock);
         let threads = Threads::start(&pods, watch, &sender, &watermark, leases, self.orphans())
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
         let in_flight_max = settings.policy.in_flight_max as usize;
@@ -224,7 +225,11 @@ impl Run<'_> {
             inbox: receiver,
             sender: sender.clone(),
             signals: self.signals,
-            writers: Writers::new(pods, sender.clone(), in_flight_max),
+            writers: Writers::new(
+                pods.with_write_limit(write_limit),
+                sender.clone(),
+                in_flight_max,
+            ),
             upstream: &threads,
             watermark: &watermark,
             liveness: Arc::clone(&interfaces.liveness),

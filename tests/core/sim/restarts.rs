@@ -17,6 +17,8 @@ use posse::core::policy::orphans::{OrphanCandidate, OwnerState};
 
 const TICK_MS: u64 = 100;
 const MINUTE_MS: u64 = 60_000;
+/// The longest time from a write until it takes effect.
+const WRITE_MS_MAX: u64 = 60_000;
 /// Faults occur until this time.
 const CALM_MS: u64 = 8 * MINUTE_MS;
 const END_MS: u64 = CALM_MS + 8 * MINUTE_MS;
@@ -84,6 +86,8 @@ struct World {
     pods: Vec<OrphanCandidate>,
     n_pods: u64,
     processes: Vec<Process>,
+    /// Requests of processes that held the Lease: the process, and when the request takes effect.
+    writes: Vec<(usize, u64)>,
     next_start: u64,
 }
 
@@ -103,6 +107,7 @@ impl World {
             pods: Vec::new(),
             n_pods: 0,
             processes: Vec::new(),
+            writes: Vec::new(),
             next_start: 0,
         };
         let states = [
@@ -343,7 +348,21 @@ impl World {
             }
         }
         self.hear(i);
+        self.write_something(i);
         self.run_sweep(i, now);
+    }
+
+    /// Sends a create or a delete that takes effect late, but not after its latest time.
+    fn write_something(&mut self, i: usize) {
+        let process = &self.processes[i];
+        if !process.holds || process.is_over || !self.rng.chance(10) {
+            return;
+        }
+        let until = process.lease.writes_until().map_or(0, |until| until.0);
+        let effect_at = self.now + self.rng.below(WRITE_MS_MAX);
+        if effect_at < until {
+            self.writes.push((i, effect_at));
+        }
     }
 
     fn run_sweep(&mut self, i: usize, now: Millis) {
@@ -413,7 +432,16 @@ impl World {
         }
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
+        let due: Vec<_> = self.writes.extract_if(.., |(_, at)| *at <= self.now).collect();
+        for (i, _) in due {
+            // What a process sent just before its end arrives late, and the next orphan cleanup finds it.
+            let is_over = self.processes[i].is_over;
+            let other = self.processes.iter().enumerate().any(|(j, process)| {
+                j != i && process.holds && !process.is_over && process.frozen_until <= self.now
+            });
+            assert!(is_over || !other, "a write of {i} while another holds, at {} ms", self.now);
+        }
         // A paused process learns of the lost Lease before it does anything else.
         let holds = |process: &&Process| {
             process.holds && !process.is_over && process.frozen_until <= self.now

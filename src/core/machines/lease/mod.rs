@@ -27,6 +27,9 @@ pub const LEASE_S: u32 = 60;
 /// After this time without a renewal we give the Lease up. Well below `LEASE_S`, because a request
 /// in flight may still take effect.
 pub const RENEW_DEADLINE_MS: u64 = 40_000;
+/// A write of ours may take effect until this long after the renewal: after `LEASE_S` another process may
+/// act. Requests end before it, and none is sent after it.
+pub const WRITES_MS: u64 = 55_000;
 /// How often the Lease is renewed; also how often it is read while another holds it.
 pub const RENEW_MS: u64 = 10_000;
 /// Ids are reserved in blocks of this size: one write for a thousand executors.
@@ -242,6 +245,12 @@ impl LeaseMachine {
         }
     }
 
+    /// Until when writes that need the Lease may take effect; none before it was held. A loss does not
+    /// change it, but nothing is sent then.
+    pub fn writes_until(&self) -> Option<Millis> {
+        self.ever_held.then(|| self.renewed_at.after(WRITES_MS))
+    }
+
     /// The next update, until `pop_update` removes it.
     pub fn update(&self) -> Option<&LeaseUpdate> {
         self.updates.first()
@@ -317,6 +326,12 @@ impl LeaseMachine {
     pub fn on_written(&mut self, answer: Result<Record, Refusal>, sent_at: Millis, now: Millis) {
         match answer {
             Ok(_) if self.stop.is_some() => self.done = true,
+            // The host was suspended, or the server took too long: another process may hold it by now.
+            Ok(_) if now.since(sent_at) >= RENEW_DEADLINE_MS => {
+                self.is_write_unresolved = true;
+                self.must_read = true;
+                self.due_at = now;
+            }
             Ok(record) => self.on_held(record, sent_at),
             Err(refusal) => {
                 self.is_write_unresolved = refusal.class == RefusalClass::OutcomeUnknown;

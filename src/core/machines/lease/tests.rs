@@ -305,6 +305,39 @@ fn a_deleted_lease_is_created_again() {
 }
 
 #[test]
+fn an_answer_that_comes_too_late_is_no_renewal() {
+    for holder in [me().to_string(), "thief".to_owned()] {
+        let mut bench = Bench::held();
+        let LeaseStep::Write(record) = bench.due() else { panic!("no write is due") };
+        let (sent_at, renewed_until) = (bench.now, bench.machine.writes_until());
+        bench.now = bench.now.after(RENEW_DEADLINE_MS);
+        bench.machine.on_written(Ok(record), sent_at, bench.now);
+        assert_eq!(bench.machine.writes_until(), renewed_until);
+        bench.read(Some((self::record(&holder, "900", 40_000), HolderState::Unknown)));
+        let by = Some(holder.clone()).filter(|holder| holder == "thief");
+        assert_eq!(bench.updates(), [LeaseUpdate::Lost { holder: by }]);
+        if holder != "thief" {
+            bench.write();
+            assert!(matches!(bench.updates()[..], [LeaseUpdate::Held { .. }]));
+        }
+    }
+}
+
+#[test]
+fn writes_end_before_another_process_may_hold_the_lease() {
+    let mut bench = Bench::held();
+    let held_at = bench.now;
+    assert_eq!(bench.machine.writes_until(), Some(held_at.after(WRITES_MS)));
+    assert!(WRITES_MS < u64::from(LEASE_S) * 1_000);
+    bench.write();
+    assert_eq!(bench.machine.writes_until(), Some(held_at.after(RENEW_MS + WRITES_MS)));
+    // Refusals renew nothing.
+    bench.fail_write(RefusalClass::Transient);
+    assert_eq!(bench.machine.writes_until(), Some(held_at.after(RENEW_MS + WRITES_MS)));
+    assert_eq!(Bench::new(&me()).machine.writes_until(), None);
+}
+
+#[test]
 fn ids_are_reserved_in_blocks() {
     let mut bench = Bench::held();
     let before = bench.now;
