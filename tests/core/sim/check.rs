@@ -75,6 +75,9 @@ pub struct Check {
     groups: Groups,
     pub(super) is_outage: bool,
     pub(super) silent_until: u64,
+    /// When the nodes end terminating pods with a long grace period.
+    pub(super) late_ends: BTreeMap<Uid, u64>,
+    awaited_ends: BTreeMap<Uid, u64>,
 }
 
 pub(super) fn fail<T>(what: String) -> Result<T, String> {
@@ -101,6 +104,7 @@ impl Check {
             is_held,
             counted: kept.map(|stored| stored.pod.uid.clone()).collect(),
             groups: Groups::new(groups),
+            late_ends: std::mem::take(&mut self.late_ends),
             ..Self::default()
         };
     }
@@ -129,6 +133,13 @@ impl Check {
 
     pub fn lost_by_node(&mut self, uid: &Uid) {
         self.lost_by_node.insert(uid.clone());
+    }
+
+    /// The stop waits for the grace periods of these pods, which it knows to be terminating.
+    pub fn note_late_ends(&mut self, core: &Reconciler) {
+        let is_known = |uid: &Uid| core.snapshot().get(uid).is_some_and(|pod| pod.deleting);
+        let ends = self.late_ends.iter().filter(|(uid, _)| is_known(uid));
+        self.awaited_ends = ends.map(|(uid, at)| (uid.clone(), *at)).collect();
     }
 
     pub fn on_stop(&mut self, order: StopOrder) {
@@ -645,6 +656,12 @@ impl Check {
         for (id, at) in &check.unknown {
             if !check.told_ids.contains_key(id) && world.now < at + OPEN_MS {
                 return fail(format!("the stop did not await executor {id}: {result:?}"));
+            }
+        }
+        for stored in world.cluster.pods.values() {
+            let end = check.awaited_ends.get(&stored.pod.uid);
+            if end.is_some_and(|at| world.now < *at) && check.n_restores == 0 {
+                return fail(format!("the stop did not wait for {}: {result:?}", stored.pod.name));
             }
         }
         for stored in world.cluster.pods.values().filter(|stored| stored.is_ours()) {

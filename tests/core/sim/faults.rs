@@ -66,6 +66,8 @@ pub struct NodeFaults {
     /// A start that hangs without a message.
     pub stuck_start: u64,
     pub node_loss: u64,
+    /// Pods that use their whole grace period.
+    pub long_grace: u64,
     pub n_nodes: u64,
     /// A node on which nothing starts and running pods are lost.
     pub bad_node: Option<u64>,
@@ -95,6 +97,8 @@ impl NodeFaults {
             node_loss: some(rng, 40, 60),
             n_nodes,
             bad_node: rng.chance(40).then(|| rng.below(n_nodes)),
+            // Last, so that older seeds keep their meaning.
+            long_grace: some(rng, 40, 40),
         }
     }
 }

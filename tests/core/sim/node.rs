@@ -12,6 +12,10 @@ use super::faults::{NodeFaults, at};
 use super::trace::trace;
 use super::world::{Happening, Step, World};
 
+/// The grace period of a pod that ignores its signals. The node goes on with it although the stop
+/// shortens it on the server.
+const LONG_GRACE_S: u32 = 30;
+
 /// A node whose object is deleted, with its pods.
 pub const LOST_NODE: &str = "lost";
 
@@ -53,9 +57,14 @@ impl World {
         if stored.pod.node.is_none() || stored.pod.phase.is_final() {
             self.cluster.remove(uid);
         } else if !stored.pod.deleting {
-            self.cluster.update(uid, |pod| pod.deleting = true);
-            let ms = self.rng.below(2_000);
+            let has_long_grace = self.node_faults_rng.chance(self.profile.node_faults.long_grace);
+            let grace_s = if has_long_grace { LONG_GRACE_S } else { 2 };
+            self.cluster.update(uid, |pod| (pod.deleting, pod.deletion_grace_s) = (true, grace_s));
+            let ms = self.rng.below(2_000) + 1_000 * u64::from(grace_s - 2);
             self.after(ms, Happening::Node(uid.clone(), Step::Gone));
+            if has_long_grace {
+                self.check.late_ends.insert(uid.clone(), self.now + ms);
+            }
         }
     }
 

@@ -501,6 +501,9 @@ impl World {
             trace(|| format!("{:>9} {order:?}", self.now));
             core.begin_stop(order, Millis(self.now));
             self.check.on_stop(order);
+            if let Some(core) = &self.core {
+                self.check.note_late_ends(core);
+            }
             self.turn_at = Some(self.now);
         }
     }
