@@ -124,9 +124,10 @@ fn linger(socket: &Socket, state: ResponseState) {
         socket.shutdown(Shutdown::Both);
         return;
     }
-    socket.shutdown(Shutdown::Write);
+    // First: when the client sees the end, its next connection may need this one's slot.
     socket.start_pace(LINGER);
     socket.finish();
+    socket.shutdown(Shutdown::Write);
     let mut discarded = [0; 4 << 10];
     let mut n_discarded = 0;
     while n_discarded < LINGER_BYTES_MAX {
