@@ -103,4 +103,14 @@ mod tests {
         let deep = "[".repeat(1_000_000);
         assert!(parse(deep.as_bytes()).unwrap_err().to_string().contains("recursion limit"));
     }
+
+    #[test]
+    fn the_deepest_call_fits_on_the_stack_of_a_connection() {
+        let deep = format!("{}1{}", r#"{"a":["#.repeat(32), "]}".repeat(32));
+        assert_eq!(crate::wire::json::check_size(deep.as_bytes()), Ok(()));
+        // Half of what serve/ gives to a connection.
+        let thread = std::thread::Builder::new().stack_size(128 << 10);
+        let parsed = thread.spawn(move || parse(deep.as_bytes()).is_ok()).unwrap();
+        assert!(parsed.join().unwrap());
+    }
 }
