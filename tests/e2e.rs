@@ -25,13 +25,14 @@ mod e2e {
     pub mod stage_attacks;
     pub mod starts;
     pub mod submit;
+    pub mod text;
 }
 
 use std::process::ExitCode;
 
 use e2e::{
     check, driver, groups, harness, history, kills, losses, openapi, outages, reasons, refusals,
-    restarts, scaling, stage, stage_attacks, starts, submit,
+    restarts, scaling, stage, stage_attacks, starts, submit, text,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -111,6 +112,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Real starts::{memory_scaling_after_oom, node_with_failed_starts};
     Own scaling::{run_with_a_cluster_of_its_own};
     Real scaling::{steady_state_is_quiet};
+    Embedded text::{logs_on_a_terminal_are_escaped, text_of_a_server_stays_text};
+    Own text::{no_log_level_shows_a_secret};
     Own harness::{harness_audit, harness_events};
     Real harness::{harness_drives_pods, harness_outage, harness_proxy, harness_tokens};
 };

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::cli::args::submit::{AppsArgs, AppsOutput};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::namespace::Namespace;
-use crate::cli::world::{World, print};
+use crate::cli::terminal::{print, print_json};
+use crate::cli::world::World;
 use crate::control::table::table;
 use crate::kube::api::objects::Objects;
 use crate::submit::apps::{App, age};
@@ -25,7 +26,7 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let text = match (args.output, apps.is_empty()) {
         (Some(AppsOutput::Json), _) => {
             let all: Value = apps.iter().map(|app| app.to_json(now_s)).collect();
-            format!("{all:#}\n")
+            return print_json(out, &format!("{all:#}\n")).map(|()| Code::Clean);
         }
         (Some(AppsOutput::Wide) | None, true) => match args.all_namespaces {
             true => "there are no applications\n".to_owned(),

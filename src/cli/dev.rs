@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::cli::args::DevArgs;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::world::{World, print};
+use crate::cli::terminal::print;
+use crate::cli::world::World;
 use crate::dev::{Cluster, DevError, Options};
 use crate::runtime::signals::Signals;
 

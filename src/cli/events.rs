@@ -7,13 +7,15 @@ use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::world::World;
 use crate::control::client::ClientError;
+use crate::core::model::text::printable_json;
 
 /// `posse events`.
 ///
 /// # Errors
 /// There is no such run, the run refuses, or the connection ends before the run.
 pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let mut each = |line: &str| writeln!(out, "{line}").and_then(|()| out.flush());
+    let mut each =
+        |line: &str| writeln!(out, "{}", printable_json(line)).and_then(|()| out.flush());
     let client = find(&args.client, world)?;
     let after = args.after.unwrap_or(0);
     match client.events(after, args.run.as_deref(), args.follow, &mut each) {

@@ -4,7 +4,8 @@ use std::io::{ErrorKind, Write};
 
 use crate::cli::args::InitArgs;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::world::{World, print};
+use crate::cli::terminal::print;
+use crate::cli::world::World;
 use crate::files;
 
 /// The written file: every key with its meaning.

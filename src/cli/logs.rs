@@ -1,6 +1,6 @@
 //! `posse logs`: prints the log of an application's driver or of one of its executors.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
@@ -9,6 +9,7 @@ use crate::cli::args::submit::LogsArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::follow;
 use crate::cli::namespace::{Namespace, start_signals};
+use crate::cli::terminal::with_log_output;
 use crate::cli::world::World;
 use crate::core::model::refusal::Refusal;
 use crate::kube::api::executor_lookup::ExecutorLookup;
@@ -57,10 +58,10 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
             let is_ended = &AtomicBool::new(false);
             LogFollower { objects, listener: say, tail, is_ended }.follow(&pod_name);
         };
-        return Ok(match follow::pump(Box::new(read), &start_signals()?, &mut || true, out)? {
-            true => Code::Clean,
-            false => follow::DETACHED,
+        let is_whole = with_log_output(out, args.raw, |out| {
+            follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
         });
+        return Ok(if is_whole? { Code::Clean } else { follow::DETACHED });
     }
     let query = LogQuery {
         container: Some(main_container(pod).to_owned()),
@@ -70,14 +71,18 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let mut stream = objects.log(&pod_name, &query).map_err(|refusal| {
         namespace.refused(&format!("cannot read the log of pod {pod_name}"), &args.app, &refusal)
     })?;
-    let failed = |error: io::Error| Failure::new(Code::Failed, format!("the log: {error}"));
+    with_log_output(out, args.raw, |out| copy(stream.reader(), out))
+        .map(|()| Code::Clean)
+        .map_err(|error| Failure::new(Code::Failed, format!("the log: {error}")))
+}
+
+fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> io::Result<()> {
     let mut piece = vec![0; COPY_BYTES];
     loop {
-        let n = stream.reader().read(&mut piece).map_err(failed)?;
-        if n == 0 {
-            return out.flush().map(|()| Code::Clean).map_err(failed);
+        match reader.read(&mut piece)? {
+            0 => return out.flush(),
+            n => out.write_all(&piece[..n])?,
         }
-        out.write_all(&piece[..n]).map_err(failed)?;
     }
 }
 
@@ -115,7 +120,10 @@ fn follow_driver(
         logs: true,
         tail: args.tail,
     };
-    let code = follow::wait(follower, &namespace.connection, &start_signals()?, out)?;
+    let signals = start_signals()?;
+    let code = with_log_output(out, args.raw, |out| {
+        follow::wait(follower, &namespace.connection, &signals, out)
+    })?;
     // The exit code of the application is not the exit code of `posse logs`.
     Ok(if code == follow::DETACHED { code } else { Code::Clean })
 }

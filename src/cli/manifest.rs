@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::cli::args::Output;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::world;
+use crate::cli::terminal;
+use crate::core::model::text::printable_json;
 
 /// Words that some YAML version does not read as a string.
 const RESERVED_WORDS: [&str; 10] =
@@ -27,7 +28,8 @@ pub fn print<'a>(
             format!("{list:#}\n")
         }
     };
-    world::print(out, &text).map(|()| Code::Clean)
+    // Strings of YAML in double quotes have the escapes of JSON; plain ones have only safe characters.
+    terminal::print_json(out, &text).map(|()| Code::Clean)
 }
 
 /// A YAML document with its separator.
@@ -105,18 +107,13 @@ fn scalar(text: &str) -> String {
     let mut quoted = String::new();
     for c in Value::String(text.to_owned()).to_string().chars() {
         match c {
-            '\u{7f}'..='\u{9f}'
-            | '\u{2028}'
-            | '\u{2029}'
-            | '\u{feff}'
-            | '\u{fffe}'
-            | '\u{ffff}' => {
+            '\u{fffe}' | '\u{ffff}' => {
                 quoted.push_str(&format!("\\u{:04x}", u32::from(c)));
             }
             c => quoted.push(c),
         }
     }
-    quoted
+    printable_json(&quoted).into_owned()
 }
 
 #[cfg(test)]
@@ -153,6 +150,8 @@ mod tests {
             "\u{85}",
             "\u{2028}",
             "\u{7f}",
+            "\u{202e}\u{200b}",
+            "\u{e0041}",
             "{",
             "[",
             "*a",

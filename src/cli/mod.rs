@@ -28,6 +28,7 @@ pub mod stage;
 pub mod status;
 pub mod stop;
 pub mod submit;
+pub mod terminal;
 pub mod world;
 
 use std::ffi::OsString;
@@ -38,7 +39,12 @@ use clap::error::ErrorKind;
 
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::world::{World, print};
+use crate::cli::terminal::print;
+use crate::cli::world::World;
+use crate::core::model::text::{sanitize, without_secrets};
+
+/// The longest error, in bytes.
+const ERROR_BYTES_MAX: usize = 16 << 10;
 
 /// Runs the command that the arguments name. Errors are printed here and nowhere else.
 pub fn run(
@@ -52,8 +58,9 @@ pub fn run(
         Err(error) => usage_error(&error, out),
     };
     done.unwrap_or_else(|failure| {
-        // If stderr is closed, the error cannot be reported.
-        let _ = writeln!(err, "posse: {failure}");
+        // One line, whatever the server or a program has said. If stderr is closed, the error cannot
+        // be reported.
+        let _ = writeln!(err, "posse: {}", sanitize(&failure.message, ERROR_BYTES_MAX));
         failure.code
     })
 }
@@ -72,7 +79,12 @@ fn usage_error(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure
     let message = text.split("\n\nUsage:").next().unwrap_or(&text);
     let message = message.split("\n\nFor more information").next().unwrap_or(message);
     let message = message.strip_prefix("error: ").unwrap_or(message);
-    let paragraph = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // The parser quotes the wrong value, which may be a URL with a password.
+    let word = |word: &str| match word.contains('@') || word.contains("://") {
+        true => without_secrets(word),
+        false => word.to_owned(),
+    };
+    let paragraph = |text: &str| text.split_whitespace().map(word).collect::<Vec<_>>().join(" ");
     let paragraphs: Vec<String> = message.split("\n\n").map(paragraph).collect();
     Err(Failure::usage(format!("{}; see `posse --help`", paragraphs.join("; "))))
 }

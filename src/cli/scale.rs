@@ -5,7 +5,8 @@ use std::io::Write;
 use crate::cli::args::ScaleArgs;
 use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::world::{World, print};
+use crate::cli::terminal::print;
+use crate::cli::world::World;
 use crate::control::client::Client;
 use crate::wire::control::target_body;
 

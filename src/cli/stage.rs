@@ -11,7 +11,8 @@ use crate::cli::args::stage::{
 };
 use crate::cli::connection::{Connection, sources};
 use crate::cli::exit::{Code, Failure};
-use crate::cli::world::{World, print};
+use crate::cli::terminal::print;
+use crate::cli::world::World;
 use crate::control::table::table;
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::files;

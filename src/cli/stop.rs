@@ -5,7 +5,9 @@ use std::io::Write;
 use crate::cli::args::submit::StopArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::namespace::Namespace;
-use crate::cli::world::{World, print};
+use crate::cli::terminal::print;
+use crate::cli::world::World;
+use crate::core::model::text::one_line;
 use crate::submit::apps::matches;
 use crate::submit::stop;
 
@@ -38,7 +40,7 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     for (app, asked) in asked {
         let failure = match asked.and_then(|asked| asked.finish()) {
             Ok(stop::Stopped::Gone) => {
-                print(out, &format!("application {app} stopped\n"))?;
+                print(out, &format!("application {} stopped\n", one_line(app)))?;
                 continue;
             }
             Ok(stop::Stopped::Nothing) if not_submitted.contains(app) => {

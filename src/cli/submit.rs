@@ -16,10 +16,12 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::render::{NAMESPACE_SHOWN, shown_identity};
 use crate::cli::settings;
 use crate::cli::stage::Outgoing;
-use crate::cli::world::{World, print};
+use crate::cli::terminal::{print, with_log_output};
+use crate::cli::world::World;
 use crate::cli::{cleanup, follow, manifest};
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::RefusalClass;
+use crate::core::model::text::one_line;
 use crate::kube::api::objects::{Kind, Objects};
 use crate::runtime::random::random_bits;
 use crate::runtime::run::settings::{GroupSettings, RunSettings};
@@ -85,7 +87,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         plan.namespace
     );
     if args.no_wait {
-        return print(out, &format!("{line}\n")).map(|()| Code::Clean);
+        return print(out, &format!("{}\n", one_line(&line))).map(|()| Code::Clean);
     }
     log::info!("{line}");
     let follower = Follower {
@@ -97,7 +99,8 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         logs: args.logs,
         tail: None,
     };
-    let code = follow::wait(follower, &connection, &signals, out)?;
+    let code =
+        with_log_output(out, args.raw, |out| follow::wait(follower, &connection, &signals, out))?;
     if code != follow::DETACHED {
         remove_executors(&plan.app, &plan.namespace, &args.server, world);
     }

@@ -30,6 +30,61 @@ fn help_and_version_go_to_stdout() {
     assert_eq!((code, out), (0, format!("posse {}\n", env!("CARGO_PKG_VERSION"))));
 }
 
+/// Each of these quoted the password.
+#[test]
+fn passwords_in_urls_are_not_quoted() {
+    let kubeconfig = |server: &str, proxy: &str| {
+        format!(
+            "{{current-context: a, contexts: [{{name: a, context: {{cluster: c, user: u}}}}], \
+             clusters: [{{name: c, cluster: {{server: '{server}', proxy-url: '{proxy}'}}}}], \
+             users: [{{name: u, user: {{}}}}]}}"
+        )
+    };
+    let bad = [
+        "me:s3cret@stage:8443",
+        "https://me:s3cret@stage:port",
+        "https://me:s3 cret@stage",
+        "https://me:s3/cret@stage",
+        "https://stage/?token=s3cret",
+        "ftp://me:s3cret@stage",
+        "http://me:s3cret@stage",
+        "https://me:s3cret@",
+    ];
+    for url in bad {
+        let config = format!("{{app: a, control: '{url}', executors: [{{image: i}}]}}");
+        let folder = Folder::new(&[
+            ("posse.yaml", &config),
+            ("server", &kubeconfig(url, "")),
+            ("proxy", &kubeconfig("https://127.0.0.1:1", url)),
+            ("token", "t"),
+            ("a.jar", "x"),
+            ("ticket", &serde_json::json!({"url": url, "bundles": []}).to_string()),
+        ]);
+        let word = url.replace(' ', "");
+        // Others are valid for a proxy, which would be called.
+        if !url.starts_with("http") || url.ends_with("port") {
+            let (code, _, err) = folder.posse("apps --kubeconfig proxy");
+            assert!(code == 2 && !err.contains("s3"), "{url}: {err}");
+        }
+        let put = "stage put --namespace n --app a --token-file token a.jar --url";
+        for (args, env) in [
+            (format!("{put} {word}"), vec![]),
+            ("stage get --secret-file ticket --dir out".to_owned(), vec![]),
+            (format!("status --control {word}"), vec![]),
+            ("status".to_owned(), vec![("POSSE_CONTROL", url)]),
+            ("render".to_owned(), vec![]),
+            ("apps --kubeconfig server".to_owned(), vec![]),
+            ("check -f none --kubeconfig server".to_owned(), vec![]),
+            #[cfg(feature = "dev")]
+            (format!("dev --listen {word}"), vec![]),
+        ] {
+            let (code, out, err) = folder.posse_with(&args, &env);
+            assert_ne!(code, 0, "{args} {url}: {out}");
+            assert!(!(out + &err).contains("s3"), "{args} {url}: {err}");
+        }
+    }
+}
+
 #[test]
 fn usage_errors_are_one_line_on_stderr() {
     let folder = Folder::new(&[("posse.yaml", "app: a\nexecutors: [{image: i}]")]);

@@ -1,10 +1,8 @@
-//! The environment of a command, and its output.
+//! The environment of a command.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::cli::exit::{Code, Failure};
 use crate::core::machines::lease::RENEW_MS;
 
 /// How much later than due a living holder's renewal may arrive.
@@ -29,11 +27,4 @@ impl<'a> World<'a> {
     pub fn new(env: Env<'a>, dir: &'a Path) -> Self {
         Self { env, dir, lease_watch: Duration::from_millis(RENEW_MS + RENEW_MARGIN_MS) }
     }
-}
-
-/// Writes a text to stdout.
-pub(super) fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))
 }

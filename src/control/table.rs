@@ -1,16 +1,17 @@
 //! Plain-text tables, and the table of a status.
 
 use crate::core::loss::MESSAGE_BYTES_MAX;
-use crate::core::model::text::sanitize;
+use crate::core::model::text::{one_line, sanitize};
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
 /// The status as text for a terminal.
 pub fn status_table(status: &StatusJson) -> String {
     let identity = &status.identity;
     let mut text = format!(
-        "app {}  instance {}  namespace {}  run {}\n\n",
+        "app {}  instance {}  namespace {}  run {}",
         identity.app, identity.instance, identity.namespace, identity.run
     );
+    text = one_line(&text).into_owned() + "\n\n";
     let groups = status.groups.iter().map(group_row);
     text.push_str(&table(&GROUP_HEADS.map(str::to_owned), groups.collect()));
     if let Some(outage) = &status.outage {
@@ -80,6 +81,9 @@ fn executor_row(executor: &ExecutorJson) -> [String; 8] {
 
 /// A table with two spaces between the columns and no trailing spaces.
 pub(crate) fn table<const N: usize>(heads: &[String; N], rows: Vec<[String; N]>) -> String {
+    // A line end in a cell would make a row of its own.
+    let rows: Vec<[String; N]> =
+        rows.into_iter().map(|row| row.map(|cell| one_line(&cell).into_owned())).collect();
     let mut widths = [0; N];
     for row in std::iter::once(heads).chain(&rows) {
         for (width, cell) in widths.iter_mut().zip(row) {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::core::model::text::without_secrets;
+
 /// Longest path of a unix socket, bytes: `sun_path` has 108 with the final NUL.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -32,11 +34,13 @@ impl ControlAddr {
                 )),
             };
         }
-        let address = tcp(text)
-            .ok_or_else(|| format!("expected unix:PATH or a loopback HOST:PORT, found `{text}`"))?;
+        let shown = without_secrets(text);
+        let address = tcp(text).ok_or_else(|| {
+            format!("expected unix:PATH or a loopback HOST:PORT, found `{shown}`")
+        })?;
         if !address.ip().is_loopback() {
             return Err(format!(
-                "`{text}` is not a loopback address; use 127.0.0.1:PORT or a socket"
+                "`{shown}` is not a loopback address; use 127.0.0.1:PORT or a socket"
             ));
         }
         Ok(Self::Tcp(address))
@@ -87,6 +91,7 @@ mod tests {
             ("::1:80", Err("expected unix:PATH")),
             ("unix:", Err("lacks the path")),
             ("", Err("expected unix:PATH")),
+            ("http://me:secret@127.0.0.1:80", Err("found `http://***@127.0.0.1:80`")),
         ] {
             match (ControlAddr::parse(text), written) {
                 (Ok(got), Ok(want)) => assert_eq!(got.to_string(), want),

@@ -1,8 +1,11 @@
 //! JSON of events: one object a line.
 
+use std::borrow::Cow;
+
 use serde::ser::{SerializeMap, Serializer};
 
 use crate::core::model::event::{Event, Subject};
+use crate::core::model::text::printable_json;
 use crate::core::model::time::Millis;
 use crate::wire::time::Epoch;
 
@@ -22,7 +25,12 @@ pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> Str
         })
         .expect("strings and numbers can be written to memory");
     bytes.push(b'\n');
-    String::from_utf8(bytes).expect("JSON is written as UTF-8")
+    let line = String::from_utf8(bytes).expect("JSON is written as UTF-8");
+    // Lines are often read on a terminal.
+    match printable_json(&line) {
+        Cow::Borrowed(_) => line,
+        Cow::Owned(escaped) => escaped,
+    }
 }
 
 /// The event's documented name.

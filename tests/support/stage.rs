@@ -44,12 +44,18 @@ impl StageServer {
     /// Starts one in `dir`, with its store in `store`.
     #[track_caller]
     pub fn start(dir: &Path, args: &[&str]) -> Self {
+        Self::start_logging(dir, args, "debug")
+    }
+
+    /// With this POSSE_LOG.
+    #[track_caller]
+    pub fn start_logging(dir: &Path, args: &[&str], level: &str) -> Self {
         let (out, log) = (dir.join("stage.out"), dir.join("stage.log"));
         let _ = fs::remove_file(&out);
         let file = |path| File::options().create(true).append(true).open(path);
         let mut command = command(dir);
         command.args(["stage", "serve", "--listen", "127.0.0.1:0", "--dir", "store"]).args(args);
-        command.env("POSSE_LOG", "debug");
+        command.env("POSSE_LOG", level);
         command.stdout(File::create(&out).expect("the folder can be written"));
         command.stderr(file(&log).expect("the folder can be written"));
         runner::show_on_failure(&log);

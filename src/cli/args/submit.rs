@@ -34,6 +34,9 @@ pub struct SubmitArgs {
     /// Print the driver's log while waiting
     #[arg(long, conflicts_with = "no_wait")]
     pub logs: bool,
+    /// With --logs: print control characters to a terminal as they are
+    #[arg(long, requires = "logs")]
+    pub raw: bool,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,
@@ -97,6 +100,9 @@ pub struct LogsArgs {
     /// Print only the last N lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u32>,
+    /// Print control characters to a terminal as they are
+    #[arg(long)]
+    pub raw: bool,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
 }

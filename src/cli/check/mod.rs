@@ -14,7 +14,8 @@ use crate::cli::exit::{Code, Failure};
 use crate::cli::permissions::{self, Permission};
 use crate::cli::render::shown_identity;
 use crate::cli::settings;
-use crate::cli::world::{World, print};
+use crate::cli::terminal::{print, print_json};
+use crate::cli::world::World;
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::pods::Pods;
@@ -55,11 +56,11 @@ pub fn check(args: &CheckArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     let mut checks = Checks { settings, connection, namespace, report: Report::default() };
     checks.run();
     let report = checks.report;
-    let text = match args.json {
-        true => format!("{:#}\n", report.json()),
-        false => report.text(),
-    };
-    print(out, &text).map(|()| report.code())
+    match args.json {
+        true => print_json(out, &format!("{:#}\n", report.json())),
+        false => print(out, &report.text()),
+    }
+    .map(|()| report.code())
 }
 
 /// The state of the checks.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cli::exit::Code;
+use crate::core::model::text::one_line;
 
 /// How one check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl Report {
         let mut text = String::new();
         for Check { name, status, message, remedy } in &self.0 {
             let status = status.word();
-            text.push_str(&format!("{status:8} {name:width$}  {}\n", message.replace('\n', " ")));
+            text.push_str(&format!("{status:8} {name:width$}  {}\n", one_line(message)));
             for line in remedy.iter().flat_map(|remedy| remedy.lines()) {
                 text.push_str(&format!("    {line}\n"));
             }

@@ -14,11 +14,13 @@ use crate::cli::connection::Connection;
 use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::explain::report::ExecutorReport;
-use crate::cli::world::{World, print};
+use crate::cli::terminal::{print, print_json};
+use crate::cli::world::World;
 use crate::control::client::{Client, ClientError};
 use crate::core::loss::classify;
 use crate::core::model::input::PodAnswer;
 use crate::core::model::refusal::Refusal;
+use crate::core::model::text::one_line;
 use crate::kube::api::CALL_TIMEOUT;
 use crate::kube::api::executor_lookup::ExecutorLookup;
 use crate::kube::api::pods::Pods;
@@ -63,7 +65,11 @@ pub fn explain(
         }
         None => text::groups(&status, args.group.as_deref(), now).map_err(failed)?,
     };
-    print(out, &text).map(|()| Code::Clean)
+    print_report(args, &text, out)
+}
+
+fn print_report(args: &ExplainArgs, text: &str, out: &mut dyn Write) -> Result<Code, Failure> {
+    if args.json { print_json(out, text) } else { print(out, text) }.map(|()| Code::Clean)
 }
 
 fn is_gone(error: &ClientError) -> bool {
@@ -162,10 +168,10 @@ fn explain_ended_run(
         let all: Vec<Value> = reports.iter().map(|(_, report)| report.json()).collect();
         format!("{}\n", json!({"executors": all}))
     } else {
-        let head = format!("{why}; in namespace {namespace}:\n");
+        let head = format!("{}; in namespace {namespace}:\n", one_line(&why));
         reports.iter().fold(head, |text, (line, _)| text + line)
     };
-    print(out, &text).map(|()| Code::Clean)
+    print_report(args, &text, out)
 }
 
 /// Reads pods, events and logs of one instance from the cluster.
@@ -253,6 +259,6 @@ impl ClusterReader {
             }
             Ok(_) | Err(_) => String::new(),
         };
-        format!("executor {id}: {phase}, pod {name}{why}\n")
+        one_line(&format!("executor {id}: {phase}, pod {name}{why}")).into_owned() + "\n"
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cli::explain::text;
-use crate::core::model::text::sanitize;
+use crate::core::model::text::{one_line, sanitize};
 use crate::wire::labels::COUNTED;
 use crate::wire::status_json::ExecutorJson;
 
@@ -77,8 +77,8 @@ impl ExecutorReport {
             lines.extend(self.log.iter().map(|line| format!("  | {line}")));
         }
         lines.extend(self.notes.iter().map(|note| format!("({note})")));
-        lines.push(String::new());
-        lines.join("\n")
+        let lines = lines.iter().map(|line| one_line(line).into_owned() + "\n");
+        lines.collect()
     }
 
     fn head(&self, now: Timestamp) -> String {

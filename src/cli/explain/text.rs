@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 
 use crate::core::loss::MESSAGE_BYTES_MAX;
 use crate::core::model::status::State;
-use crate::core::model::text::sanitize;
+use crate::core::model::text::{one_line, sanitize};
 use crate::core::model::waiting::Waiting;
 use crate::wire::status_json::{ExecutorJson, GroupJson, StatusJson};
 
@@ -24,7 +24,9 @@ pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result
     if only.is_none() && !text.is_empty() {
         for (node, until) in &status.avoided_nodes {
             let until = time_of_day(until, now);
-            text.push_str(&format!("node {node}: new executors avoid it until {until}\n"));
+            let line = format!("node {node}: new executors avoid it until {until}");
+            text.push_str(&one_line(&line));
+            text.push('\n');
         }
     }
     match (only, text.is_empty()) {
@@ -86,8 +88,7 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
         let who = if is_failure { "the last failure" } else { "the server says" };
         text.push_str(&format!("; {who}: {}", sanitize(message, MESSAGE_BYTES_MAX)));
     }
-    text.push('\n');
-    text
+    one_line(&text).into_owned() + "\n"
 }
 
 /// What the group waits for, and until when.

@@ -166,7 +166,10 @@ mod tests {
             resolve(&folder, &VARIABLES, Some("c")).expect_err("--context needs a kubeconfig");
         assert!(error.starts_with(absent), "{error}");
         let error = resolve(&folder, &[(HOST, "10.96.0.1"), (PORT, "x")], None).expect_err("port");
-        assert_eq!(error, "KUBERNETES_SERVICE_HOST/KUBERNETES_SERVICE_PORT: \"x\" is not a port");
+        assert_eq!(
+            error,
+            "KUBERNETES_SERVICE_HOST/KUBERNETES_SERVICE_PORT: the port is not a number from 1 to 65535"
+        );
 
         std::fs::remove_file(folder.path().join("namespace")).unwrap();
         assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().namespace, "default");

@@ -197,7 +197,7 @@ mod tests {
         );
         check_env(
             &[("https_proxy", "http://me:s3cr3t@p:x")],
-            Err("https_proxy: \"x\" is not a port"),
+            Err("https_proxy: the port is not a number from 1 to 65535"),
         );
     }
 

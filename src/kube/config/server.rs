@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ureq::http::uri::{Authority, Scheme, Uri};
 
+use crate::core::model::text::without_secrets;
+
 /// A parsed URL of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
@@ -26,31 +28,35 @@ impl Server {
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let server = Self::parse_any(url)?;
         if !server.tls && !server.is_loopback() {
-            return Err(format!("{url:?}: plain http is allowed for loopback only, use https://"));
+            let shown = without_secrets(url);
+            return Err(format!(
+                "{shown:?}: plain http is allowed for loopback only, use https://"
+            ));
         }
         Ok(server)
     }
 
     /// Like `parse`, but allows plain http to any host.
     pub(crate) fn parse_any(url: &str) -> Result<Self, String> {
-        let uri: Uri = url.trim().parse().map_err(|e| format!("{url:?} is not a URL: {e}"))?;
+        let shown = without_secrets(url);
+        let uri: Uri = url.trim().parse().map_err(|e| format!("{shown:?} is not a URL: {e}"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
-            return Err(format!("{url:?} is not a URL with scheme and host: write https://HOST"));
+            return Err(format!("{shown:?} is not a URL with scheme and host: write https://HOST"));
         };
         let tls = *scheme == Scheme::HTTPS;
         if !tls && *scheme != Scheme::HTTP {
-            return Err(format!("{url:?} is neither https:// nor http://"));
+            return Err(format!("{shown:?} is neither https:// nor http://"));
         }
         if authority.as_str().contains('@') {
             return Err("contains a user name: put it into the user's entry".to_owned());
         }
         if uri.query().is_some() {
-            return Err(format!("{url:?} has a query"));
+            return Err(format!("{shown:?} has a query"));
         }
         let host = unbracketed(authority.host()).to_owned();
         let port = port(authority)?.unwrap_or_else(|| default_port(tls));
         if host.is_empty() || (host.contains(':') && host.parse::<Ipv6Addr>().is_err()) {
-            return Err(format!("{url:?} has no valid host"));
+            return Err(format!("{shown:?} has no valid host"));
         }
         Ok(Self { tls, host, port, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
@@ -85,7 +91,8 @@ pub(crate) fn port(authority: &Authority) -> Result<Option<u16>, String> {
     match (text.rsplit_once(':'), authority.port_u16()) {
         (None, _) => Ok(None),
         (Some(_), Some(port)) if port > 0 => Ok(Some(port)),
-        (Some((_, port)), _) => Err(format!("{port:?} is not a port")),
+        // Not quoted: it is the beginning of a password with a raw slash in `https://me:12/34@host`.
+        (Some(_), _) => Err("the port is not a number from 1 to 65535".to_owned()),
     }
 }
 

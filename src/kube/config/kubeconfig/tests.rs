@@ -116,10 +116,13 @@ fn errors_in_a_cluster_entry_name_the_field() {
         "server: \"http://kube.example.com\": plain http is allowed for loopback only, use https://",
     );
     check_cluster("{server: 'ftp://a'}", "server: \"ftp://a\" is neither https:// nor http://");
-    check_cluster("{server: 'https://a?b'}", "server: \"https://a?b\" has a query");
-    check_cluster("{server: 'https://a:x'}", "server: \"x\" is not a port");
-    check_cluster("{server: 'https://a:0'}", "server: \"0\" is not a port");
-    check_cluster("{server: 'https://a:99999'}", "server: \"99999\" is not a port");
+    check_cluster("{server: 'https://a?b'}", "server: \"https://a?***\" has a query");
+    check_cluster("{server: 'https://a:x'}", "server: the port is not a number from 1 to 65535");
+    check_cluster("{server: 'https://a:0'}", "server: the port is not a number from 1 to 65535");
+    check_cluster(
+        "{server: 'https://a:99999'}",
+        "server: the port is not a number from 1 to 65535",
+    );
     check_cluster(
         "{server: 'https://me:secret@a'}",
         "server: contains a user name: put it into the user's entry",
