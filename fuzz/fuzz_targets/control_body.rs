@@ -1,0 +1,3 @@
+//! The target `control_body` for cargo-fuzz.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| posse_fuzz::control_body(bytes));

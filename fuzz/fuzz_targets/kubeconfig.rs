@@ -1,0 +1,3 @@
+//! The target `kubeconfig` for cargo-fuzz.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| posse_fuzz::kubeconfig(bytes));

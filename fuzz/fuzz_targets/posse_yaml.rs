@@ -1,0 +1,3 @@
+//! The target `posse_yaml` for cargo-fuzz.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| posse_fuzz::posse_yaml(bytes));

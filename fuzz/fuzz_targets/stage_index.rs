@@ -1,0 +1,3 @@
+//! The target `stage_index` for cargo-fuzz.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| posse_fuzz::stage_index(bytes));
