@@ -188,7 +188,7 @@ mod tests {
             r#""budget_exhausted","budget":"app""#,
         );
         check(
-            Event::TargetChanged { group: group.clone(), target: 4 },
+            Event::TargetChanged { group, target: 4 },
             r#""target_changed","group":"default","target":4"#,
         );
         check(
@@ -223,6 +223,12 @@ mod tests {
             Event::ForeignPod { pod: "db".into(), uid: Uid::new("u9"), message: "why".into() },
             r#""foreign_pod","pod":"db","uid":"u9","message":"why""#,
         );
+        check(Event::WatchRestarted { cause: "410".into() }, r#""watch_restarted","cause":"410""#);
+    }
+
+    #[test]
+    fn refusals_and_waits_have_their_documented_form() {
+        let group = GroupName::from("default");
         check(
             Event::CreateRefused { group: group.clone(), cause: "quota", message: "no".into() },
             r#""create_refused","group":"default","cause":"quota","message":"no""#,
@@ -240,7 +246,6 @@ mod tests {
             Event::Waiting { group, waiting: Waiting::FirstList, until: None, message: None },
             r#""waiting","group":"default","for":"first_list","until":null,"message":null"#,
         );
-        check(Event::WatchRestarted { cause: "410".into() }, r#""watch_restarted","cause":"410""#);
     }
 
     #[test]
