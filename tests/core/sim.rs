@@ -38,6 +38,8 @@ const REGRESSIONS: &[u64] =
     &[3067, 4947, 5348, 7361, 8688, 11734, 15572, 18102, 19385, 19562, 29024, 41584, 46219, 85681];
 /// Seeds that once failed in a world with start and node problems.
 const NODE_FAULT_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910];
+/// Seeds that once failed in a world that has impostors and server faults, too.
+const IMPOSTOR_REGRESSIONS: &[u64] = &[545, 904, 1562, 1903, 2233, 2276, 3505, 5678, 7628];
 
 fn run(seed: u64) -> CheckResult {
     // Two in three seeds have start and node problems, too.
@@ -72,7 +74,8 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn seeds_that_once_failed() {
-    for &seed in REGRESSIONS.iter().chain(NODE_FAULT_REGRESSIONS) {
+    let seeds = [REGRESSIONS, NODE_FAULT_REGRESSIONS, IMPOSTOR_REGRESSIONS].concat();
+    for seed in seeds {
         assert_eq!(run(seed), Ok(()), "\n{}", explain(seed, TRACE_LINES));
     }
 }

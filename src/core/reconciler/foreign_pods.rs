@@ -57,6 +57,11 @@ impl Reconciler {
 
     /// True if an earlier run may have used the pod's id, or if the pod is or may be the result of
     /// a create of this run.
+    ///
+    /// Outside of a cluster pods have no owner. If etcd is restored there and posse is killed before
+    /// it renews the Lease, the record of the last ids is lost. Executors with these ids are foreign
+    /// to the next process: they are reported and left to `posse cleanup`. To believe any name above
+    /// the record would let forged pods count as capacity.
     fn is_recorded(&self, pod: &Pod) -> bool {
         // Without stored ids the range is only a guess.
         let is_proof = self.ids.is_stored() || self.has_our_owner(pod);

@@ -259,14 +259,17 @@ impl World {
             ids.insert(lie);
         }
         let half = self.policy.heartbeat_timeout_ms / 2;
+        let executors: BTreeSet<ExecutorId> = ids.into_iter().map(ExecutorId).collect();
+        let want = self.unknown(&executors);
         let said = &mut self.driver.said;
         if said.called_at.is_none_or(|at| self.now > at + half) {
             said.since = self.now;
         }
         said.called_at = Some(self.now);
-        said.heard.extend(ids.iter().map(|id| (*id, self.now)));
-        let executors: BTreeSet<ExecutorId> = ids.into_iter().map(ExecutorId).collect();
-        let want = self.unknown(&executors);
+        // The answer names those that posse does not know, for example before its first LIST: it
+        // cannot note a report about them.
+        let known = executors.iter().filter(|id| !want.contains(id));
+        said.heard.extend(known.map(|id| (id.0, self.now)));
         let reply = self.call(Command::Heartbeat { executors })?;
         let is_right = matches!(&reply, Some(Reply::Noted { unknown }) if *unknown == want);
         if is_right { Ok(()) } else { Err(format!("{reply:?}, but {want:?} are unknown")) }
