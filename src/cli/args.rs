@@ -151,7 +151,7 @@ pub struct RunArgs {
     /// An image that contains posse, for the init container that downloads these files
     #[arg(long, value_name = "IMAGE", requires = "files_secret")]
     pub files_image: Option<String>,
-    /// Exit with 143 after a signal, so that a Job does not count as completed
+    /// The driver's pod belongs to a Job: count its failed attempts, and exit with 143 after a signal
     #[arg(long)]
     pub as_job: bool,
     /// Allow one driver of the application at a time: wait until the other one has ended

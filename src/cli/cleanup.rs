@@ -240,6 +240,7 @@ impl Cleanup<'_> {
             named: self.args.instance.clone(),
             stale_ms: self.args.stale,
             lease,
+            is_exclusive: false,
         })
     }
 

@@ -11,7 +11,9 @@ use crate::cli::{logger, permissions, settings};
 use crate::clock::Clock;
 use crate::core::machines::shutdown::ShutdownOutcome;
 use crate::core::model::action::RunVerdict;
+use crate::kube::api::driver_pod::{self, Hints};
 use crate::kube::http::Http;
+use crate::runtime::attempt::Attempt;
 use crate::runtime::progress::Progress;
 use crate::runtime::run::context::ApiServer;
 use crate::runtime::run::error::RunError;
@@ -27,6 +29,25 @@ use embedded::Embedded;
 /// # Errors
 /// The run could not start. After the start every end is a `Code`.
 pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
+    let mut attempt = None;
+    let result = run_once(args, world, &mut attempt);
+    if args.as_job {
+        let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
+        if attempt.is_none() && code == Code::Usage {
+            attempt = attempt_without_settings(args, world);
+        }
+        if let Some(attempt) = &attempt {
+            attempt.end(code.number());
+        }
+    }
+    result
+}
+
+fn run_once(
+    args: &RunArgs,
+    world: &World<'_>,
+    attempt: &mut Option<Attempt>,
+) -> Result<Code, Failure> {
     let clock = Clock::start();
     let settings = settings::run_settings(args, world)?;
     let env = world.env;
@@ -41,6 +62,13 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
         Some(kubeconfig) => Connection::find(Some(kubeconfig), None, world)?,
         None => Connection::new(&args.server, world)?,
     };
+    if args.as_job {
+        let retries = settings.driver.pod.retries;
+        *attempt = find_attempt(&connection, settings.namespace.as_deref(), retries, world);
+        if let Some(job_end) = attempt.as_mut().and_then(Attempt::begin) {
+            return Ok(Code::Driver(job_end.code()));
+        }
+    }
     let http = connection.http.clone();
     let inputs = RunInputs {
         settings: &settings,
@@ -52,17 +80,46 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
         progress,
     };
     let result = run_application(inputs);
+    let is_signalled = match &result {
+        Ok(RunResult { outcome, .. }) => outcome.is_signalled,
+        Err(error) => matches!(error, RunError::Interrupted { .. }),
+    };
+    if let Some(attempt) = attempt.as_mut().filter(|_| is_signalled) {
+        attempt.note_signal();
+    }
     let code = match result {
         Ok(RunResult { outcome, namespace }) => {
             if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
                 permissions::log_missing(&http, &namespace);
             }
-            Ok(signalled_code(report(&outcome, args.as_job), &outcome, args.as_job))
+            Ok(signalled_code(report(&outcome, args.as_job), is_signalled, args.as_job))
         }
         Err(error) => Err(failure(&error, &http, args.as_job)),
     };
     embedded.stop();
     code
+}
+
+/// The attempt of the Job in whose pod this process runs.
+fn find_attempt(
+    connection: &Connection,
+    namespace: Option<&str>,
+    retries: u32,
+    world: &World<'_>,
+) -> Option<Attempt> {
+    let ours = connection.namespace.as_str();
+    let namespace = namespace.unwrap_or(ours);
+    let account = connection.is_in_cluster.then_some((connection.pod.as_ref(), ours));
+    let hints = Hints { env: world.env, account, namespace };
+    let pod = driver_pod::find(hints, &connection.http)?;
+    Attempt::find(&connection.http, namespace, &pod, retries)
+}
+
+/// The attempt of a process whose settings are invalid, so that the Job can be ended.
+fn attempt_without_settings(args: &RunArgs, world: &World<'_>) -> Option<Attempt> {
+    logger::init(world.env, None);
+    let connection = Connection::new(&args.server, world).ok()?;
+    find_attempt(&connection, args.file.namespace.as_deref(), 0, world)
 }
 
 #[cfg(feature = "dev")]
@@ -92,7 +149,9 @@ fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
         RunError::Interrupted { waited_for: Some(_), .. } => Code::Server,
         RunError::Interrupted { .. } if as_job => Code::Signal(Signal::Term),
         RunError::Interrupted { .. } => Code::Clean,
-        RunError::Server(_) => Code::Server,
+        // The Job tries again, and does not count this attempt.
+        RunError::HeldBy(_) if as_job => Code::TakenOver,
+        RunError::HeldBy(_) | RunError::Server(_) => Code::Server,
         RunError::Settings(_) => Code::Usage,
         RunError::Template(_) => Code::TemplateRefused,
         RunError::System(_) => Code::Failed,
@@ -101,8 +160,8 @@ fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
 }
 
 /// With --as-job, 143 instead of 0 after a signal, so that the Job does not count as completed.
-fn signalled_code(code: Code, outcome: &ShutdownOutcome, as_job: bool) -> Code {
-    match code == Code::Clean && outcome.is_signalled && as_job {
+fn signalled_code(code: Code, is_signalled: bool, as_job: bool) -> Code {
+    match code == Code::Clean && is_signalled && as_job {
         true => Code::Signal(Signal::Term),
         false => code,
     }

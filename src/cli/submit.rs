@@ -32,7 +32,7 @@ use crate::submit::listener::Listener;
 use crate::submit::manifests::manifests;
 use crate::submit::plan::Plan;
 use crate::submit::state::{kind_and_name, name_of, uid_of};
-use crate::submit::submission::{Submission, SubmitError, Submitted};
+use crate::submit::submission::{Submission, SubmitError};
 use crate::wire::config::{DriverPod, PodSource};
 use crate::wire::names;
 use crate::wire::template::Template;
@@ -71,19 +71,16 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     let submission =
         Submission { objects: &objects, plan: &plan, manifests: &objects_to_create, now_s };
     if args.dry_run {
-        let unknown = submission.check().map_err(failed)?;
-        warn_unknown_fields(&unknown, &plan);
+        submission.check().map_err(failed)?;
         return manifest::print(objects_to_create.all(), Output::Yaml, out);
     }
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    let Submitted { workload: keeper, unknown_fields } =
-        create(&submission, &signals, out)?.map_err(failed)?;
-    warn_unknown_fields(&unknown_fields, &plan);
+    let workload = create(&submission, &signals, out)?.map_err(failed)?;
     let line = format!(
         "application {} submitted: {} in namespace {}",
         plan.app,
-        kind_and_name(&keeper),
+        kind_and_name(&workload),
         plan.namespace
     );
     if args.no_wait {
@@ -93,9 +90,9 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     let follower = Follower {
         objects,
         app: plan.app.clone(),
-        kind: Kind::of(&keeper).unwrap_or(Kind::Job),
-        name: name_of(&keeper).to_owned(),
-        uid: uid_of(&keeper).to_owned(),
+        kind: Kind::of(&workload).unwrap_or(Kind::Job),
+        name: name_of(&workload).to_owned(),
+        uid: uid_of(&workload).to_owned(),
         logs: args.logs,
         tail: None,
     };
@@ -112,7 +109,7 @@ fn create(
     submission: &Submission<'_>,
     signals: &Signals,
     out: &mut dyn Write,
-) -> Result<Result<Submitted, SubmitError>, Failure> {
+) -> Result<Result<Value, SubmitError>, Failure> {
     let Submission { objects, plan, manifests, now_s } = *submission;
     let (objects, plan, manifests) = (objects.clone(), plan.clone(), manifests.clone());
     let (is_interrupted, result) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
@@ -148,7 +145,7 @@ pub fn render(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         let now_s = Timestamp::now().as_second();
         let submission = Submission { objects: &objects, plan: &plan, manifests: &made, now_s };
         let failed = |why: SubmitError| failure(&plan.app, connection, &why);
-        warn_unknown_fields(&submission.check().map_err(failed)?, &plan);
+        submission.check().map_err(failed)?;
     }
     manifest::print(made.all(), args.output, out)
 }
@@ -304,17 +301,6 @@ fn driver_template(
     };
     pod.source = source;
     Ok(template)
-}
-
-fn warn_unknown_fields(fields: &[&str], plan: &Plan) {
-    if !fields.is_empty() {
-        log::warn!(
-            "this API server does not support {}: a driver whose node is drained or lost counts as \
-             failed (driver.retries: {})",
-            fields.join(" and "),
-            plan.pod.retries
-        );
-    }
 }
 
 /// Deletes executors whose driver pod has ended. Needed if the driver was killed, because posse runs in

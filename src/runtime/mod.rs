@@ -1,6 +1,7 @@
 //! Threads and channels, signals, the driver process, Leases, and the reconciler thread's loop. `run`
 //! connects the parts for one run.
 
+pub mod attempt;
 pub mod driver;
 pub mod dry_run;
 pub mod engine;

@@ -9,6 +9,7 @@ use crate::wire::config::DriverKind;
 use crate::wire::security::own_container;
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
+use crate::wire::tolerations;
 
 /// The folder of the control API's socket: the first one that posse tries.
 const RUN_DIR: &str = "/run/posse";
@@ -203,12 +204,17 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Adds the node selector, pull secrets and service account.
+    /// Adds the node selector, tolerations, pull secrets and service account.
     fn add_scheduling(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
         let pod = &self.plan.pod;
         if !pod.node_selector.is_empty() {
             let selector = self.template.map(spec, "nodeSelector", "spec.nodeSelector")?;
             selector.extend(texts(&pod.node_selector));
+        }
+        // Whole seconds, rounded up.
+        let node_loss_after_s = pod.node_loss_after_ms.div_ceil(1_000);
+        if node_loss_after_s > 0 {
+            tolerations::add(self.template, spec, node_loss_after_s)?;
         }
         if !pod.image_pull_secrets.is_empty() {
             let list = self.template.list(spec, "imagePullSecrets", "spec.imagePullSecrets")?;

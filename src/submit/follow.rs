@@ -16,7 +16,7 @@ use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;
 use crate::submit::state::{
-    DriverState, exit_code, has_begun, is_final, job_end, name_of, newest, pod_line,
+    DriverState, ended_with, exit_code, has_begun, is_final, job_end, name_of, newest, pod_line,
     reason_and_message, state, uid_of,
 };
 use crate::submit::workload::is_owned;
@@ -209,8 +209,7 @@ impl Follower {
         let n_failed = job["status"]["failed"].as_u64().unwrap_or(0);
         if n_failed > reported.failed {
             reported.failed = n_failed;
-            let n_attempts = job["spec"]["backoffLimit"].as_u64().unwrap_or(0).saturating_add(1);
-            let line = format!("job {}: {n_failed} of {n_attempts} attempts failed", self.name);
+            let line = format!("job {}: {n_failed} of its pods failed or were lost", self.name);
             listens &= reported.report(listener, "job", line);
         }
         if observation.pods.is_empty() && state(Some(job), &[]) == DriverState::Pending {
@@ -238,7 +237,9 @@ impl Follower {
             let why = format!("{} {} was deleted", self.kind.word(), self.name);
             return Some(DriverEnd { code: reported.code.unwrap_or(1), why });
         };
-        let failed_code = reported.code.filter(|code| *code != 0).unwrap_or(1);
+        // The Job's own code comes first: the controller deletes the pod of a Job that posse ends.
+        let code = ended_with(workload).or(reported.code);
+        let failed_code = code.filter(|code| *code != 0).unwrap_or(1);
         if self.kind == Kind::Pod {
             let ended = is_final(workload).then(|| workload["status"]["phase"] == "Succeeded")?;
             let code = if ended { 0 } else { failed_code };

@@ -81,16 +81,13 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     Ok(Manifests { parts, workload, pod, warnings: warnings.clone() })
 }
 
-/// The Job. It is deleted ten minutes after its end, so that a user can inspect it. Its pod failure
-/// policy does not count disruptions, nor exit code 13 (another driver of the application has taken
-/// over), and does not retry codes 2, 4 and 11, which would occur again (usage error, refused
-/// template, spent failure budget). A server that does not support a policy drops the field.
+/// The Job. It is deleted ten minutes after its end, so that a user can inspect it. It replaces a pod
+/// as soon as that is terminating: on a lost node it would terminate for ever. A `podFailurePolicy`
+/// does not permit this (`podReplacementPolicy` must then be `Failed`), so posse itself decides in the
+/// pod which failures count (`runtime/attempt.rs`). Until it runs, and if it may not patch the Job,
+/// every pod that ends counts.
 fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
     let mut spec = fixed.clone();
-    let rules = spec["podFailurePolicy"]["rules"].as_array_mut().into_iter().flatten();
-    for codes in rules.filter_map(|rule| rule.get_mut("onExitCodes")) {
-        codes["containerName"] = json!(pod.container);
-    }
     spec["backoffLimit"] = json!(plan.pod.retries);
     spec["template"] = json!({ "metadata": pod.metadata, "spec": pod.spec });
     if plan.pod.deadline_ms > 0 {
@@ -103,9 +100,6 @@ fn object(version: &str, kind: &str, metadata: Value, key: &str, value: Value) -
     json!({ "apiVersion": version, "kind": kind, "metadata": metadata, key: value })
 }
 
-/// Fields of a Job that an older server drops, so they are missing in its answer.
-pub const NEWER_FIELDS: [&str; 2] = ["podFailurePolicy", "podReplacementPolicy"];
-
 /// The objects of `deploy/rbac.yaml`, renamed for this application.
 fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
     RBAC.split("\n---\n")
@@ -114,6 +108,11 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
                 .map_err(|error| plan.template.fail("deploy/rbac.yaml", error.message))?;
             let mut object = node.to_json();
             object["metadata"] = plan.metadata();
+            for rule in object["rules"].as_array_mut().into_iter().flatten() {
+                if let Some(names) = rule.get_mut("resourceNames") {
+                    *names = json!([plan.name()]);
+                }
+            }
             for key in ["roleRef", "subjects"] {
                 let named = match object.get_mut(key) {
                     Some(Value::Array(list)) => list.first_mut(),

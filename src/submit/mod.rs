@@ -9,7 +9,6 @@ pub mod listener;
 pub mod logs;
 pub mod manifests;
 pub mod plan;
-mod retry;
 pub mod state;
 pub mod stop;
 pub mod submission;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::submit::files::CONFIG_DIR;
-use crate::wire::labels::CONTAINER;
+use crate::wire::labels::{CONTAINER, EXIT_CODE};
 
 /// The longest message of the server or kubelet that is printed, in characters.
 const MESSAGE_CHARS_MAX: usize = 300;
@@ -148,6 +148,11 @@ pub fn exit_code(pod: &Value) -> Option<u8> {
     let code = driver_status(pod)["state"]["terminated"]["exitCode"].as_i64()?;
     // Exit codes are bytes, but the field may contain any number.
     Some(u8::try_from(code & 0xff).unwrap_or(u8::MAX))
+}
+
+/// The application's exit code, if posse has ended the Job.
+pub fn ended_with(job: &Value) -> Option<u8> {
+    job["metadata"]["annotations"][EXIT_CODE].as_str()?.parse().ok()
 }
 
 /// True if the main container has started, so that there is a log.

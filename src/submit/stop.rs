@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::objects::{Kind, Objects};
+use crate::kube::api::retry::with_retries;
 use crate::submit::plan::{driver_name, driver_selector};
-use crate::submit::retry::with_retries;
 use crate::submit::state::{is_final, name_of, uid_of};
 use crate::submit::workload::{find_workload, is_driver_of, is_owned};
 use crate::wire::labels::{APP, COMPONENT};

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::objects::{Kind, Objects, owned_by};
-use crate::submit::manifests::{Manifests, NEWER_FIELDS};
+use crate::kube::api::retry::with_retries;
+use crate::submit::manifests::Manifests;
 use crate::submit::plan::Plan;
-use crate::submit::retry::with_retries;
 use crate::submit::state::{is_final, kind_and_name, name_of, uid_of};
 use crate::wire::labels::{APP, MANAGED_BY, SUBMISSION};
 
@@ -21,15 +21,6 @@ const GONE_POLL: Duration = Duration::from_millis(200);
 /// In seconds. Objects without a Job that are older than this were left by a killed `posse submit`: a
 /// live one does not take that long.
 const ABANDONED_AFTER_S: i64 = 300;
-
-/// The result of a submission.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Submitted {
-    /// The Job or Pod as the server returned it.
-    pub workload: Value,
-    /// Fields of the Job that this server does not support.
-    pub unknown_fields: Vec<&'static str>,
-}
 
 /// Why no driver was created.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,21 +80,21 @@ struct CreatedObject {
 
 impl Submission<'_> {
     /// Asks the server whether it would accept all objects. Creates nothing.
-    pub fn check(&self) -> Result<Vec<&'static str>, SubmitError> {
+    pub fn check(&self) -> Result<(), SubmitError> {
         let existing = self.find_existing()?;
         self.dry_run(&existing)
     }
 
-    /// Creates the driver's objects. Checks `is_interrupted` before each of them.
-    pub fn submit(&self, is_interrupted: &dyn Fn() -> bool) -> Result<Submitted, SubmitError> {
+    /// Creates the driver's objects, and returns the Job or Pod. Checks `is_interrupted` before each of them.
+    pub fn submit(&self, is_interrupted: &dyn Fn() -> bool) -> Result<Value, SubmitError> {
         let existing = self.find_existing()?;
-        let unknown_fields = self.dry_run(&existing)?;
+        self.dry_run(&existing)?;
         self.delete_existing(&existing)?;
         let mut created: Vec<CreatedObject> = Vec::new();
         let workload = self
             .create_all(&mut created, is_interrupted)
             .map_err(|why| self.delete_created(created, why))?;
-        Ok(Submitted { workload, unknown_fields })
+        Ok(workload)
     }
 
     /// Finds the objects that have our names and checks that we may replace them.
@@ -183,9 +174,8 @@ impl Submission<'_> {
         Err(SubmitError::NameTaken { object: kind_and_name(&part.object), why })
     }
 
-    /// Sends all objects as a dry run. Returns the fields of the Job that the server does not support.
-    fn dry_run(&self, existing: &[ExistingObject]) -> Result<Vec<&'static str>, SubmitError> {
-        let mut unknown = Vec::new();
+    /// Sends all objects as a dry run.
+    fn dry_run(&self, existing: &[ExistingObject]) -> Result<(), SubmitError> {
         for object in self.manifests.all() {
             let kind = kind_of(object);
             let exists = existing.iter().any(|found| found.kind == kind);
@@ -195,10 +185,6 @@ impl Submission<'_> {
                 checked["metadata"]["name"] = json!(format!("{}-check", self.plan.name()));
             }
             match self.objects.create(kind, &checked, true) {
-                Ok(answer) if kind == Kind::Job => {
-                    let kept = |field: &&str| !answer["spec"][*field].is_null();
-                    unknown.extend(NEWER_FIELDS.into_iter().filter(|field| !kept(field)));
-                }
                 Ok(_) => {}
                 // The server checks a binding against its role, which does not exist yet.
                 Err(refusal)
@@ -209,8 +195,7 @@ impl Submission<'_> {
             }
         }
         self.dry_run_pod()?;
-        self.dry_run_executors()?;
-        Ok(unknown)
+        self.dry_run_executors()
     }
 
     /// A driver whose executors' template is invalid would end as soon as it runs.

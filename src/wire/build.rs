@@ -15,9 +15,8 @@ use crate::wire::node_affinity;
 use crate::wire::placeholders::{self, Piece, Word};
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
+use crate::wire::tolerations;
 
-/// The DefaultTolerationSeconds admission plugin adds tolerations of 300 s for these taints.
-const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 /// Fields of `metadata` that only a server sets. A pod printed by `kubectl get -o yaml` has them.
 const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
@@ -324,24 +323,10 @@ impl Build<'_> {
     /// Shortens how long pods stay bound to a lost node. Without this the server's default is 300
     /// s.
     fn add_tolerations(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        let Some(seconds) = self.context.node_loss_after_s else { return Ok(()) };
-        let list = self.template.list(spec, "tolerations", "spec.tolerations")?;
-        for taint in NODE_TAINTS {
-            let covers = |toleration: &Value| {
-                let text = |key| toleration.get(key).and_then(Value::as_str).unwrap_or_default();
-                matches!(text("effect"), "" | "NoExecute")
-                    && (text("key") == taint || text("key").is_empty())
-            };
-            if !list.iter().any(covers) {
-                list.push(json!({
-                    "key": taint,
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": seconds,
-                }));
-            }
+        match self.context.node_loss_after_s {
+            Some(seconds) => tolerations::add(self.template, spec, seconds),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn add_metadata(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {

@@ -72,6 +72,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
             "kind",
             "labels",
             "memory",
+            "node_loss_after",
             "node_selector",
             "pod",
             "posse_image",

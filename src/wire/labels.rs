@@ -35,6 +35,8 @@ pub const DRIVER: (&str, &str) = ("app.kubernetes.io/component", "driver");
 pub const SUBMISSION: &str = "posse.dev/submission";
 /// Annotation on a driver's Job or pod: how many executors its configuration starts with.
 pub const EXECUTORS: &str = "posse.dev/executors";
+/// Annotation on a driver's Job that posse ended: the application's exit code.
+pub const EXIT_CODE: &str = "posse.dev/exit-code";
 /// The field manager of every write.
 pub const FIELD_MANAGER: &str = "posse";
 

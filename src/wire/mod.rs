@@ -34,5 +34,6 @@ pub mod status_json;
 mod strict_json;
 pub mod template;
 pub mod time;
+pub mod tolerations;
 pub mod watch;
 pub mod yaml;

@@ -1,11 +1,9 @@
 //! What `posse cleanup` reads: executors of any instance, and the pods that own them.
 
-use crate::core::model::ids::Uid;
-use crate::core::model::pod::Phase;
 use crate::core::policy::orphans::OrphanCandidate;
 use crate::wire::json::Json;
 use crate::wire::list::read_pods;
-use crate::wire::pod::{RawPod, WireError, object};
+use crate::wire::pod::{OwnerFacts, RawPod, WireError, object};
 
 /// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,21 +26,23 @@ pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
     Ok(Page { pods, next: end.next })
 }
 
-/// Reads uid and phase of a pod.
+/// Reads the facts about a pod that owns others.
 ///
 /// # Errors
 /// The bytes are not a pod with a uid.
-pub fn parse_owner(bytes: &[u8]) -> Result<(Uid, Phase), WireError> {
+pub fn parse_owner(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
     let mut json = Json::new(bytes)?;
     let pod = object::<RawPod<'_>>(&mut json)?.unwrap_or_default();
     json.end()?;
-    pod.uid_and_phase()
+    pod.owner_facts()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::model::pod::OwnerPod;
+    use crate::core::model::ids::Uid;
+    use crate::core::model::pod::{OwnerPod, Phase};
+    use crate::wire::pod::JobName;
 
     #[test]
     fn reads_pages_and_owners() {
@@ -78,10 +78,20 @@ mod tests {
         for bad in [&b"[]"[..], b"{}", br#"{"metadata":{},"items":[{"metadata":{"name":"a"}}]}"#] {
             assert!(parse_page(bad).is_err());
         }
-        let driver = br#"{"metadata":{"uid":"o1"},"status":{"phase":"Succeeded"}}"#;
-        assert_eq!(parse_owner(driver), Ok((Uid::new("o1"), Phase::Succeeded)));
+        let facts = |phase, is_deleting, job| {
+            Ok(OwnerFacts { uid: Uid::new("o1"), phase, is_deleting, job })
+        };
+        let driver = br#"{"metadata":{"uid":"o1","deletionTimestamp":null},
+            "status":{"phase":"Succeeded"}}"#;
+        assert_eq!(parse_owner(driver), facts(Phase::Succeeded, false, None));
         let young = br#"{"metadata":{"uid":"o1"}}"#;
-        assert_eq!(parse_owner(young), Ok((Uid::new("o1"), Phase::Pending)));
+        assert_eq!(parse_owner(young), facts(Phase::Pending, false, None));
+        let of_job = br#"{"metadata":{"uid":"o1","deletionTimestamp":"2026-01-01T00:00:00Z",
+            "ownerReferences":[{"kind":"Job","name":"x","uid":"j0"},
+                               {"kind":"Job","name":"d","uid":"j1","controller":true}]},
+            "status":{"phase":"Running"}}"#;
+        let job = JobName { name: "d".to_owned(), uid: Uid::new("j1") };
+        assert_eq!(parse_owner(of_job), facts(Phase::Running, true, Some(job)));
         assert!(parse_owner(br#"{"metadata":{}}"#).is_err());
     }
 }

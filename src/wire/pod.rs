@@ -20,7 +20,7 @@ mod raw;
 
 pub(super) use self::raw::{Fields, RawPod, object};
 use self::raw::{
-    Labels, RawCondition, RawContainerStatus, RawOwner, RawState, RawStatus, RawTerminated,
+    Labels, RawCondition, RawContainerStatus, RawMeta, RawOwner, RawState, RawStatus, RawTerminated,
 };
 
 /// A ReplicaSet deletes pods with a lower cost first.
@@ -75,6 +75,35 @@ pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError
     pod.seen(selection)
 }
 
+/// Reads a pod of the driver's Job. Its id and group are empty.
+///
+/// # Errors
+/// The bytes are not a pod with a name and a uid.
+pub fn parse_attempt(bytes: &[u8]) -> Result<Pod, WireError> {
+    let mut json = Json::new(bytes)?;
+    let pod: RawPod<'_> = object(&mut json)?.ok_or(WireError::Missing("metadata.uid"))?;
+    json.end()?;
+    pod.facts()
+}
+
+/// A pod that owns executors: the driver's pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerFacts {
+    pub uid: Uid,
+    pub phase: Phase,
+    /// It has a deletionTimestamp.
+    pub is_deleting: bool,
+    /// The Job that controls it.
+    pub job: Option<JobName>,
+}
+
+/// A Job, as its pods name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobName {
+    pub name: String,
+    pub uid: Uid,
+}
+
 /// A string: borrowed from the input unless it contains escapes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(transparent)]
@@ -127,31 +156,42 @@ impl RawPod<'_> {
     }
 
     /// The facts about a pod that owns others.
-    pub(super) fn uid_and_phase(&self) -> Result<(Uid, Phase), WireError> {
-        let uid = self.metadata.as_ref().and_then(|meta| meta.uid.as_ref());
-        let uid = uid.ok_or(WireError::Missing("metadata.uid"))?;
+    pub(super) fn owner_facts(&self) -> Result<OwnerFacts, WireError> {
+        let meta = self.metadata.as_ref().ok_or(WireError::Missing("metadata"))?;
+        let uid = meta.uid.as_ref().ok_or(WireError::Missing("metadata.uid"))?;
         let text = self.status.as_ref().and_then(|status| status.phase.as_ref());
-        Ok((Uid::new(&uid.0), phase(text)))
+        let controller = meta.owner_references.iter().find(|owner| owner.is_controller);
+        let job = controller.filter(|owner| text_of(owner.kind.as_ref()) == "Job");
+        Ok(OwnerFacts {
+            uid: Uid::new(&uid.0),
+            phase: phase(text),
+            is_deleting: meta.is_deleting,
+            job: job.map(|job| JobName {
+                name: text_of(job.name.as_ref()).to_owned(),
+                uid: Uid::new(text_of(job.uid.as_ref())),
+            }),
+        })
     }
 
     /// The facts for the reconciler.
     pub(super) fn seen(self, selection: &Selection) -> Result<PodAnswer, WireError> {
-        let meta = self.metadata.unwrap_or_default();
-        let uid = match meta.uid.as_ref().map(|uid| &*uid.0) {
-            Some(uid) if !uid.is_empty() => Uid::new(uid),
-            Some(_) | None => return Err(WireError::Missing("metadata.uid")),
-        };
-        let name = match meta.name.as_ref() {
-            Some(name) if !name.0.is_empty() => name.boxed(),
-            Some(_) | None => return Err(WireError::Missing("metadata.name")),
-        };
-        let labels = meta.labels.unwrap_or_default();
-        if !labels.match_selector(selection) {
+        let labels = self.metadata.as_ref().and_then(|meta| meta.labels.as_ref());
+        if !labels.is_some_and(|labels| labels.match_selector(selection)) {
+            let (uid, name) = self.metadata.unwrap_or_default().uid_and_name()?;
             return Ok(PodAnswer::Foreign(ForeignPod { name: name.into(), uid }));
         }
+        let mut pod = self.facts()?;
         // A name cannot be changed, a label can.
-        let id = selection.id_of(&name).or_else(|| number(labels.id.as_ref()).map(ExecutorId));
-        let id = id.unwrap_or(ExecutorId(0));
+        pod.id = selection.id_of(&pod.name).unwrap_or(pod.id);
+        Ok(PodAnswer::Ours(pod))
+    }
+
+    /// The facts about any pod. Without the labels of an executor the id is 0 and the group is empty.
+    fn facts(self) -> Result<Pod, WireError> {
+        let meta = self.metadata.unwrap_or_default();
+        let (uid, name) = meta.uid_and_name()?;
+        let labels = meta.labels.unwrap_or_default();
+        let id = number(labels.id.as_ref()).map_or(ExecutorId(0), ExecutorId);
         let group = GroupName::from(text_of(labels.group.as_ref()));
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
@@ -170,7 +210,7 @@ impl RawPod<'_> {
         let deleting = meta.is_deleting;
         let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
         let gate = spec.scheduling_gates.name.as_ref();
-        Ok(PodAnswer::Ours(Pod {
+        Ok(Pod {
             uid,
             name,
             version: meta.resource_version.as_ref().and_then(|text| Version::parse(&text.0)),
@@ -199,7 +239,20 @@ impl RawPod<'_> {
                 let has_max_age = annotations.max_age.is_some();
                 Box::new(End { has_max_age, ..*end })
             }),
-        }))
+        })
+    }
+}
+
+impl RawMeta<'_> {
+    fn uid_and_name(&self) -> Result<(Uid, Box<str>), WireError> {
+        let uid = match self.uid.as_ref().map(|uid| &*uid.0) {
+            Some(uid) if !uid.is_empty() => Uid::new(uid),
+            Some(_) | None => return Err(WireError::Missing("metadata.uid")),
+        };
+        match self.name.as_ref() {
+            Some(name) if !name.0.is_empty() => Ok((uid, name.boxed())),
+            Some(_) | None => Err(WireError::Missing("metadata.name")),
+        }
     }
 }
 

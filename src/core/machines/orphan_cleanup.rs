@@ -187,6 +187,7 @@ impl OrphanCleanup {
             named: None,
             stale_ms: None,
             lease: LeaseAge::Absent,
+            is_exclusive: self.is_exclusive,
         };
         let instance = instance.unwrap_or_default();
         match judge(&facts) {

@@ -1,6 +1,7 @@
 //! Decision rules as functions and small state: each takes facts and returns a decision.
 
 pub mod address_check;
+pub mod attempts;
 pub mod backoff;
 pub mod budgets;
 pub mod bundle_expiry;

@@ -34,6 +34,8 @@ pub enum OwnerState {
     None,
     /// Another pod has its name.
     Replaced,
+    /// It has a deletionTimestamp, and its containers may still run. On a lost node it stays so.
+    Terminating,
     /// The lookup failed, for this reason.
     Unknown(String),
 }
@@ -45,7 +47,7 @@ impl OwnerState {
             Self::Absent | Self::Replaced => true,
             Self::Found(Phase::Failed | Phase::Succeeded) => true,
             Self::Found(Phase::Pending | Phase::Running | Phase::Unknown) => false,
-            Self::None | Self::Unknown(_) => false,
+            Self::None | Self::Terminating | Self::Unknown(_) => false,
         }
     }
 }
@@ -61,6 +63,7 @@ impl fmt::Display for OwnerState {
             Self::Found(Phase::Unknown) => "unreachable",
             Self::None => "-",
             Self::Replaced => "replaced",
+            Self::Terminating => "terminating",
             Self::Unknown(_) => "unknown",
         })
     }
@@ -115,6 +118,8 @@ pub struct OrphanFacts {
     /// How long a Lease must be unrenewed to be stale; none if stale Leases were not requested.
     pub stale_ms: Option<u64>,
     pub lease: LeaseAge,
+    /// The caller holds the application's Lease, so no other driver of the application may work.
+    pub is_exclusive: bool,
 }
 
 /// Whether the executors may be removed.
@@ -155,9 +160,12 @@ pub fn judge(facts: &OrphanFacts) -> OrphanVerdict {
         OwnerState::Found(Phase::Failed | Phase::Succeeded) => {
             OrphanVerdict::Removable("their owner has ended".to_owned())
         }
-        OwnerState::Found(Phase::Pending | Phase::Running | Phase::Unknown) => {
-            OrphanVerdict::Kept("their owner has not ended".to_owned())
-        }
+        // A deletion is final. Its driver has lost the Lease, or released it at its end.
+        OwnerState::Terminating if facts.is_exclusive => OrphanVerdict::Removable(
+            "their owner is terminating and no longer holds the application's lease".to_owned(),
+        ),
+        OwnerState::Found(Phase::Pending | Phase::Running | Phase::Unknown)
+        | OwnerState::Terminating => OrphanVerdict::Kept("their owner has not ended".to_owned()),
         OwnerState::Unknown(why) => {
             OrphanVerdict::Kept(format!("their owner cannot be looked up: {why}"))
         }
@@ -213,6 +221,7 @@ mod tests {
             named: None,
             stale_ms: None,
             lease: LeaseAge::Absent,
+            is_exclusive: false,
         }
     }
 
@@ -226,6 +235,7 @@ mod tests {
 
     #[test]
     fn only_orphans_and_named_instances_are_removable() {
+        let exclusive = |owner| OrphanFacts { is_exclusive: true, ..facts(owner) };
         let unlabelled = OrphanFacts { instance: None, ..named(OwnerState::Absent, "k") };
         let both = |owner| OrphanFacts {
             named: Some("k".to_owned()),
@@ -243,6 +253,11 @@ mod tests {
             (facts(OwnerState::Found(Phase::Failed)), true, "has ended"),
             (facts(OwnerState::Found(Phase::Succeeded)), true, "has ended"),
             (facts(OwnerState::Found(Phase::Running)), false, "has not ended"),
+            // A driver on a lost node terminates until the node is back.
+            (facts(OwnerState::Terminating), false, "has not ended"),
+            (exclusive(OwnerState::Terminating), true, "is terminating"),
+            (exclusive(OwnerState::Found(Phase::Running)), false, "has not ended"),
+            (exclusive(OwnerState::Unknown("no".to_owned())), false, "looked up"),
             // Executors of an owner that lives or may live are always kept.
             (both(OwnerState::Found(Phase::Running)), false, "has not ended"),
             (both(OwnerState::Found(Phase::Pending)), false, "has not ended"),

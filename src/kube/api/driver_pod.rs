@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::{MERGE_PATCH, call, get, object_path, write, write_path};
 use crate::core::model::ids::{ExecutorId, STORED_ID_MAX};
 use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::core::policy::attempts::OwnPod;
 use crate::kube::config::BoundPod;
 use crate::kube::http::{Http, Method};
 use crate::wire::build::OwnerRef;
@@ -128,6 +129,18 @@ impl DriverPod {
         })
     }
 
+    /// Whether the pod is being deleted.
+    pub fn deletion(&self) -> Result<OwnPod, Refusal> {
+        let meta = match self.read() {
+            Ok(pod) if pod.metadata.uid != self.uid => return Ok(OwnPod::Gone),
+            Ok(pod) => pod.metadata,
+            Err(refusal) if refusal.class == RefusalClass::NotFound => return Ok(OwnPod::Gone),
+            Err(refusal) => return Err(refusal),
+        };
+        let grace_s = meta.deletion_grace_s.unwrap_or(GRACE_DEFAULT_S);
+        Ok(meta.deletion_timestamp.map_or(OwnPod::Alive, |_| OwnPod::Deleting { grace_s }))
+    }
+
     /// Stores that ids up to `up_to` may be used.
     pub fn save_id_high_water(&self, up_to: ExecutorId) -> Result<(), Refusal> {
         let patch = serde_json::json!({"metadata": {
@@ -180,6 +193,10 @@ struct RawMetadata {
     uid: String,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
+    #[serde(rename = "deletionTimestamp")]
+    deletion_timestamp: Option<String>,
+    #[serde(rename = "deletionGracePeriodSeconds")]
+    deletion_grace_s: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -276,6 +293,24 @@ mod tests {
                     assert!(problem.as_ref().is_some_and(|m| m.contains(part)), "{problem:?}")
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_deletion_of_the_pod_is_seen() {
+        let absent = r#"{"kind":"Status","reason":"NotFound","message":"no","code":404}"#;
+        let deleted = r#"{"metadata":{"name":"driver","uid":"u-1",
+            "deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":7}}"#;
+        for (body, status, uid, want) in [
+            (POD, 200, "u-1", OwnPod::Alive),
+            (deleted, 200, "u-1", OwnPod::Deleting { grace_s: 7 }),
+            (POD, 200, "u-2", OwnPod::Gone),
+            (absent, 404, "u-1", OwnPod::Gone),
+        ] {
+            let server = server(body, status);
+            let owner = owner("driver".to_owned(), uid.to_owned());
+            let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
+            assert_eq!(pod.deletion(), Ok(want), "{body}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Requests for Kubernetes objects: paths, limits, timeouts, and answers as values or refusals.
 
+pub mod driver_job;
 pub mod driver_pod;
 pub mod executor_lookup;
 mod field_check;
@@ -8,6 +9,7 @@ pub mod objects;
 pub mod orphans;
 pub mod pods;
 pub mod preflight;
+pub mod retry;
 pub mod reviews;
 
 #[cfg(test)]

@@ -51,8 +51,9 @@ impl AppExecutors {
         let path = object_path("/api/v1", &self.namespace, "pods", Some(&named.name));
         match call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get) {
             Ok((_, answer)) => match orphan::parse_owner(&answer) {
-                Ok((uid, phase)) if uid == named.uid => OwnerState::Found(phase),
-                Ok(_) => OwnerState::Replaced,
+                Ok(pod) if pod.uid != named.uid => OwnerState::Replaced,
+                Ok(pod) if pod.is_deleting && !pod.phase.is_final() => OwnerState::Terminating,
+                Ok(pod) => OwnerState::Found(pod.phase),
                 Err(problem) => OwnerState::Unknown(problem.to_string()),
             },
             Err(refusal) if refusal.class == RefusalClass::NotFound => OwnerState::Absent,

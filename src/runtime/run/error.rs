@@ -9,10 +9,12 @@ use crate::runtime::signals::Signal;
 pub enum RunError {
     /// The API server does not permit what the run needs in this namespace.
     Forbidden { namespace: String, message: String },
+    /// Another live process holds a Lease.
+    HeldBy(String),
     /// This signal arrived before the start. `waited_for`: who held the Lease, if the run was waiting
     /// for that.
     Interrupted { signal: Signal, waited_for: Option<String> },
-    /// The API server refuses or does not answer, or another live process holds a Lease.
+    /// The API server refuses or does not answer.
     Server(String),
     /// The settings or a template are invalid, or the events' file or the control socket cannot be
     /// opened.
@@ -34,6 +36,7 @@ impl fmt::Display for RunError {
                 }
             }
             Self::Forbidden { message, .. }
+            | Self::HeldBy(message)
             | Self::Server(message)
             | Self::Settings(message)
             | Self::System(message)

@@ -232,7 +232,7 @@ impl InstanceRequest<'_> {
 /// Another live process holds the Lease.
 fn held_by(scope: LeaseScope, selection: &Selection, holder: &str) -> RunError {
     let Selection { app, instance } = selection;
-    RunError::Server(match scope {
+    RunError::HeldBy(match scope {
         LeaseScope::Application => format!(
             "application {app} is held by {holder}, which is alive: end it, or run without \
              exclusive: true beside it"

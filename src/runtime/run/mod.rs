@@ -10,9 +10,11 @@ mod interfaces;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use log::{debug, info, warn};
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::clock::Clock;
 use crate::control::api::Subject;
@@ -26,6 +28,7 @@ use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::rng::Rng;
 use crate::core::model::stop::StopResult;
 use crate::core::model::time::Millis;
+use crate::core::policy::attempts::OwnDeletion;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::reconciler::{InstanceIdentity, Reconciler};
 use crate::kube::api::driver_pod::DriverPod;
@@ -56,6 +59,8 @@ use crate::wire::names;
 use crate::wire::status_json;
 use crate::wire::time::{self, Epoch};
 
+/// How often the driver's pod is read, to notice its deletion.
+const OWN_POD_INTERVAL: Duration = Duration::from_secs(10);
 /// The stack of a thread that sends one request, bytes.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -106,7 +111,7 @@ impl Run<'_> {
         let (sender, receiver) = inbox();
         // The seed only spreads retries: two runs should not use the same.
         let mut rng = Rng::new(random_bits());
-        self.check_driver_pod();
+        let _driver_pod = self.watch_driver_pod();
         let request = InstanceRequest {
             settings: self.settings,
             context: &self.context,
@@ -140,20 +145,42 @@ impl Run<'_> {
         outcome
     }
 
-    /// Checks the driver's pod on a thread of its own, and only warns about problems.
-    fn check_driver_pod(&self) {
-        let Some(owner) = &self.context.owner else { return };
+    /// Checks the driver's pod on a thread of its own, and then looks for its deletion until the returned
+    /// sender is dropped.
+    fn watch_driver_pod(&self) -> Option<Sender<()>> {
+        let owner = self.context.owner.as_ref()?;
         let pod = DriverPod::new(self.server.http.clone(), &self.context.namespace, owner);
         let has_driver = !self.settings.driver.command.is_empty();
         let grace_ms = if has_driver { self.settings.grace_ms } else { 0 };
         let needed_s = (grace_ms + self.settings.policy.stop_timeout_ms).div_ceil(1_000);
-        let check = move || {
+        let clock = self.clock;
+        let (sender, is_over) = bounded::<()>(0);
+        let body = move || {
             if let Some(problem) = pod.problem(needed_s) {
                 warn!("{problem}");
             }
+            let mut deletion = OwnDeletion::default();
+            while is_over.recv_timeout(OWN_POD_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let ours = match pod.deletion() {
+                    Ok(ours) => ours,
+                    Err(refusal) => {
+                        debug!("the driver's pod cannot be read: {refusal}");
+                        continue;
+                    }
+                };
+                if deletion.is_abandoned(ours, clock.now()) {
+                    warn!("the driver's pod was deleted, and no kubelet ends it: ending");
+                    let sent = kill_process(getpid(), Signal::TERM);
+                    return sent.unwrap_or_else(|error| warn!("cannot send SIGTERM: {error}"));
+                }
+            }
         };
-        if let Err(error) = Worker::start("driver-pod", STACK_BYTES, check) {
-            debug!("cannot start a thread to check the driver's pod: {error}");
+        match Worker::start("driver-pod", STACK_BYTES, body) {
+            Ok(_) => Some(sender),
+            Err(error) => {
+                debug!("cannot start a thread to check the driver's pod: {error}");
+                None
+            }
         }
     }
 

@@ -60,8 +60,11 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     }
     assert_eq!(made.parts[2]["roleRef"]["name"], "wc-driver");
     assert_eq!(made.parts[2]["subjects"], json!([{"kind": "ServiceAccount", "name": "wc-driver"}]));
-    // The rights are those of the file, whatever they are.
-    let written = Node::read(RBAC.split("\n---\n").nth(1).unwrap()).unwrap().to_json();
+    // The rights are those of the file, whatever they are, for the Job of this application.
+    let mut written = Node::read(RBAC.split("\n---\n").nth(1).unwrap()).unwrap().to_json();
+    let rules = written["rules"].as_array_mut().unwrap();
+    let names = rules.iter_mut().find_map(|rule| rule.get_mut("resourceNames")).unwrap();
+    *names = json!(["wc-driver"]);
     assert_eq!(made.parts[1]["rules"], written["rules"]);
     assert!(written["rules"].as_array().unwrap().len() > 1);
     assert_eq!(made.pod["spec"]["serviceAccountName"], "wc-driver");
@@ -110,20 +113,15 @@ fn files_come_with_a_secret_and_an_image_that_has_posse() {
 }
 
 #[test]
-fn the_job_retries_only_what_may_succeed() {
+fn the_job_replaces_a_terminating_pod() {
     let job = built("{image: i, retries: 7, deadline: 1500ms}").workload;
     assert_eq!(job["metadata"]["annotations"]["posse.dev/executors"], "4");
     let spec = &job["spec"];
     let shown =
         [&spec["backoffLimit"], &spec["activeDeadlineSeconds"], &spec["ttlSecondsAfterFinished"]];
     assert_eq!(shown, [&json!(7), &json!(2), &json!(600)]);
-    assert_eq!(spec["podReplacementPolicy"], "Failed");
-    let rules = spec["podFailurePolicy"]["rules"].as_array().unwrap();
-    let codes =
-        |i: usize| (rules[i]["action"].as_str().unwrap(), &rules[i]["onExitCodes"]["values"]);
-    assert_eq!(codes(2), ("FailJob", &json!([2, 4, 11])));
-    assert_eq!(codes(1), ("Ignore", &json!([13])));
-    assert_eq!(rules[0]["onPodConditions"][0]["type"], "DisruptionTarget");
+    assert_eq!(spec["podReplacementPolicy"], "TerminatingOrFailed");
+    assert!(spec["podFailurePolicy"].is_null(), "it would require podReplacementPolicy: Failed");
     let pod = &spec["template"]["spec"];
     // 15 s, 10 s and the reserve.
     assert_eq!(
@@ -132,6 +130,30 @@ fn the_job_retries_only_what_may_succeed() {
     );
     assert_eq!(pod["activeDeadlineSeconds"], Value::Null);
     assert_eq!(built("{image: i}").workload["spec"]["backoffLimit"], 3);
+}
+
+#[test]
+fn the_pod_leaves_a_lost_node_after_the_configured_time() {
+    let tolerations = |driver: &str| -> Vec<(String, i64)> {
+        let job = built(driver).workload;
+        let list = job["spec"]["template"]["spec"]["tolerations"].as_array().cloned();
+        let all = list.unwrap_or_default();
+        let text = |one: &Value| one["key"].as_str().unwrap_or_default().to_owned();
+        all.iter().map(|one| (text(one), one["tolerationSeconds"].as_i64().unwrap())).collect()
+    };
+    let both = |s| {
+        vec![
+            ("node.kubernetes.io/not-ready".to_owned(), s),
+            ("node.kubernetes.io/unreachable".to_owned(), s),
+        ]
+    };
+    for (driver, want) in [
+        ("{image: i}", both(60)),
+        ("{image: i, node_loss_after: 1500ms}", both(2)),
+        ("{image: i, node_loss_after: 0s}", vec![]),
+    ] {
+        assert_eq!(tolerations(driver), want, "{driver}");
+    }
 }
 
 #[test]

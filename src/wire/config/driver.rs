@@ -10,6 +10,8 @@ use crate::wire::yaml::Kind as NodeKind;
 
 /// Default of `driver.retries`.
 const RETRIES_DEFAULT: u32 = 3;
+/// Default of `driver.node_loss_after`, in milliseconds.
+const NODE_LOSS_AFTER_MS_DEFAULT: u64 = 60_000;
 
 /// The `driver` section.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,6 +62,8 @@ pub struct DriverPod {
     pub retries: u32,
     /// Maximum run time of the Job, milliseconds. 0: no limit.
     pub deadline_ms: u64,
+    /// How long the pod stays bound to a lost node, milliseconds. 0: posse adds no tolerations.
+    pub node_loss_after_ms: u64,
 }
 
 impl Default for DriverPod {
@@ -79,6 +83,7 @@ impl Default for DriverPod {
             config_maps: Vec::new(),
             retries: RETRIES_DEFAULT,
             deadline_ms: 0,
+            node_loss_after_ms: NODE_LOSS_AFTER_MS_DEFAULT,
         }
     }
 }
@@ -144,6 +149,7 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
         config_maps: mounts(section, "config_maps")?,
         retries: retries.unwrap_or(default.retries),
         deadline_ms: section.duration_ms("deadline", default.deadline_ms)?,
+        node_loss_after_ms: section.duration_ms("node_loss_after", default.node_loss_after_ms)?,
     })
 }
 

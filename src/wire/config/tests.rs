@@ -131,7 +131,8 @@ driver:
   secrets: {token: /etc/token}
   config_maps: {more: /etc/more}
   retries: 7
-  deadline: 2h";
+  deadline: 2h
+  node_loss_after: 90s";
     let driver = Config::parse("posse.yaml", text).unwrap().driver;
     assert_eq!(driver.command, ["python", "driver.py", "--fast"]);
     let pair = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
@@ -157,6 +158,7 @@ driver:
         config_maps: pair("more", "/etc/more"),
         retries: 7,
         deadline_ms: 7_200_000,
+        node_loss_after_ms: 90_000,
     };
     assert_eq!(driver.pod, want);
     let bare = Config::parse("posse.yaml", "driver: {kind: pod}").unwrap().driver.pod;

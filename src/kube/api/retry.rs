@@ -13,9 +13,10 @@ const WAIT_MS: u64 = 1_000;
 const WAIT_MS_MAX: u64 = 10_000;
 
 /// Repeats a request that the server did not accept now, or whose outcome is unknown.
-pub(super) fn with_retries<T>(
-    mut request: impl FnMut() -> Result<T, Refusal>,
-) -> Result<T, Refusal> {
+///
+/// # Errors
+/// The last refusal.
+pub fn with_retries<T>(mut request: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
     let mut n_tries = 1;
     loop {
         match request() {

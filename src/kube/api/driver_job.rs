@@ -1,0 +1,83 @@
+//! The Job of the driver's pod: its other pods, and its `backoffLimit`.
+
+use serde_json::{Value, json};
+
+use super::objects::{Kind, Objects};
+use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path};
+use crate::core::model::ids::Uid;
+use crate::core::model::pod::Pod;
+use crate::core::model::refusal::Refusal;
+use crate::kube::http::Http;
+use crate::wire::build::OwnerRef;
+use crate::wire::labels::EXIT_CODE;
+use crate::wire::orphan::parse_owner;
+use crate::wire::pod::{JobName, parse_attempt};
+use crate::wire::status::{Verb, unreadable};
+
+/// The label that the Job controller gives to a Job's pods.
+const JOB_LABEL: &str = "job-name";
+
+/// The Job that controls the driver's pod.
+#[derive(Clone, Debug)]
+pub struct DriverJob {
+    objects: Objects,
+    job: JobName,
+    /// The uid of the driver's pod.
+    pod: Uid,
+}
+
+impl DriverJob {
+    /// The Job that controls this pod; `None` if no Job does.
+    pub fn find(http: &Http, namespace: &str, pod: &OwnerRef) -> Result<Option<Self>, Refusal> {
+        let path = object_path("/api/v1", namespace, "pods", Some(&pod.name));
+        let (status, body) = call(http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get)?;
+        let facts =
+            parse_owner(&body).map_err(|problem| unreadable(status, &problem.to_string()))?;
+        let pod = Uid::new(&pod.uid);
+        let objects = Objects::new(http.clone(), Some(namespace));
+        Ok(facts.job.filter(|_| facts.uid == pod).map(|job| Self { objects, job, pod }))
+    }
+
+    /// The Job's name.
+    pub fn name(&self) -> &str {
+        &self.job.name
+    }
+
+    /// The Job's uid.
+    pub fn uid(&self) -> &Uid {
+        &self.job.uid
+    }
+
+    /// The uid of the driver's pod.
+    pub fn pod(&self) -> &Uid {
+        &self.pod
+    }
+
+    /// The pods of Jobs with this name, ours included.
+    pub fn pods(&self) -> Result<Vec<Pod>, Refusal> {
+        let selector = format!("{JOB_LABEL}={}", self.job.name);
+        let (pods, _) = self.objects.list(Kind::Pod, &selector, &|pod| pod)?;
+        let parse = |pod: &Value| {
+            parse_attempt(pod.to_string().as_bytes())
+                .map_err(|problem| unreadable(200, &problem.to_string()))
+        };
+        pods.iter().map(parse).collect()
+    }
+
+    /// How many pods have failed, as the Job counts them.
+    pub fn n_failed(&self) -> Result<u64, Refusal> {
+        let job = self.objects.get(Kind::Job, &self.job.name)?;
+        Ok(job.and_then(|job| job["status"]["failed"].as_u64()).unwrap_or(0))
+    }
+
+    /// Sets the number of failed pods after which the Job fails. `exit_code`: the application's, if the
+    /// Job has to end.
+    pub fn set_backoff_limit(&self, limit: u64, exit_code: Option<u8>) -> Result<(), Refusal> {
+        let annotations = json!({ EXIT_CODE: exit_code.map(|code| code.to_string()) });
+        let patch = json!({
+            "metadata": { "uid": self.job.uid.to_string(), "annotations": annotations },
+            "spec": { "backoffLimit": limit },
+        });
+        self.objects.patch(Kind::Job, &self.job.name, &patch).map(drop)
+    }
+}
