@@ -185,14 +185,29 @@ pub fn main(scenarios: &[Scenario]) -> ExitCode {
     main_with(scenarios, |assets| Real::start(assets, true), &[])
 }
 
+/// Runs scenarios of kind `OwnReal` if the variable `env` is set.
+pub fn main_if_set(env: &'static str, scenarios: &[Scenario]) -> ExitCode {
+    run_all(scenarios, |assets| Real::start(assets, true), &[], env)
+}
+
 /// The same with other kinds of servers.
 pub fn main_with(
     scenarios: &[Scenario],
     start_real: fn(&Path) -> Real,
     embedded_args: &'static [&'static str],
 ) -> ExitCode {
+    run_all(scenarios, start_real, embedded_args, ASSETS)
+}
+
+/// `env`: the variable without which scenarios for a real server are skipped.
+fn run_all(
+    scenarios: &[Scenario],
+    start_real: fn(&Path) -> Real,
+    embedded_args: &'static [&'static str],
+    env: &'static str,
+) -> ExitCode {
     let wanted = Wanted::from_args();
-    let assets = std::env::var_os(ASSETS).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let assets = std::env::var_os(env).filter(|v| !v.is_empty()).map(PathBuf::from);
     let mut cases: Vec<Case<'_>> = Vec::new();
     for real in [false, true] {
         let on_this = scenarios.iter().filter(|scenario| scenario.on.includes(real));
@@ -209,7 +224,7 @@ pub fn main_with(
         played.clear();
     }
     for case in &skipped {
-        println!("test {} ... ignored, {ASSETS} is not set", case.name());
+        println!("test {} ... ignored, {env} is not set", case.name());
     }
     println!("\nrunning {} end-to-end tests", played.len());
     let started = Instant::now();
@@ -223,10 +238,7 @@ pub fn main_with(
         println!("    failed: {name}");
     }
     if !skipped.is_empty() {
-        println!(
-            "NOT TESTED against a real API server: set {ASSETS} to run {} more",
-            skipped.len()
-        );
+        println!("NOT TESTED against a real API server: set {env} to run {} more", skipped.len());
     }
     println!(
         "\ntest result: {}. {} passed; {} failed; {} ignored; finished in {:.1}s\n",

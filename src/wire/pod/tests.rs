@@ -339,7 +339,8 @@ fn no_bytes_cause_a_panic() {
 #[test]
 fn the_facts_of_every_kind_of_end() {
     let running: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
-    for row in fixture!("endings.jsonl").lines() {
+    // `nodes.jsonl` was saved by `tests/nodes/losses.rs` from a kubelet and containerd.
+    for row in fixture!("endings.jsonl").lines().chain(fixture!("nodes.jsonl").lines()) {
         let row: serde_json::Value = serde_json::from_str(row).expect("a row");
         let mut pod = running.clone();
         pod["status"] = row["status"].clone();

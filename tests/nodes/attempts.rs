@@ -1,0 +1,100 @@
+//! Attempts of a submitted driver: which ends count, and when the Job ends.
+
+use serde_json::json;
+
+use crate::nodes::cluster::{PATIENCE, Scene, expect, name_of, node_of, said, share_nodes};
+use crate::support::wait::{wait_for, wait_value};
+
+fn executors(n: u32) -> serde_json::Value {
+    json!([{ "count": n, "template": "deploy/executor.yaml" }])
+}
+
+/// Submits, follows to the end, and returns the number of the Job's pods.
+#[track_caller]
+fn follow(scene: &Scene, code: i32, words: &[&str]) -> usize {
+    let output = scene.posse(&["submit", "-f", "posse.yaml", "--create-rbac", "--logs"]);
+    expect(&output, code, words);
+    scene.drivers().len()
+}
+
+/// Exit code 4 would occur again: one attempt, although there are retries.
+pub fn final_exit_code_is_one_attempt() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    scene.write_driver("app", "exit 4", json!({ "retries": 3 }), executors(1));
+    assert_eq!(follow(&scene, 4, &["another attempt would end with exit code 4 too"]), 1);
+    assert_eq!(scene.job("app")["spec"]["backoffLimit"], 0);
+    scene.finish();
+}
+
+/// One retry makes two attempts, and the end is the last one's.
+pub fn retries_are_spent() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    scene.write_driver("app", "exit 7", json!({ "retries": 1 }), executors(1));
+    assert_eq!(follow(&scene, 7, &["2 of 2 attempts failed"]), 2);
+    scene.finish();
+}
+
+/// A driver that dies together with posse cannot end the Job; the next attempt does, before it starts
+/// the driver.
+pub fn killed_together_with_posse() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    scene.write_driver("app", "echo begun; sleep 600", json!({ "retries": 0 }), executors(1));
+    scene.submit();
+    let driver = scene.wait_application("", 1, PATIENCE);
+    let id = driver["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
+    scene.node(node_of(&driver)).kill_container(&id);
+    let job = wait_value(PATIENCE, "the job to fail", || {
+        let job = scene.job("app");
+        let is_failed = job["status"]["conditions"][0]["type"] == "Failed";
+        if is_failed { Ok(job) } else { Err(job["status"].to_string()) }
+    });
+    assert_eq!(job["metadata"]["annotations"]["posse.dev/exit-code"], "137", "{job}");
+    let log = scene.posse(&["logs", "app"]);
+    expect(&log, 0, &["1 of 1 attempts failed, the last one with exit code 137"]);
+    assert!(!said(&log).contains("driver started"), "{}", said(&log));
+    scene.finish();
+}
+
+/// The driver ends with 0 while its executors ignore TERM for longer than `shutdown.timeout`: the Job
+/// is complete, and does not run the driver again.
+pub fn clean_end_with_slow_executors() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    let slow = json!([{ "count": 2, "pod": { "spec": {
+        "terminationGracePeriodSeconds": 30,
+        "containers": [{ "name": "worker", "image": "busybox:1.36",
+            "command": ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"] }],
+    }}}]);
+    let script = "until test -e /tmp/go; do sleep 1; done; echo done";
+    scene.write_driver("app", script, json!({}), slow);
+    scene.submit();
+    let driver = scene.wait_application("", 2, PATIENCE);
+    scene.kubectl(&["exec", name_of(&driver), "-c", "driver", "--", "touch", "/tmp/go"]);
+    wait_for(PATIENCE, "the job to be complete", || scene.job("app")["status"]["succeeded"] == 1);
+    assert_eq!(scene.drivers().len(), 1);
+    wait_for(PATIENCE, "the executors to end", || scene.pods().len() == 1);
+    scene.finish();
+}
+
+/// A drain is no failure, however often.
+pub fn drained_ten_times() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    let script = "until test -e /tmp/go; do sleep 1; done";
+    let driver = json!({ "retries": 0 });
+    scene.write_driver("app", script, driver, executors(1));
+    scene.submit();
+    let mut driver = scene.wait_application("", 1, PATIENCE);
+    for _ in 0..10 {
+        scene.evict(name_of(&driver));
+        driver = scene.wait_application(name_of(&driver), 1, PATIENCE);
+    }
+    let job = scene.job("app");
+    assert!(job["status"]["conditions"].is_null(), "{job}");
+    scene.kubectl(&["exec", name_of(&driver), "-c", "driver", "--", "touch", "/tmp/go"]);
+    wait_for(PATIENCE, "the job to be complete", || scene.job("app")["status"]["succeeded"] == 1);
+    scene.finish();
+}

@@ -1,0 +1,335 @@
+//! The cluster under test: kubectl, the posse binary, and what happens to a node.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::runner::test_name;
+use crate::support::wait::wait_value;
+
+/// Names the kubeconfig of the cluster.
+pub const NODES: &str = "POSSE_NODES";
+/// The image with posse.
+pub const POSSE_IMAGE: &str = "registry.example.com/posse:0.1.0";
+/// The timeout of a step on a real node: pods start and end in seconds, evictions take a minute.
+pub const PATIENCE: Duration = Duration::from_secs(150);
+
+/// Tests that end a node hold it alone.
+static ALL_NODES: RwLock<()> = RwLock::new(());
+
+/// One scenario's namespace and folder.
+pub struct Scene {
+    pub dir: tempdir::Folder,
+    pub namespace: String,
+    kubeconfig: PathBuf,
+}
+
+/// The nodes of a scenario.
+#[allow(dead_code, reason = "they are held, not read")]
+pub enum NodesLock {
+    Shared(RwLockReadGuard<'static, ()>),
+    Alone(RwLockWriteGuard<'static, ()>),
+}
+
+/// Waits until no other scenario ends a node.
+pub fn share_nodes() -> NodesLock {
+    NodesLock::Shared(ALL_NODES.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+/// Waits until this scenario has the nodes alone.
+pub fn take_nodes() -> NodesLock {
+    NodesLock::Alone(ALL_NODES.write().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+mod tempdir {
+    //! A folder that is removed at the end.
+    use std::path::{Path, PathBuf};
+
+    pub struct Folder(PathBuf);
+
+    impl Folder {
+        pub fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("posse-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        pub fn path(&self) -> &Path {
+            &self.0
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+impl Scene {
+    /// A new namespace with the name of the scenario.
+    pub fn new() -> Self {
+        let name = test_name().rsplit("::").next().unwrap_or_default().replace('_', "-");
+        Self::in_namespace(&name)
+    }
+
+    /// The same with a namespace of this name.
+    pub fn in_namespace(namespace: &str) -> Self {
+        let kubeconfig = PathBuf::from(std::env::var_os(NODES).expect("the runner checks it"));
+        let dir = tempdir::Folder::new(namespace);
+        std::os::unix::fs::symlink(root().join("deploy"), dir.path().join("deploy")).unwrap();
+        let scene = Self { dir, namespace: namespace.to_owned(), kubeconfig };
+        let _ = scene.try_kubectl(&["delete", "namespace", namespace, "--ignore-not-found"]);
+        scene
+    }
+
+    /// Creates the namespace.
+    pub fn create_namespace(self) -> Self {
+        self.kubectl(&["create", "namespace", &self.namespace]);
+        self
+    }
+
+    /// A command in the scene's folder, for this cluster.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        let folder = Path::new(env!("CARGO_BIN_EXE_posse")).parent().unwrap();
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command.env("KUBECONFIG", &self.kubeconfig).env("PATH", path);
+        command
+    }
+
+    fn try_kubectl(&self, args: &[&str]) -> Output {
+        self.command("kubectl").args(args).output().expect("kubectl is on the PATH")
+    }
+
+    /// The output of kubectl in the scene's namespace, which must succeed.
+    #[track_caller]
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        let output = self.try_kubectl(&[&["-n", &self.namespace], args].concat());
+        assert!(output.status.success(), "kubectl {args:?}: {}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The JSON of `kubectl get ... -o json`.
+    #[track_caller]
+    pub fn get(&self, args: &[&str]) -> Value {
+        let text = self.kubectl(&[&["get"], args, &["-o", "json"]].concat());
+        serde_json::from_str(&text).expect("kubectl prints JSON")
+    }
+
+    /// The pods of the namespace.
+    #[track_caller]
+    pub fn pods(&self) -> Vec<Value> {
+        self.get(&["pods"])["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// The pods of the driver that are not being deleted.
+    pub fn drivers(&self) -> Vec<Value> {
+        self.of_component("driver")
+    }
+
+    /// The executors that are not being deleted.
+    pub fn executors(&self) -> Vec<Value> {
+        self.of_component("executor")
+    }
+
+    fn of_component(&self, component: &str) -> Vec<Value> {
+        let mut pods = self.pods();
+        pods.retain(|pod| {
+            pod["metadata"]["labels"]["app.kubernetes.io/component"] == *component
+                && pod["metadata"]["deletionTimestamp"].is_null()
+        });
+        pods
+    }
+
+    /// Waits for a running driver other than `not`, with `n` running executors of its own.
+    #[track_caller]
+    pub fn wait_application(&self, not: &str, n: usize, limit: Duration) -> Value {
+        wait_value(limit, &format!("a driver with {n} executors"), || {
+            let drivers = self.drivers();
+            let driver = drivers.iter().find(|pod| is_ready(pod) && name_of(pod) != not);
+            let Some(driver) = driver else { return Err(shown(&self.pods())) };
+            let mut own = self.executors();
+            own.retain(|pod| is_ready(pod) && owner_of(pod) == name_of(driver));
+            if own.len() == n { Ok(driver.clone()) } else { Err(shown(&self.pods())) }
+        })
+    }
+
+    /// Writes a file into the scene's folder.
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    /// Writes posse.yaml for a driver that is a shell script in busybox.
+    pub fn write_driver(&self, app: &str, script: &str, driver: Value, executors: Value) {
+        let mut settings = serde_json::json!({ "app": app, "executors": executors, "driver": {
+            "image": "busybox:1.36", "posse_image": POSSE_IMAGE, "command": ["sh", "-c", script],
+        }});
+        for (key, value) in driver.as_object().cloned().unwrap_or_default() {
+            settings["driver"][key] = value;
+        }
+        self.write("posse.yaml", &settings.to_string());
+    }
+
+    /// The output of posse.
+    pub fn posse(&self, args: &[&str]) -> Output {
+        let mut command = self.command("posse");
+        command.args(args).args(["-n", &self.namespace]);
+        command.output().expect("posse is built")
+    }
+
+    /// Submits posse.yaml, and does not wait for its end.
+    #[track_caller]
+    pub fn submit(&self) {
+        let args = ["submit", "-f", "posse.yaml", "--create-rbac", "--no-wait"];
+        expect(&self.posse(&args), 0, &["submitted"]);
+    }
+
+    /// The Job of an application.
+    #[track_caller]
+    pub fn job(&self, app: &str) -> Value {
+        self.get(&["job", &format!("{app}-driver")])
+    }
+
+    /// Evicts a pod, as `kubectl drain` does.
+    #[track_caller]
+    pub fn evict(&self, pod: &str) {
+        let body = serde_json::json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction",
+            "metadata": { "name": pod, "namespace": self.namespace } });
+        self.write("eviction.json", &body.to_string());
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", self.namespace);
+        self.kubectl(&["create", "--raw", &path, "-f", "eviction.json"]);
+    }
+
+    /// Removes the namespace, and does not wait for that.
+    pub fn finish(self) {
+        self.kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
+    }
+
+    /// The folder of a node's kubelet and containerd.
+    pub fn node(&self, name: &str) -> Node {
+        let folder = name.replace("node-", "n");
+        Node { data: self.kubeconfig.parent().unwrap().to_owned(), folder }
+    }
+}
+
+/// A node, by its processes on this machine.
+pub struct Node {
+    data: PathBuf,
+    folder: String,
+}
+
+impl Node {
+    /// Kills the kubelet, and with `and_containers` all containers.
+    pub fn kill(&self, and_containers: bool) -> DeadNode {
+        let pid_file = self.data.join(&self.folder).join("kubelet.pid");
+        let pid = fs::read_to_string(&pid_file).unwrap().trim().to_owned();
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        let words = String::from_utf8(words).unwrap();
+        let words = words.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        run("kill", &["-9", &pid]);
+        if and_containers {
+            for task in self.containers("tasks", &["ls", "-q"]).lines() {
+                self.containers("tasks", &["kill", "-s", "KILL", task]);
+            }
+        }
+        DeadNode { data: self.data.clone(), folder: self.folder.clone(), words }
+    }
+
+    /// Kills the first process of a container.
+    pub fn kill_container(&self, id: &str) {
+        let id = id.trim_start_matches("containerd://");
+        self.containers("tasks", &["kill", "-s", "KILL", id]);
+    }
+
+    fn containers(&self, what: &str, args: &[&str]) -> String {
+        let socket = self.data.join(&self.folder).join("containerd.sock");
+        let mut command = Command::new("ctr");
+        command.arg("-a").arg(socket).args(["-n", "k8s.io", what]).args(args);
+        let output = command.output().expect("ctr is on the PATH");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+/// A node whose kubelet is dead. The kubelet is back at the end of the scenario.
+pub struct DeadNode {
+    data: PathBuf,
+    folder: String,
+    words: Vec<String>,
+}
+
+impl Drop for DeadNode {
+    fn drop(&mut self) {
+        let log = self.data.join(&self.folder).join("kubelet.log");
+        let log = fs::OpenOptions::new().append(true).open(log).unwrap();
+        let mut command = Command::new("setsid");
+        // setsid forks only if it leads a group, so the PID is the kubelet's.
+        command.args(&self.words).current_dir(&self.data).stdin(Stdio::null());
+        let mut child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let pid_file = self.data.join(&self.folder).join("kubelet.pid");
+        fs::write(pid_file, child.id().to_string()).unwrap();
+        // It lives longer than this process, which must not leave a zombie before.
+        std::thread::spawn(move || drop(child.wait()));
+    }
+}
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+pub fn name_of(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// The name of the pod's first owner.
+pub fn owner_of(pod: &Value) -> &str {
+    pod["metadata"]["ownerReferences"][0]["name"].as_str().unwrap_or_default()
+}
+
+/// The pod's node.
+pub fn node_of(pod: &Value) -> &str {
+    pod["spec"]["nodeName"].as_str().unwrap_or_default()
+}
+
+pub fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+/// The pods in one line.
+pub fn shown(pods: &[Value]) -> String {
+    let one = |pod: &Value| {
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        let deleted = if pod["metadata"]["deletionTimestamp"].is_null() { "" } else { ", deleted" };
+        format!("{} ({phase}{deleted}, {})", name_of(pod), node_of(pod))
+    };
+    pods.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// Standard output and error of a command.
+pub fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+#[track_caller]
+pub fn expect(output: &Output, code: i32, words: &[&str]) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words {
+        assert!(said.contains(word), "it does not say {word:?} but {said}");
+    }
+}
+
+fn run(program: &str, args: &[&str]) {
+    let status = Command::new(program).args(args).status().expect("it can be started");
+    assert!(status.success(), "{program} {args:?}");
+}
