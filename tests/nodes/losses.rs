@@ -128,7 +128,7 @@ pub fn reasons_that_a_node_gives() {
     let mut watch = scene.command("kubectl");
     watch.args(["-n", &scene.namespace, "get", "pods", "-w", "-o", "json"]);
     let saved = File::create(scene.dir.path().join("pods.json")).unwrap();
-    let mut watch = Running(watch.stdout(saved).stderr(Stdio::null()).spawn().unwrap());
+    let watch = Running(watch.stdout(saved).stderr(Stdio::null()).spawn().unwrap());
     let mut run = scene.command("posse");
     run.args(["run", "-f", "posse.yaml", "--namespace", &scene.namespace]);
     let log = File::create(scene.dir.path().join("posse.log")).unwrap();

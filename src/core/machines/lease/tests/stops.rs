@@ -28,7 +28,7 @@ fn a_stop_deletes_or_releases_the_lease() {
     let mut bench = Bench::held();
     bench.machine.stop(LeaseRelease::Keep, by);
     bench.fail_write(RefusalClass::Conflict);
-    bench.read(Some((record("thief", "9", 0), HolderState::Unknown)));
+    bench.read(Some((super::record("thief", "9", 0), HolderState::Unknown)));
     assert_eq!(bench.due(), LeaseStep::Done);
 }
 
