@@ -528,6 +528,38 @@ fn a_create_of_unknown_outcome_is_open_for_a_minute_after_it_was_sent() {
     assert_eq!(run.core.stop_result().unwrap().remaining, [] as [String; 0]);
 }
 
+/// A create whose answer was lost may have taken effect late, while no LIST was answered.
+#[test]
+fn a_create_of_unknown_outcome_is_named_if_no_later_list_is_answered() {
+    for (silent_from_ms, is_named) in [(u64::MAX, false), (59_000, true)] {
+        let mut run = Run::new(policy(), vec![spec("g", 1)]);
+        assert_eq!(run.creates(), [1]);
+        run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
+        run.core.begin_stop(STOP, Millis(run.now));
+        while run.core.stop_result().is_none() && run.now < 120_000 {
+            run.wait(50);
+            for action in run.take() {
+                let answer = || refusal(RefusalClass::OutcomeUnknown, 0);
+                match action {
+                    Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
+                    Action::List { .. } if run.now >= silent_from_ms => {
+                        run.tell(Input::ListRefused { refusal: answer() });
+                    }
+                    Action::List { watermark } => {
+                        let version = Some(Version(run.version));
+                        let source = ListSource::Stop;
+                        run.tell(Input::List(List { source, pods: vec![], version, watermark }));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let want: &[String] = if is_named { &[format!("{PREFIX}1")] } else { &[] };
+        let result = run.core.stop_result().unwrap();
+        assert_eq!(result.remaining, want, "silent from {silent_from_ms} ms");
+    }
+}
+
 #[test]
 fn a_stop_with_keep_deletes_nothing_and_waits_for_the_answers() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);

@@ -39,7 +39,7 @@ const REGRESSIONS: &[u64] =
 /// Seeds that once failed in a world with start and node problems.
 const NODE_FAULT_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910];
 /// Seeds that once failed in a world that has impostors and server faults, too.
-const IMPOSTOR_REGRESSIONS: &[u64] = &[545, 904, 1562, 1903, 2233, 2276, 3505, 5678, 7628];
+const IMPOSTOR_REGRESSIONS: &[u64] = &[545, 904, 1562, 1903, 2233, 2276, 3505, 5678, 7628, 14301];
 
 fn run(seed: u64) -> CheckResult {
     // Two in three seeds have start and node problems, too.

@@ -239,7 +239,9 @@ impl Reconciler {
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
         self.judge_overdue(now);
-        self.unresolved_creates.remove_expired(now);
+        for id in self.unresolved_creates.remove_expired(now) {
+            self.note_unlisted(id, now);
+        }
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.send_log_reads(now);

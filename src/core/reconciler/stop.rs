@@ -54,6 +54,9 @@ pub(super) struct Stop {
     list_sent_at: Millis,
     /// The last time at which a create was open, so that a pod may have appeared.
     open_create_seen_at: Millis,
+    /// Creates of unknown outcome that can no longer take effect, and since when. Their pods may exist
+    /// until a LIST that was sent later is answered.
+    unlisted_creates: Vec<(ExecutorId, Millis)>,
     /// When the last answered LIST was sent.
     listed_at: Option<Millis>,
     result: Option<StopResult>,
@@ -63,7 +66,8 @@ impl Stop {
     /// When the cluster must have reported that all pods are gone.
     fn pods_gone_by(&self) -> Millis {
         let longest = self.long_graces.last().map(|(until, _)| *until);
-        longest.map_or(self.deadline, |until| until.max(self.deadline))
+        let listed_by = self.unlisted_creates.iter().map(|(_, at)| at.after(GONE_MARGIN_MS)).max();
+        longest.into_iter().chain(listed_by).fold(self.deadline, Millis::max)
     }
 }
 
@@ -91,6 +95,7 @@ impl Reconciler {
             n_left: self.our_pods().count(),
             list_sent_at: now,
             open_create_seen_at: now,
+            unlisted_creates: Vec::new(),
             listed_at: None,
             result: None,
         });
@@ -142,6 +147,11 @@ impl Reconciler {
         }
         result.remaining.extend(self.mutations.names_not_in(&self.snapshot).map(str::to_owned));
         result.remaining.extend(self.unresolved_creates.ids().map(|id| self.pod_name(id)));
+        let unlisted = self.stop.iter().flat_map(|stop| &stop.unlisted_creates);
+        result.remaining.extend(unlisted.map(|(id, _)| self.pod_name(*id)));
+        let is_seen =
+            |name: &String| result.terminating.contains(name) || result.retained.contains(name);
+        result.remaining.retain(|name| !is_seen(name));
         result.remaining.sort();
         result.remaining.dedup();
         result
@@ -223,6 +233,7 @@ impl Reconciler {
         stop.n_lists = stop.n_lists.saturating_add(1);
         if is_applied {
             stop.listed_at = Some(stop.list_sent_at);
+            stop.unlisted_creates.retain(|(_, closed_at)| *closed_at > stop.list_sent_at);
         }
         let delay = LIST_DELAY_INITIAL_MS << stop.n_lists.min(5);
         stop.step = StopStep::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
@@ -282,6 +293,13 @@ impl Reconciler {
         let Some(stop) = &mut self.stop else { return };
         while stop.long_graces.last().is_some_and(|(_, uid)| self.snapshot.get(uid).is_none()) {
             stop.long_graces.pop_last();
+        }
+    }
+
+    /// A create of unknown outcome can no longer take effect, and its pod was not seen.
+    pub(super) fn note_unlisted(&mut self, id: ExecutorId, now: Millis) {
+        if let Some(stop) = &mut self.stop {
+            stop.unlisted_creates.push((id, now));
         }
     }
 

@@ -60,6 +60,7 @@ impl Reconciler {
         }
         let unused_step = std::mem::take(&mut executor.memory_step);
         let (is_in_flight, open_until) = (create.is_in_flight(), create.open_until());
+        let is_unknown = create.unknown_since.is_some();
         let open_until = open_until.filter(|&until| until > now);
         if let Some(until) = open_until.filter(|_| !is_in_flight) {
             create.step = CreateStep::AwaitLateEffect(until);
@@ -73,6 +74,9 @@ impl Reconciler {
         if is_in_flight || open_until.is_some() {
             self.refresh_state(id, now);
         } else {
+            if is_unknown {
+                self.note_unlisted(id, now);
+            }
             self.drop_executor(id);
         }
     }

@@ -97,9 +97,9 @@ impl UnresolvedCreates {
         self.open_until.values().copied().max()
     }
 
-    /// Removes those that can no longer take effect.
-    pub fn remove_expired(&mut self, now: Millis) {
-        self.open_until.retain(|_, until| *until > now);
+    /// Removes and returns those that can no longer take effect.
+    pub fn remove_expired(&mut self, now: Millis) -> Vec<ExecutorId> {
+        self.open_until.extract_if(.., |_, until| *until <= now).map(|(id, _)| id).collect()
     }
 
     pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
