@@ -1,6 +1,7 @@
 //! What follows from a new, changed or deleted pod: adoption, running, losses, and retained pods.
 
 use super::Reconciler;
+use super::retained::has_stopped;
 use super::retries::forget_refusal;
 use super::timers::Timer;
 use crate::core::loss::{Loss, MESSAGE_BYTES_MAX, classify};
@@ -109,7 +110,7 @@ impl Reconciler {
         executor.slot = pod.slot.filter(|&slot| !has_ended(pod) && group.slots.claim(slot));
         // Its loss was reported and counted before posse was restarted.
         executor.life = match pod.counted {
-            Some(_) if has_ended(pod) && !pod.deleting => Life::Retained,
+            Some(_) if has_stopped(pod) && !pod.deleting => Life::Retained,
             Some(_) => Life::Lost { ending: None },
             None if self.stop.as_ref().is_some_and(|stop| !stop.order.keep) => {
                 Life::Ending(Ending::now(DeleteCause::Stopped))
