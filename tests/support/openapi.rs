@@ -110,7 +110,8 @@ impl OpenApi {
             "maxProperties" => fail(value.as_object().map_or(0, Map::len) as i64 <= number(rule)),
             "required" => {
                 let mut names = rule.as_array().expect("a list").iter().filter_map(Value::as_str);
-                fail(names.all(|name| value.get(name).is_some()))
+                // The word says nothing about other types than objects.
+                fail(!value.is_object() || names.all(|name| value.get(name).is_some()))
             }
             "properties" => {
                 let known = rule.as_object().expect("a map");
