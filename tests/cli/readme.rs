@@ -349,6 +349,32 @@ fn the_loss_reasons_and_their_budgets() {
     assert_eq!(listed, BTreeSet::from(known));
 }
 
+/// The last cells name test functions, files or fuzz targets.
+#[test]
+fn the_tests_of_the_security_page_exist() {
+    let page = read("docs/SECURITY.md");
+    let known = sources(&root().join("src")) + &sources(&root().join("tests"));
+    let targets = read("fuzz/Cargo.toml");
+    let head = "| attack | answer | tests |";
+    let mut n_tests = 0;
+    for section in page.split("\n## ") {
+        for cells in table(section, head) {
+            for name in cells.last().unwrap().split('`').skip(1).step_by(2) {
+                let is_known = match name.contains('/') {
+                    true => root().join(name).exists(),
+                    false => {
+                        known.contains(&format!("fn {name}("))
+                            || targets.contains(&format!("\"{name}\""))
+                    }
+                };
+                assert!(is_known, "docs/SECURITY.md names {name}, which does not exist");
+                n_tests += 1;
+            }
+        }
+    }
+    assert!(n_tests > 40, "only {n_tests} tests");
+}
+
 /// Users search the page for the message that they see. Each part of a quote between its gaps (`…`)
 /// must occur in the sources.
 #[test]
