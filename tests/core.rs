@@ -9,6 +9,7 @@
 mod core_run;
 
 mod core {
+    mod costs;
     mod creates;
     mod disconnects;
     mod driver_calls;

@@ -1,48 +1,66 @@
-//! The order in which executors are ended when the target falls.
+//! The order in which executors are ended when the target falls. Each group keeps its executors in
+//! this order, so that a choice costs nothing for the others.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use crate::core::model::ids::ExecutorId;
-
-/// The properties of an executor that the order depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    pub id: ExecutorId,
-    pub stage: Stage,
-    /// Annotation `controller.kubernetes.io/pod-deletion-cost` (KEP-2255).
-    pub deletion_cost: i32,
-}
+use crate::core::model::pod::Pod;
+use crate::core::model::status::State;
 
 /// How far an executor has started. Executors that have started less are ended first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
     /// Requested; no pod was seen.
     NotCreated,
     /// Its pod does not run.
     Pending,
     /// It runs, but its pod is not ready.
     NotReady,
-    /// It is ready, and the driver reports it as idle.
-    Idle,
     /// It is ready.
     Ready,
 }
 
-/// The `n` executors to end, ordered by stage, then lowest deletion cost, then youngest.
-pub fn choose(mut candidates: Vec<Candidate>, n: usize) -> Vec<ExecutorId> {
-    candidates.sort_by_key(|c| (rank(c.stage), c.deletion_cost, Reverse(c.id)));
-    candidates.truncate(n);
-    candidates.into_iter().map(|c| c.id).collect()
+/// The rank of an executor in the order: by stage, then lowest deletion cost (annotation
+/// `controller.kubernetes.io/pod-deletion-cost`, KEP-2255), then youngest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    stage: Stage,
+    deletion_cost: i32,
+    id: Reverse<ExecutorId>,
 }
 
-fn rank(stage: Stage) -> u8 {
-    match stage {
-        Stage::NotCreated => 0,
-        Stage::Pending => 1,
-        Stage::NotReady => 2,
-        Stage::Idle => 3,
-        Stage::Ready => 4,
+impl Rank {
+    /// The rank of an executor; none if it is ending already.
+    pub fn of(id: ExecutorId, state: State, pod: Option<&Pod>) -> Option<Self> {
+        let stage = match state {
+            State::Requested => Stage::NotCreated,
+            State::Pending => Stage::Pending,
+            State::Running if !pod.is_some_and(|pod| pod.ready) => Stage::NotReady,
+            State::Running => Stage::Ready,
+            State::Draining | State::Terminating | State::Failed => return None,
+        };
+        Some(Self { stage, deletion_cost: pod.map_or(0, |pod| pod.deletion_cost), id: Reverse(id) })
     }
+
+    fn is_ready(&self) -> bool {
+        self.stage == Stage::Ready
+    }
+}
+
+/// The `n` executors to end. Of the ready ones, those in `idle` come first: the driver reports them
+/// as idle.
+pub fn choose(order: &BTreeSet<Rank>, idle: &BTreeSet<Rank>, n: usize) -> Vec<ExecutorId> {
+    let idle_ready = idle.iter().filter(|rank| rank.is_ready());
+    let busy = order.iter().skip_while(|rank| !rank.is_ready());
+    order
+        .iter()
+        .take_while(|rank| !rank.is_ready())
+        .chain(idle_ready)
+        .chain(busy.filter(|rank| !idle.contains(rank)))
+        .take(n)
+        .map(|rank| rank.id.0)
+        .collect()
 }
 
 #[cfg(test)]
@@ -51,7 +69,11 @@ mod tests {
 
     #[test]
     fn victims_are_ordered_by_stage_then_deletion_cost_then_age() {
-        let candidates: Vec<Candidate> = [
+        let rank = |(id, stage, deletion_cost)| {
+            let id = Reverse(ExecutorId(id));
+            Rank { stage, deletion_cost, id }
+        };
+        let all = [
             (1, Stage::Ready, 0),
             (2, Stage::Ready, -5),
             (3, Stage::Ready, 0),
@@ -59,14 +81,14 @@ mod tests {
             (5, Stage::Pending, 9),
             (6, Stage::Pending, 9),
             (7, Stage::NotCreated, 9),
-            (8, Stage::Idle, 9),
+            (8, Stage::Ready, 9),
         ]
-        .map(|(id, stage, deletion_cost)| Candidate { id: ExecutorId(id), stage, deletion_cost })
-        .into();
+        .map(rank);
+        let (order, idle) = (BTreeSet::from(all), BTreeSet::from([all[3], all[7]]));
         for (n, want) in [(0, vec![]), (3, vec![7, 6, 5]), (8, vec![7, 6, 5, 4, 8, 2, 3, 1])] {
-            let got: Vec<u64> = choose(candidates.clone(), n).iter().map(|id| id.0).collect();
+            let got: Vec<u64> = choose(&order, &idle, n).iter().map(|id| id.0).collect();
             assert_eq!(got, want);
         }
-        assert_eq!(choose(candidates, 99).len(), 8);
+        assert_eq!(choose(&order, &idle, 99).len(), 8);
     }
 }

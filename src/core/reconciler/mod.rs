@@ -383,7 +383,7 @@ impl Reconciler {
     /// Closes the create of this executor. `is_acknowledged`: by the answer to its last POST.
     fn close_create_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
         self.resolve_retry(id);
-        if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.take()) {
+        if let Some(create) = self.executors.take_create(id) {
             self.unresolved_creates.add(id, &create, is_acknowledged);
         }
     }

@@ -21,6 +21,8 @@ const UNSCHEDULABLE_MS: u64 = 120_000;
 /// A group whose executor found no node for this long, or whose creates failed for this long, gives
 /// up places beyond its share.
 const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
+/// The start problems of executors for which the scheduler has no node.
+const UNPLACED: [StartProblemKind; 2] = [StartProblemKind::Gated, StartProblemKind::Unschedulable];
 
 /// The shortest time between two LISTs that are requested because starts are due.
 const SERVER_UPDATE_ASKED_EVERY_MS: u64 = 5_000;
@@ -79,12 +81,12 @@ impl Reconciler {
                 self.timers.set(at, Timer::Start(id));
             }
         }
-        let is_unschedulable = |start: Start| {
-            start.problem.is_some_and(|(kind, _)| kind == StartProblemKind::Unschedulable)
-        };
         let has_limit = self.policy.unschedulable_max > 0 || self.policy.pending_max > 0;
-        if has_limit && is_unschedulable(start) && !is_unschedulable(before) {
-            self.timers.set(now.after(UNSCHEDULABLE_MS), Timer::Unschedulable);
+        if let Some((StartProblemKind::Unschedulable, since)) = start.problem
+            && has_limit
+            && start.problem != before.problem
+        {
+            self.timers.set(since.after(UNSCHEDULABLE_MS), Timer::Unschedulable(id));
         }
     }
 
@@ -226,47 +228,43 @@ impl Reconciler {
             return 0;
         }
         let is_late = |at: Millis| now.since(at) >= UNPLACED_MS;
-        let since = |id: ExecutorId| Some(self.executors.get(id)?.start.problem?.1);
-        let is_unplaced = unplaced(group).any(|id| since(id).is_some_and(is_late));
-        let n_pods = if is_unplaced { unplaced(group).count() } else { 0 };
+        let unplaced = UNPLACED.map(|kind| group.with_problem(kind));
+        let is_unplaced = unplaced.iter().filter_map(|ids| ids.first()).any(|(at, _)| is_late(*at));
+        let n_pods = if is_unplaced { unplaced.iter().map(|ids| ids.len()).sum() } else { 0 };
         let is_failing = group.retries.failing_since().is_some_and(is_late);
-        let n_creates = if is_failing { group.retries.ids().count() } else { 0 };
+        let n_creates = if is_failing { group.retries.len() } else { 0 };
         u32::try_from(n_pods + n_creates).unwrap_or(u32::MAX)
     }
 
     /// Ends the youngest executors of a group that have no node or cannot be created.
     pub(super) fn displace(&mut self, name: &GroupName, n: u32, now: Millis) {
         let Some(group) = self.executors.groups.get(name) else { return };
-        let mut ids: Vec<ExecutorId> = unplaced(group).chain(group.retries.ids()).collect();
+        let unplaced = UNPLACED.into_iter().flat_map(|kind| group.with_problem(kind));
+        let unplaced = unplaced.map(|(_, id)| *id);
+        let mut ids: Vec<ExecutorId> = unplaced.chain(group.retries.ids()).collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));
         for id in ids.into_iter().take(n as usize) {
             self.end(id, DeleteCause::Unplaced, now);
         }
     }
 
+    /// Counts an executor that was Unschedulable for long enough.
+    pub(super) fn on_unschedulable_due(&mut self, id: ExecutorId, now: Millis) {
+        let problem = self.executors.get(id).and_then(|executor| executor.start.problem);
+        let Some((StartProblemKind::Unschedulable, since)) = problem else { return };
+        if let Some(group) = self.executors.group_of(id)
+            && now.since(since) >= UNSCHEDULABLE_MS
+        {
+            group.long_unschedulable.insert(id);
+        }
+    }
+
     /// True if `unschedulable_max` or more executors of the group were Unschedulable for long
     /// enough.
-    pub(super) fn is_unschedulable(&self, group: &Group, now: Millis) -> bool {
+    pub(super) fn is_unschedulable(&self, group: &Group) -> bool {
         let max = self.policy.unschedulable_max as usize;
-        if max == 0 || group.counts.capacity() >= group.spec.target {
-            return false;
-        }
-        let is_late = |id: &&ExecutorId| {
-            let problem = self.executors.get(**id).and_then(|executor| executor.start.problem);
-            problem.is_some_and(|(_, since)| now.since(since) >= UNSCHEDULABLE_MS)
-        };
-        group.start_problems[StartProblemKind::Unschedulable as usize]
-            .iter()
-            .filter(is_late)
-            .take(max)
-            .count()
-            == max
+        max > 0
+            && group.counts.capacity() < group.spec.target
+            && group.long_unschedulable.len() >= max
     }
-}
-
-/// The executors of a group for which the scheduler has no node.
-fn unplaced(group: &Group) -> impl Iterator<Item = ExecutorId> {
-    [StartProblemKind::Gated, StartProblemKind::Unschedulable]
-        .into_iter()
-        .flat_map(|kind| group.start_problems[kind as usize].iter().copied())
 }

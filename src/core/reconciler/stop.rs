@@ -12,7 +12,7 @@ use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::stop::{StopOrder, StopResult};
 use crate::core::model::time::Millis;
 use crate::core::state::executors::{Ending, Executors, Life};
-use crate::core::state::ledger::{MutationKind, MutationStep};
+use crate::core::state::ledger::{Create, MutationKind, MutationStep};
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
 const LIST_DELAY_MAX_MS: u64 = 2_000;
@@ -46,6 +46,8 @@ pub(super) struct Stop {
     /// Until then failed pods are labelled and logs are read, before all executors are deleted.
     patch_and_log_deadline: Millis,
     n_lists: u32,
+    /// A LIST was answered since late pods were last looked for.
+    is_list_new: bool,
     /// Failed deletes of all executors.
     n_delete_failures: u32,
     /// Pods that were left at the last turn.
@@ -91,8 +93,9 @@ impl Reconciler {
             long_graces: BTreeSet::new(),
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
             n_lists: 0,
+            is_list_new: false,
             n_delete_failures: 0,
-            n_left: self.our_pods().count(),
+            n_left: self.n_our_pods(),
             list_sent_at: now,
             open_create_seen_at: now,
             unlisted_creates: Vec::new(),
@@ -231,6 +234,7 @@ impl Reconciler {
     pub(super) fn on_stop_listed(&mut self, is_applied: bool, now: Millis) {
         let Some(stop) = &mut self.stop else { return };
         stop.n_lists = stop.n_lists.saturating_add(1);
+        stop.is_list_new = true;
         if is_applied {
             stop.listed_at = Some(stop.list_sent_at);
             stop.unlisted_creates.retain(|(_, closed_at)| *closed_at > stop.list_sent_at);
@@ -248,7 +252,7 @@ impl Reconciler {
 
     /// As long as pods go, the stop goes on.
     fn extend_deadline(&mut self, now: Millis) {
-        let n_left = self.our_pods().count();
+        let n_left = self.n_our_pods();
         if let Some(stop) = &mut self.stop {
             if n_left < stop.n_left {
                 stop.deadline = stop.deadline.max(now.after(GONE_MARGIN_MS));
@@ -314,8 +318,10 @@ impl Reconciler {
         let has_open = self.has_open_creates();
         let stop = self.stop.as_ref();
         let is_clear = self.snapshot.is_synced()
-            && self.mutations.names_not_in(&self.snapshot).next().is_none()
-            && self.our_pods().all(|pod| stays_after_stop(stop, &self.executors, pod));
+            // Ends at the first pod that is left, so the second condition is cheap: few mutations are
+            // left then.
+            && self.our_pods().all(|pod| stays_after_stop(stop, &self.executors, pod))
+            && self.mutations.names_not_in(&self.snapshot).next().is_none();
         let Some(stop) = &mut self.stop else { return false };
         if has_open {
             stop.open_create_seen_at = now;
@@ -346,25 +352,25 @@ impl Reconciler {
     }
 
     fn has_open_creates(&self) -> bool {
-        self.unresolved_creates.open_until().is_some()
-            || self.executors.iter().any(|(_, executor)| executor.create.is_some())
+        self.unresolved_creates.open_until().is_some() || self.executors.creates().next().is_some()
     }
 
     /// Until when a create of unknown outcome may take effect.
     fn open_until(&self) -> Option<Millis> {
         self.executors
-            .iter()
-            .filter_map(|(_, executor)| executor.create.as_ref()?.open_until())
+            .creates()
+            .filter_map(Create::open_until)
             .chain(self.unresolved_creates.open_until())
             .max()
     }
 
     fn delete_late_pods(&mut self) {
-        let stop = self.stop.as_ref();
-        // The first LIST is sent after the delete of all executors, so a live pod in it came late.
-        if stop.is_none_or(|stop| stop.n_lists == 0) {
+        // The first LIST is sent after the delete of all executors, so a live pod in it came late. A
+        // pod that changes afterwards is deleted when the change is applied.
+        if !self.stop.as_mut().is_some_and(|stop| std::mem::take(&mut stop.is_list_new)) {
             return;
         }
+        let stop = self.stop.as_ref();
         for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
             let is_foreign = self.foreign_pods.contains(&pod.uid);
             if !is_foreign && !stays_after_stop(stop, &self.executors, pod) {

@@ -31,8 +31,8 @@ pub(super) enum Timer {
     Start(ExecutorId),
     /// A pod may have been terminating for too long.
     Terminating(Uid),
-    /// A group may have had too many unschedulable executors for too long.
-    Unschedulable,
+    /// An executor may have been unschedulable for too long.
+    Unschedulable(ExecutorId),
 }
 
 /// All timers, by the time when they are due.

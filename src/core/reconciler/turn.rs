@@ -13,7 +13,7 @@ use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 use crate::core::policy::plan::{GroupPlan, GroupView, PlanInputs, plan};
 use crate::core::policy::throttle::CreateThrottle;
-use crate::core::policy::victims::{Candidate, Stage, choose};
+use crate::core::policy::victims::choose;
 use crate::core::state::executors::{Executor, Group};
 use crate::core::state::ledger::{Create, CreateStep};
 
@@ -39,8 +39,7 @@ impl Reconciler {
                 Timer::Start(id) => self.on_start_due(id, now),
                 Timer::Silence => self.on_silence_due(at, now),
                 Timer::Terminating(uid) => self.on_terminating_due(uid, now),
-                // This timer only causes a turn.
-                Timer::Unschedulable => {}
+                Timer::Unschedulable(id) => self.on_unschedulable_due(id, now),
             }
         }
     }
@@ -134,7 +133,7 @@ impl Reconciler {
             .map(|(name, group)| GroupView {
                 name,
                 group,
-                is_unschedulable: self.is_unschedulable(group, now),
+                is_unschedulable: self.is_unschedulable(group),
                 n_unplaced: self.n_unplaced(group, now),
                 start_problem: self.problem_waiting(group),
             })
@@ -243,21 +242,8 @@ impl Reconciler {
 
     fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {
         let Some(group) = self.executors.groups.get(name) else { return };
-        let candidates = group.members.iter().filter_map(|&id| {
-            let executor = self.executors.get(id)?;
-            let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-            let stage = match executor.state {
-                State::Requested => Stage::NotCreated,
-                State::Pending => Stage::Pending,
-                State::Running if !pod.is_some_and(|pod| pod.ready) => Stage::NotReady,
-                State::Running if self.driver_reports.is_idle(id, now) => Stage::Idle,
-                State::Running => Stage::Ready,
-                State::Draining | State::Terminating | State::Failed => return None,
-            };
-            let deletion_cost = pod.map_or(0, |pod| pod.deletion_cost);
-            Some(Candidate { id, stage, deletion_cost })
-        });
-        for id in choose(candidates.collect(), n as usize) {
+        let idle = self.executors.ranks(name, self.driver_reports.idle(now)).collect();
+        for id in choose(&group.order, &idle, n as usize) {
             self.decommission(id, DeleteCause::ScaledDown, now);
         }
     }

@@ -133,9 +133,10 @@ impl DriverReports {
         (self.idle, self.idle_until) = (ids, Some(now.after(IDLE_VALID_MS)));
     }
 
-    /// True if the driver reports this executor as idle.
-    pub fn is_idle(&self, id: ExecutorId, now: Millis) -> bool {
-        self.is_idle_list_valid(now) && self.idle.contains(&id)
+    /// The executors that the driver reports as idle.
+    pub fn idle(&self, now: Millis) -> impl Iterator<Item = ExecutorId> {
+        let is_valid = self.is_idle_list_valid(now);
+        self.idle.iter().copied().take_while(move |_| is_valid)
     }
 
     /// True if the driver does not report this running executor as idle.

@@ -1,6 +1,7 @@
 //! The table of executors and groups. Keeps the counts by state current, so that the cost of a turn
 //! depends only on what changed.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::core::model::event::DeleteCause;
@@ -12,6 +13,7 @@ use crate::core::model::waiting::Waiting;
 use crate::core::policy::memory_scaling::MemoryScaling;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::policy::throttle::CreateThrottle;
+use crate::core::policy::victims::Rank;
 use crate::core::state::ledger::Create;
 use crate::core::state::retries::Retries;
 use crate::core::state::slots::Slots;
@@ -107,6 +109,7 @@ pub struct Executor {
     pub slot: Option<u32>,
     /// The uid of its only pod.
     pub uid: Option<Uid>,
+    /// Set before `Executors::insert`, removed by `Executors::take_create`.
     pub create: Option<Box<Create>>,
     pub life: Life,
     /// When its main container was first seen running.
@@ -120,6 +123,8 @@ pub struct Executor {
     pub memory_step: u32,
     pub state: State,
     pub since: Millis,
+    /// Its rank in its group's order; none if it is ending.
+    rank: Option<Rank>,
 }
 
 impl Executor {
@@ -138,6 +143,7 @@ impl Executor {
             memory_step: 0,
             state: State::Requested,
             since: now,
+            rank: None,
         }
     }
 
@@ -193,8 +199,8 @@ impl Counts {
     }
 }
 
-/// The number of start problem kinds; `Creating` is not a problem.
-const PROBLEM_KINDS: usize = StartProblemKind::Creating as usize;
+/// The number of start problem kinds; none has the last, `Creating`.
+const PROBLEM_KINDS: usize = StartProblemKind::Creating as usize + 1;
 
 /// One group.
 #[derive(Clone, Debug)]
@@ -211,6 +217,8 @@ pub struct Group {
     pub had_pods: bool,
     pub counts: Counts,
     pub members: BTreeSet<ExecutorId>,
+    /// The executors that may be ended when the target falls, in this order.
+    pub order: BTreeSet<Rank>,
     /// The number of ending members that nothing replaces, because the target fell.
     n_surplus: u32,
     /// Create requests in flight.
@@ -219,8 +227,10 @@ pub struct Group {
     pub retries: Retries,
     pub slots: Slots,
     pub throttle: CreateThrottle,
-    /// Pending executors with a start problem, by `StartProblemKind`.
-    pub start_problems: [BTreeSet<ExecutorId>; PROBLEM_KINDS],
+    /// Pending executors with a start problem, by `StartProblemKind`, and since when they have it.
+    start_problems: [BTreeSet<(Millis, ExecutorId)>; PROBLEM_KINDS],
+    /// Executors that are Unschedulable for longer than a group should wait for them.
+    pub long_unschedulable: BTreeSet<ExecutorId>,
     pub memory_scaling: MemoryScaling,
     /// When executors were lost because of missing heartbeats, within the timeout.
     pub heartbeat_losses: VecDeque<Millis>,
@@ -243,12 +253,14 @@ impl Group {
             had_pods: false,
             counts: Counts::default(),
             members: BTreeSet::new(),
+            order: BTreeSet::new(),
             n_surplus: 0,
             n_in_flight: 0,
             retries: Retries::default(),
             slots: Slots::default(),
             throttle: CreateThrottle::default(),
             start_problems: Default::default(),
+            long_unschedulable: BTreeSet::new(),
             memory_scaling: MemoryScaling::default(),
             heartbeat_losses: VecDeque::new(),
             waiting: None,
@@ -259,7 +271,12 @@ impl Group {
 
     /// An executor with the most important start problem, if any.
     pub fn first_problem(&self) -> Option<ExecutorId> {
-        self.start_problems.iter().find_map(|ids| ids.first().copied())
+        self.start_problems.iter().find_map(|ids| Some(ids.first()?.1))
+    }
+
+    /// The pending executors with this start problem; the one that has it for longest comes first.
+    pub fn with_problem(&self, kind: StartProblemKind) -> &BTreeSet<(Millis, ExecutorId)> {
+        &self.start_problems[kind as usize]
     }
 
     /// The target in force; 0 for a deleted group.
@@ -291,12 +308,15 @@ impl Group {
     }
 
     fn note_problem(&mut self, id: ExecutorId, before: Start, after: Start) {
-        let index = |start: Start| start.problem.map(|(kind, _)| kind as usize);
-        if let Some(ids) = index(before).and_then(|kind| self.start_problems.get_mut(kind)) {
-            ids.remove(&id);
+        if before.problem == after.problem {
+            return;
         }
-        if let Some(ids) = index(after).and_then(|kind| self.start_problems.get_mut(kind)) {
-            ids.insert(id);
+        self.long_unschedulable.remove(&id);
+        if let Some((kind, since)) = before.problem {
+            self.start_problems[kind as usize].remove(&(since, id));
+        }
+        if let Some((kind, since)) = after.problem {
+            self.start_problems[kind as usize].insert((since, id));
         }
     }
 
@@ -311,6 +331,10 @@ impl Group {
 #[derive(Clone, Debug, Default)]
 pub struct Executors {
     by_id: BTreeMap<ExecutorId, Executor>,
+    /// Executors with a create in the ledger.
+    open_creates: BTreeSet<ExecutorId>,
+    /// How many executors `iter` has given out: tests check that a turn does not visit all.
+    n_visits: Cell<u64>,
     pub groups: BTreeMap<GroupName, Group>,
 }
 
@@ -326,7 +350,24 @@ impl Executors {
 
     /// Every executor, by id.
     pub fn iter(&self) -> impl Iterator<Item = (ExecutorId, &Executor)> {
-        self.by_id.iter().map(|(&id, executor)| (id, executor))
+        let visits = &self.n_visits;
+        self.by_id.iter().inspect(|_| visits.set(visits.get() + 1)).map(|(&id, one)| (id, one))
+    }
+
+    /// How many executors `iter` has given out so far.
+    pub fn n_visits(&self) -> u64 {
+        self.n_visits.get()
+    }
+
+    /// The creates in the ledger.
+    pub fn creates(&self) -> impl Iterator<Item = &Create> {
+        self.open_creates.iter().filter_map(|id| self.by_id.get(id)?.create.as_deref())
+    }
+
+    /// Removes an executor's create from the ledger.
+    pub fn take_create(&mut self, id: ExecutorId) -> Option<Box<Create>> {
+        self.open_creates.remove(&id);
+        self.by_id.get_mut(&id)?.create.take()
     }
 
     pub fn len(&self) -> usize {
@@ -340,9 +381,14 @@ impl Executors {
     /// Inserts a new executor into its group, which must exist.
     pub fn insert(&mut self, id: ExecutorId, mut executor: Executor, pod: Option<&Pod>) {
         executor.state = executor.derive_state(pod);
+        executor.rank = Rank::of(id, executor.state, pod);
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
         group.counts.by_state[executor.state as usize] += 1;
         group.members.insert(id);
+        group.order.extend(executor.rank);
+        if executor.create.is_some() {
+            self.open_creates.insert(id);
+        }
         let before = self.by_id.insert(id, executor);
         debug_assert!(before.is_none(), "executor {id} is in the table already");
     }
@@ -357,11 +403,19 @@ impl Executors {
     ) -> Option<State> {
         let executor = self.by_id.get_mut(&id)?;
         let (before, state) = (executor.state, executor.derive_state(pod));
+        let rank = Rank::of(id, state, pod);
+        if before == state && executor.rank == rank {
+            return None;
+        }
+        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
+        if let Some(rank) = std::mem::replace(&mut executor.rank, rank) {
+            group.order.remove(&rank);
+        }
+        group.order.extend(rank);
         if before == state {
             return None;
         }
         (executor.state, executor.since) = (state, now);
-        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         let start = std::mem::take(&mut executor.start);
         group.note_problem(id, start, Start::default());
         group.counts.by_state[before as usize] -= 1;
@@ -391,12 +445,26 @@ impl Executors {
     /// Removes the executor and frees its slot.
     pub fn remove(&mut self, id: ExecutorId) -> Option<Executor> {
         self.release_slot(id);
+        self.open_creates.remove(&id);
         let executor = self.by_id.remove(&id)?;
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         group.counts.by_state[executor.state as usize] -= 1;
         group.members.remove(&id);
+        if let Some(rank) = &executor.rank {
+            group.order.remove(rank);
+        }
         group.note_problem(id, executor.start, Start::default());
         Some(executor)
+    }
+
+    /// The ranks of these executors that belong to the group.
+    pub fn ranks<'a>(
+        &'a self,
+        group: &'a GroupName,
+        ids: impl Iterator<Item = ExecutorId> + 'a,
+    ) -> impl Iterator<Item = Rank> + 'a {
+        let executors = ids.filter_map(|id| self.by_id.get(&id));
+        executors.filter(move |executor| executor.group == *group).filter_map(|one| one.rank)
     }
 
     pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {

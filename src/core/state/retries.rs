@@ -47,6 +47,11 @@ impl Retries {
         self.at.contains_key(&id)
     }
 
+    /// The number of them.
+    pub fn len(&self) -> usize {
+        self.at.len()
+    }
+
     /// All of them.
     pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
         self.at.keys().copied()

@@ -1,6 +1,7 @@
 //! The snapshot: pods by uid, and the position. Applies lists, events and answers by
 //! resourceVersion, and never moves a pod back.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core::model::ids::{Uid, Version};
@@ -47,6 +48,8 @@ pub struct Snapshot {
     highest: Option<Version>,
     synced: bool,
     pods: BTreeMap<Uid, Pod>,
+    /// How many pods `pods` has given out: tests check that a turn does not visit all.
+    n_visits: Cell<u64>,
     /// Uids of pods that are gone, if the version of their end is unknown (a 404, or versions that
     /// are not numbers), with the pod's last known version. Kept until a LIST of a later version
     /// does not contain the pod.
@@ -75,7 +78,17 @@ impl Snapshot {
 
     /// Every pod, by uid.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.values()
+        self.pods.values().inspect(|_| self.n_visits.set(self.n_visits.get() + 1))
+    }
+
+    /// How many pods `pods` has given out so far.
+    pub fn n_visits(&self) -> u64 {
+        self.n_visits.get()
+    }
+
+    /// The number of pods.
+    pub fn len(&self) -> usize {
+        self.pods.len()
     }
 
     /// True if no pod is known.

@@ -50,8 +50,7 @@ pub fn await_lease(
             recv(inbox) -> message => message,
             recv(signals.wake()) -> _ => {
                 // The driver is not running yet, so SIGHUP and SIGQUIT are for posse.
-                let mut taken = signals.take();
-                if let Some(signal) = taken.find(|signal| signal.is_stop_without_driver()) {
+                if let Some(signal) = signals.take().find(|one| one.is_stop_without_driver()) {
                     return LeaseAcquisition::Interrupted { signal, holder: waited_for };
                 }
                 continue;
