@@ -9,6 +9,7 @@ use crate::control::address::{Bound, ControlError, SocketFile};
 use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
 use crate::core::model::command::{Command, Reply};
 use crate::core::model::ids::GroupName;
+use crate::core::model::status::Status;
 use crate::serve::origin::{refuse_foreign_host, refuse_pages};
 use crate::serve::token::Token;
 use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
@@ -66,7 +67,7 @@ impl ControlServer {
         };
         let followers = Semaphore::new(FOLLOWERS_MAX);
         let dry_runs = Semaphore::new(DRY_RUNS_MAX);
-        let api = Arc::new(Api { subject, token, followers, dry_runs });
+        let api = Arc::new(Api { subject, token, followers, dry_runs, encoded: Mutex::default() });
         let handler = Arc::clone(&api) as Arc<dyn Handler>;
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
@@ -100,6 +101,15 @@ struct Api {
     token: Option<Token>,
     followers: Semaphore,
     dry_runs: Semaphore,
+    encoded: Mutex<Option<EncodedStatus>>,
+}
+
+/// The last status as JSON.
+#[derive(Debug)]
+struct EncodedStatus {
+    status: Arc<Status>,
+    epoch: Epoch,
+    bytes: Vec<u8>,
 }
 
 /// A complete HTTP answer.
@@ -227,16 +237,29 @@ impl Api {
             }
             Reply::Noted { unknown } => Ok(Answer::ok(calls::unknown_body(&unknown))),
             Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
-            Reply::Status(status) => {
-                let Subject { identity, epoch, .. } = &self.subject;
-                Ok(Answer::ok(StatusJson::new(identity, &status, epoch()).to_bytes()))
-            }
+            Reply::Status(status) => Ok(Answer::ok(self.encoded(status))),
             Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
             Reply::UnknownExecutor => {
                 Err(Answer::error(404, "there is no such executor", Some("executor")))
             }
             Reply::UnknownGroup => Err(Answer::error(404, "there is no such group", Some("group"))),
         }
+    }
+
+    /// The status as JSON. Readers of the same status share one encoding.
+    fn encoded(&self, status: Arc<Status>) -> Vec<u8> {
+        let Subject { identity, epoch, .. } = &self.subject;
+        let epoch = epoch();
+        let mut last = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |last: &&EncodedStatus| {
+            Arc::ptr_eq(&last.status, &status) && last.epoch.abs_diff(epoch) < CLOCK_STEP
+        };
+        if let Some(last) = last.as_ref().filter(is_same) {
+            return last.bytes.clone();
+        }
+        let bytes = StatusJson::new(identity, &status, epoch).to_bytes();
+        *last = Some(EncodedStatus { status, epoch, bytes: bytes.clone() });
+        bytes
     }
 
     fn events(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
@@ -394,6 +417,9 @@ const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An idle reader gets an empty line at this interval.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The status is encoded again if the wall clock was set by this much.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
 
 /// Concurrent dry runs of templates.
 const DRY_RUNS_MAX: usize = 16;

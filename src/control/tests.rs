@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{Read as _, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
@@ -19,6 +19,7 @@ use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
 use crate::core::model::command::{AfterKill, Command, Reply};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::{Part, PodText};
+use crate::core::model::status::Status;
 use crate::wire::control::{CallError, Killed};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::{RunNames, StatusJson, tests::sample};
@@ -53,6 +54,9 @@ struct FakeCore {
     asked: Mutex<Vec<Command>>,
     full: AtomicBool,
     ready: AtomicBool,
+    status: OnceLock<Arc<Status>>,
+    /// The wall clock of the control API, in milliseconds since 1970.
+    epoch_ms: Arc<AtomicU64>,
 }
 
 impl Core for FakeCore {
@@ -85,7 +89,9 @@ impl Core for FakeCore {
                 Reply::Target(target.min(20))
             }
             Command::SetTarget { .. } => Reply::UnknownGroup,
-            Command::Status => Reply::Status(sample()),
+            Command::Status => {
+                Reply::Status(Arc::clone(self.status.get_or_init(|| Arc::new(sample()))))
+            }
         })
     }
 
@@ -222,9 +228,14 @@ impl Fixture {
 
 fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> Subject {
     let identity = identity();
-    let epoch = Arc::new(|| Epoch(SystemTime::UNIX_EPOCH));
+    let epoch_ms = Arc::clone(&core.epoch_ms);
+    let epoch = Arc::new(move || epoch_of(epoch_ms.load(Ordering::Relaxed)));
     let dry_runs = core.clone();
     Subject { core: core.clone(), dry_runs, events: events.clone(), identity, epoch }
+}
+
+fn epoch_of(ms: u64) -> Epoch {
+    Epoch(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
 }
 
 fn identity() -> RunNames {
@@ -237,6 +248,17 @@ fn identity() -> RunNames {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_status_is_encoded_once_until_the_wall_clock_is_set() {
+    let fixture = Fixture::new();
+    for (clock_ms, encoded_at_ms) in [(0, 0), (900, 0), (3_600_000, 3_600_000), (0, 0)] {
+        fixture.core.epoch_ms.store(clock_ms, Ordering::Relaxed);
+        let want = StatusJson::new(&identity(), &sample(), epoch_of(encoded_at_ms)).to_bytes();
+        let got = fixture.call("GET", "/v1/status", "");
+        assert_eq!(got, (200, String::from_utf8(want).unwrap()), "at {clock_ms} ms");
+    }
+}
 
 #[test]
 fn calls_and_their_answers() {

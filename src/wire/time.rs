@@ -9,6 +9,12 @@ use crate::core::model::time::Millis;
 pub struct Epoch(pub SystemTime);
 
 impl Epoch {
+    /// The time between two epochs.
+    pub fn abs_diff(self, other: Self) -> Duration {
+        let later = self.0.duration_since(other.0);
+        later.unwrap_or_else(|earlier| earlier.duration())
+    }
+
     /// As `2026-01-01T00:00:00.000Z`.
     pub fn rfc3339(self, at: Millis) -> String {
         let wall = self.0.checked_add(Duration::from_millis(at.0)).unwrap_or(self.0);

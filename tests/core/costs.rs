@@ -1,5 +1,8 @@
 //! What a turn costs: it visits what changed, not every executor or pod.
 
+use std::sync::Arc;
+
+use posse::core::model::command::{Command, Reply};
 use posse::core::model::ids::GroupName;
 use posse::core::model::input::{Input, List, ListSource};
 use posse::core::model::pod::{StartProblem, StartProblemKind};
@@ -79,4 +82,24 @@ fn a_turn_of_a_stop_visits_what_changed() {
     run.tell(Input::List(List { source: ListSource::Stop, pods, version, watermark }));
     let n = visits(&mut run, |run| run.gone(&[1]));
     assert!(n <= VISITS_MAX, "{n} visits for one pod that is gone");
+}
+
+#[test]
+fn readers_share_a_status_until_something_changes() {
+    let mut run = running();
+    let status = |run: &mut Run| match run.call(Command::Status) {
+        Reply::Status(status) => status,
+        other => panic!("{other:?}"),
+    };
+    let first = status(&mut run);
+    let n = visits(&mut run, |run| assert!(Arc::ptr_eq(&first, &status(run))));
+    assert_eq!(n, 0, "nothing changed");
+    run.watch(&[7], |pod| pod.ip = Some("10.0.0.7".parse().unwrap()));
+    let second = status(&mut run);
+    assert!(second.executors.iter().any(|one| one.ip.is_some()), "the change is in it");
+    run.target("g", EXECUTORS + 1);
+    let third = status(&mut run);
+    assert_eq!(third.groups[0].requested, 1, "what a turn begins is in it");
+    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));
+    assert_eq!(status(&mut run).groups[0].running, 0, "a stop is in it");
 }

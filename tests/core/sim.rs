@@ -10,6 +10,7 @@ mod driver;
 mod faults;
 mod groups;
 mod impostors;
+mod indexes;
 mod losses;
 mod node;
 mod restarts;

@@ -35,12 +35,12 @@ impl Reconciler {
     }
 
     /// The number of pods in the snapshot that are ours.
-    pub(super) fn n_our_pods(&self) -> usize {
+    pub fn n_our_pods(&self) -> usize {
         self.snapshot.len().saturating_sub(self.foreign_pods.uids.len())
     }
 
     /// The pods in the snapshot that are ours.
-    pub(super) fn our_pods(&self) -> impl Iterator<Item = &Pod> {
+    pub fn our_pods(&self) -> impl Iterator<Item = &Pod> {
         self.snapshot.pods().filter(|pod| !self.foreign_pods.contains(&pod.uid))
     }
 

@@ -22,6 +22,7 @@ mod timers;
 mod turn;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
@@ -115,6 +116,8 @@ pub struct Reconciler {
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     wait_until: Option<Millis>,
+    /// The status for all readers until something changes.
+    shared_status: Option<Arc<Status>>,
 }
 
 impl Reconciler {
@@ -162,6 +165,7 @@ impl Reconciler {
             actions: VecDeque::new(),
             events: VecDeque::new(),
             wait_until: None,
+            shared_status: None,
         };
         reconciler.events.push_back(Event::Started);
         for spec in groups {
@@ -178,6 +182,7 @@ impl Reconciler {
 
     /// Applies an input. Decisions follow in `turn`.
     pub fn handle(&mut self, input: Input, now: Millis) {
+        self.shared_status = None;
         match input {
             Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
             Input::Deleted { uid, answer } => {
@@ -237,6 +242,11 @@ impl Reconciler {
 
     /// Decides once, from all inputs so far.
     pub fn turn(&mut self, now: Millis) {
+        // Otherwise a turn changes nothing but what `carry_out` does.
+        let is_timer_due = self.timers.next_at().is_some_and(|at| at <= now);
+        if self.stop.is_some() || is_timer_due || !self.overdue.is_empty() {
+            self.shared_status = None;
+        }
         self.fire_timers(now);
         self.judge_overdue(now);
         for id in self.unresolved_creates.remove_expired(now) {
@@ -322,6 +332,12 @@ impl Reconciler {
         }
     }
 
+    /// The status of the run for any number of readers: built again only after a change.
+    pub fn shared_status(&mut self) -> Arc<Status> {
+        let status = self.shared_status.take().unwrap_or_else(|| Arc::new(self.status()));
+        Arc::clone(self.shared_status.insert(status))
+    }
+
     /// Sets a group's target, limited to its bounds. Returns the target in force; none if the group
     /// does not exist.
     pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
@@ -339,6 +355,7 @@ impl Reconciler {
             let n_more = target.saturating_sub(spec.target);
             spec.target = target;
             group.on_target_raised(n_more);
+            self.shared_status = None;
             self.events.push_back(Event::TargetChanged { group: name.clone(), target });
             self.note_targets(now);
         }

@@ -21,6 +21,7 @@ use posse::core::state::executors::has_ended;
 use super::cluster::Cluster;
 use super::groups::Groups;
 use super::impostors::is_foreign;
+use super::indexes::indexes_are_right;
 use super::losses::start_loss;
 use super::node::LOST_NODE;
 use super::world::World;
@@ -281,6 +282,7 @@ impl Check {
             return fail(format!("{n} requests at a time for executor {id}"));
         }
         check.recount(core, &in_flight, &world.cluster)?;
+        indexes_are_right(core)?;
         check.plan_bounds(core, actions, world.policy.pending_max)?;
         check.snapshot_is_true(core, &world.cluster)?;
         check.ledger_is_kept(core, world.now)

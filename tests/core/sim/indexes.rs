@@ -1,0 +1,78 @@
+//! What the core keeps so that a turn need not visit every executor must equal a recount.
+
+use std::collections::BTreeSet;
+
+use posse::core::model::ids::GroupName;
+use posse::core::model::pod::StartProblemKind;
+use posse::core::policy::victims::Rank;
+use posse::core::reconciler::Reconciler;
+use posse::core::state::executors::{Executors, Group};
+
+use super::check::{CheckResult, fail};
+
+const START_PROBLEMS: [StartProblemKind; 4] = [
+    StartProblemKind::Config,
+    StartProblemKind::Image,
+    StartProblemKind::Unschedulable,
+    StartProblemKind::Gated,
+];
+
+/// The status that readers share is the status of now.
+pub fn status_is_current(core: &mut Reconciler) -> CheckResult {
+    let (shared, status) = (core.shared_status(), core.status());
+    if *shared != status {
+        return fail(format!("readers share {shared:?}, but the status is {status:?}"));
+    }
+    Ok(())
+}
+
+pub fn indexes_are_right(core: &Reconciler) -> CheckResult {
+    let executors = core.executors();
+    let known = executors.creates().count();
+    let creates = executors.iter().filter(|(_, executor)| executor.create.is_some()).count();
+    if known != creates {
+        return fail(format!("the ledger has {creates} creates, {known} are known"));
+    }
+    let (known, ours) = (core.n_our_pods(), core.our_pods().count());
+    if known != ours {
+        return fail(format!("{ours} pods are ours, {known} are known"));
+    }
+    for (name, group) in &executors.groups {
+        order_is_right(name, group, core)?;
+        problems_are_right(name, group, executors)?;
+    }
+    Ok(())
+}
+
+fn order_is_right(name: &GroupName, group: &Group, core: &Reconciler) -> CheckResult {
+    let rank = |&id| {
+        let executor = core.executors().get(id)?;
+        let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
+        Rank::of(id, executor.state, pod)
+    };
+    let want: BTreeSet<Rank> = group.members.iter().filter_map(rank).collect();
+    if group.order != want {
+        return fail(format!("the order of {name} is {:?}, not {want:?}", group.order));
+    }
+    Ok(())
+}
+
+fn problems_are_right(name: &GroupName, group: &Group, executors: &Executors) -> CheckResult {
+    for kind in START_PROBLEMS {
+        let since = |&id| match executors.get(id)?.start.problem? {
+            (found, since) if found == kind => Some((since, id)),
+            _ => None,
+        };
+        let want: BTreeSet<_> = group.members.iter().filter_map(since).collect();
+        let known = group.with_problem(kind);
+        if *known != want {
+            return fail(format!("{name}, {kind:?}: {known:?}, not {want:?}"));
+        }
+    }
+    let unschedulable = group.with_problem(StartProblemKind::Unschedulable);
+    let ids: BTreeSet<_> = unschedulable.iter().map(|(_, id)| *id).collect();
+    if !group.long_unschedulable.is_subset(&ids) {
+        return fail(format!("{name}: {:?} of {ids:?} for long", group.long_unschedulable));
+    }
+    Ok(())
+}
