@@ -16,7 +16,7 @@ pub mod stage;
 pub mod submit;
 
 use stage::StageArgs;
-use submit::{AppsArgs, CopyArgs, LogsArgs, StopArgs, SubmitArgs};
+use submit::{AppsArgs, CopyArgs, LogsArgs, NamespaceArgs, StopArgs, SubmitArgs};
 
 /// Keeps a driver's executors alive on Kubernetes.
 #[derive(Debug, Parser)]
@@ -298,9 +298,11 @@ pub struct ClientArgs {
     /// A file with the token for a control API on HOST:PORT [default: $POSSE_CONTROL_TOKEN_FILE]
     #[arg(long, value_name = "FILE")]
     pub control_token_file: Option<PathBuf>,
-    /// The application's name
+    /// The application's name. If it does not run on this host, the command runs in its driver's pod
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
     pub app: Option<String>,
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
 }
 
 /// `posse status`.
@@ -399,11 +401,6 @@ pub struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The namespace of a run that has ended [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
-    pub namespace: Option<String>,
-    #[command(flatten)]
-    pub server: ServerArgs,
 }
 
 /// A parser for numbers of executors.

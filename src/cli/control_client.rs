@@ -1,12 +1,36 @@
-//! Finds the run for `status`, `scale`, `kill`, `events` and `explain`.
+//! Finds the run for `status`, `scale`, `kill`, `events` and `explain`: on this host, else in the
+//! cluster.
 
 use std::path::PathBuf;
 
 use crate::cli::args::ClientArgs;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::remote::RemoteRun;
 use crate::cli::settings::socket_folders;
 use crate::cli::world::World;
 use crate::control::client::{Client, ClientError, RunSelector};
+
+/// Where a run was found.
+pub(super) enum FoundRun {
+    /// Its control API can be called.
+    Here(Client),
+    /// Its driver's pod can run the command.
+    InCluster(RemoteRun),
+}
+
+/// Finds the run on this host, else in the cluster if `--app` names it.
+pub(super) fn find_anywhere(args: &ClientArgs, world: &World<'_>) -> Result<FoundRun, Failure> {
+    match find(args, world) {
+        Ok(client) => Ok(FoundRun::Here(client)),
+        Err(missing @ ClientError::None { .. }) => match &args.app {
+            Some(app) => {
+                RemoteRun::find(args, missing.to_string(), app, world).map(FoundRun::InCluster)
+            }
+            None => Err(missing.into()),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// Finds the run by the flags, else by the environment, else by the live sockets.
 pub(super) fn find(args: &ClientArgs, world: &World<'_>) -> Result<Client, ClientError> {

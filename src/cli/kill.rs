@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use crate::cli::args::KillArgs;
-use crate::cli::control_client::find;
+use crate::cli::control_client::{FoundRun, find_anywhere};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::remote::Words;
 use crate::cli::terminal::print;
 use crate::cli::world::World;
 use crate::core::model::command::AfterKill;
@@ -20,7 +21,18 @@ pub fn kill(args: &KillArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         None if args.no_replace => AfterKill::Lower,
         None => AfterKill::Replace,
     };
-    let client = find(&args.client, world)?;
+    let client = match find_anywhere(&args.client, world)? {
+        FoundRun::Here(client) => client,
+        FoundRun::InCluster(run) => {
+            let words = Words::new("kill")
+                .flag("--no-replace", args.no_replace)
+                .flag("--force", args.force)
+                .flag("--json", args.json)
+                .option("--target", args.target)
+                .option("--reason", args.reason.as_ref());
+            return run.run(words.values(&args.ids), out);
+        }
+    };
     let killed = client.kill(&ids, after, args.force, args.reason.as_deref())?;
     let text = if args.json { killed.to_json() + "\n" } else { kill_text(&killed) };
     print(out, &text).map(|()| Code::Clean)

@@ -20,6 +20,7 @@ pub mod logs;
 pub mod manifest;
 pub mod namespace;
 pub mod permissions;
+mod remote;
 pub mod render;
 pub mod run;
 pub mod scale;

@@ -3,8 +3,9 @@
 use std::io::Write;
 
 use crate::cli::args::ScaleArgs;
-use crate::cli::control_client::find;
+use crate::cli::control_client::{FoundRun, find_anywhere};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::remote::Words;
 use crate::cli::terminal::print;
 use crate::cli::world::World;
 use crate::control::client::Client;
@@ -15,8 +16,15 @@ use crate::wire::control::target_body;
 /// # Errors
 /// There is no such run or group, the group is not clear, or the run refuses.
 pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let client = find(&args.client, world)?;
-    let group = match args.group.as_ref().or(args.group_flag.as_ref()) {
+    let named = args.group.as_ref().or(args.group_flag.as_ref());
+    let client = match find_anywhere(&args.client, world)? {
+        FoundRun::Here(client) => client,
+        FoundRun::InCluster(run) => {
+            let words = Words::new("scale").flag("--json", args.json).option("--group", named);
+            return run.run(words.values([args.target]), out);
+        }
+    };
+    let group = match named {
         Some(group) => group.clone(),
         None => only_group(&client)?,
     };

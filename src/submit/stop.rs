@@ -12,7 +12,7 @@ use crate::kube::api::retry::with_retries;
 use crate::submit::plan::{driver_name, driver_selector};
 use crate::submit::state::{is_final, name_of, uid_of};
 use crate::submit::workload::{find_workload, is_driver_of, is_owned};
-use crate::wire::labels::{APP, COMPONENT};
+use crate::wire::labels::executor_selector;
 
 /// Kubernetes' default for terminationGracePeriodSeconds.
 const GRACE_DEFAULT_S: u64 = 30;
@@ -146,7 +146,7 @@ fn wait_until_gone(
     let grace_s = grace_s.map_or(longest, u64::from);
     let limit = Duration::from_secs(grace_s).saturating_add(GONE_RESERVE);
     let started_at = Instant::now();
-    let executors = format!("{APP}={app},{}={}", COMPONENT.0, COMPONENT.1);
+    let executors = executor_selector(app);
     loop {
         let mut left: Vec<String> = Vec::new();
         for pod in drivers(objects, app)? {

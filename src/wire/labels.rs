@@ -71,3 +71,8 @@ impl Selection {
         format!("{}{id}", self.pod_prefix())
     }
 }
+
+/// The label selector of an application's executors, of all instances.
+pub fn executor_selector(app: &str) -> String {
+    format!("{APP}={app},{}={}", COMPONENT.0, COMPONENT.1)
+}

@@ -10,6 +10,7 @@ pub mod control_addr;
 pub mod draining;
 pub mod duration;
 pub mod event;
+pub mod exec;
 pub mod json;
 pub mod labels;
 pub mod lease;

@@ -13,6 +13,7 @@ use crate::cli::args::ExplainArgs;
 use crate::cli::connection::Connection;
 use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::remote::{RemoteRun, Words};
 use crate::cli::explain::report::ExecutorReport;
 use crate::cli::terminal::{print, print_json};
 use crate::cli::world::World;
@@ -44,9 +45,12 @@ pub fn explain(
     });
     let (client, status) = match (run, &args.client.app) {
         (Ok(run), _) => run,
-        // The run is gone, but its pods may still exist.
         (Err(error), Some(app)) if is_gone(&error) => {
-            return explain_ended_run(args, app, &error, world, out);
+            return match RemoteRun::find(&args.client, error.to_string(), app, world) {
+                Ok(run) => run.run(words(args), out),
+                // The run is gone, but its pods may still exist.
+                Err(_) => explain_ended_run(args, app, &error, world, out),
+            };
         }
         (Err(error), _) => return Err(error.into()),
     };
@@ -70,6 +74,15 @@ pub fn explain(
 
 fn print_report(args: &ExplainArgs, text: &str, out: &mut dyn Write) -> Result<Code, Failure> {
     if args.json { print_json(out, text) } else { print(out, text) }.map(|()| Code::Clean)
+}
+
+/// The same command, for the driver's pod.
+fn words(args: &ExplainArgs) -> Words {
+    Words::new("explain")
+        .flag("--json", args.json)
+        .option("--group", args.group.as_ref())
+        .option("--logs", args.logs)
+        .values(args.id)
 }
 
 fn is_gone(error: &ClientError) -> bool {
@@ -112,7 +125,7 @@ fn executor_report(
             "there is no executor {id} now, and no available event mentions it"
         )));
     };
-    match Connection::new(&args.server, world) {
+    match Connection::new(&args.client.namespace.server, world) {
         Ok(server) => {
             let cluster = ClusterReader::new(&server, &status.identity);
             cluster.add_pod_by_name(&name, uid.as_deref(), args.logs, &mut report);
@@ -132,9 +145,9 @@ fn explain_ended_run(
 ) -> Result<Code, Failure> {
     let why = error.to_string();
     let nothing = |more: &str| failed(format!("{why}; {more}"));
-    let server = Connection::new(&args.server, world)
+    let server = Connection::new(&args.client.namespace.server, world)
         .map_err(|error| nothing(&format!("the cluster cannot be read either: {error}")))?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| server.namespace.clone());
+    let namespace = args.client.namespace.namespace.clone().unwrap_or_else(|| server.namespace.clone());
     let lookup = ExecutorLookup::new(server.http.clone(), namespace.as_str());
     let pods = lookup
         .executors(app, args.id)

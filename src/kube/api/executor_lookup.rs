@@ -7,7 +7,7 @@ use super::{
 };
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::http::Http;
-use crate::wire::labels::{APP, COMPONENT, EXECUTOR_ID};
+use crate::wire::labels::{EXECUTOR_ID, executor_selector};
 use crate::wire::status::{Verb, unreadable};
 
 /// Items of a list that are read. A person reads the result, so one page is enough.
@@ -36,7 +36,7 @@ impl ExecutorLookup {
     /// The executors of an application, of all instances; with `id` only those with this id.
     pub fn executors(&self, app: &str, id: Option<u64>) -> Result<Vec<Value>, Refusal> {
         let id = id.map_or_else(String::new, |id| format!(",{EXECUTOR_ID}={id}"));
-        let selector = format!("{APP}={app},{}={}{id}", COMPONENT.0, COMPONENT.1);
+        let selector = executor_selector(app) + &id;
         self.list("pods", "labelSelector", &selector)
     }
 

@@ -2,6 +2,7 @@
 
 pub mod driver_job;
 pub mod driver_pod;
+pub mod exec;
 pub mod executor_lookup;
 mod field_check;
 pub mod leases;

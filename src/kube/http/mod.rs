@@ -6,6 +6,7 @@ mod connector;
 mod stream;
 mod tls;
 pub mod transfer;
+pub mod websocket;
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 use ureq::http;
-use ureq::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap};
+use ureq::http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue,
+};
 use ureq::{Agent, AsSendBody, Body};
 
 use self::agent::unary_agent;
@@ -419,13 +422,8 @@ impl Shared {
         let mut builder = http::Request::builder()
             .method(parts.method.as_http())
             .uri(format!("{}{}", self.base, parts.path));
-        if let Some(authorization) = &credentials.authorization {
-            builder = builder.header(AUTHORIZATION, authorization);
-        }
-        if self.cluster.server.tls {
-            for (name, value) in &self.cluster.identity.impersonate {
-                builder = builder.header(name, value);
-            }
+        for (name, value) in self.identity_headers(credentials) {
+            builder = builder.header(name, value);
         }
         if parts.body.is_some() {
             builder = builder.header(CONTENT_TYPE, parts.content_type);
@@ -437,6 +435,17 @@ impl Shared {
             Some(body) => run(agent, builder.body(body), parts.limit),
             None => run(agent, builder.body(()), parts.limit),
         }
+    }
+
+    /// The headers that say who sends a request. Without TLS they are never sent.
+    fn identity_headers<'a>(
+        &'a self,
+        credentials: &'a Credentials,
+    ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
+        let authorization = credentials.authorization.iter().map(|value| (&AUTHORIZATION, value));
+        let impersonate = &self.cluster.identity.impersonate;
+        let impersonate = impersonate.iter().map(|(name, value)| (name, value));
+        authorization.chain(impersonate.filter(|_| self.cluster.server.tls))
     }
 
     /// Reads a body to its end, at most `bytes_max`.

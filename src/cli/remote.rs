@@ -1,0 +1,163 @@
+//! Runs a client command inside the driver's pod of an application in the cluster: the control API
+//! of a run is a socket that only its own pod can reach.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use crate::cli::args::ClientArgs;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::namespace::Namespace;
+use crate::cli::world::World;
+use crate::core::model::refusal::Refusal;
+use crate::kube::api::exec::{ContainerPath, ExecError, Output, exec};
+use crate::kube::api::objects::{Kind, Objects};
+use crate::submit::state::{driver_status, main_container, name_of, newest};
+use crate::submit::stop::drivers;
+use crate::wire::exec::CommandEnd;
+use crate::wire::labels::executor_selector;
+
+/// The command if the container's own one is not posse, as in an image that starts posse by a script.
+const PROGRAM: &str = "posse";
+
+/// The driver's container of a run in the cluster.
+pub(super) struct RemoteRun {
+    namespace: Namespace,
+    app: String,
+    target: ContainerPath,
+    program: String,
+}
+
+impl RemoteRun {
+    /// Finds the driver's container of `app`. `missing` says that there is no such run on this host.
+    ///
+    /// # Errors
+    /// `missing`, and why no such run was found in the cluster either.
+    pub(super) fn find(
+        args: &ClientArgs,
+        missing: String,
+        app: &str,
+        world: &World<'_>,
+    ) -> Result<Self, Failure> {
+        let nothing = |more: &str| Failure::new(Code::Failed, format!("{missing}; {more}"));
+        let namespace = Namespace::new(&args.namespace, world)
+            .map_err(|error| nothing(&format!("the cluster cannot be asked either: {error}")))?;
+        let objects = namespace.objects();
+        let pods = driver_pods(&objects, app).map_err(|refusal| {
+            let failure = namespace.refused("its driver cannot be looked up", app, &refusal);
+            Failure::new(failure.code, format!("{missing}; {failure}"))
+        })?;
+        let Some(pod) = newest(&pods) else {
+            return Err(nothing(&format!("namespace {} has no driver of it", namespace.name)));
+        };
+        let state = &driver_status(pod)["state"];
+        if state["running"].is_null() {
+            let phase = pod["status"]["phase"].as_str().unwrap_or("not known");
+            return Err(Failure::new(
+                Code::Failed,
+                format!(
+                    "the driver of application {app} is not running: pod {} is {phase}; see `posse \
+                     logs {app}`",
+                    name_of(pod)
+                ),
+            ));
+        }
+        let target = ContainerPath {
+            namespace: namespace.name.clone(),
+            pod: name_of(pod).to_owned(),
+            container: main_container(pod).to_owned(),
+        };
+        let program = program(pod, &target.container);
+        Ok(Self { app: app.to_owned(), namespace, target, program })
+    }
+
+    /// Runs `posse WORDS... --app APP` in the container and passes on its output and exit code.
+    pub(super) fn run(self, words: Words, out: &mut dyn Write) -> Result<Code, Failure> {
+        let mut command = vec![self.program.clone()];
+        command.extend(words.option("--app", Some(&self.app)).words);
+        let mut each = |output: Output<'_>| match output {
+            Output::Stdout(bytes) => out.write_all(bytes).and_then(|()| out.flush()),
+            Output::Stderr(bytes) => io::stderr().write_all(bytes),
+        };
+        let pod = &self.target.pod;
+        let failed = |what: String| Failure::new(Code::Failed, what);
+        match exec(&self.namespace.connection.http, &self.target, &command, &mut each) {
+            Ok(CommandEnd::Exited(0)) => Ok(Code::Clean),
+            Ok(CommandEnd::Exited(code)) => Ok(Code::Driver(code)),
+            Ok(CommandEnd::Failed(why)) => Err(failed(format!(
+                "pod {pod}: `{}` cannot run in container {}: {why}",
+                self.program, self.target.container
+            ))),
+            Err(ExecError::Refused(refusal)) => {
+                let what = format!("no command can be run in pod {pod}");
+                Err(failed(self.namespace.refused(&what, &self.app, &refusal).message))
+            }
+            // The reader has closed the pipe, as `head` does.
+            Err(ExecError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Ok(Code::Clean)
+            }
+            Err(error) => Err(failed(format!("pod {pod}: {error}"))),
+        }
+    }
+}
+
+/// The words of a command, without its program.
+pub(super) struct Words {
+    words: Vec<String>,
+}
+
+impl Words {
+    pub(super) fn new(command: &str) -> Self {
+        Self { words: vec![command.to_owned()] }
+    }
+
+    pub(super) fn flag(mut self, name: &str, is_set: bool) -> Self {
+        self.words.extend(is_set.then(|| name.to_owned()));
+        self
+    }
+
+    /// `--name=value`, so that a value that begins with a dash is no flag.
+    pub(super) fn option(mut self, name: &str, value: Option<impl fmt::Display>) -> Self {
+        self.words.extend(value.map(|value| format!("{name}={value}")));
+        self
+    }
+
+    pub(super) fn values(mut self, values: impl IntoIterator<Item = impl fmt::Display>) -> Self {
+        self.words.extend(values.into_iter().map(|value| value.to_string()));
+        self
+    }
+}
+
+/// The pods that may run the driver: those with a driver's labels, else the owners of the executors.
+fn driver_pods(objects: &Objects, app: &str) -> Result<Vec<Value>, Refusal> {
+    let labelled = drivers(objects, app)?;
+    if !labelled.is_empty() {
+        return Ok(labelled);
+    }
+    let owners = |pod: Value| pod["metadata"]["ownerReferences"].clone();
+    let (owners, _) = objects.list(Kind::Pod, &executor_selector(app), &owners)?;
+    let mut owner_names: Vec<&str> = owners
+        .iter()
+        .flat_map(|owners| owners.as_array().into_iter().flatten())
+        .filter(|owner| owner["kind"] == "Pod")
+        .filter_map(|owner| owner["name"].as_str())
+        .collect();
+    owner_names.sort_unstable();
+    owner_names.dedup();
+    let mut pods = Vec::new();
+    for name in owner_names {
+        pods.extend(objects.get(Kind::Pod, name)?);
+    }
+    Ok(pods)
+}
+
+/// The path of posse in the container.
+fn program(pod: &Value, container: &str) -> String {
+    let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let found = containers.filter(|one| one["name"] == *container).find_map(|one| {
+        let first = one["command"][0].as_str()?;
+        (first.rsplit('/').next() == Some(PROGRAM)).then(|| first.to_owned())
+    });
+    found.unwrap_or_else(|| PROGRAM.to_owned())
+}

@@ -1,0 +1,272 @@
+//! WebSocket connections to the API server, over the same proxies, TLS and credentials as requests.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tungstenite::client::client_with_config;
+use tungstenite::handshake::HandshakeError;
+use tungstenite::handshake::client::generate_key;
+use tungstenite::protocol::WebSocketConfig;
+use tungstenite::{Bytes, Error, Message};
+use ureq::http::header::{
+    CONNECTION, HOST, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use ureq::http::{self, Uri};
+use ureq::unversioned::resolver::Resolver;
+use ureq::unversioned::transport::time::{Duration as Limit, Instant as UreqInstant};
+use ureq::unversioned::transport::{
+    ConnectionDetails, Connector, NextTimeout, Transport, TransportAdapter,
+};
+
+use super::agent::{OUTPUT_BYTES, stream_agent};
+use super::connector::{AddressResolver, Dialer};
+use super::{Http, Shared, TransportError};
+use crate::kube::auth::Credentials;
+
+/// The longest message, in bytes. Kubelets send at most 32 KiB at once.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// How long name lookup, connect and handshake may take together.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long one write may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Load balancers drop connections that are silent, and a peer that is gone is found by its silence: a
+/// ping is sent after this time without a byte, and the peer must answer it.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// How many pings may stay without an answer.
+const PINGS_MAX: u32 = 3;
+
+/// Why a WebSocket was not opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The server answered with another status than 101. Its body is not known.
+    Refused { status: u16 },
+    /// There was no answer, or it was no WebSocket handshake.
+    Transport(TransportError),
+}
+
+/// An open WebSocket of binary messages. It is closed when dropped.
+pub struct WebSocket {
+    inner: tungstenite::WebSocket<TimedStream>,
+    /// Pings sent since the last byte from the peer.
+    n_pings: u32,
+}
+
+impl fmt::Debug for WebSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebSocket").field("n_pings", &self.n_pings).finish_non_exhaustive()
+    }
+}
+
+impl WebSocket {
+    /// The next message; `None` after a proper close.
+    ///
+    /// # Errors
+    /// The connection was cut, the peer is silent, or it sent bytes that are no WebSocket.
+    pub fn read(&mut self) -> io::Result<Option<Bytes>> {
+        loop {
+            match self.inner.read() {
+                Ok(Message::Binary(bytes)) => {
+                    self.n_pings = 0;
+                    return Ok(Some(bytes));
+                }
+                Ok(Message::Text(text)) => {
+                    self.n_pings = 0;
+                    return Ok(Some(text.into()));
+                }
+                Ok(_) => self.n_pings = 0,
+                Err(Error::ConnectionClosed) => return Ok(None),
+                Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.ping()?;
+                }
+                Err(error) => return Err(io_error(error)),
+            }
+        }
+    }
+
+    /// Pings a silent peer.
+    fn ping(&mut self) -> io::Result<()> {
+        if self.n_pings == PINGS_MAX {
+            let silent_s = u64::from(PINGS_MAX + 1) * PING_INTERVAL.as_secs();
+            let problem = format!("the peer did not send a byte for {silent_s} s");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
+        }
+        self.n_pings += 1;
+        self.inner.send(Message::Ping(Bytes::new())).map_err(io_error)
+    }
+}
+
+impl Drop for WebSocket {
+    fn drop(&mut self) {
+        // The peer's close frame is not waited for: nobody reads after this.
+        let _ = self.inner.close(None).and_then(|()| self.inner.flush());
+    }
+}
+
+impl Http {
+    /// Opens a WebSocket. `protocols` are the subprotocols that the caller speaks, the best one first;
+    /// gives the one that the server chose, too.
+    ///
+    /// # Errors
+    /// The server cannot be reached or refuses. Nothing is open then.
+    pub fn open_websocket(
+        &self,
+        path: &str,
+        protocols: &[&'static str],
+    ) -> Result<(WebSocket, String), OpenError> {
+        let mut credentials = self.shared.credentials().map_err(OpenError::Transport)?;
+        let mut opened = self.shared.try_websocket(path, protocols, &credentials);
+        if let Err(OpenError::Refused { status: 401 }) = &opened {
+            let snapshot = self.shared.snapshot(&credentials);
+            if self.shared.renew_credentials(&credentials, &snapshot) {
+                credentials = self.shared.credentials().map_err(OpenError::Transport)?;
+                opened = self.shared.try_websocket(path, protocols, &credentials);
+            }
+        }
+        opened
+    }
+}
+
+impl Shared {
+    fn try_websocket(
+        &self,
+        path: &str,
+        protocols: &[&'static str],
+        credentials: &Credentials,
+    ) -> Result<(WebSocket, String), OpenError> {
+        let failed = |error: &ureq::Error| OpenError::Transport(self.transport_error(error).0);
+        let url = format!("{}{path}", self.base);
+        let uri: Uri = url.parse().map_err(|_| {
+            OpenError::Transport(TransportError::NotSent(format!("{url} is not a URL")))
+        })?;
+        let transport = self.dial(&uri, credentials).map_err(|error| failed(&error))?;
+        let request = self.handshake(uri, protocols, credentials);
+        let request = request.map_err(|error| failed(&error.into()))?;
+        let stream = TimedStream::new(transport);
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(MESSAGE_BYTES_MAX))
+            .max_frame_size(Some(MESSAGE_BYTES_MAX));
+        match client_with_config(request, stream, Some(limits)) {
+            Ok((inner, answer)) => {
+                let chosen = answer.headers().get(SEC_WEBSOCKET_PROTOCOL);
+                let chosen = chosen.and_then(|value| value.to_str().ok()).unwrap_or_default();
+                Ok((WebSocket { inner, n_pings: 0 }, chosen.to_owned()))
+            }
+            Err(HandshakeError::Failure(Error::Http(answer))) => {
+                Err(OpenError::Refused { status: answer.status().as_u16() })
+            }
+            Err(HandshakeError::Failure(error)) => Err(failed(&io_error(error).into())),
+            Err(HandshakeError::Interrupted(_)) => {
+                let problem = io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake");
+                Err(failed(&problem.into()))
+            }
+        }
+    }
+
+    /// Connects to the server as a request would: ureq's agent gives no connection away.
+    fn dial(&self, uri: &Uri, credentials: &Credentials) -> Result<Box<dyn Transport>, ureq::Error> {
+        let snapshot = self.snapshot(credentials);
+        let name = self.cluster.tls_server_name.as_deref();
+        let dialer = Dialer::new(snapshot.tls_config.clone(), &self.cluster.server.host, name);
+        let dialer = Arc::new(dialer);
+        // Only for its configuration.
+        let agent = stream_agent(&self.cluster, snapshot.tls_config, OUTPUT_BYTES);
+        let config = agent.config();
+        let resolver = AddressResolver::default();
+        let timeout = limit(OPEN_TIMEOUT);
+        let proxy = config.proxy().filter(|proxy| !proxy.is_no_proxy(uri));
+        let addrs = match proxy {
+            Some(proxy) if !proxy.resolve_target() => resolver.empty(),
+            Some(_) | None => resolver.resolve(uri, config, timeout)?,
+        };
+        let inner = Arc::clone(&dialer);
+        let no_connection = || ureq::Error::Io(io::ErrorKind::NotConnected.into());
+        let details = ConnectionDetails {
+            uri,
+            addrs,
+            config,
+            request_level: false,
+            resolver: &resolver,
+            now: UreqInstant::Exact(Instant::now()),
+            timeout,
+            current_time: Arc::new(now),
+            run_connector: Arc::new(move |details: &ConnectionDetails<'_>| {
+                inner.connect(details, None)?.ok_or_else(no_connection)
+            }),
+            register_shutdown: Arc::new(|_| Ok(())),
+        };
+        dialer.connect(&details, None)?.ok_or_else(no_connection)
+    }
+
+    fn handshake(
+        &self,
+        uri: Uri,
+        protocols: &[&'static str],
+        credentials: &Credentials,
+    ) -> Result<http::Request<()>, http::Error> {
+        let host = uri.authority().map(ToString::to_string).unwrap_or_default();
+        let mut request = http::Request::get(uri)
+            .header(HOST, host)
+            .header(CONNECTION, HeaderValue::from_static("Upgrade"))
+            .header(UPGRADE, HeaderValue::from_static("websocket"))
+            .header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))
+            .header(SEC_WEBSOCKET_KEY, generate_key())
+            .header(SEC_WEBSOCKET_PROTOCOL, protocols.join(", "));
+        for (name, value) in self.identity_headers(credentials) {
+            request = request.header(name, value);
+        }
+        request.body(())
+    }
+}
+
+fn now() -> UreqInstant {
+    UreqInstant::Exact(Instant::now())
+}
+
+fn limit(after: Duration) -> NextTimeout {
+    NextTimeout { after: Limit::Exact(after), ..NextTimeout::default() }
+}
+
+fn io_error(error: Error) -> io::Error {
+    match error {
+        Error::Io(error) => error,
+        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    }
+}
+
+/// A connection whose reads and writes have a time limit each. A read that timed out may be repeated:
+/// its error is `WouldBlock`, after which tungstenite goes on where it was.
+struct TimedStream(TransportAdapter);
+
+impl TimedStream {
+    fn new(transport: Box<dyn Transport>) -> Self {
+        Self(TransportAdapter::new(transport, Arc::new(now)))
+    }
+}
+
+impl Read for TimedStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.set_timeout(limit(PING_INTERVAL));
+        self.0.read(buf).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => io::ErrorKind::WouldBlock.into(),
+            _ => error,
+        })
+    }
+}
+
+impl Write for TimedStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.set_timeout(limit(WRITE_TIMEOUT));
+        self.0.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
