@@ -18,11 +18,13 @@ mod socket;
 mod tests;
 mod tls;
 pub mod token;
+mod upgrade;
 
 pub use listener::{Listen, Server};
 pub use request::{Body, Client, Request};
 pub use response::{ChunkWriter, Responder};
 pub use tls::Plain;
+pub use upgrade::Upgraded;
 
 use std::io;
 use std::net::IpAddr;

@@ -37,6 +37,11 @@ impl Request {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// All values of a query parameter.
+    pub fn queries(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.query.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
     /// Replaces the body and its `content-type`.
     pub fn replace_body(&mut self, media_type: &str, body: Vec<u8>) {
         self.headers.retain(|(key, _)| !key.eq_ignore_ascii_case("content-type"));

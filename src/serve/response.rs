@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::serve::socket::Socket;
+use crate::serve::upgrade::Upgraded;
 
 /// The sending side of a connection, and the state of the current response.
 #[derive(Debug)]
@@ -140,6 +141,18 @@ impl<'a> Responder<'a> {
         Ok(())
     }
 
+    /// Answers `101 Switching Protocols` and gives the connection away. It is closed when the
+    /// request has been handled.
+    pub fn upgrade(self, headers: &[(&str, &str)]) -> io::Result<Upgraded> {
+        let output = self.output;
+        // Keeps `connection: close` away, which contradicts `connection: upgrade`.
+        output.keep_alive = true;
+        output.begin(101, headers);
+        output.buffer.extend_from_slice(b"\r\n");
+        output.flush_buffer()?;
+        Ok(Upgraded::new(Arc::clone(&output.socket), output.write_timeout))
+    }
+
     /// Closes the connection without a response.
     pub fn cut(self) {
         self.output.keep_alive = false;
@@ -233,6 +246,7 @@ fn push(buffer: &mut Vec<u8>, parts: &[&str]) {
 fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
+        101 => "Switching Protocols",
         200 => "OK",
         201 => "Created",
         202 => "Accepted",

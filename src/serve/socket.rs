@@ -81,6 +81,15 @@ impl Socket {
         })
     }
 
+    /// Reads what has arrived, without waiting: `WouldBlock` if there is nothing.
+    pub(super) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Stream::Tls(stream) = &self.stream {
+            return stream.read_now(buffer);
+        }
+        let (_, n) = recv(self.stream.as_fd(), buffer, RecvFlags::DONTWAIT)?;
+        Ok(n)
+    }
+
     /// Writes all bytes.
     pub(super) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
@@ -150,6 +159,12 @@ impl Socket {
     fn pace(&self) -> MutexGuard<'_, Pace> {
         // Every statement leaves the pace consistent, so a poisoned lock is safe to use.
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

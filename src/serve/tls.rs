@@ -120,27 +120,53 @@ impl TlsSocket {
         }
     }
 
+    /// Reads what has arrived, without waiting: `WouldBlock` if there is nothing.
+    pub(super) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut session = self.lock();
+        let Session::Tls(tls) = &mut *session else {
+            let (_, n) = recv(&self.stream, buffer, RecvFlags::DONTWAIT)?;
+            return Ok(n);
+        };
+        loop {
+            match tls.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                read => return read,
+            }
+            if !self.receive_now(tls)? {
+                // The last bytes may have come with the end.
+                return Ok(tls.reader().read(buffer).unwrap_or(0));
+            }
+        }
+    }
+
     /// Reads what has arrived and checks for `close_notify`. `None` if the session is not TLS. Does
     /// not wait for the socket.
     pub(super) fn peer_has_closed(&self) -> Option<bool> {
         let Session::Tls(tls) = &mut *self.lock() else { return None };
-        let mut bytes = [0; 4 << 10];
-        match recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Some(true),
-            Ok((_, n)) => {
-                let mut rest = bytes.get(..n).unwrap_or_default();
-                while !rest.is_empty() {
-                    match tls.read_tls(&mut rest).map(|_| tls.process_new_packets()) {
-                        Ok(Ok(state)) if state.peer_has_closed() => return Some(true),
-                        Ok(Ok(_)) => {}
-                        Ok(Err(_)) | Err(_) => return Some(true),
-                    }
-                }
-                Some(false)
-            }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Some(false),
+        match self.receive_now(tls) {
+            Ok(is_open) => Some(!is_open),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Some(false),
             Err(_) => Some(true),
         }
+    }
+
+    /// Gives the session the bytes that have arrived; `WouldBlock` if there are none. False if the
+    /// peer has closed.
+    fn receive_now(&self, tls: &mut ServerConnection) -> io::Result<bool> {
+        let mut bytes = [0; 4 << 10];
+        let (_, n) = recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT)?;
+        let mut rest = bytes.get(..n).unwrap_or_default();
+        let mut is_open = n > 0;
+        while !rest.is_empty() {
+            tls.read_tls(&mut rest)?;
+            let state = tls.process_new_packets();
+            let state =
+                state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            is_open &= !state.peer_has_closed();
+        }
+        Ok(is_open)
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {

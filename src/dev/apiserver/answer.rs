@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::dev::apiserver::codec::versions;
+use crate::dev::apiserver::exec::Exec;
 use crate::dev::apiserver::logs::Log;
 use crate::dev::apiserver::route::Target;
 use crate::dev::apiserver::table::Form;
@@ -11,23 +12,24 @@ use crate::dev::schema::kind::Kind;
 use crate::dev::schema::status::StatusError;
 use crate::dev::storage::object::text_at;
 
-const JSON: &str = "application/json";
-
 /// The answer to a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
+    Exec(Exec),
     Log(Log),
     Watch(Watch),
     Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
 }
 
 impl Answer {
+    pub(crate) const JSON: &str = "application/json";
+
     pub(crate) fn json(code: u16, value: &Value) -> Self {
         Self::body(code, value.to_string().into_bytes())
     }
 
     pub(crate) fn body(code: u16, body: Vec<u8>) -> Self {
-        Self::Whole { code, content_type: JSON, body, retry_after: None }
+        Self::Whole { code, content_type: Self::JSON, body, retry_after: None }
     }
 
     pub(crate) fn text(code: u16, body: Vec<u8>) -> Self {
@@ -38,7 +40,7 @@ impl Answer {
     pub(crate) fn error(error: &StatusError) -> Self {
         Self::Whole {
             code: error.code,
-            content_type: JSON,
+            content_type: Self::JSON,
             body: error.body().to_string().into_bytes(),
             retry_after: error.retry_after_seconds,
         }
@@ -56,11 +58,11 @@ impl Answer {
                 watch.api_version = Some(target.api_version);
                 Self::Watch(watch)
             }
-            Self::Whole { code, content_type: JSON, body, retry_after } => {
+            Self::Whole { code, content_type: Self::JSON, body, retry_after } => {
                 let body = versions::convert_body(target.kind, target.api_version, body);
-                Self::Whole { code, content_type: JSON, body, retry_after }
+                Self::Whole { code, content_type: Self::JSON, body, retry_after }
             }
-            other @ (Self::Log(_) | Self::Whole { .. }) => other,
+            other @ (Self::Exec(_) | Self::Log(_) | Self::Whole { .. }) => other,
         }
     }
 

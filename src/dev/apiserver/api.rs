@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::core::model::rng::Rng;
 use crate::dev::apiserver::authn::tokens::Tokens;
+use crate::dev::apiserver::exec::ExecOrder;
 use crate::dev::faults::{Fault, Faults, Injector};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::storage::deletion::Collector;
@@ -20,6 +21,9 @@ use crate::dev::storage::namespaces::NAMESPACES;
 use crate::dev::storage::store::{Store, WATCH_HISTORY_EVENTS};
 use crate::dev::storage::{DisabledPlugins, State};
 use crate::dev::time;
+
+/// Commands that wait for the node; more are refused.
+const EXEC_ORDERS_MAX: usize = 64;
 
 /// The shared part of the API server.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub(crate) struct Api {
     pub(crate) runner: PathBuf,
     pub(crate) tokens: Tokens,
     pub(crate) followers: Followers,
+    /// Commands that clients want to run in containers; the node reads them.
+    pub(crate) exec_orders: (Sender<ExecOrder>, Receiver<ExecOrder>),
     /// The bearer token of the administrator; `None` if clients do not authenticate.
     pub(crate) admin_token: Option<String>,
 }
@@ -83,6 +89,7 @@ impl Api {
             runner: "/proc/self/exe".into(),
             tokens: Tokens::default(),
             followers: Followers::default(),
+            exec_orders: bounded(EXEC_ORDERS_MAX),
             admin_token: None,
         }
     }

@@ -151,6 +151,7 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
     kind.subresources().iter().map(move |subresource| {
         let verbs: &[&str] = match subresource {
             Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
+            Subresource::Attach | Subresource::Exec => &["create", "get"],
             Subresource::Log => &["get"],
             Subresource::Status | Subresource::None => &["get", "patch", "update"],
         };
@@ -161,7 +162,12 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
         let group = match subresource {
             Subresource::Eviction => "policy",
             Subresource::Token => "authentication.k8s.io",
-            Subresource::Binding | Subresource::Log | Subresource::Status | Subresource::None => "",
+            Subresource::Attach
+            | Subresource::Binding
+            | Subresource::Exec
+            | Subresource::Log
+            | Subresource::Status
+            | Subresource::None => "",
         };
         if !group.is_empty() {
             entry["group"] = group.into();

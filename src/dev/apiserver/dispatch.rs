@@ -9,6 +9,7 @@ use crate::dev::apiserver::authz;
 use crate::dev::apiserver::codec::{self, versions};
 use crate::dev::apiserver::discovery;
 use crate::dev::apiserver::evict;
+use crate::dev::apiserver::exec;
 use crate::dev::apiserver::health;
 use crate::dev::apiserver::logs;
 use crate::dev::apiserver::openapi;
@@ -51,7 +52,12 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
         Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
         Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
         Route::Health => Ok(Answer::text(200, health::text(request))),
-        Route::Resource(target) if target.subresource == Subresource::Log => {
+        Route::Resource(target)
+            if matches!(
+                target.subresource,
+                Subresource::Attach | Subresource::Exec | Subresource::Log
+            ) =>
+        {
             resource(api, request, &target)
         }
         Route::Resource(target) => {
@@ -99,6 +105,9 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
                     retry_after: None,
                 },
             })
+        }
+        ("GET" | "POST", Some(key), kind @ (Subresource::Attach | Subresource::Exec)) => {
+            exec::answer(api, request, &key, kind == Subresource::Attach).map(Answer::Exec)
         }
         // A create needs a namespace if the kind is namespaced.
         ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {

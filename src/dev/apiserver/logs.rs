@@ -19,7 +19,7 @@ use crate::dev::storage::log_files::{
 };
 use crate::dev::storage::object::{Object, array_at, text_at};
 use crate::dev::time;
-use crate::serve::{Request, Responder};
+use crate::serve::{ChunkWriter, Request, Responder};
 
 /// The bytes to read and send at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -51,21 +51,31 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<L
         return Ok(None);
     }
     let previous = flag(request, "previous");
-    let path = log_path(api, &object, &pod, &container, previous).map_err(|what| {
-        let name = &key.name;
-        let message = match what.split_once(' ') {
-            Some(("previous", _)) => {
-                format!("previous terminated container \"{container}\" in pod \"{name}\" not found")
-            }
-            _ => format!("container \"{container}\" in pod \"{name}\" is {what}"),
-        };
-        StatusError::bad_request(message)
-    })?;
+    let path = log_path(api, &object, &pod, &container, previous)?;
     Ok(Some(Log { path, ..options }))
 }
 
+/// Where a log is sent.
+pub(crate) trait LogSink {
+    /// Sends whole lines.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// False if the client has left. Does not wait.
+    fn is_open(&mut self) -> bool;
+}
+
+impl LogSink for ChunkWriter<'_> {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)?;
+        self.flush()
+    }
+
+    fn is_open(&mut self) -> bool {
+        ChunkWriter::is_open(self)
+    }
+}
+
 /// Go's conversion: each value but these two is true.
-fn flag(request: &Request, name: &str) -> bool {
+pub(super) fn flag(request: &Request, name: &str) -> bool {
     request.query(name).is_some_and(|text| !matches!(text, "false" | "0"))
 }
 
@@ -123,9 +133,28 @@ fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, StatusError> 
     })
 }
 
-/// The log file of the container. The error says, in the kubelet's words, which state the container
-/// has instead.
+/// The log file of the container.
 fn log_path(
+    api: &Api,
+    object: &Object,
+    pod: &Value,
+    container: &str,
+    previous: bool,
+) -> Result<PathBuf, StatusError> {
+    find_log(api, object, pod, container, previous).map_err(|what| {
+        let name = &object.key.name;
+        let message = match what.split_once(' ') {
+            Some(("previous", _)) => {
+                format!("previous terminated container \"{container}\" in pod \"{name}\" not found")
+            }
+            _ => format!("container \"{container}\" in pod \"{name}\" is {what}"),
+        };
+        StatusError::bad_request(message)
+    })
+}
+
+/// As `log_path`. The error says, in the kubelet's words, which state the container has instead.
+fn find_log(
     api: &Api,
     object: &Object,
     pod: &Value,
@@ -162,7 +191,7 @@ fn log_path(
 }
 
 /// The container that the request names, or the only one of the pod.
-fn container(pod: &Value, name: &str, asked: &str) -> Result<String, StatusError> {
+pub(super) fn container(pod: &Value, name: &str, asked: &str) -> Result<String, StatusError> {
     let names = |list: &str| -> Vec<String> {
         let names = array_at(pod, list).iter();
         names.map(|container| text_at(container, "/name").to_owned()).collect()
@@ -194,28 +223,47 @@ struct Reader<'a> {
 }
 
 impl Log {
-    /// Sends the log; with `follow` also what is written later.
+    /// What the container writes from now on.
+    pub(super) fn from_now_on(
+        api: &Api,
+        object: &Object,
+        pod: &Value,
+        container: &str,
+    ) -> Result<Self, StatusError> {
+        let path = log_path(api, object, pod, container, false)?;
+        let (tail, since, limit) = (Some(0), None, None);
+        Ok(Self { path, follow: true, timestamps: false, since, tail, limit })
+    }
+
+    /// Answers with the log; with `follow` also with what is written later.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
+        let mut writer = responder.stream(200, &[("content-type", "text/plain")])?;
+        match self.copy(api, &mut writer)? {
+            true => writer.finish(),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends the log to its end; false if the client has left before.
+    pub(super) fn copy(&self, api: &Api, sink: &mut dyn LogSink) -> io::Result<bool> {
         // Subscribed before the file is read, so that no write is missed.
         let mut tokens = match self.follow {
             true => api.followers.follow(&self.path),
             false => None,
         };
         let mut reader = Reader::open(self)?;
-        let mut writer = responder.stream(200, &[("content-type", "text/plain")])?;
         loop {
             while let Some(bytes) = reader.next()? {
-                writer.write_all(&bytes)?;
-                writer.flush()?;
+                sink.send(&bytes)?;
             }
-            let Some(waiting) = &tokens else { return writer.finish() };
+            let Some(waiting) = &tokens else { return Ok(true) };
             if reader.left == 0 {
-                return writer.finish();
+                return Ok(true);
             }
             match waiting.recv_timeout(CLIENT_CHECK_EVERY) {
                 Ok(()) => {}
-                Err(RecvTimeoutError::Timeout) if writer.is_open() => {}
-                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) if sink.is_open() => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
                 Err(RecvTimeoutError::Disconnected) => tokens = None,
             }
         }

@@ -18,6 +18,7 @@ use crate::dev::apiserver::codec;
 use crate::dev::apiserver::dispatch;
 use crate::dev::apiserver::fault_endpoint;
 use crate::dev::apiserver::route::{self, Route};
+use crate::dev::apiserver::web_socket;
 use crate::dev::faults::{self, Body, Fault, Struck};
 use crate::dev::schema::status::{StatusError, go_quoted};
 use crate::dev::time;
@@ -89,8 +90,9 @@ impl Handler for Endpoint {
             return self.strike(&struck, responder);
         }
         match dispatch::answer(&self.api, &request, &self.address) {
+            Answer::Exec(exec) => exec.serve(&self.api, &request, responder),
             Answer::Log(log) => log.serve(&self.api, responder),
-            Answer::Watch(_) if wants_web_socket(&request) => {
+            Answer::Watch(_) if web_socket::is_wanted(&request) => {
                 self.send(&Answer::error(&StatusError::no_web_socket()), responder)
             }
             Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
@@ -106,10 +108,6 @@ impl Handler for Endpoint {
             },
         }
     }
-}
-
-fn wants_web_socket(request: &Request) -> bool {
-    request.header("upgrade").is_some_and(|to| to.eq_ignore_ascii_case("websocket"))
 }
 
 impl Endpoint {

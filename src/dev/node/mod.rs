@@ -104,12 +104,18 @@ impl Node {
 }
 
 fn run(mut kubelet: Kubelet, changes: &Receiver<()>, inbox: &Receiver<Input>) {
+    let exec_orders = kubelet.api.exec_orders.1.clone();
     loop {
         kubelet.sync_changes();
         let timer = kubelet.next_timer().map_or_else(never, crossbeam_channel::at);
         select! {
             recv(changes) -> _ => {}
             recv(timer) -> _ => kubelet.on_timers(),
+            recv(exec_orders) -> order => {
+                if let Ok(order) = order {
+                    kubelet.on_exec(order);
+                }
+            }
             recv(inbox) -> input => match input {
                 Ok(Input::HandlerDone(number, purpose, outcome)) => {
                     kubelet.on_handler_done(number, purpose, &outcome);

@@ -3,7 +3,6 @@
 //! A small thread waits for the end of each process without reaping it, so that the process id
 //! stays valid until `Process::reap`.
 
-use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -19,6 +18,7 @@ use super::Input;
 use super::start::Prepared;
 use super::start_error::{StartError, runtime_error};
 use super::tree;
+use crate::dev::apiserver::exec::CommandIo;
 
 const WAITER_STACK_BYTES: usize = 64 << 10;
 /// The exit code that a container runtime reports if it does not know the real one.
@@ -38,8 +38,9 @@ impl Process {
         output: PipeWriter,
         inbox: &Sender<Input>,
     ) -> Result<Self, StartError> {
-        let output = File::from(OwnedFd::from(output));
-        let mut child = prepared.spawn(&output, 0)?;
+        let io = CommandIo::output(OwnedFd::from(output))
+            .map_err(|error| StartError::Failed(runtime_error(&error.to_string())))?;
+        let mut child = prepared.spawn(&io, 0)?;
         let inbox = inbox.clone();
         let waits = await_end(child.id(), move || {
             // A send error means that the node's thread has ended.

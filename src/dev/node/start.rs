@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use super::sandbox::{Mount, Sandbox, SandboxError};
 use super::start_error::{StartError, chdir_error, exec_error, runtime_error};
 use super::volumes;
 use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::exec::CommandIo;
 use crate::dev::kubeconfig::{self, Access};
 use crate::dev::schema::kind::Key;
 use crate::dev::storage::events::{self, Note};
@@ -55,13 +57,13 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Starts the command in a process group; group 0 makes a new one. Returns when the program
     /// runs or has failed to start.
-    pub(super) fn spawn(self, output: &File, group: i32) -> Result<Child, StartError> {
-        let Some(sandbox) = &self.sandbox else { return self.spawn_without_sandbox(output, group) };
+    pub(super) fn spawn(self, io: &CommandIo, group: i32) -> Result<Child, StartError> {
+        let Some(sandbox) = &self.sandbox else { return self.spawn_without_sandbox(io, group) };
         let failed = |error: io::Error| StartError::Failed(runtime_error(&error.to_string()));
-        let (mut command, handover) = sandbox.command(&self.line).map_err(failed)?;
+        let stdin = io.stdin.as_ref();
+        let (mut command, handover) = sandbox.command(&self.line, stdin).map_err(failed)?;
         command.env_clear().envs(&self.line.env).process_group(group);
-        command.stdout(output.try_clone().map_err(failed)?);
-        command.stderr(output.try_clone().map_err(failed)?);
+        io.set_outputs(&mut command).map_err(failed)?;
         let mut child = command.spawn().map_err(failed)?;
         drop(command);
         let Err(error) = handover.finish() else { return Ok(child) };
@@ -71,7 +73,7 @@ impl Prepared {
         match error {
             SandboxError::Failed(message) => Err(StartError::Failed(runtime_error(&message))),
             SandboxError::NoNamespace(_) if self.sandbox_optional => {
-                self.spawn_without_sandbox(output, group)
+                self.spawn_without_sandbox(io, group)
             }
             SandboxError::NoNamespace(message) => {
                 Err(StartError::Blocked(Blocked { reason: "CreateContainerError", message }))
@@ -79,19 +81,17 @@ impl Prepared {
         }
     }
 
-    fn spawn_without_sandbox(&self, output: &File, group: i32) -> Result<Child, StartError> {
+    fn spawn_without_sandbox(&self, io: &CommandIo, group: i32) -> Result<Child, StartError> {
         let failed = |what: &str| StartError::Failed(runtime_error(what));
         let line = &self.line;
         let mut command = Command::new(&line.program);
-        command
-            .args(&line.args)
-            .env_clear()
-            .envs(&line.env)
-            .stdin(Stdio::null())
-            .process_group(group);
-        let outputs = || Ok((output.try_clone()?, output.try_clone()?));
-        let (stdout, stderr) = outputs().map_err(|error: io::Error| failed(&error.to_string()))?;
-        command.stdout(stdout).stderr(stderr);
+        command.args(&line.args).env_clear().envs(&line.env).process_group(group);
+        let stdin = io.stdin.as_ref().map(OwnedFd::try_clone).transpose();
+        let files = stdin.and_then(|stdin| {
+            command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+            io.set_outputs(&mut command)
+        });
+        files.map_err(|error| failed(&error.to_string()))?;
         if !line.working_dir.is_empty() {
             if !Path::new(&line.working_dir).is_dir() {
                 let error = io::Error::from(io::ErrorKind::NotFound);
@@ -112,6 +112,8 @@ pub(super) enum CommandSource<'a> {
     Hook(&'a [String]),
     /// A probe's command, in which `$(VAR)` is expanded.
     Probe(&'a [String]),
+    /// A client's command (`pods/exec`), used as it is.
+    Client(&'a [String]),
 }
 
 /// Prepares the container's command, or that of a hook or probe. Everything that a container sees
@@ -149,7 +151,7 @@ pub(super) fn prepare(
             report_skipped_keys(container, &line);
             None
         }
-        CommandSource::Hook(command) => Some(command.to_vec()),
+        CommandSource::Hook(command) | CommandSource::Client(command) => Some(command.to_vec()),
         CommandSource::Probe(command) => {
             Some(command.iter().map(|word| expand(word, |name| line.env.get(name))).collect())
         }

@@ -29,8 +29,10 @@ pub(crate) enum Kind {
 /// An object or one of its subresources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subresource {
+    Attach,
     Binding,
     Eviction,
+    Exec,
     Log,
     Status,
     Token,
@@ -157,8 +159,10 @@ const ROWS: [Row; 19] = [
         plural: "pods",
         short: &["po"],
         subresources: &[
+            Subresource::Attach,
             Subresource::Binding,
             Subresource::Eviction,
+            Subresource::Exec,
             Subresource::Log,
             Subresource::Status,
         ],
@@ -323,8 +327,10 @@ impl Subresource {
     /// The last segment of the path; empty for the whole object.
     pub(crate) fn path_segment(self) -> &'static str {
         match self {
+            Self::Attach => "attach",
             Self::Binding => "binding",
             Self::Eviction => "eviction",
+            Self::Exec => "exec",
             Self::Log => "log",
             Self::Status => "status",
             Self::Token => "token",
@@ -338,6 +344,8 @@ impl Subresource {
             Self::Binding => Some("Binding"),
             Self::Eviction => Some("Eviction"),
             Self::Token => Some("TokenRequest"),
+            Self::Attach => Some("PodAttachOptions"),
+            Self::Exec => Some("PodExecOptions"),
             Self::Log | Self::Status | Self::None => None,
         }
     }

@@ -102,8 +102,10 @@ pub(super) fn update(
             admission::check(state, key.kind, Some(&before), &value, place)?
         }
         Subresource::None
+        | Subresource::Attach
         | Subresource::Binding
         | Subresource::Eviction
+        | Subresource::Exec
         | Subresource::Log
         | Subresource::Status
         | Subresource::Token => Charges::default(),

@@ -1,6 +1,7 @@
 //! The kubelet: it watches the store for pods on its nodes, runs each pod and reports its status.
 
 mod containers;
+mod exec;
 mod termination;
 
 use std::collections::{BTreeMap, BTreeSet};

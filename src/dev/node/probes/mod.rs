@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use self::probe::Handler;
+use crate::dev::apiserver::exec::CommandIo;
 use crate::dev::node::Input;
 use crate::dev::node::process::{await_end, exit_code};
 use crate::dev::node::start::Prepared;
@@ -171,7 +172,11 @@ fn run_command(exec: Exec, timeout: Duration) -> HandlerOutcome {
     let Ok(group) = i32::try_from(group) else {
         return HandlerOutcome::error("container not running");
     };
-    let mut child = match prepared.spawn(&file, group) {
+    let io = match file.try_clone().and_then(|file| CommandIo::output(file.into())) {
+        Ok(io) => io,
+        Err(error) => return HandlerOutcome::error(error.to_string()),
+    };
+    let mut child = match prepared.spawn(&io, group) {
         Ok(child) => child,
         Err(StartError::Blocked(blocked)) => return HandlerOutcome::error(blocked.message),
         Err(StartError::Failed(RuntimeError(why))) => {

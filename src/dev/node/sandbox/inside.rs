@@ -48,6 +48,13 @@ pub fn enter() -> Result<(), String> {
 }
 
 fn prepare(plan: &Value) -> Result<Command, SandboxError> {
+    // Opened first: in the new namespace the path may mean something else.
+    let stdin = match text_at(plan, "/stdin") {
+        "" => Stdio::null(),
+        path => fs::File::open(path)
+            .map(Stdio::from)
+            .map_err(|error| SandboxError::Failed(format!("stdin: {error}")))?,
+    };
     enter_namespace()?;
     let folder = Path::new(text_at(plan, "/folder"));
     let mut mounts: Vec<Mount> = array_at(plan, "/mounts")
@@ -75,7 +82,7 @@ fn prepare(plan: &Value) -> Result<Command, SandboxError> {
     }
     let mut command = Command::new(text_at(plan, "/program"));
     command.args(array_at(plan, "/args").iter().filter_map(Value::as_str));
-    command.stdin(Stdio::null());
+    command.stdin(stdin);
     Ok(command)
 }
 

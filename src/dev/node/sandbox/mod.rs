@@ -9,7 +9,7 @@ mod tree;
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -71,7 +71,13 @@ pub(super) struct Handover {
 impl Sandbox {
     /// The command that starts the container. Drop it after the start: it holds the other end of
     /// the connection, whose close ends `Handover::finish`.
-    pub(super) fn command(&self, line: &CommandLine) -> io::Result<(Command, Handover)> {
+    ///
+    /// The process opens `stdin` by its path in /proc, because its own stdin is the connection.
+    pub(super) fn command(
+        &self,
+        line: &CommandLine,
+        stdin: Option<&OwnedFd>,
+    ) -> io::Result<(Command, Handover)> {
         for part in [ROOT, SCRATCH] {
             let folder = self.folder.join(part);
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -81,7 +87,12 @@ impl Sandbox {
         ours.set_write_timeout(Some(HANDOVER_TIMEOUT))?;
         let mut command = Command::new(&self.runner);
         command.arg0("posse").arg(COMMAND).stdin(Stdio::from(OwnedFd::from(theirs)));
-        let plan = self.plan(line)?.to_string().into_bytes();
+        let mut plan = self.plan(line)?;
+        if let Some(stdin) = stdin {
+            let path = format!("/proc/{}/fd/{}", std::process::id(), stdin.as_raw_fd());
+            plan["stdin"] = path.into();
+        }
+        let plan = plan.to_string().into_bytes();
         Ok((command, Handover { stream: ours, plan }))
     }
 

@@ -1,0 +1,469 @@
+//! The subresources `pods/exec` and `pods/attach`, by web socket with the protocols v4 and v5 of the
+//! kubelet (`k8s.io/kubelet`, remotecommand). SPDY, their predecessor, is not served.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, bounded};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use serde_json::{Value, json};
+
+use crate::dev::apiserver::answer::{Answer, success};
+use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::logs::{self, Log, LogSink};
+use crate::dev::apiserver::web_socket::{self, Socket};
+use crate::dev::schema::kind::{Key, Kind};
+use crate::dev::schema::status::StatusError;
+use crate::serve::{Request, Responder};
+
+/// v5 lets the client close stdin (KEP-4006); nothing else differs.
+const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
+
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+/// v5: the next byte is the channel that the sender closes.
+const CLOSE: u8 = 255;
+
+/// How long the node may take to answer.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a command's end is looked for.
+const TICK: Duration = Duration::from_millis(50);
+/// Output may still arrive from the command's children after its end, for this long.
+const DRAIN: Duration = Duration::from_secs(1);
+/// The client gets this long to close after the last message.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// Output is read in pieces of this size.
+const PIECE_BYTES: usize = 32 << 10;
+/// The client is not read while this much input waits for the command.
+const PENDING_BYTES_MAX: usize = 64 << 10;
+
+/// The files of a command. Without `stdin` it reads an empty file.
+#[derive(Debug)]
+pub(crate) struct CommandIo {
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+}
+
+impl CommandIo {
+    /// Both outputs go to the same file.
+    pub(crate) fn output(file: OwnedFd) -> io::Result<Self> {
+        Ok(Self { stdin: None, stdout: file.try_clone()?, stderr: file })
+    }
+
+    /// Makes the files those of `command`, except for stdin.
+    pub(crate) fn set_outputs(&self, command: &mut Command) -> io::Result<()> {
+        command.stdout(self.stdout.try_clone()?).stderr(self.stderr.try_clone()?);
+        Ok(())
+    }
+}
+
+/// Starts a command in a container; an error has the words of a container runtime.
+pub(crate) type StartCommand = Box<dyn FnOnce(CommandIo) -> Result<Child, String> + Send>;
+
+/// Asks the node to prepare a command.
+#[derive(Debug)]
+pub(crate) struct ExecOrder {
+    pub(crate) key: Key,
+    pub(crate) uid: Box<str>,
+    pub(crate) container: String,
+    pub(crate) command: Vec<String>,
+    /// Gets the command, or why the node has no such container.
+    pub(crate) answer: Sender<Result<StartCommand, String>>,
+}
+
+/// A request for a command in a container, or for its output.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    key: Key,
+    uid: Box<str>,
+    container: String,
+    command: Vec<String>,
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+    /// The output to attach to, if no command is run.
+    attached: Option<Log>,
+}
+
+/// Handles `exec` and, with `attach`, that.
+pub(crate) fn answer(
+    api: &Api,
+    request: &Request,
+    key: &Key,
+    attach: bool,
+) -> Result<Exec, StatusError> {
+    let object = api.lock().store.get(key).cloned();
+    let object = object.ok_or_else(|| StatusError::not_found(Kind::Pod, &key.name))?;
+    let pod = object.value();
+    let asked = request.query("container").unwrap_or_default();
+    let container = logs::container(&pod, &key.name, asked)?;
+    let bad = |message: String| StatusError::bad_request(message);
+    if object.node().is_empty() {
+        return Err(bad(format!("pod {} does not have a host assigned", key.name)));
+    }
+    if !web_socket::is_wanted(request) {
+        return Err(bad("Upgrade request required".to_owned()));
+    }
+    let flag = |name: &str| logs::flag(request, name);
+    let (stdin, stdout, stderr) = (flag("stdin"), flag("stdout"), flag("stderr"));
+    if !(stdin || stdout || stderr) {
+        return Err(bad("you must specify at least 1 of stdin, stdout, stderr".to_owned()));
+    }
+    let attached = attach.then(|| Log::from_now_on(api, &object, &pod, &container)).transpose()?;
+    let command: Vec<String> = request.queries("command").map(str::to_owned).collect();
+    if !attach && command.is_empty() {
+        return Err(bad("you must specify at least one command for the container".to_owned()));
+    }
+    Ok(Exec {
+        key: key.clone(),
+        uid: object.uid.clone(),
+        container,
+        command,
+        stdin,
+        stdout,
+        stderr,
+        tty: flag("tty"),
+        attached,
+    })
+}
+
+impl Exec {
+    /// Runs the command, or attaches, until it ends or the client leaves.
+    pub(crate) fn serve(
+        &self,
+        api: &Api,
+        request: &Request,
+        responder: Responder<'_>,
+    ) -> io::Result<()> {
+        let Some(protocol) =
+            web_socket::protocols(request).find(|offered| PROTOCOLS.contains(offered))
+        else {
+            let message = format!("unable to upgrade: the protocols are {}", PROTOCOLS.join(", "));
+            return send(&StatusError::bad_request(message), responder);
+        };
+        if let Some(log) = &self.attached {
+            let mut attached = Attached { socket: Socket::accept(request, protocol, responder)? };
+            log.copy(api, &mut attached)?;
+            return end(attached.socket, &success(200));
+        }
+        let start = match self.order(api) {
+            Ok(start) => start,
+            Err(why) => {
+                let message = format!("unable to upgrade connection: {why}");
+                return send(&StatusError::internal(message), responder);
+            }
+        };
+        let mut socket = Socket::accept(request, protocol, responder)?;
+        let mut session = match self.start(start) {
+            Ok(session) => session,
+            Err(why) => {
+                let message = format!(
+                    "error executing command in container: failed to exec in container: failed to \
+                     start exec: {why}"
+                );
+                return end(socket, &StatusError::internal(message).body());
+            }
+        };
+        match session.run(&mut socket) {
+            Ok(code) => end(socket, &exit_status(code)),
+            Err(error) => {
+                log::debug!("the client of a command has left: {error}");
+                session.kill();
+                Ok(())
+            }
+        }
+    }
+
+    fn order(&self, api: &Api) -> Result<StartCommand, String> {
+        let (answer, receiver) = bounded(1);
+        let order = ExecOrder {
+            key: self.key.clone(),
+            uid: self.uid.clone(),
+            container: self.container.clone(),
+            command: self.command.clone(),
+            answer,
+        };
+        api.exec_orders.0.try_send(order).map_err(|_| "the node is busy".to_owned())?;
+        receiver.recv_timeout(ORDER_TIMEOUT).map_err(|_| "the node does not answer".to_owned())?
+    }
+
+    fn start(&self, start: StartCommand) -> Result<Session, String> {
+        let words = |error: io::Error| error.to_string();
+        if self.tty {
+            let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).map_err(io::Error::from);
+            let terminal = terminal.map_err(words)?;
+            let user = user_side(&terminal).map_err(words)?;
+            let input = terminal.try_clone().map_err(words)?;
+            let io = CommandIo {
+                stdin: Some(user.try_clone().map_err(words)?),
+                stdout: user.try_clone().map_err(words)?,
+                stderr: user,
+            };
+            return Session::new(start(io)?, Some(input), vec![(STDOUT, terminal)], true);
+        }
+        let pipe = || io::pipe().map(|(read, write)| (OwnedFd::from(read), OwnedFd::from(write)));
+        let stdin = self.stdin.then(pipe).transpose().map_err(words)?;
+        let (read_stdin, stdin) = stdin.map_or((None, None), |(read, write)| (Some(read), Some(write)));
+        let ((stdout, write_stdout), (stderr, write_stderr)) =
+            pipe().and_then(|stdout| Ok((stdout, pipe()?))).map_err(words)?;
+        let io = CommandIo { stdin: read_stdin, stdout: write_stdout, stderr: write_stderr };
+        let child = start(io)?;
+        // What the client did not ask for is read and dropped, so that the command does not block.
+        let outputs = vec![
+            (if self.stdout { STDOUT } else { DROPPED }, stdout),
+            (if self.stderr { STDERR } else { DROPPED }, stderr),
+        ];
+        Session::new(child, stdin, outputs, false)
+    }
+}
+
+/// The channel of output that is not sent.
+const DROPPED: u8 = 254;
+
+/// The side of a pseudo terminal that a program uses.
+fn user_side(terminal: &OwnedFd) -> io::Result<OwnedFd> {
+    grantpt(terminal)?;
+    unlockpt(terminal)?;
+    let path = ptsname(terminal, Vec::new())?;
+    Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A running command and the files that connect it to the client.
+struct Session {
+    child: Child,
+    stdin: Option<File>,
+    /// Input that the command has not read yet.
+    pending: Vec<u8>,
+    /// The client has closed stdin.
+    stdin_closed: bool,
+    outputs: Vec<(u8, File)>,
+    tty: bool,
+}
+
+impl Session {
+    fn new(
+        child: Child,
+        stdin: Option<OwnedFd>,
+        outputs: Vec<(u8, OwnedFd)>,
+        tty: bool,
+    ) -> Result<Self, String> {
+        let mut session = Self {
+            child,
+            stdin: stdin.map(File::from),
+            pending: Vec::new(),
+            stdin_closed: false,
+            outputs: outputs.into_iter().map(|(channel, file)| (channel, file.into())).collect(),
+            tty,
+        };
+        if let Some(stdin) = &session.stdin
+            && let Err(error) = rustix::io::ioctl_fionbio(stdin, true)
+        {
+            session.kill();
+            return Err(error.to_string());
+        }
+        Ok(session)
+    }
+
+    /// Connects the command and the client until the command has ended; gives its exit code.
+    ///
+    /// # Errors
+    /// The client has left, or sent something that is no message.
+    fn run(&mut self, socket: &mut Socket) -> io::Result<i32> {
+        let mut ended: Option<(Instant, i32)> = None;
+        loop {
+            if ended.is_none()
+                && let Some(status) = self.child.try_wait()?
+            {
+                use std::os::unix::process::ExitStatusExt;
+                let signal = status.signal().map(|signal| 128 + signal);
+                ended = Some((Instant::now(), status.code().or(signal).unwrap_or(137)));
+            }
+            if let Some((at, code)) = ended
+                && (self.outputs.is_empty() || at.elapsed() >= DRAIN)
+            {
+                return Ok(code);
+            }
+            let ready = self.wait(socket)?;
+            if ready.client {
+                self.take_messages(socket)?;
+            }
+            self.feed();
+            self.send_output(socket, &ready.outputs)?;
+        }
+    }
+
+    /// Waits until something can be read or written, at most one `TICK`.
+    fn wait(&self, socket: &Socket) -> io::Result<Ready> {
+        let is_full = self.pending.len() >= PENDING_BYTES_MAX;
+        let client = if is_full { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = vec![PollFd::new(socket, client)];
+        fds.extend(self.outputs.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)));
+        if let Some(stdin) = self.stdin.as_ref().filter(|_| !self.pending.is_empty()) {
+            fds.push(PollFd::new(stdin, PollFlags::OUT));
+        }
+        let tick = Timespec::try_from(TICK).map_err(io::Error::other)?;
+        match poll(&mut fds, Some(&tick)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        Ok(Ready {
+            client: fds.first().is_some_and(is_ready),
+            outputs: fds.iter().skip(1).take(self.outputs.len()).map(is_ready).collect(),
+        })
+    }
+
+    fn take_messages(&mut self, socket: &mut Socket) -> io::Result<()> {
+        while self.pending.len() < PENDING_BYTES_MAX {
+            let message = match socket.read_now() {
+                Ok(message) => message,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            match message.split_first() {
+                Some((&STDIN, bytes)) if self.stdin.is_some() => self.pending.extend_from_slice(bytes),
+                Some((&RESIZE, size)) if self.tty => self.resize(size),
+                Some((&CLOSE, [STDIN])) => self.stdin_closed = true,
+                Some(_) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn resize(&self, size: &[u8]) {
+        let Ok(size) = serde_json::from_slice::<Value>(size) else { return };
+        let cells = |name: &str| size[name].as_u64().and_then(|n| u16::try_from(n).ok());
+        if let (Some(columns), Some(rows), Some((_, terminal))) =
+            (cells("Width"), cells("Height"), self.outputs.first())
+        {
+            let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+            // An error means that the terminal is closed.
+            let _ = tcsetwinsize(terminal, size);
+        }
+    }
+
+    /// Gives the command what it can take of the waiting input.
+    fn feed(&mut self) {
+        let Some(stdin) = &mut self.stdin else { return };
+        while !self.pending.is_empty() {
+            match stdin.write(&self.pending) {
+                Ok(n) => drop(self.pending.drain(..n)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // The command reads no more.
+                    self.pending.clear();
+                    self.stdin_closed = true;
+                }
+            }
+        }
+        if self.stdin_closed {
+            self.stdin = None;
+        }
+    }
+
+    fn send_output(&mut self, socket: &mut Socket, ready: &[bool]) -> io::Result<()> {
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut still_open = Vec::new();
+        let outputs = std::mem::take(&mut self.outputs);
+        for ((channel, mut file), is_ready) in outputs.into_iter().zip(ready) {
+            if !is_ready {
+                still_open.push((channel, file));
+                continue;
+            }
+            match file.read(&mut piece) {
+                // A terminal that nobody has open gives EIO.
+                Ok(0) | Err(_) => {}
+                Ok(n) => {
+                    if channel != DROPPED {
+                        socket.send(channel, piece.get(..n).unwrap_or_default())?;
+                    }
+                    still_open.push((channel, file));
+                }
+            }
+        }
+        self.outputs = still_open;
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        // Errors mean that it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `Session::wait` found.
+struct Ready {
+    client: bool,
+    /// One for each output.
+    outputs: Vec<bool>,
+}
+
+/// The client of `attach`.
+struct Attached {
+    socket: Socket,
+}
+
+impl LogSink for Attached {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        bytes.chunks(PIECE_BYTES).try_for_each(|piece| self.socket.send(STDOUT, piece))
+    }
+
+    fn is_open(&mut self) -> bool {
+        loop {
+            match self.socket.read_now() {
+                Ok(_) => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+/// Says how the command ended, and closes.
+fn end(mut socket: Socket, status: &Value) -> io::Result<()> {
+    socket.send(ERROR, status.to_string().as_bytes())?;
+    socket.close()?;
+    let deadline = Instant::now() + CLOSE_WAIT;
+    let tick = Timespec::try_from(TICK).map_err(io::Error::other)?;
+    // Closing with unread bytes would reset the connection, and the client could lose the end.
+    while Instant::now() < deadline {
+        match socket.read_now() {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let _ = poll(&mut [PollFd::new(&socket.as_fd(), PollFlags::IN)], Some(&tick));
+            }
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+fn exit_status(code: i32) -> Value {
+    if code == 0 {
+        return json!({ "metadata": {}, "status": "Success" });
+    }
+    json!({
+        "metadata": {},
+        "status": "Failure",
+        "message": format!("command terminated with non-zero exit code: exit status {code}"),
+        "reason": "NonZeroExitCode",
+        "details": { "causes": [{ "reason": "ExitCode", "message": code.to_string() }] },
+    })
+}
+
+fn send(error: &StatusError, responder: Responder<'_>) -> io::Result<()> {
+    let body = error.body().to_string();
+    responder.send(error.code, &[("content-type", Answer::JSON)], body.as_bytes())
+}

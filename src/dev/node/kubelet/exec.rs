@@ -1,0 +1,50 @@
+//! Prepares the commands that clients run in containers (`pods/exec`).
+
+use std::path::PathBuf;
+
+use super::Kubelet;
+use crate::dev::apiserver::exec::{CommandIo, ExecOrder, StartCommand};
+use crate::dev::node::probes::Exec;
+use crate::dev::node::run::ContainerState;
+use crate::dev::node::start::CommandSource;
+use crate::dev::node::start_error::{RuntimeError, StartError};
+
+impl Kubelet {
+    /// Answers an order with the command, which the client's thread starts.
+    pub(crate) fn on_exec(&self, order: ExecOrder) {
+        let answer = self.prepare_exec(&order).map_err(|missing| match missing {
+            // The kubelet's words.
+            Missing::Container => format!("container not found ({:?})", order.container),
+            Missing::Process => "the containers of simulated nodes run no processes".to_owned(),
+        });
+        // An error means that the client has left.
+        let _ = order.answer.try_send(answer);
+    }
+
+    fn prepare_exec(&self, order: &ExecOrder) -> Result<StartCommand, Missing> {
+        let run = self.runs.get(&order.key).filter(|run| run.uid == order.uid);
+        let container = run.and_then(|run| {
+            let running = |state: &ContainerState| matches!(state, ContainerState::Running { .. });
+            run.containers.iter().find(|one| one.name == order.container && running(&one.state))
+        });
+        let container = container.ok_or(Missing::Container)?;
+        let number = container.process.ok_or(Missing::Process)?;
+        let source = CommandSource::Client(&order.command);
+        let exec = self.exec(number, source, PathBuf::new()).ok_or(Missing::Container)?;
+        Ok(Box::new(move |io: CommandIo| start(exec, &io)))
+    }
+}
+
+/// Why no command can be run.
+enum Missing {
+    Container,
+    Process,
+}
+
+fn start(exec: Exec, io: &CommandIo) -> Result<std::process::Child, String> {
+    let group = i32::try_from(exec.group).map_err(|_| "container not running".to_owned())?;
+    exec.prepared.spawn(io, group).map_err(|error| match error {
+        StartError::Blocked(blocked) => blocked.message,
+        StartError::Failed(RuntimeError(why)) => why,
+    })
+}
