@@ -13,8 +13,8 @@ use crate::cli::args::ExplainArgs;
 use crate::cli::connection::Connection;
 use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::remote::{RemoteRun, Words};
 use crate::cli::explain::report::ExecutorReport;
+use crate::cli::remote::{RemoteRun, Words};
 use crate::cli::terminal::{print, print_json};
 use crate::cli::world::World;
 use crate::control::client::{Client, ClientError};
@@ -147,7 +147,8 @@ fn explain_ended_run(
     let nothing = |more: &str| failed(format!("{why}; {more}"));
     let server = Connection::new(&args.client.namespace.server, world)
         .map_err(|error| nothing(&format!("the cluster cannot be read either: {error}")))?;
-    let namespace = args.client.namespace.namespace.clone().unwrap_or_else(|| server.namespace.clone());
+    let namespace =
+        args.client.namespace.namespace.clone().unwrap_or_else(|| server.namespace.clone());
     let lookup = ExecutorLookup::new(server.http.clone(), namespace.as_str());
     let pods = lookup
         .executors(app, args.id)

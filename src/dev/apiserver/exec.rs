@@ -214,7 +214,8 @@ impl Exec {
         }
         let pipe = || io::pipe().map(|(read, write)| (OwnedFd::from(read), OwnedFd::from(write)));
         let stdin = self.stdin.then(pipe).transpose().map_err(words)?;
-        let (read_stdin, stdin) = stdin.map_or((None, None), |(read, write)| (Some(read), Some(write)));
+        let (read_stdin, stdin) =
+            stdin.map_or((None, None), |(read, write)| (Some(read), Some(write)));
         let ((stdout, write_stdout), (stderr, write_stderr)) =
             pipe().and_then(|stdout| Ok((stdout, pipe()?))).map_err(words)?;
         let io = CommandIo { stdin: read_stdin, stdout: write_stdout, stderr: write_stderr };
@@ -332,7 +333,9 @@ impl Session {
                 Err(error) => return Err(error),
             };
             match message.split_first() {
-                Some((&STDIN, bytes)) if self.stdin.is_some() => self.pending.extend_from_slice(bytes),
+                Some((&STDIN, bytes)) if self.stdin.is_some() => {
+                    self.pending.extend_from_slice(bytes)
+                }
                 Some((&RESIZE, size)) if self.tty => self.resize(size),
                 Some((&CLOSE, [STDIN])) => self.stdin_closed = true,
                 Some(_) | None => {}

@@ -74,8 +74,12 @@ pub fn exec(
         match Channel::split(&message) {
             // Every channel begins with an empty message.
             Some((_, [])) | None => {}
-            Some((Channel::Stdout, bytes)) => each(Output::Stdout(bytes)).map_err(ExecError::Output)?,
-            Some((Channel::Stderr, bytes)) => each(Output::Stderr(bytes)).map_err(ExecError::Output)?,
+            Some((Channel::Stdout, bytes)) => {
+                each(Output::Stdout(bytes)).map_err(ExecError::Output)?
+            }
+            Some((Channel::Stderr, bytes)) => {
+                each(Output::Stderr(bytes)).map_err(ExecError::Output)?
+            }
             Some((Channel::Error, bytes)) => return Ok(command_end(bytes)),
         }
     }

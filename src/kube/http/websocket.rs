@@ -11,7 +11,7 @@ use tungstenite::handshake::client::generate_key;
 use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Bytes, Error, Message};
 use ureq::http::header::{
-    CONNECTION, HOST, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    CONNECTION, HOST, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use ureq::http::{self, Uri};
@@ -142,12 +142,9 @@ impl Shared {
     ) -> Result<(WebSocket, String), OpenError> {
         let failed = |error: &ureq::Error| OpenError::Transport(self.transport_error(error).0);
         let url = format!("{}{path}", self.base);
-        let uri: Uri = url.parse().map_err(|_| {
-            OpenError::Transport(TransportError::NotSent(format!("{url} is not a URL")))
-        })?;
+        let (uri, request) = handshake(&url, protocols, self.identity_headers(credentials))
+            .map_err(|error| failed(&error.into()))?;
         let transport = self.dial(&uri, credentials).map_err(|error| failed(&error))?;
-        let request = self.handshake(uri, protocols, credentials);
-        let request = request.map_err(|error| failed(&error.into()))?;
         let stream = TimedStream::new(transport);
         let limits = WebSocketConfig::default()
             .max_message_size(Some(MESSAGE_BYTES_MAX))
@@ -170,7 +167,11 @@ impl Shared {
     }
 
     /// Connects to the server as a request would: ureq's agent gives no connection away.
-    fn dial(&self, uri: &Uri, credentials: &Credentials) -> Result<Box<dyn Transport>, ureq::Error> {
+    fn dial(
+        &self,
+        uri: &Uri,
+        credentials: &Credentials,
+    ) -> Result<Box<dyn Transport>, ureq::Error> {
         let snapshot = self.snapshot(credentials);
         let name = self.cluster.tls_server_name.as_deref();
         let dialer = Dialer::new(snapshot.tls_config.clone(), &self.cluster.server.host, name);
@@ -203,26 +204,29 @@ impl Shared {
         };
         dialer.connect(&details, None)?.ok_or_else(no_connection)
     }
+}
 
-    fn handshake(
-        &self,
-        uri: Uri,
-        protocols: &[&'static str],
-        credentials: &Credentials,
-    ) -> Result<http::Request<()>, http::Error> {
-        let host = uri.authority().map(ToString::to_string).unwrap_or_default();
-        let mut request = http::Request::get(uri)
-            .header(HOST, host)
-            .header(CONNECTION, HeaderValue::from_static("Upgrade"))
-            .header(UPGRADE, HeaderValue::from_static("websocket"))
-            .header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))
-            .header(SEC_WEBSOCKET_KEY, generate_key())
-            .header(SEC_WEBSOCKET_PROTOCOL, protocols.join(", "));
-        for (name, value) in self.identity_headers(credentials) {
-            request = request.header(name, value);
-        }
-        request.body(())
+/// The URL to connect to, and the request that opens the web socket.
+fn handshake<'a>(
+    url: &str,
+    protocols: &[&'static str],
+    identity: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+) -> Result<(Uri, http::Request<()>), http::Error> {
+    let uri: Uri = url.parse()?;
+    let host = uri.authority().map(ToString::to_string).unwrap_or_default();
+    // tungstenite wants these schemes, and sends only path and query.
+    let web_socket_url = url.replacen("http", "ws", 1);
+    let mut request = http::Request::get(web_socket_url)
+        .header(HOST, host)
+        .header(CONNECTION, HeaderValue::from_static("Upgrade"))
+        .header(UPGRADE, HeaderValue::from_static("websocket"))
+        .header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))
+        .header(SEC_WEBSOCKET_KEY, generate_key())
+        .header(SEC_WEBSOCKET_PROTOCOL, protocols.join(", "));
+    for (name, value) in identity {
+        request = request.header(name, value);
     }
+    Ok((uri, request.body(())?))
 }
 
 fn now() -> UreqInstant {

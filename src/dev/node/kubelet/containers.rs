@@ -309,7 +309,12 @@ impl Kubelet {
     }
 
     /// Prepares a command that runs in the container of this process.
-    pub(super) fn exec(&self, number: u64, source: CommandSource<'_>, output: PathBuf) -> Option<Exec> {
+    pub(super) fn exec(
+        &self,
+        number: u64,
+        source: CommandSource<'_>,
+        output: PathBuf,
+    ) -> Option<Exec> {
         let process = self.processes.get(&number)?;
         let object = self.api.lock().store.get(&process.key).cloned()?;
         let pod = object.value();
