@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
@@ -14,12 +15,13 @@ use crate::cli::world::World;
 use crate::core::model::refusal::Refusal;
 use crate::kube::api::executor_lookup::ExecutorLookup;
 use crate::kube::api::objects::{Kind, LogQuery, Objects};
+use crate::submit::executor_logs::ExecutorLogs;
 use crate::submit::follow::Follower;
 use crate::submit::listener::Listener;
 use crate::submit::logs::LogFollower;
 use crate::submit::state::{is_final, main_container, name_of, newest, uid_of};
 use crate::submit::stop;
-use crate::submit::workload::owned_pods;
+use crate::submit::workload::{find_workload, owned_pods};
 
 /// The size of one read from a log, bytes.
 const COPY_BYTES: usize = 16 << 10;
@@ -29,24 +31,38 @@ const COPY_BYTES: usize = 16 << 10;
 /// # Errors
 /// There is no such application or executor, or the API server does not return its log.
 pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let namespace = Namespace::new(&args.namespace, world)?;
+    let (app, id) = (args.target.0.as_str(), args.target.1.or(args.executor));
+    if args.executors && id.is_some() {
+        return Err(Failure::usage("name one executor, or all by --executors, but not both"));
+    }
+    let (namespace, is_local) = Namespace::of_app(&args.namespace, app, world)?;
     let objects = namespace.objects();
-    if args.follow && args.executor.is_none() {
-        let keeper = namespace.keeper(&objects, &args.app)?;
+    if args.executors {
+        return executor_logs(args, app, &namespace, is_local, out);
+    }
+    if id.is_none() && is_local {
+        let message = format!(
+            "the driver of application {app} runs on this host: its output is where `posse run` was \
+             started. `posse logs {app} --executors` prints the logs of its executors"
+        );
+        return Err(Failure::new(Code::Failed, message));
+    }
+    if args.follow && id.is_none() {
+        let keeper = namespace.keeper(&objects, app)?;
         if let Some((kind, keeper)) = keeper.filter(|(_, keeper)| !is_final(keeper)) {
             return follow_driver(args, &namespace, kind, &keeper, out);
         }
     }
-    let pods = pods(args, &namespace, &objects)?;
+    let pods = pods(app, id, &namespace, &objects)?;
     let Some(pod) = newest(&pods) else {
-        return Err(match args.executor {
-            None if namespace.keeper(&objects, &args.app)?.is_some() => {
-                let message = format!("the driver of application {} has no pod now", args.app);
+        return Err(match id {
+            None if namespace.keeper(&objects, app)?.is_some() => {
+                let message = format!("the driver of application {app} has no pod now");
                 Failure::new(Code::Failed, message)
             }
-            None => namespace.no_such_app(&args.app),
+            None => namespace.no_such_app(app),
             Some(id) => {
-                let message = format!("application {} has no executor {id} now", args.app);
+                let message = format!("application {app} has no executor {id} now");
                 Failure::new(Code::Failed, message)
             }
         });
@@ -69,7 +85,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         ..LogQuery::default()
     };
     let mut stream = objects.log(&pod_name, &query).map_err(|refusal| {
-        namespace.refused(&format!("cannot read the log of pod {pod_name}"), &args.app, &refusal)
+        namespace.refused(&format!("cannot read the log of pod {pod_name}"), app, &refusal)
     })?;
     with_log_output(out, args.raw, |out| copy(stream.reader(), out))
         .map(|()| Code::Clean)
@@ -87,20 +103,75 @@ fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The pods of the driver, or those of the executor that is asked for.
-fn pods(args: &LogsArgs, namespace: &Namespace, objects: &Objects) -> Result<Vec<Value>, Failure> {
-    let refused = |refusal: Refusal| namespace.refused("cannot be read", &args.app, &refusal);
-    match args.executor {
+fn pods(
+    app: &str,
+    id: Option<u64>,
+    namespace: &Namespace,
+    objects: &Objects,
+) -> Result<Vec<Value>, Failure> {
+    let refused = |refusal: Refusal| namespace.refused("cannot be read", app, &refusal);
+    match id {
         None => {
-            let keeper = namespace.keeper(objects, &args.app)?;
+            let keeper = namespace.keeper(objects, app)?;
             let job = keeper.filter(|(kind, _)| *kind == Kind::Job).map(|(_, job)| job);
-            let pods = stop::drivers(objects, &args.app).map_err(refused)?;
+            let pods = stop::drivers(objects, app).map_err(refused)?;
             Ok(owned_pods(job.as_ref(), pods))
         }
         id @ Some(_) => {
             let http = namespace.connection.http.clone();
             let lookup = ExecutorLookup::new(http, namespace.name.as_str());
-            lookup.executors(&args.app, id).map_err(refused)
+            lookup.executors(app, id).map_err(refused)
         }
+    }
+}
+
+/// Prints the logs of all executors. With --follow until the driver has ended.
+fn executor_logs(
+    args: &LogsArgs,
+    app: &str,
+    namespace: &Namespace,
+    is_local: bool,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let logs = ExecutorLogs {
+        objects: namespace.objects(),
+        app: app.to_owned(),
+        group: args.group.clone(),
+        tail: args.tail,
+    };
+    let result: Arc<OnceLock<Result<usize, Refusal>>> = Arc::default();
+    let slot = Arc::clone(&result);
+    let is_followed = args.follow;
+    let read = move |listener: Listener<'_>| {
+        let is_over = || !is_local && has_driver_ended(&logs.objects, &logs.app);
+        let read = match is_followed {
+            true => logs.follow(listener, &is_over).map(|()| 1),
+            false => logs.read(listener),
+        };
+        drop(slot.set(read));
+    };
+    if !follow::pump(Box::new(read), &start_signals()?, &mut || true, out)? {
+        return Ok(follow::DETACHED);
+    }
+    match result.get() {
+        Some(Ok(0)) => {
+            let message =
+                format!("application {app} has no executors in namespace {}", namespace.name);
+            Err(Failure::new(Code::Failed, message))
+        }
+        Some(Err(refusal)) => {
+            Err(namespace.refused("its executors cannot be listed", app, refusal))
+        }
+        Some(Ok(_)) | None => Ok(Code::Clean),
+    }
+}
+
+/// True if the driver's Job or pod has finished or is gone. If the server does not answer, it has not.
+fn has_driver_ended(objects: &Objects, app: &str) -> bool {
+    match find_workload(objects, app) {
+        Ok(Some((_, workload))) => is_final(&workload),
+        Ok(None) => true,
+        Err(_) => false,
     }
 }
 
@@ -113,7 +184,7 @@ fn follow_driver(
 ) -> Result<Code, Failure> {
     let follower = Follower {
         objects: namespace.objects(),
-        app: args.app.clone(),
+        app: args.target.0.clone(),
         kind,
         name: name_of(keeper).to_owned(),
         uid: uid_of(keeper).to_owned(),

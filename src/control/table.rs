@@ -114,6 +114,7 @@ mod tests {
             app: "w".into(),
             instance: "a1b2c".into(),
             namespace: "ns".into(),
+            kubeconfig: None,
         };
         let status = StatusJson::new(&identity, &sample(), Epoch(SystemTime::UNIX_EPOCH));
         let want = "\

@@ -244,6 +244,7 @@ fn identity() -> RunNames {
         app: "w".into(),
         instance: "a1b2c".into(),
         namespace: "ns".into(),
+        kubeconfig: None,
     }
 }
 

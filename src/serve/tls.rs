@@ -162,8 +162,7 @@ impl TlsSocket {
         while !rest.is_empty() {
             tls.read_tls(&mut rest)?;
             let state = tls.process_new_packets();
-            let state =
-                state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             is_open &= !state.peer_has_closed();
         }
         Ok(is_open)

@@ -2,16 +2,16 @@
 //! connection error it reads the state again.
 
 use std::collections::BTreeMap;
-use std::io::BufRead as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::objects::{Kind, Objects};
+use crate::submit::changes::wait_for_change;
 use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;
@@ -21,10 +21,6 @@ use crate::submit::state::{
 };
 use crate::submit::workload::is_owned;
 
-/// The timeout of a watch of the driver's pods, in seconds.
-const WATCH_S: u32 = 30;
-/// Changes within this time are handled together.
-const BATCH_TIME: Duration = Duration::from_millis(100);
 /// How often a Job without a live pod is read.
 const POLL: Duration = Duration::from_millis(500);
 /// The first and the longest wait after a failed request.
@@ -36,8 +32,6 @@ const FORBIDDEN_MAX: u32 = 5;
 const LOG_END: Duration = Duration::from_secs(10);
 /// How many pods may wait for their logs to be read.
 const PODS_MAX: usize = 100;
-/// The longest line of a watch that is read, in bytes.
-const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,23 +252,7 @@ impl Follower {
             // Either the Job finishes or its controller creates another pod.
             return thread::park_timeout(POLL);
         }
-        let watched_at = Instant::now();
-        let selector = driver_selector(Some(&self.app));
-        let changed = self.objects.watch(Kind::Pod, &selector, &observation.version, WATCH_S);
-        let change = changed.map(|mut stream| {
-            let mut line = Vec::new();
-            let mut reader = std::io::Read::take(stream.reader(), LINE_BYTES_MAX);
-            reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0)
-        });
-        match change {
-            Ok(true) => thread::park_timeout(BATCH_TIME),
-            // The watch ended without a change. If it ends at once, avoid a busy loop.
-            Ok(false) => thread::park_timeout(BACKOFF.saturating_sub(watched_at.elapsed())),
-            Err(refusal) => {
-                log::debug!("no watch of the driver's pods: {refusal}");
-                thread::park_timeout(BACKOFF);
-            }
-        }
+        wait_for_change(&self.objects, &driver_selector(Some(&self.app)), &observation.version);
     }
 }
 

@@ -87,6 +87,20 @@ impl LogFollower<'_> {
         log::warn!("the log of {pod} could not be read to its end");
     }
 
+    /// Reads what a pod's log has now.
+    pub fn read_once(&self, pod: &str) {
+        let container = match self.objects.get(Kind::Pod, pod) {
+            Ok(Some(pod)) => Some(main_container(&pod).to_owned()),
+            Ok(None) | Err(_) => None,
+        };
+        let query =
+            LogQuery { container, timestamps: true, tail: self.tail, ..LogQuery::default() };
+        match self.objects.log(pod, &query) {
+            Ok(mut stream) => drop(self.copy(stream.reader(), &mut ReadPosition::default())),
+            Err(refusal) => log::warn!("the log of {pod} cannot be read: {refusal}"),
+        }
+    }
+
     /// Reports new lines. Returns whether the log ended without an error; `None` if the listener wants
     /// no more.
     fn copy(&self, reader: &mut dyn std::io::BufRead, position: &mut ReadPosition) -> Option<bool> {

@@ -2,7 +2,9 @@
 //! objects; the rest sends requests.
 
 pub mod apps;
+mod changes;
 pub mod driver_pod;
+pub mod executor_logs;
 pub mod files;
 pub mod follow;
 pub mod listener;

@@ -16,6 +16,9 @@ pub struct RunNames {
     pub app: String,
     pub instance: String,
     pub namespace: String,
+    /// The embedded cluster's kubeconfig, with `posse run --dev`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig: Option<String>,
 }
 
 /// The whole answer.
@@ -210,6 +213,7 @@ pub(crate) mod tests {
             app: "w".into(),
             instance: "a1b2c".into(),
             namespace: "ns".into(),
+            kubeconfig: None,
         };
         let json = StatusJson::new(&identity, &sample(), Epoch(SystemTime::UNIX_EPOCH));
         let bytes = json.to_bytes();

@@ -88,15 +88,22 @@ pub enum AppsOutput {
 /// `posse logs`.
 #[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
-    /// The application's name
-    #[arg(value_name = "NAME", value_parser = named(names::app_name_error))]
-    pub app: String,
+    /// The application's name, or NAME/ID for one of its executors
+    #[arg(value_name = "NAME[/ID]", value_parser = app_and_executor)]
+    pub target: (String, Option<u64>),
     /// Print new lines until the log ends
     #[arg(short, long)]
     pub follow: bool,
     /// Print the log of this executor instead of the driver's
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", conflicts_with = "executors")]
     pub executor: Option<u64>,
+    /// Print the logs of all executors, each line with its group and executor in front
+    #[arg(long)]
+    pub executors: bool,
+    /// With --executors, only those of this group
+    #[arg(long, value_name = "GROUP", requires = "executors",
+          value_parser = named(names::group_name_error))]
+    pub group: Option<String>,
     /// Print only the last N lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u32>,
@@ -118,4 +125,19 @@ pub struct StopArgs {
     pub grace: Option<u64>,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
+}
+
+/// `NAME` or `NAME/ID`.
+fn app_and_executor(text: &str) -> Result<(String, Option<u64>), String> {
+    let (app, id) = match text.split_once('/') {
+        Some((app, id)) => {
+            let id = id.parse().map_err(|_| format!("`{id}` is not the id of an executor"))?;
+            (app, Some(id))
+        }
+        None => (text, None),
+    };
+    match names::app_name_error(app) {
+        Some(error) => Err(error),
+        None => Ok((app.to_owned(), id)),
+    }
 }

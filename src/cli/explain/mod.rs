@@ -125,7 +125,11 @@ fn executor_report(
             "there is no executor {id} now, and no available event mentions it"
         )));
     };
-    match Connection::new(&args.client.namespace.server, world) {
+    let server = match &status.identity.kubeconfig {
+        Some(kubeconfig) => Connection::find(Some(kubeconfig.as_ref()), None, world),
+        None => Connection::new(&args.client.namespace.server, world),
+    };
+    match server {
         Ok(server) => {
             let cluster = ClusterReader::new(&server, &status.identity);
             cluster.add_pod_by_name(&name, uid.as_deref(), args.logs, &mut report);
@@ -167,6 +171,7 @@ fn explain_ended_run(
             app: app.to_owned(),
             instance: label(INSTANCE),
             namespace: namespace.clone(),
+            kubeconfig: None,
         };
         let cluster = ClusterReader::new(&server, &identity);
         if args.id.is_none() {
