@@ -17,6 +17,7 @@ mod e2e {
     pub mod losses;
     pub mod openapi;
     pub mod outages;
+    pub mod reach;
     pub mod reasons;
     pub mod refusals;
     pub mod restarts;
@@ -31,8 +32,8 @@ mod e2e {
 use std::process::ExitCode;
 
 use e2e::{
-    check, driver, groups, harness, history, kills, losses, openapi, outages, reasons, refusals,
-    restarts, scaling, stage, stage_attacks, starts, submit, text,
+    check, driver, groups, harness, history, kills, losses, openapi, outages, reach, reasons,
+    refusals, restarts, scaling, stage, stage_attacks, starts, submit, text,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -99,6 +100,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
         submit_stopped, submit_twice_at_once,
     };
     Own submit::{submit_with_own_permissions};
+    Embedded reach::{logs_of_all_executors, reach_that_fails, submitted_run_is_reached};
+    Real reach::{reach_without_a_node};
     Embedded submit::{submit_drained, submit_out_of_memory};
     Real submit::{submit_without_permissions};
     Embedded starts::{pod_that_fits_no_node};

@@ -5,23 +5,42 @@ use std::io::Write;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::cli::args::submit::{AppsArgs, AppsOutput};
+use crate::cli::args::submit::{AppsArgs, AppsOutput, NamespaceArgs};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::namespace::Namespace;
+use crate::cli::settings::socket_folders;
 use crate::cli::terminal::{print, print_json};
 use crate::cli::world::World;
+use crate::control::address::live_sockets;
+use crate::control::client::{Client, RunSelector};
 use crate::control::table::table;
 use crate::kube::api::objects::Objects;
-use crate::submit::apps::{App, age};
+use crate::submit::apps::{App, age, matches};
+use crate::submit::state::DriverState;
+use crate::wire::control_addr::ControlAddr;
+use crate::wire::status_json::{GroupJson, StatusJson};
 
 /// `posse apps`.
+///
+/// # Errors
+/// The cluster cannot be asked, and no application runs on this host.
 pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let namespace = Namespace::new(&args.namespace, world)?;
-    let objects = match args.all_namespaces {
-        true => Objects::new(namespace.connection.http.clone(), None),
-        false => namespace.objects(),
+    let local = local_runs(&args.names, world);
+    let (namespace, mut apps) = match in_cluster(args, world) {
+        Ok((namespace, apps)) => (namespace, apps),
+        Err(failure) if local.is_empty() => return Err(failure),
+        // Without a kubeconfig there is no cluster to list.
+        Err(failure)
+            if failure.code == Code::Usage && args.namespace == NamespaceArgs::default() =>
+        {
+            (String::new(), Vec::new())
+        }
+        Err(failure) => {
+            log::warn!("only the runs on this host are listed: {failure}");
+            (String::new(), Vec::new())
+        }
     };
-    let apps = namespace.apps(&objects, &args.names)?;
+    add_local(&mut apps, local);
     let now_s = Timestamp::now().as_second();
     let text = match (args.output, apps.is_empty()) {
         (Some(AppsOutput::Json), _) => {
@@ -30,12 +49,76 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         }
         (Some(AppsOutput::Wide) | None, true) => match args.all_namespaces {
             true => "there are no applications\n".to_owned(),
-            false => format!("there are no applications in namespace {}\n", namespace.name),
+            false => format!("there are no applications in namespace {namespace}\n"),
         },
         (Some(AppsOutput::Wide), false) => wide(&apps, now_s),
         (None, false) => narrow(&apps, now_s, args.all_namespaces),
     };
     print(out, &text).map(|()| Code::Clean)
+}
+
+/// The applications in the cluster, and the namespace that was asked.
+fn in_cluster(args: &AppsArgs, world: &World<'_>) -> Result<(String, Vec<App>), Failure> {
+    let namespace = Namespace::new(&args.namespace, world)?;
+    let objects = match args.all_namespaces {
+        true => Objects::new(namespace.connection.http.clone(), None),
+        false => namespace.objects(),
+    };
+    let apps = namespace.apps(&objects, &args.names)?;
+    Ok((namespace.name, apps))
+}
+
+/// The runs on this host whose names match. A run that does not answer is left out.
+fn local_runs(names: &[String], world: &World<'_>) -> Vec<App> {
+    let sockets = live_sockets(None, &socket_folders(world));
+    let runs = sockets.into_iter().filter_map(|socket| {
+        let selector = RunSelector {
+            control: Some(ControlAddr::Unix(socket).to_string()),
+            ..RunSelector::default()
+        };
+        let status = Client::find(&selector).and_then(|client| client.status());
+        status.inspect_err(|error| log::debug!("a run is not listed: {error}")).ok()
+    });
+    runs.map(|status| local_app(&status))
+        .filter(|app| names.is_empty() || names.iter().any(|name| matches(name, &app.name)))
+        .collect()
+}
+
+fn local_app(status: &StatusJson) -> App {
+    let sum = |of: fn(&GroupJson) -> u32| status.groups.iter().map(|g| u64::from(of(g))).sum();
+    App {
+        namespace: status.identity.namespace.clone(),
+        name: status.identity.app.clone(),
+        state: Some(DriverState::Local),
+        n_running: sum(|group| group.running),
+        n_pending: sum(|group| group.requested + group.pending),
+        n_wanted: Some(sum(|group| group.target)),
+        driver: None,
+        node: None,
+        instance: Some(status.identity.instance.clone()),
+        exit_code: None,
+        n_failed: 0,
+        created_s: None,
+    }
+}
+
+/// A run on this host stands in for its executors in the cluster.
+fn add_local(apps: &mut Vec<App>, local: Vec<App>) {
+    for mut run in local {
+        let of_same_run = |app: &&mut App| {
+            app.state.is_none()
+                && (&app.namespace, &app.name, &app.instance)
+                    == (&run.namespace, &run.name, &run.instance)
+        };
+        match apps.iter_mut().find(of_same_run) {
+            Some(found) => {
+                run.created_s = found.created_s;
+                *found = run;
+            }
+            None => apps.push(run),
+        }
+    }
+    apps.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
 }
 
 fn narrow(apps: &[App], now_s: i64, all_namespaces: bool) -> String {

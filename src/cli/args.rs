@@ -108,7 +108,7 @@ pub struct FileArgs {
 }
 
 /// The API server.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerArgs {
     /// The kubeconfig file [default: in a pod its service account, else $KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE")]
@@ -157,6 +157,9 @@ pub struct RunArgs {
     /// Allow one driver of the application at a time: wait until the other one has ended
     #[arg(long)]
     pub exclusive: bool,
+    /// Print what the executors write to stderr, each line with its group and executor in front
+    #[arg(long)]
+    pub executor_logs: bool,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,

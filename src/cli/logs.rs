@@ -1,6 +1,7 @@
 //! `posse logs`: prints the log of an application's driver or of one of its executors.
 
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
@@ -10,8 +11,10 @@ use crate::cli::args::submit::LogsArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::follow;
 use crate::cli::namespace::{Namespace, start_signals};
+use crate::cli::settings::socket_folders;
 use crate::cli::terminal::with_log_output;
 use crate::cli::world::World;
+use crate::control::address::live_sockets;
 use crate::core::model::refusal::Refusal;
 use crate::kube::api::executor_lookup::ExecutorLookup;
 use crate::kube::api::objects::{Kind, LogQuery, Objects};
@@ -38,7 +41,8 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let (namespace, is_local) = Namespace::of_app(&args.namespace, app, world)?;
     let objects = namespace.objects();
     if args.executors {
-        return executor_logs(args, app, &namespace, is_local, out);
+        let local_folders = is_local.then(|| socket_folders(world));
+        return executor_logs(args, app, &namespace, local_folders, out);
     }
     if id.is_none() && is_local {
         let message = format!(
@@ -125,12 +129,13 @@ fn pods(
     }
 }
 
-/// Prints the logs of all executors. With --follow until the driver has ended.
+/// Prints the logs of all executors. With --follow until the driver has ended: its pod, or with
+/// `local_folders` the run on this host, whose socket is in one of them.
 fn executor_logs(
     args: &LogsArgs,
     app: &str,
     namespace: &Namespace,
-    is_local: bool,
+    local_folders: Option<Vec<PathBuf>>,
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let logs = ExecutorLogs {
@@ -143,14 +148,20 @@ fn executor_logs(
     let slot = Arc::clone(&result);
     let is_followed = args.follow;
     let read = move |listener: Listener<'_>| {
-        let is_over = || !is_local && has_driver_ended(&logs.objects, &logs.app);
+        let is_over = || match &local_folders {
+            Some(folders) => live_sockets(Some(&logs.app), folders).is_empty(),
+            None => has_driver_ended(&logs.objects, &logs.app),
+        };
         let read = match is_followed {
             true => logs.follow(listener, &is_over).map(|()| 1),
             false => logs.read(listener),
         };
         drop(slot.set(read));
     };
-    if !follow::pump(Box::new(read), &start_signals()?, &mut || true, out)? {
+    let is_whole = with_log_output(out, args.raw, |out| {
+        follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
+    });
+    if !is_whole? {
         return Ok(follow::DETACHED);
     }
     match result.get() {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::cli::args::ClientArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::namespace::Namespace;
+use crate::cli::terminal::{with_error_output, with_log_output};
 use crate::cli::world::World;
 use crate::core::model::refusal::Refusal;
 use crate::kube::api::exec::{ContainerPath, ExecError, Output, exec};
@@ -76,13 +77,19 @@ impl RemoteRun {
     pub(super) fn run(self, words: Words, out: &mut dyn Write) -> Result<Code, Failure> {
         let mut command = vec![self.program.clone()];
         command.extend(words.option("--app", Some(&self.app)).words);
-        let mut each = |output: Output<'_>| match output {
-            Output::Stdout(bytes) => out.write_all(bytes).and_then(|()| out.flush()),
-            Output::Stderr(bytes) => io::stderr().write_all(bytes),
-        };
         let pod = &self.target.pod;
         let failed = |what: String| Failure::new(Code::Failed, what);
-        match exec(&self.namespace.connection.http, &self.target, &command, &mut each) {
+        // The pod may say anything, also what a terminal obeys.
+        let ended = with_log_output(out, false, |out| {
+            with_error_output(|errors| {
+                let mut each = |output: Output<'_>| match output {
+                    Output::Stdout(bytes) => out.write_all(bytes).and_then(|()| out.flush()),
+                    Output::Stderr(bytes) => errors.write_all(bytes),
+                };
+                exec(&self.namespace.connection.http, &self.target, &command, &mut each)
+            })
+        });
+        match ended {
             Ok(CommandEnd::Exited(0)) => Ok(Code::Clean),
             Ok(CommandEnd::Exited(code)) => Ok(Code::Driver(code)),
             Ok(CommandEnd::Failed(why)) => Err(failed(format!(

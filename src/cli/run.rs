@@ -21,8 +21,10 @@ use crate::runtime::run::{RunInputs, RunResult, run as run_application};
 use crate::runtime::signals::{Signal, Signals};
 
 mod embedded;
+mod executor_logs;
 
 use embedded::Embedded;
+use executor_logs::ExecutorLogPrinter;
 
 /// Runs one application until it is told to stop, or until its driver ends.
 ///
@@ -70,6 +72,16 @@ fn run_once(
         }
     }
     let http = connection.http.clone();
+    let executor_logs = match args.executor_logs {
+        true => {
+            let namespace = settings.namespace.as_ref().unwrap_or(&connection.namespace);
+            let out = progress.as_ref().map(|line| Box::new(line.log_writer()) as _);
+            let started = ExecutorLogPrinter::start(&http, namespace, &settings.app, out);
+            let failed = |error| Failure::new(Code::Failed, format!("threads: {error}"));
+            Some(started.map_err(failed)?)
+        }
+        false => None,
+    };
     let inputs = RunInputs {
         settings: &settings,
         server: api_server(connection, is_dev(args)),
@@ -80,6 +92,9 @@ fn run_once(
         progress,
     };
     let result = run_application(inputs);
+    if let Some(executor_logs) = executor_logs {
+        executor_logs.stop();
+    }
     let is_signalled = match &result {
         Ok(RunResult { outcome, .. }) => outcome.is_signalled,
         Err(error) => matches!(error, RunError::Interrupted { .. }),

@@ -74,6 +74,15 @@ pub(super) fn with_log_output<T>(
     }
 }
 
+/// The same for stderr.
+pub(super) fn with_error_output<T>(copy: impl FnOnce(&mut dyn Write) -> T) -> T {
+    let mut errors = io::stderr();
+    match errors.is_terminal() {
+        true => copy(&mut SafeText::new(&mut errors)),
+        false => copy(&mut errors),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -84,7 +84,9 @@ impl LogFollower<'_> {
             }
             thread::park_timeout(RECONNECT_WAIT);
         }
-        log::warn!("the log of {pod} could not be read to its end");
+        if !self.is_ended.load(Ordering::Acquire) {
+            log::warn!("the log of {pod} could not be read to its end");
+        }
     }
 
     /// Reads what a pod's log has now.

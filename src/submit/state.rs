@@ -11,6 +11,8 @@ const MESSAGE_CHARS_MAX: usize = 300;
 /// The state of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverState {
+    /// It runs on this host, by `posse run`.
+    Local,
     /// Its pod does not exist yet or is not running yet.
     Pending,
     Running,
@@ -33,6 +35,7 @@ impl DriverState {
     /// The name in outputs.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Local => "Local",
             Self::Pending => "Pending",
             Self::Running => "Running",
             Self::Retrying => "Retrying",

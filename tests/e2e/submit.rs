@@ -28,7 +28,7 @@ const KINDS: [(&str, &str, bool); 6] = [
     ("/apis/rbac.authorization.k8s.io/v1", "rolebindings", false),
 ];
 
-fn path(scene: &Scene<'_>, root: &str, resource: &str) -> String {
+pub(super) fn path(scene: &Scene<'_>, root: &str, resource: &str) -> String {
     format!("{root}/namespaces/{}/{resource}", scene.namespace)
 }
 
@@ -49,7 +49,7 @@ fn settings(scene: &Scene<'_>) -> Value {
     }})
 }
 
-fn run(scene: &Scene<'_>) -> Run {
+pub(super) fn run(scene: &Scene<'_>) -> Run {
     run_with(scene, &scene.server.access(Who::Admin))
 }
 
@@ -58,7 +58,7 @@ fn run_with(scene: &Scene<'_>, access: &Access) -> Run {
 }
 
 /// A command about applications, with a kubeconfig.
-fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
+pub(super) fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
     let kubeconfig = scene.file("admin.kubeconfig");
     let text = scene.server.access(Who::Admin).kubeconfig(&scene.namespace);
     std::fs::write(&kubeconfig, text).unwrap();
@@ -68,7 +68,7 @@ fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
 }
 
 #[track_caller]
-fn expect(output: &Output, code: i32, words: &[&str]) {
+pub(super) fn expect(output: &Output, code: i32, words: &[&str]) {
     let said = said(output);
     assert_eq!(output.status.code(), Some(code), "{said}");
     for word in words {
@@ -80,7 +80,7 @@ fn component(pod: &Value) -> &str {
     pod["metadata"]["labels"]["app.kubernetes.io/component"].as_str().unwrap_or_default()
 }
 
-fn pods_of(scene: &Scene<'_>, wanted: &str) -> Vec<Value> {
+pub(super) fn pods_of(scene: &Scene<'_>, wanted: &str) -> Vec<Value> {
     let mut pods = scene.ours();
     pods.retain(|pod| component(pod) == wanted);
     pods
@@ -88,7 +88,7 @@ fn pods_of(scene: &Scene<'_>, wanted: &str) -> Vec<Value> {
 
 /// The running pod of the driver, other than `not`.
 #[track_caller]
-fn wait_driver(scene: &Scene<'_>, other_than: &str) -> Value {
+pub(super) fn wait_driver(scene: &Scene<'_>, other_than: &str) -> Value {
     wait_value(PATIENCE, "a driver that runs", || {
         let pods = pods_of(scene, "driver");
         let mut up = pods.iter().filter(|pod| is_running(pod) && uid_of(pod) != other_than);
@@ -101,7 +101,7 @@ fn wait_driver(scene: &Scene<'_>, other_than: &str) -> Value {
 
 /// Waits for executors of this driver's instance, and no others; only if drivers really run.
 #[track_caller]
-fn wait_executors(scene: &Scene<'_>, driver: &Value, n: usize) {
+pub(super) fn wait_executors(scene: &Scene<'_>, driver: &Value, n: usize) {
     if scene.server.real().is_some() {
         return;
     }
@@ -139,7 +139,7 @@ fn wait_nothing_made(scene: &Scene<'_>) {
 
 /// The application is stopped, and no object of it is left.
 #[track_caller]
-fn stop_and_finish(scene: Scene<'_>) {
+pub(super) fn stop_and_finish(scene: Scene<'_>) {
     expect(&ask(&scene, &["stop", APP]), 0, &["application shop stopped"]);
     wait_nothing_made(&scene);
     scene.finish();

@@ -51,7 +51,7 @@ pub struct CopyArgs {
 }
 
 /// The namespace and its API server.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceArgs {
     /// The namespace [default: the service account's, or the context's]
     #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]

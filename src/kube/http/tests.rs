@@ -2,6 +2,7 @@
 //! failure.
 
 mod trust;
+mod websocket;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -120,12 +120,12 @@ impl Http {
         path: &str,
         protocols: &[&'static str],
     ) -> Result<(WebSocket, String), OpenError> {
-        let mut credentials = self.shared.credentials().map_err(OpenError::Transport)?;
+        let mut credentials = self.shared.credentials(None).map_err(OpenError::Transport)?;
         let mut opened = self.shared.try_websocket(path, protocols, &credentials);
         if let Err(OpenError::Refused { status: 401 }) = &opened {
             let snapshot = self.shared.snapshot(&credentials);
-            if self.shared.renew_credentials(&credentials, &snapshot) {
-                credentials = self.shared.credentials().map_err(OpenError::Transport)?;
+            if self.shared.renew_credentials(&credentials, &snapshot, None) {
+                credentials = self.shared.credentials(None).map_err(OpenError::Transport)?;
                 opened = self.shared.try_websocket(path, protocols, &credentials);
             }
         }

@@ -1,0 +1,180 @@
+//! Commands about a submitted run from outside of the cluster: they run in the driver's pod by
+//! `pods/exec`. Logs of executors.
+
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use super::submit::{
+    ask, expect, path, pods_of, run, stop_and_finish, wait_driver, wait_executors,
+};
+use crate::support::access::Access;
+use crate::support::posse::{command, said};
+use crate::support::scene::{APP, Scene, executor_id, is_running, name_of};
+use crate::support::server::{End, Server, Who};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
+
+/// A command with this kubeconfig.
+fn ask_as(scene: &Scene<'_>, access: &Access, words: &[&str]) -> std::process::Output {
+    let kubeconfig = scene.file("other.kubeconfig");
+    std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).unwrap();
+    let mut command = command(scene.dir.path());
+    command.args(words).arg("--kubeconfig").arg(&kubeconfig);
+    command.output().expect("the binary can be started")
+}
+
+/// Passes bytes between its own port and another one, until it is cut.
+struct Tunnel {
+    address: String,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Tunnel {
+    fn start(to: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (open, to) = (Arc::<Mutex<Vec<TcpStream>>>::default(), to.to_owned());
+        let connections = Arc::clone(&open);
+        // The thread ends with the process of the tests.
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let client = client.unwrap();
+                let server = TcpStream::connect(&to).unwrap();
+                for (from, into) in [(&client, &server), (&server, &client)] {
+                    let (mut from, mut into) =
+                        (from.try_clone().unwrap(), into.try_clone().unwrap());
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut into);
+                        let _ = into.shutdown(Shutdown::Both);
+                    });
+                }
+                connections.lock().unwrap().extend([client, server]);
+            }
+        });
+        Self { address, open }
+    }
+
+    fn cut(&self) {
+        for stream in self.open.lock().unwrap().iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Every client command works against a driver in the cluster.
+pub fn submitted_run_is_reached(server: &dyn Server) {
+    let scene = Scene::new(server);
+    expect(&run(&scene).executors(2).once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 2);
+    let with_app = |words: &[&str]| ask(&scene, &[words, &["--app", APP]].concat());
+    expect(&with_app(&["status"]), 0, &["app shop", "running"]);
+    let status: Value = serde_json::from_slice(&with_app(&["status", "--json"]).stdout).unwrap();
+    assert_eq!(status["groups"][0]["running"], 2, "{status}");
+    expect(&with_app(&["scale", "3"]), 0, &["the target is 3 now"]);
+    wait_executors(&scene, &driver, 3);
+    expect(&with_app(&["kill", "1", "77"]), 0, &["killed: 1", "unknown: 77"]);
+    wait_value(PATIENCE, "a successor of executor 1", || {
+        let pods = pods_of(&scene, "executor");
+        let up = pods.iter().filter(|pod| is_running(pod)).map(executor_id).collect::<Vec<_>>();
+        if up.len() == 3 && !up.contains(&1) { Ok(()) } else { Err(format!("{up:?}")) }
+    });
+    expect(&with_app(&["explain"]), 0, &["3 of 3 running"]);
+    expect(&with_app(&["events"]), 0, &["executor_lost", "killed by a call"]);
+    // The exit code and the errors of the command in the pod.
+    expect(&with_app(&["scale", "--group", "nope", "1"]), 1, &["there is no such group"]);
+    expect(&with_app(&["kill", "1", "--reason=-x y"]), 0, &[]);
+
+    let followed = ask(&scene, &["logs", "shop/2"]);
+    expect(&followed, 0, &[]);
+    let all = ask(&scene, &["logs", APP, "--executors"]);
+    expect(&all, 0, &[]);
+    expect(&ask(&scene, &["logs", "shop/1", "--executors"]), 2, &["not both"]);
+    expect(&ask(&scene, &["logs", "shop/x"]), 2, &["`x` is not the id of an executor"]);
+    expect(&ask(&scene, &["logs", "shop/99"]), 1, &["has no executor 99"]);
+    expect(
+        &ask(&scene, &["status", "--app", "nope"]),
+        1,
+        &["no live run of application nope on this host", "has no driver of it"],
+    );
+    scene.end(&driver, End::Exit(0));
+    wait_for(PATIENCE, "the end of the driver", || {
+        !pods_of(&scene, "driver").iter().any(is_running)
+    });
+    expect(&with_app(&["status"]), 1, &["is not running", "posse logs shop"]);
+    stop_and_finish(scene);
+}
+
+/// The lines of all executors, with their names in front, until the driver ends.
+pub fn logs_of_all_executors(server: &dyn Server) {
+    let scene = Scene::new(server);
+    expect(&run(&scene).executors(3).once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 3);
+    let pods = pods_of(&scene, "executor");
+    scene.end(&pods[0], End::Exit(7));
+    let words = format!("the last words of {}", name_of(&pods[0]));
+    let want = format!("[default/{}] {words}", executor_id(&pods[0]));
+    wait_value(PATIENCE, "its last words in the log of all", || {
+        let output = said(&ask(&scene, &["logs", APP, "--executors"]));
+        if output.contains(&want) { Ok(()) } else { Err(output) }
+    });
+    expect(&ask(&scene, &["logs", APP, "--executors", "--group", "other"]), 1, &["no executors"]);
+    stop_and_finish(scene);
+}
+
+/// A user who may read pods but not run commands in them; a connection that is cut.
+pub fn reach_that_fails(server: &dyn Server) {
+    let scene = Scene::new(server);
+    expect(&run(&scene).executors(1).once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 1);
+    let mut access = server.access(Who::Admin);
+    let tunnel = Tunnel::start(access.url.rsplit('/').next().unwrap());
+    access.url = format!("https://{}", tunnel.address);
+    let printed = scene.file("events");
+    let kubeconfig = scene.file("tunnel.kubeconfig");
+    std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).unwrap();
+    let mut follow = command(scene.dir.path());
+    follow.args(["events", "--follow", "--app", APP, "--kubeconfig"]).arg(&kubeconfig);
+    follow.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::piped());
+    let follower = follow.spawn().unwrap();
+    wait_for(PATIENCE, "the first events", || {
+        std::fs::read_to_string(&printed).unwrap().contains("executor_running")
+    });
+    tunnel.cut();
+    expect(&follower.wait_with_output().unwrap(), 1, &["the connection was cut"]);
+    stop_and_finish(scene);
+}
+
+/// posse says in the server's words why no command can be run in the pod.
+pub fn reach_without_a_node(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let pods = path(&scene, "/api/v1", "pods");
+    expect(&run(&scene).executors(1).once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let driver = wait_driver(&scene, "");
+    expect(
+        &ask(&scene, &["status", "--app", APP]),
+        1,
+        &[&format!("no command can be run in pod {}", name_of(&driver))],
+    );
+    let role = serde_json::json!({"metadata": {"name": "reader"},
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    scene.admin.post(&path(&scene, rbac, "roles"), &role).ok();
+    let binding = serde_json::json!({"metadata": {"name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}});
+    scene.admin.post(&path(&scene, rbac, "rolebindings"), &binding).ok();
+    let stranger = server.access(Who::Stranger);
+    wait_value(PATIENCE, "the refusal", || {
+        let output = said(&ask_as(&scene, &stranger, &["status", "--app", APP]));
+        match output.contains("pods/exec") || output.contains("\"pods\" in API group") {
+            true => Ok(()),
+            false => Err(format!("{pods}: {output}")),
+        }
+    });
+    stop_and_finish(scene);
+}
