@@ -15,7 +15,7 @@ pub(super) enum FoundRun {
     /// Its control API can be called.
     Here(Client),
     /// Its driver's pod can run the command.
-    InCluster(RemoteRun),
+    InCluster(Box<RemoteRun>),
 }
 
 /// Finds the run on this host, else in the cluster if `--app` names it.
@@ -23,9 +23,8 @@ pub(super) fn find_anywhere(args: &ClientArgs, world: &World<'_>) -> Result<Foun
     match find(args, world) {
         Ok(client) => Ok(FoundRun::Here(client)),
         Err(missing @ ClientError::None { .. }) => match &args.app {
-            Some(app) => {
-                RemoteRun::find(args, missing.to_string(), app, world).map(FoundRun::InCluster)
-            }
+            Some(app) => RemoteRun::find(args, missing.to_string(), app, world)
+                .map(|run| FoundRun::InCluster(Box::new(run))),
             None => Err(missing.into()),
         },
         Err(error) => Err(error.into()),

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-use crate::cli::args::submit::LogsArgs;
+use crate::cli::args::submit::{LogsArgs, NamespaceArgs};
+use crate::cli::args::{ClientArgs, ServerArgs};
+use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::follow;
 use crate::cli::namespace::{Namespace, start_signals};
@@ -38,7 +40,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     if args.executors && id.is_some() {
         return Err(Failure::usage("name one executor, or all by --executors, but not both"));
     }
-    let (namespace, is_local) = Namespace::of_app(&args.namespace, app, world)?;
+    let (namespace, is_local) = namespace_of(app, &args.namespace, world)?;
     let objects = namespace.objects();
     if args.executors {
         let local_folders = is_local.then(|| socket_folders(world));
@@ -104,6 +106,27 @@ fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> io::Result<()> {
             n => out.write_all(&piece[..n])?,
         }
     }
+}
+
+/// The namespace in which an application runs: that of its run on this host, unless flags name another
+/// one. Also tells whether it runs on this host.
+fn namespace_of(
+    app: &str,
+    args: &NamespaceArgs,
+    world: &World<'_>,
+) -> Result<(Namespace, bool), Failure> {
+    let client = ClientArgs { app: Some(app.to_owned()), ..ClientArgs::default() };
+    let is_named = *args != NamespaceArgs::default();
+    let local = (!is_named).then(|| find(&client, world).and_then(|run| run.status()));
+    let Some(Ok(status)) = local else {
+        return Namespace::new(args, world).map(|namespace| (namespace, false));
+    };
+    let kubeconfig = status.identity.kubeconfig.map(PathBuf::from);
+    let local = NamespaceArgs {
+        namespace: Some(status.identity.namespace),
+        server: ServerArgs { kubeconfig, context: None },
+    };
+    Namespace::new(&local, world).map(|namespace| (namespace, true))
 }
 
 /// The pods of the driver, or those of the executor that is asked for.

@@ -1,13 +1,9 @@
 //! The namespace of a command about applications in a cluster.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 
 use crate::cli::args::submit::NamespaceArgs;
-use crate::cli::args::{ClientArgs, ServerArgs};
 use crate::cli::connection::Connection;
-use crate::cli::control_client::find as find_run;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::world::World;
 use crate::core::model::refusal::Refusal;
@@ -27,27 +23,6 @@ impl Namespace {
         let connection = Connection::new(&args.server, world)?;
         let name = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
         Ok(Self { connection, name })
-    }
-
-    /// The namespace in which an application runs: that of its run on this host, unless flags name
-    /// another one. Also tells whether it runs on this host.
-    pub(super) fn of_app(
-        args: &NamespaceArgs,
-        app: &str,
-        world: &World<'_>,
-    ) -> Result<(Self, bool), Failure> {
-        let is_named = args.namespace.is_some()
-            || args.server.kubeconfig.is_some()
-            || args.server.context.is_some();
-        let client = ClientArgs { app: Some(app.to_owned()), ..ClientArgs::default() };
-        let local = (!is_named).then(|| find_run(&client, world).and_then(|run| run.status()));
-        let Some(Ok(status)) = local else { return Self::new(args, world).map(|it| (it, false)) };
-        let kubeconfig = status.identity.kubeconfig.map(PathBuf::from);
-        let local = NamespaceArgs {
-            namespace: Some(status.identity.namespace),
-            server: ServerArgs { kubeconfig, context: None },
-        };
-        Self::new(&local, world).map(|it| (it, true))
     }
 
     pub(super) fn objects(&self) -> Objects {

@@ -47,7 +47,7 @@ pub fn explain(
         (Ok(run), _) => run,
         (Err(error), Some(app)) if is_gone(&error) => {
             return match RemoteRun::find(&args.client, error.to_string(), app, world) {
-                Ok(run) => run.run(words(args), out),
+                Ok(run) => run.run(remote_words(args), out),
                 // The run is gone, but its pods may still exist.
                 Err(_) => explain_ended_run(args, app, &error, world, out),
             };
@@ -77,7 +77,7 @@ fn print_report(args: &ExplainArgs, text: &str, out: &mut dyn Write) -> Result<C
 }
 
 /// The same command, for the driver's pod.
-fn words(args: &ExplainArgs) -> Words {
+fn remote_words(args: &ExplainArgs) -> Words {
     Words::new("explain")
         .flag("--json", args.json)
         .option("--group", args.group.as_ref())

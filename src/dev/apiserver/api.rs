@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::core::model::rng::Rng;
 use crate::dev::apiserver::authn::tokens::Tokens;
-use crate::dev::apiserver::exec::ExecOrder;
+use crate::dev::apiserver::exec_orders::ExecOrder;
 use crate::dev::faults::{Fault, Faults, Injector};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::storage::deletion::Collector;

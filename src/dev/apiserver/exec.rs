@@ -4,18 +4,18 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::bounded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
 
-use crate::dev::apiserver::answer::{Answer, success};
 use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
 use crate::dev::apiserver::logs::{self, Log, LogSink};
 use crate::dev::apiserver::web_socket::{self, Socket};
 use crate::dev::schema::kind::{Key, Kind};
@@ -45,41 +45,6 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 const PIECE_BYTES: usize = 32 << 10;
 /// The client is not read while this much input waits for the command.
 const PENDING_BYTES_MAX: usize = 64 << 10;
-
-/// The files of a command. Without `stdin` it reads an empty file.
-#[derive(Debug)]
-pub(crate) struct CommandIo {
-    pub(crate) stdin: Option<OwnedFd>,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
-}
-
-impl CommandIo {
-    /// Both outputs go to the same file.
-    pub(crate) fn output(file: OwnedFd) -> io::Result<Self> {
-        Ok(Self { stdin: None, stdout: file.try_clone()?, stderr: file })
-    }
-
-    /// Makes the files those of `command`, except for stdin.
-    pub(crate) fn set_outputs(&self, command: &mut Command) -> io::Result<()> {
-        command.stdout(self.stdout.try_clone()?).stderr(self.stderr.try_clone()?);
-        Ok(())
-    }
-}
-
-/// Starts a command in a container; an error has the words of a container runtime.
-pub(crate) type StartCommand = Box<dyn FnOnce(CommandIo) -> Result<Child, String> + Send>;
-
-/// Asks the node to prepare a command.
-#[derive(Debug)]
-pub(crate) struct ExecOrder {
-    pub(crate) key: Key,
-    pub(crate) uid: Box<str>,
-    pub(crate) container: String,
-    pub(crate) command: Vec<String>,
-    /// Gets the command, or why the node has no such container.
-    pub(crate) answer: Sender<Result<StartCommand, String>>,
-}
 
 /// A request for a command in a container, or for its output.
 #[derive(Debug)]
@@ -155,7 +120,7 @@ impl Exec {
         if let Some(log) = &self.attached {
             let mut attached = Attached { socket: Socket::accept(request, protocol, responder)? };
             log.copy(api, &mut attached)?;
-            return end(attached.socket, &success(200));
+            return end(attached.socket, &exit_status(0));
         }
         let start = match self.order(api) {
             Ok(start) => start,
@@ -468,5 +433,5 @@ fn exit_status(code: i32) -> Value {
 
 fn send(error: &StatusError, responder: Responder<'_>) -> io::Result<()> {
     let body = error.body().to_string();
-    responder.send(error.code, &[("content-type", Answer::JSON)], body.as_bytes())
+    responder.send(error.code, &[("content-type", "application/json")], body.as_bytes())
 }

@@ -11,6 +11,7 @@ pub(crate) mod discovery;
 mod dispatch;
 pub(crate) mod evict;
 pub(crate) mod exec;
+pub(crate) mod exec_orders;
 pub(crate) mod fault_endpoint;
 mod health;
 mod logs;

@@ -18,7 +18,7 @@ use super::Input;
 use super::start::Prepared;
 use super::start_error::{StartError, runtime_error};
 use super::tree;
-use crate::dev::apiserver::exec::CommandIo;
+use crate::dev::apiserver::exec_orders::CommandIo;
 
 const WAITER_STACK_BYTES: usize = 64 << 10;
 /// The exit code that a container runtime reports if it does not know the real one.

@@ -16,7 +16,7 @@ use super::sandbox::{Mount, Sandbox, SandboxError};
 use super::start_error::{StartError, chdir_error, exec_error, runtime_error};
 use super::volumes;
 use crate::dev::apiserver::api::Api;
-use crate::dev::apiserver::exec::CommandIo;
+use crate::dev::apiserver::exec_orders::CommandIo;
 use crate::dev::kubeconfig::{self, Access};
 use crate::dev::schema::kind::Key;
 use crate::dev::storage::events::{self, Note};

@@ -238,10 +238,10 @@ fn limit(after: Duration) -> NextTimeout {
 }
 
 fn io_error(error: Error) -> io::Error {
-    match error {
-        Error::Io(error) => error,
-        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    if let Error::Io(error) = error {
+        return error;
     }
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
 /// A connection whose reads and writes have a time limit each. A read that timed out may be repeated:
@@ -257,9 +257,9 @@ impl TimedStream {
 impl Read for TimedStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.set_timeout(limit(PING_INTERVAL));
-        self.0.read(buf).map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => io::ErrorKind::WouldBlock.into(),
-            _ => error,
+        self.0.read(buf).map_err(|error| match error.kind() == io::ErrorKind::TimedOut {
+            true => io::ErrorKind::WouldBlock.into(),
+            false => error,
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Kubelet;
-use crate::dev::apiserver::exec::{CommandIo, ExecOrder, StartCommand};
+use crate::dev::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
 use crate::dev::node::probes::Exec;
 use crate::dev::node::run::ContainerState;
 use crate::dev::node::start::CommandSource;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use self::probe::Handler;
-use crate::dev::apiserver::exec::CommandIo;
+use crate::dev::apiserver::exec_orders::CommandIo;
 use crate::dev::node::Input;
 use crate::dev::node::process::{await_end, exit_code};
 use crate::dev::node::start::Prepared;
