@@ -10,6 +10,7 @@ from kubernetes import client, config, dynamic, watch
 from kubernetes.client.rest import ApiException
 from kubernetes.leaderelection import electionconfig, leaderelection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
+from kubernetes.stream import stream
 
 NAMESPACE = os.environ["NS"]
 # The real server of these tests has no kubelet: pods run in name only, and Jobs never end.
@@ -98,6 +99,28 @@ def logs():
     ended = core.read_namespaced_pod("talks", NAMESPACE).status.container_statuses[0].state.terminated
     check("ended", (ended.exit_code, ended.reason), (0, "Completed"))
     core.delete_namespaced_pod("talks", NAMESPACE)
+
+
+def commands():
+    if not RUNS:
+        return
+    core.create_namespaced_pod(NAMESPACE, pod("does", "sleep 60"))
+    until("a start", lambda: core.read_namespaced_pod_status("does", NAMESPACE).status.phase == "Running")
+
+    def run(script, **options):
+        command = ["sh", "-c", script]
+        call = core.connect_get_namespaced_pod_exec
+        streams = {"stdin": False, "stdout": True, "stderr": True, "tty": False, **options}
+        socket = stream(call, "does", NAMESPACE, command=command, _preload_content=False, **streams)
+        if options.get("stdin"):
+            socket.write_stdin("to it\n")
+        socket.run_forever(timeout=PATIENCE_S)
+        return socket.read_stdout(), socket.read_stderr(), socket.returncode
+
+    check("output", run("echo out; echo err >&2; exit 7"), ("out\n", "err\n", 7))
+    check("input", run("read line; echo got $line", stdin=True), ("got to it\n", "", 0))
+    check("terminal", run("test -t 0 && echo yes", stdin=True, tty=True)[0].split(), ["to", "it", "yes"])
+    core.delete_namespaced_pod("does", NAMESPACE, grace_period_seconds=0)
 
 
 def jobs():
@@ -257,6 +280,6 @@ def leaders():
 
 
 if __name__ == "__main__":
-    for part in (pods, logs, jobs, config_maps, watches, apply, leaders):
+    for part in (pods, logs, commands, jobs, config_maps, watches, apply, leaders):
         part()
         print(part.__name__, "ok")
