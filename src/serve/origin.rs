@@ -8,10 +8,15 @@ use std::net::IpAddr;
 
 use crate::serve::Request;
 
-/// Refuses a request that a page of another origin sent. No client but a browser sends `Origin` or
-/// `Sec-Fetch-Site` (Fetch Standard; W3C Fetch Metadata).
+/// Refuses a request that a page of another origin sent (Fetch Standard; W3C Fetch Metadata). Some
+/// WebSocket libraries send this server's own origin, which no page has: no page is served here.
 pub fn refuse_pages(request: &Request) -> Option<(u16, &'static str)> {
-    if request.header("origin").is_some() {
+    let is_ours = |origin: &str| {
+        let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+        host.is_some_and(|host| request.hosts().all(|own| own == host))
+            && request.hosts().next().is_some()
+    };
+    if !request.headers("origin").all(is_ours) {
         return Some((403, "requests of web pages (header Origin) are refused"));
     }
     // `none` is an address that the user typed. `same-site` is a page from another port or subdomain.
@@ -106,6 +111,12 @@ mod tests {
         }
         for origin in ["http://evil.example", "null", "http://127.0.0.1:6443", ""] {
             assert_eq!(answer(&[("Origin", origin)]), Some(403), "{origin}");
+        }
+        let from = |origin| answer(&[("Host", "127.0.0.1:6443"), ("Origin", origin)]);
+        assert_eq!(from("https://127.0.0.1:6443"), None);
+        for origin in ["https://127.0.0.1:6444", "https://127.0.0.1", "127.0.0.1:6443", "https://"]
+        {
+            assert_eq!(from(origin), Some(403), "{origin}");
         }
         let two = [("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")];
         assert_eq!(answer(&two), Some(403));
