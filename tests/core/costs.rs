@@ -1,4 +1,5 @@
 //! What a turn costs: it visits what changed, not every executor or pod.
+#![allow(clippy::wildcard_enum_match_arm)]
 
 use std::sync::Arc;
 

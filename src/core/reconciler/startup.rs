@@ -232,7 +232,7 @@ impl Reconciler {
         let is_unplaced = unplaced.iter().filter_map(|ids| ids.first()).any(|(at, _)| is_late(*at));
         let n_pods = if is_unplaced { unplaced.iter().map(|ids| ids.len()).sum() } else { 0 };
         let is_failing = group.retries.failing_since().is_some_and(is_late);
-        let n_creates = if is_failing { group.retries.len() } else { 0 };
+        let n_creates = if is_failing { group.retries.count() } else { 0 };
         u32::try_from(n_pods + n_creates).unwrap_or(u32::MAX)
     }
 

@@ -48,7 +48,7 @@ impl Retries {
     }
 
     /// The number of them.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.at.len()
     }
 
