@@ -9,6 +9,7 @@
 3. without a posse.
 """
 
+import base64
 import collections
 import contextlib
 import http.client
@@ -17,6 +18,7 @@ import random
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -205,9 +207,13 @@ def is_ready(control):
 
 def delete_pod(kubeconfig, name):
     """Like `kubectl delete pod --grace-period=0`."""
-    host = re.search(r"server: .https?://([0-9.:]+)", kubeconfig).group(1)
-    api = http.client.HTTPConnection(host, timeout=10)
-    api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
+    host, authority, token = (
+        re.search(rf'\b{word}: "?([^",}}\s]+)', kubeconfig).group(1)
+        for word in ("server", "certificate-authority-data", "token"))
+    trusted = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+    api = http.client.HTTPSConnection(host.removeprefix("https://"), context=trusted, timeout=10)
+    api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0",
+                headers={"authorization": f"Bearer {token}"})
     assert api.getresponse().status == 200, name
 
 
