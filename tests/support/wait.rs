@@ -9,6 +9,13 @@ use super::posse::assert_all_live;
 /// The timeout of a test step; much longer than any step takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
+/// True if two RFC 3339 times are one moment. posse counts wall times from its clock's current
+/// reading, so a moment that is written twice may differ by some milliseconds.
+pub fn is_same_time(one: &str, other: &str) -> bool {
+    let ms = |text: &str| text.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+    ms(one).abs_diff(ms(other)) < 1_000
+}
+
 /// The interval between two checks.
 const STEP: Duration = Duration::from_millis(20);
 
