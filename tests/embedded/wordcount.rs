@@ -128,7 +128,8 @@ impl Run {
     }
 
     /// Kills a worker that has begun a chunk and not finished it. The worker is stopped first, and
-    /// checked when none of its child processes runs any more.
+    /// checked when none of its child processes runs any more. A worker that has ended by itself in
+    /// the meantime does not count: another one is chosen.
     fn kill_a_worker(&mut self, rng: &mut Rng) {
         self.wait_for(|run| {
             let claims: Vec<PathBuf> = entries(&run.job.join("claims"))
@@ -147,8 +148,7 @@ impl Run {
             }
             let is_in_the_middle = begun_by(claim) == Some(worker);
             let signal = if is_in_the_middle { Signal::KILL } else { Signal::CONT };
-            kill_process(worker, signal).unwrap();
-            is_in_the_middle
+            kill_process(worker, signal).is_ok() && is_in_the_middle
         });
     }
 
