@@ -20,7 +20,7 @@ pub fn status(args: &StatusArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     };
     let status = client.status()?;
     match args.json {
-        true => print_json(out, &(String::from_utf8_lossy(&status.to_bytes()) + "\n")),
+        true => print_json(out, &(status.to_json() + "\n")),
         false => print(out, &status_table(&status)),
     }
     .map(|()| Code::Clean)

@@ -16,7 +16,7 @@ use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::names;
-use crate::wire::status_json::{RunNames, StatusJson};
+use crate::wire::status_json::{RunNames, StatusEncoder};
 use crate::wire::time::Epoch;
 
 /// The running control API. Dropping this stops it without waiting for readers of events.
@@ -67,7 +67,7 @@ impl ControlServer {
         };
         let followers = Semaphore::new(FOLLOWERS_MAX);
         let dry_runs = Semaphore::new(DRY_RUNS_MAX);
-        let api = Arc::new(Api { subject, token, followers, dry_runs, encoded: Mutex::default() });
+        let api = Arc::new(Api { subject, token, followers, dry_runs, encoder: Mutex::default() });
         let handler = Arc::clone(&api) as Arc<dyn Handler>;
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
@@ -101,15 +101,8 @@ struct Api {
     token: Option<Token>,
     followers: Semaphore,
     dry_runs: Semaphore,
-    encoded: Mutex<Option<EncodedStatus>>,
-}
-
-/// The last status as JSON.
-#[derive(Debug)]
-struct EncodedStatus {
-    status: Arc<Status>,
-    epoch: Epoch,
-    bytes: Vec<u8>,
+    /// Readers share what it has encoded.
+    encoder: Mutex<StatusEncoder>,
 }
 
 /// A complete HTTP answer.
@@ -237,7 +230,7 @@ impl Api {
             }
             Reply::Noted { unknown } => Ok(Answer::ok(calls::unknown_body(&unknown))),
             Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
-            Reply::Status(status) => Ok(Answer::ok(self.encoded(status))),
+            Reply::Status(status) => Ok(Answer::ok(self.encode(&status))),
             Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
             Reply::UnknownExecutor => {
                 Err(Answer::error(404, "there is no such executor", Some("executor")))
@@ -246,20 +239,11 @@ impl Api {
         }
     }
 
-    /// The status as JSON. Readers of the same status share one encoding.
-    fn encoded(&self, status: Arc<Status>) -> Vec<u8> {
+    fn encode(&self, status: &Status) -> Vec<u8> {
         let Subject { identity, epoch, .. } = &self.subject;
-        let epoch = epoch();
-        let mut last = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |last: &&EncodedStatus| {
-            Arc::ptr_eq(&last.status, &status) && last.epoch.abs_diff(epoch) < CLOCK_STEP
-        };
-        if let Some(last) = last.as_ref().filter(is_same) {
-            return last.bytes.clone();
-        }
-        let bytes = StatusJson::new(identity, &status, epoch).to_bytes();
-        *last = Some(EncodedStatus { status, epoch, bytes: bytes.clone() });
-        bytes
+        // A panic leaves it empty.
+        let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
+        encoder.encode(identity, status, epoch())
     }
 
     fn events(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
@@ -417,9 +401,6 @@ const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An idle reader gets an empty line at this interval.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
-
-/// The status is encoded again if the wall clock was set by this much.
-const CLOCK_STEP: Duration = Duration::from_secs(1);
 
 /// Concurrent dry runs of templates.
 const DRY_RUNS_MAX: usize = 16;

@@ -101,11 +101,8 @@ pub(crate) fn table<const N: usize>(heads: &[String; N], rows: Vec<[String; N]>)
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
-    use crate::wire::status_json::{RunNames, tests::sample};
-    use crate::wire::time::Epoch;
+    use crate::wire::status_json::{RunNames, tests::sample_json};
 
     #[test]
     fn a_status_becomes_two_tables() {
@@ -116,7 +113,7 @@ mod tests {
             namespace: "ns".into(),
             kubeconfig: None,
         };
-        let status = StatusJson::new(&identity, &sample(), Epoch(SystemTime::UNIX_EPOCH));
+        let status = sample_json(&identity);
         let want = "\
 app w  instance a1b2c  namespace ns  run k3f9
 

@@ -22,7 +22,7 @@ use crate::core::model::pod_text::{Part, PodText};
 use crate::core::model::status::Status;
 use crate::wire::control::{CallError, Killed};
 use crate::wire::control_addr::ControlAddr;
-use crate::wire::status_json::{RunNames, StatusJson, tests::sample};
+use crate::wire::status_json::{RunNames, StatusEncoder, tests::sample};
 use crate::wire::time::Epoch;
 
 /// A temporary folder, deleted at the end of the test.
@@ -54,7 +54,7 @@ struct FakeCore {
     asked: Mutex<Vec<Command>>,
     full: AtomicBool,
     ready: AtomicBool,
-    status: OnceLock<Arc<Status>>,
+    status: OnceLock<Status>,
     /// The wall clock of the control API, in milliseconds since 1970.
     epoch_ms: Arc<AtomicU64>,
 }
@@ -89,9 +89,7 @@ impl Core for FakeCore {
                 Reply::Target(target.min(20))
             }
             Command::SetTarget { .. } => Reply::UnknownGroup,
-            Command::Status => {
-                Reply::Status(Arc::clone(self.status.get_or_init(|| Arc::new(sample()))))
-            }
+            Command::Status => Reply::Status(self.status.get_or_init(sample).clone().into()),
         })
     }
 
@@ -250,22 +248,26 @@ fn identity() -> RunNames {
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
+fn encoded_status(epoch_ms: u64) -> String {
+    let bytes = StatusEncoder::default().encode(&identity(), &sample(), epoch_of(epoch_ms));
+    String::from_utf8(bytes).unwrap()
+}
+
 #[test]
 fn a_status_is_encoded_once_until_the_wall_clock_is_set() {
     let fixture = Fixture::new();
     for (clock_ms, encoded_at_ms) in [(0, 0), (900, 0), (3_600_000, 3_600_000), (0, 0)] {
         fixture.core.epoch_ms.store(clock_ms, Ordering::Relaxed);
-        let want = StatusJson::new(&identity(), &sample(), epoch_of(encoded_at_ms)).to_bytes();
+        let want = encoded_status(encoded_at_ms);
         let got = fixture.call("GET", "/v1/status", "");
-        assert_eq!(got, (200, String::from_utf8(want).unwrap()), "at {clock_ms} ms");
+        assert_eq!(got, (200, want), "at {clock_ms} ms");
     }
 }
 
 #[test]
 fn calls_and_their_answers() {
     let fixture = Fixture::new();
-    let status = StatusJson::new(&identity(), &sample(), Epoch(SystemTime::UNIX_EPOCH)).to_bytes();
-    let status = String::from_utf8(status).unwrap();
+    let status = encoded_status(0);
     let killed = r#"{"busy":[2],"killed":[1],"target":4,"unknown":[9]}"#;
     fixture.check(&[
         ("GET", "/v1/status", "", 200, status.as_str()),

@@ -1,12 +1,10 @@
 //! What a turn costs: it visits what changed, not every executor or pod.
 #![allow(clippy::wildcard_enum_match_arm)]
 
-use std::sync::Arc;
-
-use posse::core::model::command::{Command, Reply};
-use posse::core::model::ids::GroupName;
+use posse::core::model::ids::{ExecutorId, GroupName};
 use posse::core::model::input::{Input, List, ListSource};
 use posse::core::model::pod::{StartProblem, StartProblemKind};
+use posse::core::model::status::Status;
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
@@ -108,21 +106,31 @@ fn a_turn_of_a_stop_visits_what_changed() {
 }
 
 #[test]
-fn readers_share_a_status_until_something_changes() {
+fn a_status_visits_what_changed() {
     let mut run = running();
-    let status = |run: &mut Run| match run.call(Command::Status) {
-        Reply::Status(status) => status,
-        other => panic!("{other:?}"),
-    };
-    let first = status(&mut run);
-    let n = visits(&mut run, |run| assert!(Arc::ptr_eq(&first, &status(run))));
+    let whole = visits(&mut run, |run| assert_eq!(n_shown(&run.core.status()), EXECUTORS));
+    assert!(whole >= EXECUTORS.into(), "{whole} visits for the first one");
+    let n = visits(&mut run, |run| assert_eq!(n_shown(&run.core.status()), EXECUTORS));
     assert_eq!(n, 0, "nothing changed");
     run.watch(&[7], |pod| pod.ip = Some("10.0.0.7".parse().unwrap()));
-    let second = status(&mut run);
-    assert!(second.executors.iter().any(|one| one.ip.is_some()), "the change is in it");
-    run.target("g", EXECUTORS + 1);
-    let third = status(&mut run);
-    assert_eq!(third.groups[0].requested, 1, "what a turn begins is in it");
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, Millis(run.now));
-    assert_eq!(status(&mut run).groups[0].running, 0, "a stop is in it");
+    let mut shown = None;
+    let n = visits(&mut run, |run| shown = Some(run.core.status()));
+    assert!(n < whole / 2, "{n} visits for one changed pod, {whole} for all");
+    let ip = shown.unwrap().executors.iter().flat_map(|block| &**block).find_map(|one| one.ip);
+    assert_eq!(ip, Some("10.0.0.7".parse().unwrap()), "the change is in it");
+}
+
+fn n_shown(status: &Status) -> u32 {
+    status.executors.iter().map(|block| u32::try_from(block.len()).unwrap()).sum()
+}
+
+/// Anybody can change labels, but a pod never changes its name.
+#[test]
+fn a_status_shows_a_pod_with_changed_labels_as_it_is() {
+    let mut run = running();
+    run.core.status();
+    run.watch(&[7], |pod| (pod.id, pod.node) = (ExecutorId(280), Some("moved".into())));
+    let status = run.core.status();
+    let mut nodes = status.executors.iter().flat_map(|block| &**block).map(|one| &one.node);
+    assert!(nodes.any(|node| node.as_deref() == Some("moved")));
 }

@@ -273,9 +273,9 @@ fn a_server_that_does_not_answer_is_told_with_its_time_and_reason() {
     let at = run.now;
     run.wait(5_000);
     run.tell(Input::ReadRefused { refusal: refused() });
-    let outage = run.core.outage().unwrap();
+    let outage = run.core.outage().unwrap().clone();
     assert_eq!((outage.since.0, outage.message.as_str()), (at, "the server's own words"));
-    assert_eq!(run.core.status().outage.as_ref(), Some(outage));
+    assert_eq!(run.core.status().outage, Some(outage));
     assert_eq!(outage_events(&mut run), ["silent: the server's own words"], "told once");
 
     // A group that needs something says why it does not get it.

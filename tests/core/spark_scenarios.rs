@@ -546,7 +546,8 @@ fn spark_c7_13_ignore_registrations_when_stopped() {
 fn spark_c7_14_an_executor_has_its_id_from_the_start() {
     let mut run = Run::new(policy(), vec![spec("g", 1)]);
     assert_eq!(run.creates(), [1]);
-    assert_eq!(run.core.status().executors[0].pod, format!("{PREFIX}1"));
+    let status = run.core.status();
+    assert_eq!((&*status.pod_prefix, status.executors[0][0].id.0), (PREFIX, 1));
 }
 
 /// SPARK-34519: ends of executors that lived long enough do not count, the delay grows up to a

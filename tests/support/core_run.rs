@@ -320,8 +320,8 @@ impl Run {
     }
 
     pub fn group(&self, name: &str) -> GroupStatus {
-        let status = self.core.status();
-        status.groups.into_iter().find(|group| group.group.as_str() == name).expect("a group")
+        let groups = self.core.group_statuses();
+        groups.into_iter().find(|group| group.group.as_str() == name).expect("a group")
     }
 
     pub fn waits_for(&self, name: &str) -> Option<Waiting> {

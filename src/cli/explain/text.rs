@@ -189,14 +189,11 @@ pub(super) fn time_of_day(moment: &str, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
-    use crate::wire::status_json::{RunNames, tests::sample};
-    use crate::wire::time::Epoch;
+    use crate::wire::status_json::{RunNames, tests::sample_json};
 
     fn status() -> StatusJson {
-        StatusJson::new(&RunNames::default(), &sample(), Epoch(SystemTime::UNIX_EPOCH))
+        sample_json(&RunNames::default())
     }
 
     const DAY_0: Timestamp = Timestamp::UNIX_EPOCH;

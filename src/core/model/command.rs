@@ -76,7 +76,7 @@ pub enum Reply {
     /// The call is invalid: the error message and the field of the call that it is about.
     Refused { what: String, field: &'static str },
     /// Reply to `Status`.
-    Status(Arc<Status>),
+    Status(Box<Status>),
     /// Reply to `PutGroup` and `SetTarget`: the target now in force.
     Target(u32),
     /// No executor has this id, and none had it before.

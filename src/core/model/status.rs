@@ -1,6 +1,7 @@
 //! The status of a run as the status call returns it. `wire/` writes it as JSON.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::time::Millis;
@@ -68,14 +69,16 @@ pub struct ExecutorStatus {
     pub group: GroupName,
     /// None if an adopted pod has no slot label, or another executor has the same slot.
     pub slot: Option<u32>,
-    pub pod: String,
     pub uid: Option<Uid>,
     pub state: State,
-    pub node: Option<String>,
+    pub node: Option<Box<str>>,
     pub ip: Option<IpAddr>,
     /// When the executor entered the state.
     pub since: Millis,
 }
+
+/// The executors of a range of ids, by id. All statuses share a block until one of its executors changes.
+pub type ExecutorBlock = Arc<[ExecutorStatus]>;
 
 /// The API server does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +93,10 @@ pub struct Outage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     pub groups: Vec<GroupStatus>,
-    pub executors: Vec<ExecutorStatus>,
+    /// A pod's name is this prefix followed by the executor's id.
+    pub pod_prefix: String,
+    /// All executors, by id.
+    pub executors: Vec<ExecutorBlock>,
     /// The nodes that new executors avoid, each with the end of that time.
     pub avoided_nodes: Vec<(String, Millis)>,
     pub outage: Option<Outage>,

@@ -15,9 +15,6 @@ impl Reconciler {
     /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
         self.on_driver_call(now);
-        if command != Command::Status {
-            self.shared_status = None;
-        }
         match command {
             Command::DeleteGroup { group } => self.delete_group(&group, now),
             Command::Disconnected { executor } => self.on_disconnected(executor, now),
@@ -34,7 +31,7 @@ impl Reconciler {
             Command::SetTarget { group, target } => {
                 self.set_target(&group, target, now).map_or(Reply::UnknownGroup, Reply::Target)
             }
-            Command::Status => Reply::Status(self.shared_status()),
+            Command::Status => Reply::Status(self.status().into()),
         }
     }
 

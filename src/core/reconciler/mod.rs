@@ -16,13 +16,13 @@ mod retained;
 mod retries;
 mod server_health;
 mod startup;
+mod status;
 mod stop;
 mod termination;
 mod timers;
 mod turn;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
@@ -37,7 +37,6 @@ use crate::core::model::event::{Event, Subject};
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::input::{Input, Watermark};
 use crate::core::model::rng::Rng;
-use crate::core::model::status::{ExecutorStatus, GroupStatus, Status};
 use crate::core::model::time::Millis;
 use crate::core::policy::budgets::Budgets;
 use crate::core::policy::nodes::Nodes;
@@ -116,8 +115,6 @@ pub struct Reconciler {
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     wait_until: Option<Millis>,
-    /// The status for all readers until something changes.
-    shared_status: Option<Arc<Status>>,
 }
 
 impl Reconciler {
@@ -165,7 +162,6 @@ impl Reconciler {
             actions: VecDeque::new(),
             events: VecDeque::new(),
             wait_until: None,
-            shared_status: None,
         };
         reconciler.events.push_back(Event::Started);
         for spec in groups {
@@ -182,7 +178,6 @@ impl Reconciler {
 
     /// Applies an input. Decisions follow in `turn`.
     pub fn handle(&mut self, input: Input, now: Millis) {
-        self.shared_status = None;
         match input {
             Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
             Input::Deleted { uid, answer } => {
@@ -244,9 +239,7 @@ impl Reconciler {
     pub fn turn(&mut self, now: Millis) {
         // Otherwise a turn changes nothing but what `carry_out` does.
         let is_timer_due = self.timers.next_at().is_some_and(|at| at <= now);
-        if self.stop.is_some() || is_timer_due || !self.overdue.is_empty() {
-            self.shared_status = None;
-        }
+        if self.stop.is_some() || is_timer_due || !self.overdue.is_empty() {}
         self.fire_timers(now);
         self.judge_overdue(now);
         for id in self.unresolved_creates.remove_expired(now) {
@@ -298,46 +291,6 @@ impl Reconciler {
         &self.snapshot
     }
 
-    /// The status of the groups; costs nothing for each executor.
-    pub fn group_statuses(&self) -> Vec<GroupStatus> {
-        let groups = self.executors.groups.iter();
-        let status = |(name, group)| GroupStatus {
-            message: self.waiting_message(group),
-            ..group_status(name, group)
-        };
-        groups.map(status).collect()
-    }
-
-    /// The status of the run.
-    pub fn status(&self) -> Status {
-        let executors = self.executors.iter().map(|(id, executor)| {
-            let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-            ExecutorStatus {
-                id,
-                group: executor.group.clone(),
-                slot: executor.slot,
-                pod: self.pod_name(id),
-                uid: executor.uid.clone(),
-                state: executor.state,
-                node: pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned),
-                ip: pod.and_then(|pod| pod.ip),
-                since: executor.since,
-            }
-        });
-        Status {
-            groups: self.group_statuses(),
-            executors: executors.collect(),
-            avoided_nodes: self.nodes.avoided().to_vec(),
-            outage: self.outage().cloned(),
-        }
-    }
-
-    /// The status of the run for any number of readers: built again only after a change.
-    pub fn shared_status(&mut self) -> Arc<Status> {
-        let status = self.shared_status.take().unwrap_or_else(|| Arc::new(self.status()));
-        Arc::clone(self.shared_status.insert(status))
-    }
-
     /// Sets a group's target, limited to its bounds. Returns the target in force; none if the group
     /// does not exist.
     pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
@@ -355,7 +308,6 @@ impl Reconciler {
             let n_more = target.saturating_sub(spec.target);
             spec.target = target;
             group.on_target_raised(n_more);
-            self.shared_status = None;
             self.events.push_back(Event::TargetChanged { group: name.clone(), target });
             self.note_targets(now);
         }
@@ -432,25 +384,5 @@ impl Reconciler {
         }
         self.events
             .push_back(Event::WatchRestarted { cause: "resourceVersion rollback".to_owned() });
-    }
-}
-
-fn group_status(name: &GroupName, group: &Group) -> GroupStatus {
-    use crate::core::model::status::State;
-    GroupStatus {
-        group: name.clone(),
-        target: group.spec.target,
-        min: group.spec.min,
-        max: group.spec.max,
-        requested: group.counts.of(State::Requested),
-        pending: group.counts.of(State::Pending),
-        running: group.counts.of(State::Running),
-        draining: group.counts.of(State::Draining),
-        terminating: group.counts.of(State::Terminating),
-        failed: group.counts.of(State::Failed),
-        waiting: group.waiting.map(|(waiting, _)| waiting),
-        since: group.waiting.map(|_| group.waiting_since),
-        until: group.waiting.and_then(|(_, until)| until),
-        message: None,
     }
 }

@@ -60,6 +60,7 @@ impl Reconciler {
 
     pub(super) fn on_seen(&mut self, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
+        self.executors.on_pod_change(&self.identity.pod_prefix, pod);
         if self.foreign_pods.contains(uid) || !self.is_ours(pod) {
             self.note_foreign(uid);
             return;
@@ -286,6 +287,7 @@ impl Reconciler {
     }
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
+        self.executors.on_pod_change(&self.identity.pod_prefix, pod);
         self.mutations.remove(&pod.uid);
         self.terminating_pods.forget(&pod.uid);
         self.forget_log(&pod.uid);

@@ -80,7 +80,6 @@ impl Reconciler {
             return;
         }
         self.report_stopping();
-        self.shared_status = None;
         let timeout_ms = self.policy.stop_timeout_ms;
         let had_any = !self.had_first_list()
             || !self.executors.is_empty()

@@ -162,9 +162,6 @@ impl Reconciler {
         }
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
         let is_new = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
-        if group_state.waiting != waiting || n_creates + n_ends + n_displaced > 0 {
-            self.shared_status = None;
-        }
         group_state.waiting = waiting;
         if is_new {
             group_state.waiting_since = now;

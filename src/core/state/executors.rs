@@ -3,11 +3,13 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::core::model::event::DeleteCause;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::pod::{ContainerState, Pod, StartProblemKind};
-use crate::core::model::status::State;
+use crate::core::model::status::{ExecutorBlock, ExecutorStatus, State};
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 use crate::core::policy::memory_scaling::MemoryScaling;
@@ -17,6 +19,7 @@ use crate::core::policy::victims::Rank;
 use crate::core::state::ledger::Create;
 use crate::core::state::retries::Retries;
 use crate::core::state::slots::Slots;
+use crate::core::state::snapshot::Snapshot;
 
 /// How far a pending executor has come, by our own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,6 +168,20 @@ impl Executor {
         }
     }
 
+    /// What the status shows of it.
+    pub fn status(&self, id: ExecutorId, pod: Option<&Pod>) -> ExecutorStatus {
+        ExecutorStatus {
+            id,
+            group: self.group.clone(),
+            slot: self.slot,
+            uid: self.uid.clone(),
+            state: self.state,
+            node: pod.and_then(|pod| pod.node.clone()),
+            ip: pod.and_then(|pod| pod.ip),
+            since: self.since,
+        }
+    }
+
     /// True if the create was cancelled before its pod was seen: such a pod is deleted.
     pub fn is_cancelled(&self) -> bool {
         self.uid.is_none() && matches!(self.life, Life::Cancelled | Life::Lost { .. })
@@ -198,6 +215,14 @@ impl Counts {
         self.of(State::Requested) + self.of(State::Pending)
     }
 }
+
+/// The highest id that belongs to the same block of the status.
+fn highest_in_block(id: ExecutorId) -> ExecutorId {
+    ExecutorId(id.0 | (BLOCK_IDS - 1))
+}
+
+/// The ids of a block of the status; a power of two.
+const BLOCK_IDS: u64 = 64;
 
 /// The number of start problem kinds; none has the last, `Creating`.
 const PROBLEM_KINDS: usize = StartProblemKind::Creating as usize + 1;
@@ -335,6 +360,8 @@ pub struct Executors {
     open_creates: BTreeSet<ExecutorId>,
     /// How many executors were given out: tests check that a turn does not visit all.
     n_visits: Cell<u64>,
+    /// The blocks of the status in which nothing has changed, by the highest id that belongs to each.
+    status_blocks: BTreeMap<ExecutorId, ExecutorBlock>,
     pub groups: BTreeMap<GroupName, Group>,
 }
 
@@ -346,6 +373,7 @@ impl Executors {
 
     /// The executor, to be changed. Call `refresh_state` afterwards if its state may change.
     pub fn get_mut(&mut self, id: ExecutorId) -> Option<&mut Executor> {
+        self.on_change(id);
         self.by_id.get_mut(&id)
     }
 
@@ -379,8 +407,42 @@ impl Executors {
         self.by_id.is_empty()
     }
 
+    /// The executor or its pod has changed, so the status has to show it anew.
+    pub fn on_change(&mut self, id: ExecutorId) {
+        self.status_blocks.remove(&highest_in_block(id));
+    }
+
+    /// A pod has changed. Its name tells of which executor it is; anybody can change its labels.
+    pub fn on_pod_change(&mut self, pod_prefix: &str, pod: &Pod) {
+        let id = pod.name.strip_prefix(pod_prefix).and_then(|id| id.parse().ok());
+        if let Some(id) = id {
+            self.on_change(ExecutorId(id));
+        }
+    }
+
+    /// What the status shows of all executors. Only blocks with a change are built.
+    pub fn status_blocks(&mut self, snapshot: &Snapshot) -> Vec<ExecutorBlock> {
+        let Self { by_id, n_visits, status_blocks, .. } = self;
+        let mut blocks = Vec::with_capacity(status_blocks.len());
+        let mut after = Bound::Unbounded;
+        while let Some((&first, _)) = by_id.range((after, Bound::Unbounded)).next() {
+            let last = highest_in_block(first);
+            let build = || {
+                let block = by_id.range(first..=last).map(|(&id, executor)| {
+                    n_visits.set(n_visits.get() + 1);
+                    executor.status(id, executor.uid.as_ref().and_then(|uid| snapshot.get(uid)))
+                });
+                block.collect()
+            };
+            blocks.push(Arc::clone(status_blocks.entry(last).or_insert_with(build)));
+            after = Bound::Excluded(last);
+        }
+        blocks
+    }
+
     /// Inserts a new executor into its group, which must exist.
     pub fn insert(&mut self, id: ExecutorId, mut executor: Executor, pod: Option<&Pod>) {
+        self.on_change(id);
         executor.state = executor.derive_state(pod);
         executor.rank = Rank::of(id, executor.state, pod);
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
@@ -416,6 +478,7 @@ impl Executors {
         if before == state {
             return None;
         }
+        self.status_blocks.remove(&highest_in_block(id));
         (executor.state, executor.since) = (state, now);
         let start = std::mem::take(&mut executor.start);
         group.note_problem(id, start, Start::default());
@@ -440,12 +503,14 @@ impl Executors {
             && let Some(group) = self.groups.get_mut(&executor.group)
         {
             group.slots.release(slot);
+            self.on_change(id);
         }
     }
 
     /// Removes the executor and frees its slot.
     pub fn remove(&mut self, id: ExecutorId) -> Option<Executor> {
         self.release_slot(id);
+        self.on_change(id);
         self.open_creates.remove(&id);
         let executor = self.by_id.remove(&id)?;
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");

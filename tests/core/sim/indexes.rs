@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use posse::core::model::ids::GroupName;
 use posse::core::model::pod::StartProblemKind;
+use posse::core::model::status::ExecutorStatus;
 use posse::core::policy::victims::Rank;
 use posse::core::reconciler::Reconciler;
 use posse::core::state::executors::{Executors, Group};
@@ -17,11 +18,17 @@ const START_PROBLEMS: [StartProblemKind; 4] = [
     StartProblemKind::Gated,
 ];
 
-/// The status that readers share is the status of now.
+/// What the status keeps of earlier ones is right for every executor.
 pub fn status_is_current(core: &mut Reconciler) -> CheckResult {
-    let (shared, status) = (core.shared_status(), core.status());
-    if *shared != status {
-        return fail(format!("readers share {shared:?}, but the status is {status:?}"));
+    let status = core.status();
+    let shown: Vec<&ExecutorStatus> = status.executors.iter().flat_map(|block| &**block).collect();
+    let executors = core.executors().iter().map(|(id, executor)| {
+        let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
+        executor.status(id, pod)
+    });
+    let fresh: Vec<ExecutorStatus> = executors.collect();
+    if !shown.iter().copied().eq(&fresh) {
+        return fail(format!("the status shows {shown:?}, but the executors are {fresh:?}"));
     }
     Ok(())
 }
