@@ -82,7 +82,7 @@ pub enum Read {
     Ended,
     /// Whole lines with line ends, and the number of the last one. If events were dropped before they
     /// could be read, the first line is a `missed` event.
-    Lines { lines: Vec<Arc<str>>, last: u64 },
+    Lines { lines: Vec<String>, last: u64 },
     /// No event within the wait.
     Nothing,
 }

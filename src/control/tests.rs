@@ -127,13 +127,13 @@ impl DryRuns for FakeCore {
 #[derive(Default)]
 pub(crate) struct FakeEvents {
     /// The lines, and whether the log has ended.
-    log: Mutex<(Vec<Arc<str>>, bool)>,
+    log: Mutex<(Vec<String>, bool)>,
     changed: Condvar,
 }
 
 impl FakeEvents {
     pub(crate) fn push(&self, line: &str) {
-        self.log.lock().unwrap().0.push(Arc::from(line));
+        self.log.lock().unwrap().0.push(line.to_owned());
         self.changed.notify_all();
     }
 
@@ -150,7 +150,7 @@ impl Events for FakeEvents {
 
     fn read(&self, after: u64, wait: Duration) -> Read {
         let after = usize::try_from(after).unwrap();
-        let nothing = |log: &mut (Vec<Arc<str>>, bool)| log.0.len() <= after && !log.1;
+        let nothing = |log: &mut (Vec<String>, bool)| log.0.len() <= after && !log.1;
         let log = self.log.lock().unwrap();
         let (log, _) = self.changed.wait_timeout_while(log, wait, nothing).unwrap();
         match (log.0.get(after..).unwrap_or_default(), log.1) {

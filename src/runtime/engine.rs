@@ -313,12 +313,13 @@ impl<U: Upstream> Engine<'_, U> {
             self.give_up_waiting();
         }
         self.liveness.record_turn(now.0, self.core.had_first_list());
-        let groups = self.core.group_statuses();
-        self.state.logger.log_groups(&groups, now);
+        self.state.logger.log_groups(self.core.brief_group_statuses(), now);
         if let Some(progress) = &self.progress {
-            let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
-            let facts = Facts::new(&groups, self.state.n_lost, outage_s);
-            self.state.redraw_at = Some(progress.show(&facts, now));
+            let facts = || {
+                let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
+                Facts::new(&self.core.group_statuses(), self.state.n_lost, outage_s)
+            };
+            self.state.redraw_at = Some(progress.show(facts, now));
         }
     }
 
@@ -326,7 +327,7 @@ impl<U: Upstream> Engine<'_, U> {
         while let Some(event) = self.core.poll_event() {
             self.state.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
             self.state.logger.log_event(&event, now);
-            self.log.push(&event);
+            self.log.push(event);
         }
     }
 
@@ -522,7 +523,7 @@ impl<U: Upstream> Engine<'_, U> {
         let now = self.clock.now();
         self.publish_events(now);
         self.state.logger.log_event(&Event::Stopped, now);
-        self.log.push(&Event::Stopped);
+        self.log.push(Event::Stopped);
         let remaining = self.core.remaining();
         self.finish.on_stopped(remaining, self.state.is_taken_over);
     }

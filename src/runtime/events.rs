@@ -1,5 +1,5 @@
 //! The events of a run: numbered, the last ones kept for readers, and written to a file. Adding an event
-//! never waits for a reader, a file or a pipe.
+//! never waits for a reader, a file or a pipe. Each reader encodes what it reads, on its own thread.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -29,21 +29,36 @@ pub struct EventLog {
 #[derive(Debug, Default)]
 struct Log {
     /// The latest events; the first of them has the number `n_dropped + 1`.
-    lines: VecDeque<Arc<str>>,
+    entries: VecDeque<Arc<Entry>>,
     n_bytes: usize,
     n_dropped: u64,
     is_ended: bool,
 }
 
+/// An event, when it happened, and by which wall clock.
+#[derive(Debug)]
+struct Entry {
+    at: Millis,
+    epoch: Epoch,
+    event: Event,
+}
+
+impl Entry {
+    /// About how much memory it takes.
+    fn n_bytes(&self) -> usize {
+        ENTRY_BYTES_USUAL + self.event.long_text_bytes()
+    }
+}
+
 impl Log {
     fn newest(&self) -> u64 {
-        self.n_dropped + self.lines.len() as u64
+        self.n_dropped + self.entries.len() as u64
     }
 
     fn drop_oldest(&mut self) {
-        while self.lines.len() > EVENTS_KEPT || self.n_bytes > EVENT_BYTES_KEPT {
-            let Some(line) = self.lines.pop_front() else { return };
-            self.n_bytes -= line.len();
+        while self.entries.len() > EVENTS_KEPT || self.n_bytes > EVENT_BYTES_KEPT {
+            let Some(entry) = self.entries.pop_front() else { return };
+            self.n_bytes -= entry.n_bytes();
             self.n_dropped += 1;
         }
     }
@@ -57,16 +72,15 @@ impl EventLog {
     }
 
     /// Adds an event. Ignored after `end`.
-    pub fn push(&self, event: &Event) {
-        let at = self.clock.now();
+    pub fn push(&self, event: Event) {
+        let entry = Entry { at: self.clock.now(), epoch: self.epoch(), event };
         {
             let mut log = self.lock();
             if log.is_ended {
                 return;
             }
-            let line = event::line(&self.run, log.newest() + 1, at, event, self.epoch());
-            log.n_bytes += line.len();
-            log.lines.push_back(Arc::from(line));
+            log.n_bytes += entry.n_bytes();
+            log.entries.push_back(Arc::new(entry));
             log.drop_oldest();
         }
         self.changed.notify_all();
@@ -94,10 +108,14 @@ impl EventLog {
         waited.unwrap_or_else(PoisonError::into_inner).0.is_ended
     }
 
+    fn line(&self, seq: u64, entry: &Entry) -> String {
+        event::line(&self.run, seq, entry.at, &entry.event, entry.epoch)
+    }
+
     /// The line for a slow reader that replaces `count` dropped events, the last of them `seq`.
-    fn missed_line(&self, seq: u64, count: u64) -> Arc<str> {
+    fn missed_line(&self, seq: u64, count: u64) -> String {
         let event = Event::Missed { count };
-        Arc::from(event::line(&self.run, seq, self.clock.now(), &event, self.epoch()))
+        self.line(seq, &Entry { at: self.clock.now(), epoch: self.epoch(), event })
     }
 }
 
@@ -114,18 +132,18 @@ impl Events for EventLog {
         if log.newest() <= after {
             return if log.is_ended { Read::Ended } else { Read::Nothing };
         }
-        let mut lines = Vec::new();
-        if after < log.n_dropped {
-            lines.push(self.missed_line(log.n_dropped, log.n_dropped - after));
-        }
-        let first = after.max(log.n_dropped);
-        // The difference fits: it is at most the number of lines in memory.
-        let skip = usize::try_from(first - log.n_dropped).unwrap_or(usize::MAX);
-        let batch = log.lines.iter().skip(skip).take(BATCH_LINES_MAX).cloned();
-        let n_before = lines.len();
-        lines.extend(batch);
-        let last = first + (lines.len() - n_before) as u64;
-        Read::Lines { lines, last }
+        let n_dropped = log.n_dropped;
+        let first = after.max(n_dropped);
+        // The difference fits: it is at most the number of events in memory.
+        let skip = usize::try_from(first - n_dropped).unwrap_or(usize::MAX);
+        let batch = log.entries.iter().skip(skip).take(BATCH_LINES_MAX).cloned();
+        let batch: Vec<Arc<Entry>> = batch.collect();
+        drop(log);
+        let is_behind = after < n_dropped;
+        let missed = is_behind.then(|| self.missed_line(n_dropped, n_dropped - after));
+        let last = first + batch.len() as u64;
+        let lines = (first + 1..).zip(&batch).map(|(seq, entry)| self.line(seq, entry));
+        Read::Lines { lines: missed.into_iter().chain(lines).collect(), last }
     }
 }
 
@@ -282,6 +300,9 @@ pub const EVENTS_KEPT: usize = 10_000;
 /// Bytes of events kept in memory: about 1,600 for each, several times their usual size.
 const EVENT_BYTES_KEPT: usize = 16 << 20;
 
+/// An event with its names, without its long texts, in bytes.
+const ENTRY_BYTES_USUAL: usize = 320;
+
 /// The most lines that one read returns.
 const BATCH_LINES_MAX: usize = 256;
 
@@ -331,14 +352,14 @@ mod tests {
         let log = log();
         assert_eq!((log.newest(), log.read(0, Duration::ZERO)), (0, Read::Nothing));
         for n in 0..600 {
-            log.push(&target(n));
+            log.push(target(n));
         }
         assert_eq!(log.newest(), 600);
         assert_eq!(read_on(&log, 0), (1..=600).collect::<Vec<_>>());
         assert_eq!(read_on(&log, 598), [599, 600]);
         assert_eq!(log.read(600, Duration::ZERO), Read::Nothing);
         log.end();
-        log.push(&target(1));
+        log.push(target(1));
         assert_eq!(log.newest(), 600);
         assert_eq!(read_on(&log, 599), [600]);
         assert_eq!(log.read(600, PATIENCE), Read::Ended);
@@ -348,11 +369,11 @@ mod tests {
     fn a_slow_reader_gets_the_number_of_missed_events() {
         let log = log();
         for n in 0..10_100 {
-            log.push(&target(n));
+            log.push(target(n));
         }
         let Read::Lines { lines, .. } = log.read(40, Duration::ZERO) else { panic!("lines") };
         let newest = log.newest();
-        let (first, n_kept) = (seq(&lines[0]), log.lock().lines.len() as u64);
+        let (first, n_kept) = (seq(&lines[0]), log.lock().entries.len() as u64);
         assert!(n_kept <= EVENTS_KEPT as u64);
         assert_eq!(first, newest - n_kept);
         let missed: Value = serde_json::from_str(&lines[0]).unwrap();
@@ -368,13 +389,28 @@ mod tests {
     #[test]
     fn the_log_is_limited_in_bytes() {
         let log = log();
-        for _ in 0..100 {
-            log.push(&Event::WatchRestarted { cause: "x".repeat(100_000) });
+        for _ in 0..400 {
+            log.push(Event::WatchRestarted { cause: "x".repeat(100_000) });
         }
         let state = log.lock();
-        assert!(state.n_bytes <= EVENT_BYTES_KEPT);
-        assert_eq!(state.n_bytes, state.lines.iter().map(|line| line.len()).sum::<usize>());
-        assert_eq!(state.newest(), 100);
+        let n_bytes = state.entries.iter().map(|entry| entry.n_bytes()).sum::<usize>();
+        assert_eq!(state.n_bytes, n_bytes);
+        assert!((EVENT_BYTES_KEPT - 200_000..=EVENT_BYTES_KEPT).contains(&n_bytes), "{n_bytes}");
+        assert_eq!(state.newest(), 400);
+    }
+
+    /// A line is written when it is read, and says when its event happened.
+    #[test]
+    fn lines_have_the_time_of_their_events() {
+        let log = log();
+        log.push(Event::Started);
+        let at = log.lock().entries[0].at;
+        while log.clock.now() == at {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let Read::Lines { lines, .. } = log.read(0, Duration::ZERO) else { panic!("lines") };
+        let line: Value = serde_json::from_str(&lines[0]).unwrap();
+        assert_eq!(line["time"], log.lock().entries[0].epoch.rfc3339(at));
     }
 
     #[test]
@@ -382,7 +418,7 @@ mod tests {
         let log = log();
         let reader = Arc::clone(&log);
         let thread = thread::spawn(move || (reader.read(0, PATIENCE), reader.read(1, PATIENCE)));
-        log.push(&Event::Started);
+        log.push(Event::Started);
         // The second read ends at once, whether it waits already or starts later.
         log.end();
         let start = Instant::now();
@@ -400,7 +436,7 @@ mod tests {
         let log = log();
         let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
         for n in 0..1000 {
-            log.push(&target(n));
+            log.push(target(n));
         }
         log.end();
         assert!(writer.finish(Instant::now() + PATIENCE));
@@ -442,7 +478,7 @@ mod tests {
         let target_file = EventTarget::File(fifo(&folder));
         let writer = EventWriter::start(target_file, Arc::clone(&log)).unwrap();
         for n in 0..1000 {
-            log.push(&target(n));
+            log.push(target(n));
         }
         log.end();
         let start = Instant::now();
@@ -456,13 +492,13 @@ mod tests {
         let path = fifo(&folder);
         let log = log();
         let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
-        log.push(&Event::Started);
+        log.push(Event::Started);
         let mut line = String::new();
         // Opening for reading blocks until the writer has opened the FIFO, too.
         BufReader::new(File::open(&path).unwrap()).read_line(&mut line).unwrap();
         assert_eq!(seq(&line), 1);
         // The reader is closed. The next write fails and is repeated for the next reader.
-        log.push(&Event::Stopping);
+        log.push(Event::Stopping);
         line.clear();
         // A reader that opens the FIFO just before the writer closes it reads nothing and retries.
         let deadline = Instant::now() + PATIENCE;
@@ -481,14 +517,14 @@ mod tests {
         let path = fifo(&folder);
         let log = log();
         let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
-        log.push(&Event::Started);
+        log.push(Event::Started);
         let mut reader = BufReader::new(File::open(&path).unwrap());
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         // Far more than a pipe holds, and more than the log keeps.
         let start = Instant::now();
         for n in 0..40_000 {
-            log.push(&target(n));
+            log.push(target(n));
         }
         log.end();
         assert!(!writer.finish(Instant::now() + Duration::from_millis(50)));

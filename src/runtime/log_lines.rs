@@ -46,38 +46,45 @@ impl EventLogger {
     }
 
     /// Logs when a wait of a group is over, and when all executors of a group run.
-    pub fn log_groups(&mut self, groups: &[GroupStatus], now: Millis) {
+    pub fn log_groups(&mut self, groups: impl Iterator<Item = GroupStatus> + Clone, now: Millis) {
         self.end_window(now);
-        self.log_ended_waits(groups, now);
-        for GroupStatus { group, target, running, .. } in groups {
-            if running != target || self.reached.get(group) == Some(target) {
-                continue;
-            }
-            self.reached.insert(group.clone(), *target);
-            if *target > 0 {
-                info!("group {group}: all {target} executors are running");
-            }
+        let mut n_groups = 0;
+        for status in groups.clone() {
+            n_groups += 1;
+            self.log_ended_wait(&status, now);
+            self.log_reached(&status);
         }
-        if self.reached.len() > groups.len() {
-            self.reached.retain(|name, _| groups.iter().any(|status| status.group == *name));
+        let is_there = |name: &GroupName| groups.clone().any(|status| status.group == *name);
+        if self.reached.len() > n_groups {
+            self.reached.retain(|name, _| is_there(name));
+        }
+        if self.waits.len() > n_groups {
+            self.waits.retain(|name, _| is_there(name));
         }
     }
 
-    fn log_ended_waits(&mut self, groups: &[GroupStatus], now: Millis) {
-        for GroupStatus { group, waiting, since, .. } in groups {
-            let waits = waiting.filter(|waiting| !is_brief(*waiting)).zip(*since);
-            let before = match waits {
-                Some(waits) if self.waits.get(group) == Some(&waits) => continue,
-                Some(waits) => self.waits.insert(group.clone(), waits),
-                None => self.waits.remove(group),
-            };
-            if let (Some((waiting, since)), None) = (before, waits) {
-                let (what, s) = (waiting.as_str(), now.since(since).div_ceil(1_000));
-                info!("group {group}: no longer waiting: {what}, after {s} s");
-            }
+    fn log_reached(&mut self, status: &GroupStatus) {
+        let GroupStatus { group, target, running, .. } = status;
+        if running != target || self.reached.get(group) == Some(target) {
+            return;
         }
-        if self.waits.len() > groups.len() {
-            self.waits.retain(|name, _| groups.iter().any(|status| status.group == *name));
+        self.reached.insert(group.clone(), *target);
+        if *target > 0 {
+            info!("group {group}: all {target} executors are running");
+        }
+    }
+
+    fn log_ended_wait(&mut self, status: &GroupStatus, now: Millis) {
+        let GroupStatus { group, waiting, since, .. } = status;
+        let waits = waiting.filter(|waiting| !is_brief(*waiting)).zip(*since);
+        let before = match waits {
+            Some(waits) if self.waits.get(group) == Some(&waits) => return,
+            Some(waits) => self.waits.insert(group.clone(), waits),
+            None => self.waits.remove(group),
+        };
+        if let (Some((waiting, since)), None) = (before, waits) {
+            let (what, s) = (waiting.as_str(), now.since(since).div_ceil(1_000));
+            info!("group {group}: no longer waiting: {what}, after {s} s");
         }
     }
 
@@ -275,7 +282,7 @@ mod tests {
         let mut logger = EventLogger::default();
         let mut logged = |running, target| {
             (group.running, group.target) = (running, target);
-            logger.log_groups(std::slice::from_ref(&group), Millis(0));
+            logger.log_groups(std::iter::once(group.clone()), Millis(0));
             logger.reached.get(&group.group).copied()
         };
         assert_eq!(logged(2, 3), None);
@@ -283,7 +290,7 @@ mod tests {
         // A lost and replaced executor is not logged again; a new target is.
         assert_eq!(logged(2, 3), Some(3));
         assert_eq!(logged(4, 4), Some(4));
-        logger.log_groups(&[], Millis(1));
+        logger.log_groups(std::iter::empty(), Millis(1));
         assert!(logger.reached.is_empty(), "a deleted group is removed");
     }
 

@@ -112,14 +112,12 @@ impl Progress {
 
     /// Draws the line if it has changed and the last drawing is at least `REDRAW_MS_MIN` ago. Returns
     /// when to call again.
-    pub fn show(&self, facts: &Facts, now: Millis) -> Millis {
+    pub fn show(&self, facts: impl FnOnce() -> Facts, now: Millis) -> Millis {
         let mut screen = self.lock();
         if let Some(drawn_at) = screen.drawn_at.filter(|at| now < at.after(REDRAW_MS_MIN)) {
             return drawn_at.after(REDRAW_MS_MIN);
         }
-        if screen.facts != *facts {
-            screen.facts = facts.clone();
-        }
+        screen.facts = facts();
         let line = format_line(&screen.app, &screen.facts, now.0, (screen.width)());
         if line != screen.drawn {
             screen.draw(line);
@@ -286,18 +284,18 @@ mod tests {
     fn the_line_is_drawn_only_when_needed() {
         let terminal = Recorder::default();
         let progress = Progress::new("w", Box::new(terminal.clone()), || 80);
-        let facts = |running| Facts { running, target: 9, ..Facts::default() };
-        assert_eq!(progress.show(&facts(1), Millis(50)), Millis(1000));
+        let facts = |running| move || Facts { running, target: 9, ..Facts::default() };
+        assert_eq!(progress.show(facts(1), Millis(50)), Millis(1000));
         assert_eq!(terminal.take(), "\rw  running 1/9  00:00\x1b[K");
         // Too soon after the last drawing.
-        assert_eq!(progress.show(&facts(2), Millis(100)), Millis(250));
+        assert_eq!(progress.show(facts(2), Millis(100)), Millis(250));
         assert_eq!(terminal.take(), "");
-        assert_eq!(progress.show(&facts(2), Millis(250)), Millis(1000));
+        assert_eq!(progress.show(facts(2), Millis(250)), Millis(1000));
         assert_eq!(terminal.take(), "\rw  running 2/9  00:00\x1b[K");
         // Nothing has changed until the second is over.
-        assert_eq!(progress.show(&facts(2), Millis(999)), Millis(1000));
+        assert_eq!(progress.show(facts(2), Millis(999)), Millis(1000));
         assert_eq!(terminal.take(), "");
-        assert_eq!(progress.show(&facts(2), Millis(1000)), Millis(2000));
+        assert_eq!(progress.show(facts(2), Millis(1000)), Millis(2000));
         assert_eq!(terminal.take(), "\rw  running 2/9  00:01\x1b[K");
     }
 
@@ -308,7 +306,7 @@ mod tests {
         let mut writer = progress.log_writer();
         writer.write_all(b"before\n").unwrap();
         assert_eq!(terminal.take(), "before\n");
-        progress.show(&Facts::default(), Millis(0));
+        progress.show(Facts::default, Millis(0));
         terminal.take();
         writer.write_all(b"one\ntwo\n").unwrap();
         assert_eq!(terminal.take(), "\r\x1b[Kone\ntwo\n\rw  running 0/0  00:00\x1b[K");

@@ -219,3 +219,34 @@ pub enum Event {
     /// The watch was restarted.
     WatchRestarted { cause: String },
 }
+
+impl Event {
+    /// The length of the texts that may be long: messages and log lines, in bytes.
+    pub fn long_text_bytes(&self) -> usize {
+        match self {
+            Self::CreateRefused { message, .. }
+            | Self::ExecutorLost { message, .. }
+            | Self::ForeignPod { message, .. }
+            | Self::ServerUnavailable { message }
+            | Self::WatchRestarted { cause: message } => message.len(),
+            Self::ExecutorLog { lines, message, .. } => {
+                let n_bytes = |line: &String| size_of::<String>() + line.len();
+                lines.iter().chain(message).map(n_bytes).sum()
+            }
+            Self::Waiting { message, .. } => message.as_ref().map_or(0, String::len),
+            Self::BudgetExhausted { .. }
+            | Self::ExecutorDeleted { .. }
+            | Self::ExecutorDraining { .. }
+            | Self::ExecutorRequested { .. }
+            | Self::ExecutorRunning { .. }
+            | Self::MemoryGrown { .. }
+            | Self::Missed { .. }
+            | Self::NodeAvoided { .. }
+            | Self::ServerAvailable { .. }
+            | Self::Started
+            | Self::Stopped
+            | Self::Stopping
+            | Self::TargetChanged { .. } => 0,
+        }
+    }
+}

@@ -26,6 +26,11 @@ impl Reconciler {
         };
         groups.map(status).collect()
     }
+
+    /// The same without messages, and without taking memory.
+    pub fn brief_group_statuses(&self) -> impl Iterator<Item = GroupStatus> + Clone {
+        self.executors.groups.iter().map(group_status)
+    }
 }
 
 fn group_status((name, group): (&GroupName, &Group)) -> GroupStatus {
