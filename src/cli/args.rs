@@ -31,7 +31,6 @@ Environment:
   KUBECONFIG               the kubeconfig, if no flag names one and posse is not in a pod
   POSSE_LOG                log level on stderr: error, warn, info (default), debug, trace, or
                            module=level pairs
-  NO_COLOR                 no progress line
   POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
                            the run's control API, for status, scale, kill, events and explain";
 
@@ -157,12 +156,24 @@ pub struct RunArgs {
     /// Allow one driver of the application at a time: wait until the other one has ended
     #[arg(long)]
     pub exclusive: bool,
+    /// Whether to show the progress line: auto shows it on a terminal
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub progress: ShowProgress,
     /// Print what the executors write to stderr, each line with its group and executor in front
     #[arg(long)]
     pub executor_logs: bool,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,
+}
+
+/// Whether `posse run` shows its progress line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ShowProgress {
+    /// On a terminal that can move its cursor
+    #[default]
+    Auto,
+    Off,
 }
 
 /// `posse render`.

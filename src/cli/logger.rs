@@ -3,15 +3,21 @@
 use std::io::Write;
 
 use jiff::Timestamp;
-use log::{Level, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
+use crate::cli::exit::Failure;
 use crate::cli::world::Env;
-use crate::core::model::text::one_line;
+use crate::core::model::text::{one_line, sanitize};
 
 /// Starts logging with the filter in `POSSE_LOG`, to `writer` or else to stderr. A second call has no
 /// effect.
-pub fn init(env: Env<'_>, writer: Option<Box<dyn Write + Send>>) {
-    let filters = env("POSSE_LOG").unwrap_or_else(|| "info".to_owned());
+///
+/// # Errors
+/// The filter is invalid.
+pub fn init(env: Env<'_>, writer: Option<Box<dyn Write + Send>>) -> Result<(), Failure> {
+    let filters = env("POSSE_LOG").filter(|filters| !filters.is_empty());
+    let filters = filters.unwrap_or_else(|| "info".to_owned());
+    check(&filters)?;
     let mut builder = env_logger::Builder::new();
     let target = writer.map_or(env_logger::Target::Stderr, env_logger::Target::Pipe);
     builder.parse_filters(&filters).target(target);
@@ -22,7 +28,25 @@ pub fn init(env: Env<'_>, writer: Option<Box<dyn Write + Send>>) {
     if log::set_boxed_logger(Box::new(logger)).is_ok() {
         log::set_max_level(level);
     }
+    Ok(())
 }
+
+/// The logger's library takes any unknown word for the name of a module, and then logs nothing.
+fn check(filters: &str) -> Result<(), Failure> {
+    for filter in filters.split(',') {
+        let level = filter.split_once('=').map_or(filter, |(_, level)| level);
+        if level.parse::<LevelFilter>().is_err() {
+            let filter = sanitize(filter, FILTER_BYTES_SHOWN);
+            return Err(Failure::usage(format!(
+                "POSSE_LOG: `{filter}` is no log level; the levels are off, error, warn, info, debug and \
+                 trace, for all modules or for one, as in `info,posse::kube=debug`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+const FILTER_BYTES_SHOWN: usize = 100;
 
 /// Lets other crates log warnings and errors only, whatever the filter says: the HTTP library's trace
 /// lines are the bytes that it sends, with tokens and pods' environment variables.
@@ -74,6 +98,24 @@ mod tests {
         let want =
             "2026-01-01T00:00:00Z INFO refused: a 2026-01-01T00:00:00Z ERROR forged\\u{1b}[2K";
         assert_eq!(line(now, &record), want);
+    }
+
+    #[test]
+    fn a_filter_without_a_level_is_refused() {
+        for (filters, is_valid) in [
+            ("info", true),
+            ("WARN", true),
+            ("off", true),
+            ("warn,posse::kube=trace,posse::serve=off", true),
+            ("verbose", false),
+            ("posse::kube", false),
+            ("info,posse=loud", false),
+            ("info,", false),
+        ] {
+            let checked = check(filters);
+            assert_eq!(checked.is_ok(), is_valid, "{filters}");
+            assert!(checked.err().is_none_or(|error| error.message.starts_with("POSSE_LOG: `")));
+        }
     }
 
     #[test]

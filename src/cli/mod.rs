@@ -35,14 +35,15 @@ pub mod world;
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::Parser as _;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::args::{Command, CommandLine};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::terminal::print;
 use crate::cli::world::World;
 use crate::core::model::text::{sanitize, without_secrets};
+use crate::wire::section::similar;
 
 /// The longest error, in bytes.
 const ERROR_BYTES_MAX: usize = 16 << 10;
@@ -54,9 +55,10 @@ pub fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Code {
-    let done = match CommandLine::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let done = match CommandLine::try_parse_from(&args) {
         Ok(line) => dispatch(line.command, world, out),
-        Err(error) => usage_error(&error, out),
+        Err(error) => usage_error(&error, &args, out),
     };
     done.unwrap_or_else(|failure| {
         // One line, whatever the server or a program has said. If stderr is closed, the error cannot
@@ -67,7 +69,11 @@ pub fn run(
 }
 
 /// The parser reports help and version as errors, too.
-fn usage_error(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure> {
+fn usage_error(
+    error: &clap::Error,
+    args: &[OsString],
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
     let text = error.to_string();
     let kind = error.kind();
     if matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -80,14 +86,50 @@ fn usage_error(error: &clap::Error, out: &mut dyn Write) -> Result<Code, Failure
     let message = text.split("\n\nUsage:").next().unwrap_or(&text);
     let message = message.split("\n\nFor more information").next().unwrap_or(message);
     let message = message.strip_prefix("error: ").unwrap_or(message);
+    let (names, command) = command_of(args);
     // The parser quotes the wrong value, which may be a URL with a password.
     let word = |word: &str| match word.contains('@') || word.contains("://") {
         true => without_secrets(word),
         false => word.to_owned(),
     };
     let paragraph = |text: &str| text.split_whitespace().map(word).collect::<Vec<_>>().join(" ");
-    let paragraphs: Vec<String> = message.split("\n\n").map(paragraph).collect();
-    Err(Failure::usage(format!("{}; see `posse --help`", paragraphs.join("; "))))
+    let paragraphs = message.split("\n\n").map(paragraph);
+    // It advises to hand an unknown flag to the driver; it is nearly always a typing error.
+    let is_useful = |paragraph: &String| !paragraph.contains("as a value, use '--");
+    let said = paragraphs.filter(is_useful).collect::<Vec<_>>().join("; ");
+    let hint = suggestion(error, &command).unwrap_or_default();
+    Err(Failure::usage(format!("{said}{hint}; see `{names} --help`")))
+}
+
+/// The command that the arguments name: `posse stage put`, as far as its words are commands.
+fn command_of(args: &[OsString]) -> (String, clap::Command) {
+    let (mut names, mut command) = ("posse".to_owned(), CommandLine::command());
+    for arg in args.iter().skip(1) {
+        let Some(found) = command.find_subcommand(arg) else { break };
+        names = format!("{names} {}", found.get_name());
+        command = found.clone();
+    }
+    (names, command)
+}
+
+/// What was probably meant by an unknown command or flag.
+fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
+    if !matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument) {
+        return None;
+    }
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        Some(_) | None => None,
+    };
+    let known = if let Some(word) = said(ContextKind::InvalidSubcommand) {
+        let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
+        similar(word, visible.map(clap::Command::get_name))?.to_owned()
+    } else {
+        let word = said(ContextKind::InvalidArg)?.strip_prefix("--")?;
+        let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        format!("--{}", similar(word, visible.filter_map(clap::Arg::get_long))?)
+    };
+    Some(format!(" (did you mean `{known}`?)"))
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
@@ -97,7 +139,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
     #[cfg(feature = "dev")]
     let has_own_logger = has_own_logger || matches!(command, Command::DevContainer);
     if !has_own_logger {
-        logger::init(world.env, None);
+        logger::init(world.env, None)?;
     }
     match command {
         Command::Init(args) => init::init(&args, world, out),

@@ -3,7 +3,7 @@
 
 use log::{error, info};
 
-use crate::cli::args::RunArgs;
+use crate::cli::args::{RunArgs, ShowProgress};
 use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::world::World;
@@ -53,9 +53,9 @@ fn run_once(
     let clock = Clock::start();
     let settings = settings::run_settings(args, world)?;
     let env = world.env;
-    let progress =
-        Progress::on_stderr(&settings.app, env("TERM").as_deref(), env("NO_COLOR").as_deref());
-    logger::init(env, progress.as_ref().map(|line| Box::new(line.log_writer()) as _));
+    let wanted = args.progress == ShowProgress::Auto;
+    let progress = Progress::on_stderr(&settings.app, env("TERM").as_deref()).filter(|_| wanted);
+    logger::init(env, progress.as_ref().map(|line| Box::new(line.log_writer()) as _))?;
     // The handlers come first: a signal while the embedded cluster starts must stop it.
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
@@ -132,7 +132,7 @@ fn find_attempt(
 
 /// The attempt of a process whose settings are invalid, so that the Job can be ended.
 fn attempt_without_settings(args: &RunArgs, world: &World<'_>) -> Option<Attempt> {
-    logger::init(world.env, None);
+    logger::init(world.env, None).ok()?;
     let connection = Connection::new(&args.server, world).ok()?;
     find_attempt(&connection, args.file.namespace.as_deref(), 0, world)
 }

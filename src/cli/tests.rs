@@ -91,6 +91,23 @@ fn usage_errors_are_one_line_on_stderr() {
     for (args, want) in [
         ("", "posse: a command is missing; `posse --help` lists them\n"),
         ("fly", "posse: unrecognized subcommand 'fly'; see `posse --help`\n"),
+        (
+            "statsu",
+            "posse: unrecognized subcommand 'statsu' (did you mean `status`?); see `posse --help`\n",
+        ),
+        (
+            "run --exectors 3",
+            "posse: unexpected argument '--exectors' found (did you mean `--executors`?); see \
+             `posse run --help`\n",
+        ),
+        (
+            "stage putt",
+            "posse: unrecognized subcommand 'putt' (did you mean `put`?); see `posse stage",
+        ),
+        (
+            "kill 0",
+            "posse: invalid value '0' for '<ID>...': 0 is not in 1..18446744073709551615; see",
+        ),
         ("run --fast", "posse: unexpected argument '--fast' found"),
         ("run --executors ten", "posse: invalid value 'ten' for '--executors <N>': invalid digit"),
         (

@@ -19,6 +19,7 @@ use crate::core::model::event::Event;
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::input::Input;
 use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::core::model::status::GroupStatus;
 use crate::core::model::stop::StopOrder;
 use crate::core::model::time::Millis;
 use crate::core::reconciler::Reconciler;
@@ -29,7 +30,7 @@ use crate::runtime::events::EventLog;
 use crate::runtime::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
 use crate::runtime::leases::scope_name;
 use crate::runtime::log_lines::{EventLogger, describe_verdict};
-use crate::runtime::progress::{Facts, Progress};
+use crate::runtime::progress::{Facts, Progress, Stopping};
 use crate::runtime::signals::{Signal, Signals};
 use crate::runtime::watermark::SharedWatermark;
 use crate::runtime::writers::Writers;
@@ -317,10 +318,26 @@ impl<U: Upstream> Engine<'_, U> {
         if let Some(progress) = &self.progress {
             let facts = || {
                 let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
-                Facts::new(&self.core.group_statuses(), self.state.n_lost, outage_s)
+                let groups = self.core.group_statuses();
+                let stopping = self.stopping(&groups);
+                Facts { stopping, ..Facts::new(&groups, self.state.n_lost, outage_s) }
             };
             self.state.redraw_at = Some(progress.show(facts, now));
         }
+    }
+
+    /// What the stop waits for.
+    fn stopping(&self, groups: &[GroupStatus]) -> Option<Stopping> {
+        if self.finish.is_running() {
+            return None;
+        }
+        if self.state.driver.is_some() {
+            return Some(Stopping::Driver);
+        }
+        let count = |group: &GroupStatus| {
+            group.requested + group.pending + group.running + group.draining + group.terminating
+        };
+        Some(Stopping::Executors { remaining: groups.iter().map(count).sum() })
     }
 
     fn publish_events(&mut self, now: Millis) {

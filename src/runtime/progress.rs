@@ -1,6 +1,6 @@
 //! The progress line on a terminal, and a log writer that prints log lines above it.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,10 +16,22 @@ pub struct Facts {
     pub pending: u32,
     /// Since the start.
     pub lost: u64,
-    /// What the first waiting group waits for; with the group's name if there are several groups.
+    /// What groups wait for: `quota`, with the group's name or the number of groups if there are
+    /// several groups.
     pub waiting: Option<String>,
     /// For how many seconds the API server has not answered, if it does not.
     pub outage_s: Option<u64>,
+    /// What a stop waits for.
+    pub stopping: Option<Stopping>,
+}
+
+/// What a stop waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopping {
+    /// The driver, before it is killed.
+    Driver,
+    /// The executors.
+    Executors { remaining: u32 },
 }
 
 impl Facts {
@@ -28,41 +40,70 @@ impl Facts {
         let sum = |count: fn(&GroupStatus) -> u32| {
             groups.iter().fold(0_u32, |sum, group| sum.saturating_add(count(group)))
         };
-        let waiting = groups.iter().find_map(|group| {
-            let what = group.waiting?.as_str();
-            Some(match groups.len() {
-                1 => what.to_owned(),
-                _ => format!("{what} ({})", group.group),
-            })
-        });
         Self {
             running: sum(|group| group.running),
             target: sum(|group| group.target),
             pending: sum(|group| group.requested.saturating_add(group.pending)),
             lost,
-            waiting,
+            waiting: waiting(groups),
             outage_s,
+            stopping: None,
         }
     }
 }
 
-/// The line, cut to the width of the terminal.
+/// `quota`, `quota (big)`, `backoff (2 groups), quota (3 groups)`.
+fn waiting(groups: &[GroupStatus]) -> Option<String> {
+    let mut by_reason: BTreeMap<&str, Vec<&GroupStatus>> = BTreeMap::new();
+    for group in groups {
+        if let Some(waiting) = group.waiting {
+            by_reason.entry(waiting.as_str()).or_default().push(group);
+        }
+    }
+    let text = |(what, waiting): (&str, Vec<&GroupStatus>)| match waiting.as_slice() {
+        [_] if groups.len() == 1 => what.to_owned(),
+        [one] => format!("{what} ({})", one.group),
+        several => format!("{what} ({} groups)", several.len()),
+    };
+    let texts: Vec<String> = by_reason.into_iter().map(text).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+/// The line. If the terminal is too narrow, whole fields are left out, the least important first: a cut
+/// number would be a wrong one.
 pub fn format_line(app: &str, facts: &Facts, elapsed_ms: u64, width: usize) -> String {
-    let mut line = format!("{app}  running {}/{}", facts.running, facts.target);
-    let written = [("pending", u64::from(facts.pending)), ("lost", facts.lost)]
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .try_for_each(|(name, count)| write!(line, "  {name} {count}"))
-        .and_then(|()| match (&facts.waiting, facts.outage_s) {
-            (_, Some(seconds)) => write!(line, "  API server: no answer for {seconds} s"),
-            (Some(waiting), None) => write!(line, "  waiting: {waiting}"),
-            (None, None) => Ok(()),
-        })
-        .and_then(|()| write!(line, "  {}", format_elapsed(elapsed_ms / 1000)));
-    written.expect("a String takes whatever is written to it");
-    match line.char_indices().nth(width) {
-        Some((end, _)) => line[..end].to_owned(),
-        None => line,
+    let counted = |name, count: u64| (count > 0).then(|| format!("{name} {count}"));
+    let waiting = match (facts.stopping, facts.outage_s, &facts.waiting) {
+        (_, Some(seconds), _) => Some(format!("server unreachable {seconds}s")),
+        (Some(_), None, _) | (None, None, None) => None,
+        (None, None, Some(waiting)) => Some(format!("waiting: {waiting}")),
+    };
+    let (state, hint) = match facts.stopping {
+        None => (format!("running {}/{}", facts.running, facts.target), None),
+        Some(Stopping::Driver) => ("stopping: waits for the driver".to_owned(), Some(FORCE_HINT)),
+        Some(Stopping::Executors { remaining }) => {
+            (format!("stopping: waits for {remaining} executors"), Some(FORCE_HINT))
+        }
+    };
+    // In the order on the line; the numbers say which is left out first.
+    let mut fields = vec![
+        (4, Some(app.to_owned())),
+        (6, Some(state)),
+        (2, counted("pending", u64::from(facts.pending))),
+        (3, counted("lost", facts.lost)),
+        (5, waiting),
+        (1, hint.map(str::to_owned)),
+        (0, Some(format_elapsed(elapsed_ms / 1000))),
+    ];
+    fields.retain(|(_, text)| text.is_some());
+    loop {
+        let texts: Vec<&str> = fields.iter().filter_map(|(_, text)| text.as_deref()).collect();
+        let line = texts.join("  ");
+        let least = (0..fields.len()).min_by_key(|i| fields[*i].0);
+        match least {
+            Some(least) if line.chars().count() > width => fields.remove(least),
+            Some(_) | None => return line,
+        };
     }
 }
 
@@ -97,10 +138,9 @@ struct Screen {
 }
 
 impl Progress {
-    /// `None` if stderr is not a terminal, the terminal is dumb, or NO_COLOR is set.
-    pub fn on_stderr(app: &str, term: Option<&str>, no_color: Option<&str>) -> Option<Self> {
-        let wanted = no_color.is_none_or(str::is_empty) && term.is_none_or(|term| term != "dumb");
-        let is_possible = wanted && io::stderr().is_terminal();
+    /// `None` if stderr is not a terminal, or the terminal is dumb.
+    pub fn on_stderr(app: &str, term: Option<&str>) -> Option<Self> {
+        let is_possible = term.is_none_or(|term| term != "dumb") && io::stderr().is_terminal();
         is_possible.then(|| Self::new(app, Box::new(io::stderr()), stderr_width))
     }
 
@@ -192,6 +232,9 @@ fn stderr_width() -> usize {
     }
 }
 
+/// What a second signal does during a stop.
+const FORCE_HINT: &str = "Ctrl-C again to force";
+
 /// At most five drawings a second.
 const REDRAW_MS_MIN: u64 = 200;
 
@@ -217,6 +260,7 @@ mod tests {
             lost: 4,
             waiting: Some("quota (default)".to_owned()),
             outage_s: None,
+            stopping: None,
         };
         assert_eq!(both, want);
         let one = Facts::new(&status.groups[..1], 0, None);
@@ -225,37 +269,68 @@ mod tests {
     }
 
     #[test]
-    fn lines() {
+    fn groups_that_wait_are_counted() {
+        let status = sample();
+        let wait = |waiting| GroupStatus { waiting, ..status.groups[0].clone() };
+        let (quota, backoff) = (wait(Some(Waiting::Quota)), wait(Some(Waiting::Backoff)));
+        let several = [quota.clone(), backoff.clone(), quota, wait(None)];
+        let want = format!("{} (default), quota (2 groups)", Waiting::Backoff.as_str());
+        assert_eq!(waiting(&several), Some(want));
+    }
+
+    #[test]
+    fn a_narrow_terminal_leaves_out_whole_fields() {
         let idle = Facts { running: 10, target: 10, ..Facts::default() };
         let busy = Facts {
             running: 8,
-            target: 10,
             pending: 2,
-            lost: 1,
+            lost: 13,
             waiting: Some("quota (analytics)".to_owned()),
-            outage_s: None,
+            ..idle.clone()
         };
         let silent = Facts { outage_s: Some(42), ..busy.clone() };
+        let stopping =
+            Facts { stopping: Some(Stopping::Executors { remaining: 3 }), ..busy.clone() };
+        let ending = Facts { stopping: Some(Stopping::Driver), ..idle.clone() };
+        let whole =
+            "wordcount  running 8/10  pending 2  lost 13  waiting: quota (analytics)  00:12";
         for (facts, elapsed_ms, width, want) in [
             (&idle, 0, 80, "wordcount  running 10/10  00:00"),
+            (&busy, 12_999, 300, whole),
+            (&busy, 12_999, whole.len(), whole),
             (
                 &busy,
                 12_999,
-                80,
-                "wordcount  running 8/10  pending 2  lost 1  waiting: quota (analytics)  00:12",
+                76,
+                "wordcount  running 8/10  pending 2  lost 13  waiting: quota (analytics)",
             ),
+            (&busy, 12_999, 69, "wordcount  running 8/10  lost 13  waiting: quota (analytics)"),
+            (&busy, 12_999, 50, "running 8/10  waiting: quota (analytics)"),
+            (&busy, 12_999, 39, "running 8/10"),
+            (&busy, 12_999, 11, ""),
             (
                 &silent,
                 12_999,
-                90,
-                "wordcount  running 8/10  pending 2  lost 1  API server: no answer for 42 s  00:12",
+                80,
+                "wordcount  running 8/10  pending 2  lost 13  server unreachable 42s  00:12",
             ),
-            (&busy, 12_999, 20, "wordcount  running 8"),
+            (
+                &stopping,
+                12_999,
+                100,
+                "wordcount  stopping: waits for 3 executors  pending 2  lost 13  Ctrl-C again to force  00:12",
+            ),
+            (
+                &ending,
+                12_999,
+                80,
+                "wordcount  stopping: waits for the driver  Ctrl-C again to force  00:12",
+            ),
             (&idle, 3_599_000, 80, "wordcount  running 10/10  59:59"),
             (&idle, 3_723_000, 80, "wordcount  running 10/10  1:02:03"),
             (&idle, 360_000_000, 80, "wordcount  running 10/10  100:00:00"),
         ] {
-            assert_eq!(format_line("wordcount", facts, elapsed_ms, width), want);
+            assert_eq!(format_line("wordcount", facts, elapsed_ms, width), want, "{width}");
         }
     }
 
@@ -317,9 +392,8 @@ mod tests {
     }
 
     #[test]
-    fn dumb_terminals_and_no_color_turn_the_line_off() {
-        // The tests may run on a terminal; both cases turn the line off there, too.
-        assert!(Progress::on_stderr("w", Some("dumb"), None).is_none());
-        assert!(Progress::on_stderr("w", Some("xterm"), Some("1")).is_none());
+    fn a_dumb_terminal_has_no_line() {
+        // The tests may run on a terminal.
+        assert!(Progress::on_stderr("w", Some("dumb")).is_none());
     }
 }

@@ -35,6 +35,28 @@ impl ConfigError {
     }
 }
 
+/// The word that was probably meant: the most similar one, if it is similar enough.
+pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Long enough for every key, and the comparison costs the product of the lengths.
+    if word.len() > WORD_BYTES_MAX {
+        return None;
+    }
+    let word = word.to_lowercase().replace(['_', '-'], "");
+    let score = |known: &&'a str| {
+        let plain = known.to_lowercase().replace(['_', '-'], "");
+        strsim::jaro_winkler(&word, &plain)
+    };
+    let scored = known.into_iter().map(|known| (score(&known), known));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
+    best.filter(|(score, _)| *score >= SIMILARITY_MIN).map(|(_, known)| known)
+}
+
+/// The longest word that is compared, in bytes.
+const WORD_BYTES_MAX: usize = 64;
+
+/// From 0, nothing in common, to 1, the same.
+const SIMILARITY_MIN: f64 = 0.85;
+
 /// One map of the configuration.
 #[derive(Debug)]
 pub struct Section<'a> {
@@ -85,7 +107,10 @@ impl<'a> Section<'a> {
         for Entry { at, key, value: _ } in self.entries {
             if !known.contains(&key.as_str()) {
                 let path = self.path_of(key);
-                let message = format!("{path}: unknown key; known here: {}", known.join(", "));
+                let hint = similar(key, known.iter().copied())
+                    .map_or_else(String::new, |known| format!(" (did you mean `{known}`?)"));
+                let known = known.join(", ");
+                let message = format!("{path}: unknown key{hint}; known here: {known}");
                 return Err(ConfigError { file: self.file.to_owned(), at: *at, message });
             }
         }
@@ -218,5 +243,28 @@ impl<'a> Section<'a> {
     /// An error about a value of the wrong type.
     pub fn expected(&self, key: &str, node: &Node, what: &str) -> ConfigError {
         self.error(key, format_args!("expected {what}, found {}", node.describe()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_similar_key_is_suggested() {
+        let known = ["count", "group", "image", "scale_down", "template", "min", "max"];
+        let long = "c".repeat(100);
+        for (word, want) in [
+            ("cout", Some("count")),
+            ("scaleDown", Some("scale_down")),
+            ("scale-down", Some("scale_down")),
+            ("Image", Some("image")),
+            ("tempalte", Some("template")),
+            ("replicas", None),
+            ("", None),
+            (long.as_str(), None),
+        ] {
+            assert_eq!(similar(word, known), want, "{word}");
+        }
     }
 }

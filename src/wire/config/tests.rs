@@ -231,14 +231,17 @@ fn fails(text: &str, want: &str) {
 
 #[test]
 fn unknown_keys_are_errors_that_list_the_known_ones() {
-    fails("app: a\nexecuters: []", "2:1: executers: unknown key; known here: allocation, app, ");
+    fails(
+        "app: a\nexecuters: []",
+        "2:1: executers: unknown key (did you mean `executors`?); known here: allocation, app, ",
+    );
     fails(
         "driver:\n  cmd: x",
         "2:3: driver.cmd: unknown key; known here: annotations, args, command, ",
     );
     fails(
         "executors:\n- group: a\n  cuont: 1",
-        "3:3: executors[0].cuont: unknown key; known here: args, ",
+        "3:3: executors[0].cuont: unknown key (did you mean `count`?); known here: args, ",
     );
     fails("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
     fails("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
@@ -249,7 +252,7 @@ fn unknown_keys_are_errors_that_list_the_known_ones() {
     fails("shutdown: {x: 1}", "1:12: shutdown.x: unknown key; known here: grace, orphans, timeout");
     fails(
         "executors: [{image: x, env: [{name: A, vlaue: x}]}]",
-        "1:40: executors[0].env[0].vlaue: unknown key; known here: name, value, valueFrom",
+        "1:40: executors[0].env[0].vlaue: unknown key (did you mean `value`?); known here: name, value, valueFrom",
     );
 }
 
