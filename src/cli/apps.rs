@@ -9,11 +9,11 @@ use crate::cli::args::submit::{AppsArgs, AppsOutput, NamespaceArgs};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::namespace::Namespace;
 use crate::cli::settings::socket_folders;
+use crate::cli::table::table;
 use crate::cli::terminal::{print, print_json};
 use crate::cli::world::World;
 use crate::control::address::live_sockets;
 use crate::control::client::{Client, RunSelector};
-use crate::control::table::table;
 use crate::kube::api::objects::Objects;
 use crate::submit::apps::{App, age, matches};
 use crate::submit::state::DriverState;
@@ -35,6 +35,8 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         {
             (String::new(), Vec::new())
         }
+        // A flag or its file is wrong.
+        Err(failure) if failure.code == Code::Usage => return Err(failure),
         Err(failure) => {
             log::warn!("only the runs on this host are listed: {failure}");
             (String::new(), Vec::new())

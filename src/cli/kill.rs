@@ -35,7 +35,9 @@ pub fn kill(args: &KillArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     };
     let killed = client.kill(&ids, after, args.force, args.reason.as_deref())?;
     let text = if args.json { killed.to_json() + "\n" } else { kill_text(&killed) };
-    print(out, &text).map(|()| Code::Clean)
+    print(out, &text)?;
+    // Somebody meant other executors than these.
+    Ok(if killed.unknown.is_empty() { Code::Clean } else { Code::Failed })
 }
 
 fn kill_text(killed: &Killed) -> String {
@@ -43,7 +45,7 @@ fn kill_text(killed: &Killed) -> String {
     for (ids, what) in [
         (&killed.killed, "killed"),
         (&killed.busy, "busy, not killed (use --force)"),
-        (&killed.unknown, "unknown"),
+        (&killed.unknown, "no such executor"),
     ] {
         if !ids.is_empty() {
             let ids: Vec<String> = ids.iter().map(u64::to_string).collect();

@@ -29,6 +29,7 @@ pub mod stage;
 pub mod status;
 pub mod stop;
 pub mod submit;
+mod table;
 pub mod terminal;
 pub mod world;
 

@@ -11,9 +11,9 @@ use crate::cli::args::stage::{
 };
 use crate::cli::connection::{Connection, sources};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::table::table;
 use crate::cli::terminal::print;
 use crate::cli::world::World;
-use crate::control::table::table;
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::files;
 use crate::kube::config::read_file;

@@ -3,7 +3,6 @@
 pub mod address;
 pub mod api;
 pub mod client;
-pub mod table;
 
 #[cfg(test)]
 pub(crate) mod tests;

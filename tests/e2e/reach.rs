@@ -75,7 +75,7 @@ pub fn submitted_run_is_reached(server: &dyn Server) {
     assert_eq!(status["groups"][0]["running"], 2, "{status}");
     expect(&with_app(&["scale", "3"]), 0, &["the target is 3 now"]);
     wait_executors(&scene, &driver, 3);
-    expect(&with_app(&["kill", "1", "77"]), 0, &["killed: 1", "unknown: 77"]);
+    expect(&with_app(&["kill", "1", "77"]), 1, &["killed: 1", "no such executor: 77"]);
     wait_value(PATIENCE, "a successor of executor 1", || {
         let pods = pods_of(&scene, "executor");
         let up = pods.iter().filter(|pod| is_running(pod)).map(executor_id).collect::<Vec<_>>();
