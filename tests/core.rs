@@ -29,4 +29,5 @@ mod core {
     mod stop_waits;
     mod tidy;
     mod wall_clock;
+    mod writes;
 }

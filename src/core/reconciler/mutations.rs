@@ -46,16 +46,26 @@ impl Reconciler {
     /// It may be time to send a mutation again.
     pub(super) fn on_mutation_due(&mut self, uid: &Uid, now: Millis) {
         let Some(mutation) = self.mutations.get(uid) else { return };
-        let is_due = match mutation.step {
-            MutationStep::RetryAt(at) => at <= now,
-            MutationStep::Accepted(at) => {
-                at <= now && self.snapshot.get(uid).is_some_and(|pod| !pod.deleting)
+        match mutation.step {
+            // A pod that terminates needs no second delete. It would be ignored if etcd is restored
+            // and the pod lives again, so the first one is forgotten.
+            MutationStep::Accepted(at) if at <= now && self.is_terminating(uid) => {
+                self.mutations.remove(uid);
             }
-            MutationStep::Answer | MutationStep::Queued => false,
-        };
-        if is_due {
-            self.mutations.queue(uid);
+            MutationStep::Accepted(at) | MutationStep::RetryAt(at) if at <= now => {
+                self.mutations.queue(uid);
+            }
+            MutationStep::Accepted(_)
+            | MutationStep::Answer
+            | MutationStep::Queued
+            | MutationStep::RetryAt(_) => {}
         }
+    }
+
+    /// True if the pod terminates, or is gone or lacks our labels, so that no event will report its
+    /// end.
+    fn is_terminating(&self, uid: &Uid) -> bool {
+        self.snapshot.get(uid).is_none_or(|pod| pod.deleting)
     }
 
     pub(super) fn on_deleted(
@@ -69,12 +79,12 @@ impl Reconciler {
             Ok(pod) => {
                 let at = now.after(DELETE_SEEN_MS);
                 mutation.step = MutationStep::Accepted(at);
-                self.timers.set(at, Timer::Mutation(uid.clone()));
-                if self.snapshot.get(uid).is_none() {
-                    // The pod is gone or lacks our labels, so no event will report its end.
-                    self.mutations.remove(uid);
-                }
                 let change = pod.and_then(|pod| self.snapshot.refresh(pod));
+                if self.is_terminating(uid) {
+                    self.mutations.remove(uid);
+                } else {
+                    self.timers.set(at, Timer::Mutation(uid.clone()));
+                }
                 self.on_change(change, now);
             }
             Err(refusal) => match refusal.class {
