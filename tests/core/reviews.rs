@@ -10,7 +10,7 @@ use posse::core::model::pod::{ContainerState, End, Phase, Pod};
 use posse::core::model::refusal::{Refusal, RefusalClass};
 use posse::core::model::stop::StopOrder;
 use posse::core::model::time::Millis;
-use posse::core::policy::settings::GroupSpec;
+use posse::core::policy::settings::{Decommission, GroupSpec};
 
 const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
@@ -164,14 +164,16 @@ fn only_ends_by_the_applications_doing_are_a_crash_loop() {
 
 #[test]
 fn a_conflict_of_a_patch_does_not_forget_a_living_pod() {
-    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
-    run.core.set_target(&"g".into(), 1, Millis(run.now));
-    run.turn();
+    let decommission = Some(Decommission { after_ms: 100, label: None });
+    let mut run = Run::with_running(policy(), vec![GroupSpec { decommission, ..spec("g", 2) }]);
+    run.target("g", 1);
     let [Action::Patch { uid, .. }] = &run.take()[..] else { panic!("an annotation is due") };
     run.tell(Input::Patched {
         uid: uid.clone(),
         answer: Err(refusal(RefusalClass::Conflict, 409)),
     });
+    assert!(run.core.snapshot().get(uid).is_some());
+    run.wait(100);
     assert!(matches!(&run.take()[..], [Action::Delete { uid: deleted, .. }] if deleted == uid));
 }
 

@@ -13,8 +13,8 @@ use crate::core::state::ledger::{DELETE_SEEN_MS, MutationKind, MutationStep};
 
 /// The longest retry delay of a forbidden request: the permission may be granted later.
 const FORBIDDEN_RETRY_MAX_MS: u64 = 300_000;
-/// An annotation or label that cannot be written is given up after this many tries. The cost is one
-/// repeated report, or one extra scale-down, after a restart.
+/// An annotation or label that cannot be written is given up after this many tries. The cost is a
+/// repeated report, or a drain that is forgotten, after a restart.
 const PATCH_TRIES_MAX: u32 = 5;
 
 impl Reconciler {
@@ -35,7 +35,7 @@ impl Reconciler {
                     Action::Delete { uid, name, grace_s }
                 }
                 MutationKind::ForceDelete => Action::Delete { uid, name, grace_s: Some(0) },
-                MutationKind::Annotate | MutationKind::AnnotateAndDelete => {
+                MutationKind::Annotate => {
                     let patch = self.draining_patch(&uid);
                     Action::Patch { uid, name, patch }
                 }
@@ -110,14 +110,9 @@ impl Reconciler {
 
     pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
         let Some(mutation) = self.mutations.on_answered(uid) else { return };
-        // A patch that is not followed by a delete.
-        let is_patch_only =
-            matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate);
+        // Otherwise a delete was requested meanwhile.
+        let is_patch = matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate);
         let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX;
-        if mutation.kind == MutationKind::AnnotateAndDelete {
-            // Delete it even if the patch failed: the annotation only informs a later run.
-            mutation.kind = MutationKind::Delete;
-        }
         match answer {
             // A conflict says nothing about whether the pod exists: a retry, or the delete by uid, will.
             Err(refusal) if refusal.class == RefusalClass::NotFound => {
@@ -126,11 +121,11 @@ impl Reconciler {
                 self.on_change(change, now);
             }
             Err(refusal)
-                if is_patch_only && !is_given_up && refusal.class != RefusalClass::Forbidden =>
+                if is_patch && !is_given_up && refusal.class != RefusalClass::Forbidden =>
             {
                 self.retry_mutation(uid, &refusal, now);
             }
-            Ok(()) | Err(_) if is_patch_only => self.mutations.remove(uid),
+            Ok(()) | Err(_) if is_patch => self.mutations.remove(uid),
             Ok(()) | Err(_) => self.mutations.queue(uid),
         }
     }

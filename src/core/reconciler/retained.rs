@@ -71,15 +71,7 @@ impl Reconciler {
     pub(super) fn trim_retained(&mut self, now: Millis) {
         while self.retained.len() > self.policy.keep_failed as usize {
             let Some(id) = self.retained.pop_front() else { return };
-            let Some(executor) = self.executors.get_mut(id) else { continue };
-            if executor.life == Life::Retained {
-                executor.life = Life::Lost { ending: None };
-            }
-            if let Some(uid) = executor.uid.clone()
-                && let Some(pod) = self.snapshot.get(&uid)
-            {
-                self.mutations.request(&uid, &pod.name, MutationKind::Delete);
-            }
+            self.delete_pod_of(id);
             self.refresh_state(id, now);
         }
     }

@@ -18,32 +18,25 @@ impl Reconciler {
         self.end(id, DeleteCause::Killed, now);
     }
 
-    /// Ends an executor. It never counts as capacity again.
+    /// Ends an executor without a drain period.
     pub(super) fn end(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
+        self.begin_end(id, Ending::now(cause), now);
+    }
+
+    /// Ends an executor. It never counts as capacity again.
+    fn begin_end(&mut self, id: ExecutorId, ending: Ending, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.life.ending().is_some() {
             return;
         }
-        let Some(uid) = executor.uid.clone() else {
+        if executor.uid.is_none() {
             self.cancel_create(id, now);
             return;
-        };
-        executor.life = executor.life.ended_by(Ending::now(cause));
-        if let Some(pod) = self.snapshot.get(&uid)
-            && !pod.deleting
-        {
-            // An unbound pod is gone at once, so the annotation would not be read.
-            let needs_no_annotation =
-                pod.draining.is_some() || pod.node.is_none() || has_ended(pod);
-            let kind = match cause {
-                DeleteCause::ScaledDown if !needs_no_annotation => MutationKind::AnnotateAndDelete,
-                DeleteCause::Condemned
-                | DeleteCause::Killed
-                | DeleteCause::ScaledDown
-                | DeleteCause::Stopped
-                | DeleteCause::Unplaced => MutationKind::Delete,
-            };
-            self.mutations.request(&uid, &pod.name, kind);
+        }
+        executor.life = executor.life.ended_by(ending);
+        match ending.drain_until {
+            Some(until) => self.begin_drain(id, ending.cause, until),
+            None => self.delete_pod_of(id),
         }
         if let Some(group) = self.executors.group_of(id) {
             group.throttle.discard_probe(id);
@@ -88,38 +81,25 @@ impl Reconciler {
 
     /// Ends an executor with the drain period of its group, if it runs.
     pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
-        let after_ms = self.executors.get(id).and_then(|executor| {
+        let drain_until = self.executors.get(id).and_then(|executor| {
             let group = self.executors.groups.get(&executor.group)?;
             let pod = self.snapshot.get(executor.uid.as_ref()?)?;
             // An executor that does not run needs no drain period.
             let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
-            let decommission = group.spec.decommission.as_ref();
-            let decommission = decommission.filter(|_| runs && executor.life.ending().is_none())?;
-            Some(decommission.after_ms)
+            let decommission = group.spec.decommission.as_ref().filter(|_| runs)?;
+            Some(now.after(decommission.after_ms))
         });
-        match after_ms {
-            Some(ms) => self.drain(id, cause, now.after(ms), now),
-            None => self.end(id, cause, now),
-        }
+        self.begin_end(id, Ending { cause, drain_until }, now);
     }
 
-    fn drain(&mut self, id: ExecutorId, cause: DeleteCause, until: Millis, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let Some(uid) = executor.uid.clone() else { return };
-        executor.life = executor.life.ended_by(Ending { cause, drain_until: Some(until) });
+    fn begin_drain(&mut self, id: ExecutorId, cause: DeleteCause, until: Millis) {
+        let Some(subject) = self.subject(id) else { return };
         self.timers.set(until, Timer::Drain(id));
-        if let Some(pod) = self.snapshot.get(&uid)
-            && pod.draining.is_none()
-        {
-            self.mutations.request(&uid, &pod.name, MutationKind::Annotate);
+        let pod = subject.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        if let Some(pod) = pod.filter(|pod| pod.draining.is_none()) {
+            self.mutations.request(&pod.uid, &pod.name, MutationKind::Annotate);
         }
-        if let Some(group) = self.executors.group_of(id) {
-            group.throttle.discard_probe(id);
-        }
-        if let Some(subject) = self.subject(id) {
-            self.events.push_back(Event::ExecutorDraining { subject, cause, until });
-        }
-        self.refresh_state(id, now);
+        self.events.push_back(Event::ExecutorDraining { subject, cause, until });
     }
 
     /// Continues an end that an earlier run began, as recorded in the pod's annotation.
@@ -135,10 +115,8 @@ impl Reconciler {
             executor.life = executor.life.lost();
         }
         let until = until_unix_ms.map(|ms| Millis(ms.saturating_sub(self.identity.start_unix_ms)));
-        match until.filter(|&until| until > now && !pod.deleting && !has_ended(pod)) {
-            Some(until) => self.drain(id, cause, until, now),
-            None => self.end(id, cause, now),
-        }
+        let drain_until = until.filter(|&until| until > now && !pod.deleting && !has_ended(pod));
+        self.begin_end(id, Ending { cause, drain_until }, now);
     }
 
     /// Ends the drain period now.

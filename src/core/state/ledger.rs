@@ -107,18 +107,19 @@ impl UnresolvedCreates {
     }
 }
 
-/// The kind of a mutation of a pod.
+/// The kind of a mutation of a pod. A pod is marked only if it stays for a while: a restarted posse
+/// reads from the deletionTimestamp that a deleted one is no capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MutationKind {
-    /// Set the label `posse.dev/counted`.
+    /// Set the label `posse.dev/counted` on a pod that is retained: a restarted posse would report
+    /// and charge its loss again, and a stop would delete it.
     LabelCounted,
     Delete,
     /// Delete it with grace period 0, because its node is gone and no kubelet can end it.
     ForceDelete,
-    /// Set the annotation `posse.dev/draining`.
+    /// Set the annotation `posse.dev/draining`: the drain period may last for hours, and a restarted
+    /// posse would take the executor back, or report its kill again.
     Annotate,
-    /// Set the annotation `posse.dev/draining`, then delete it.
-    AnnotateAndDelete,
 }
 
 /// What a mutation waits for.
