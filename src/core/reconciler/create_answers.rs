@@ -53,14 +53,9 @@ impl Reconciler {
     fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, watermark: Watermark, now: Millis) {
         let Some(sent_at) = self.sent_at(id) else { return };
         match self.snapshot.apply_answer(pod, watermark, true) {
-            AnswerAge::OtherEpoch => self.post_again(id, Some(sent_at), now, now),
-            AnswerAge::RolledBack => {
-                self.post_again(id, Some(sent_at), now, now);
-                self.roll_back();
-            }
-            age @ (AnswerAge::Current | AnswerAge::KnownGone | AnswerAge::Overtaken) => {
-                self.close_create(id, pod, age == AnswerAge::Current, true, now);
-            }
+            AnswerAge::Void => self.post_again(id, Some(sent_at), now, now),
+            AnswerAge::Current => self.close_create(id, pod, true, true, now),
+            AnswerAge::Gone => self.close_create(id, pod, false, true, now),
         }
     }
 
@@ -196,11 +191,9 @@ impl Reconciler {
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.is_our_own(id, &pod) => {
                 match self.snapshot.apply_answer(&pod, watermark, false) {
-                    AnswerAge::OtherEpoch | AnswerAge::RolledBack => self.check_again(id, now, now),
+                    AnswerAge::Void => self.check_again(id, now, now),
                     AnswerAge::Current => self.close_create(id, &pod, true, false, now),
-                    AnswerAge::KnownGone | AnswerAge::Overtaken => {
-                        self.close_create(id, &pod, false, false, now);
-                    }
+                    AnswerAge::Gone => self.close_create(id, &pod, false, false, now),
                 }
             }
             // A foreign pod has the name. The next id has another name.

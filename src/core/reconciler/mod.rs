@@ -178,6 +178,7 @@ impl Reconciler {
 
     /// Applies an input. Decisions follow in `turn`.
     pub fn handle(&mut self, input: Input, now: Millis) {
+        let epoch_before = self.watermark().epoch;
         match input {
             Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
             Input::Deleted { uid, answer } => {
@@ -201,7 +202,6 @@ impl Reconciler {
             Input::List(list) => {
                 self.on_read(now);
                 self.on_list(list, now);
-                self.note_server_update(now);
             }
             Input::ListRefused { refusal } => {
                 self.on_read_refused(&refusal, now);
@@ -221,17 +221,21 @@ impl Reconciler {
             Input::WatchOpened => self.on_read(now),
             Input::Watch { epoch, events } => {
                 self.on_read(now);
-                if epoch == self.watermark().epoch {
+                // Otherwise the events are from before a resourceVersion rollback.
+                if epoch == epoch_before {
                     self.note_server_update(now);
-                }
-                for event in events {
-                    let change = self.snapshot.apply(epoch, event);
-                    self.on_change(change, now);
+                    for event in events {
+                        let change = self.snapshot.apply(event);
+                        self.on_change(change, now);
+                    }
                 }
             }
             Input::WatchRestarted { cause } => {
                 self.events.push_back(Event::WatchRestarted { cause });
             }
+        }
+        if self.watermark().epoch != epoch_before {
+            self.on_rollback();
         }
     }
 
@@ -372,14 +376,12 @@ impl Reconciler {
         }
     }
 
-    /// After a resourceVersion rollback: all known versions are invalid, and the watcher must LIST
-    /// again.
-    fn roll_back(&mut self) {
-        self.snapshot.roll_back();
-        self.mutations.roll_back();
+    /// After a resourceVersion rollback the watcher must LIST again, and what was written may have
+    /// been undone.
+    fn on_rollback(&mut self) {
+        self.mutations.on_rollback();
         self.actions.push_back(Action::Relist);
         if let Some(up_to) = self.ids.reserved() {
-            // The server may have lost the reservation.
             self.actions.push_back(Action::ReserveIds { up_to });
         }
         self.events

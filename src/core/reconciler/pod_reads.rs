@@ -97,11 +97,11 @@ impl Reconciler {
         match seen {
             PodAnswer::Ours(pod) if pod.uid == *uid => {
                 match self.snapshot.apply_answer(&pod, watermark, false) {
-                    AnswerAge::OtherEpoch | AnswerAge::RolledBack => return false,
+                    AnswerAge::Void => return false,
                     AnswerAge::Current => {
                         self.on_change(Some(Change::Updated(uid.clone())), now);
                     }
-                    AnswerAge::KnownGone | AnswerAge::Overtaken => {}
+                    AnswerAge::Gone => {}
                 }
             }
             // Somebody has removed our labels: nothing more is known.

@@ -22,18 +22,14 @@ use crate::core::state::snapshot::Change;
 
 impl Reconciler {
     pub(super) fn on_list(&mut self, list: List, now: Millis) {
-        let is_first = !self.had_first_list() && list.watermark.epoch == self.watermark().epoch;
         let is_stop = list.source == ListSource::Stop;
-        let is_void = list.watermark.epoch != self.watermark().epoch;
-        let replaced = self.snapshot.replace(list);
+        let changes = self.snapshot.replace(list);
         if is_stop {
-            self.on_stop_listed(replaced.is_ok() && !is_void, now);
+            self.on_stop_listed(changes.is_some(), now);
         }
-        let Ok(changes) = replaced else {
-            self.roll_back();
-            return;
-        };
-        if is_first && self.snapshot.is_synced() {
+        let Some(changes) = changes else { return };
+        self.note_server_update(now);
+        if !self.had_first_list() {
             self.first_list_at = Some(now);
             self.start_silence_timer(now);
             self.ids.on_first_list(self.highest_found());
@@ -45,9 +41,7 @@ impl Reconciler {
         for change in changes {
             self.on_change(Some(change), now);
         }
-        if self.had_first_list() {
-            self.forget_empty_groups();
-        }
+        self.forget_empty_groups();
     }
 
     pub(super) fn on_change(&mut self, change: Option<Change>, now: Millis) {

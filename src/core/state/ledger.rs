@@ -143,8 +143,6 @@ pub struct PendingMutation {
     pub step: MutationStep,
     pub name: Box<str>,
     pub n_tries: u32,
-    /// Sent before a resourceVersion rollback: the answer is ignored.
-    pub is_void: bool,
 }
 
 /// Pending mutations by pod uid, and their order.
@@ -153,8 +151,8 @@ pub struct Mutations {
     by_uid: BTreeMap<Uid, PendingMutation>,
     queue: VecDeque<Uid>,
     n_in_flight: usize,
-    /// Requests in flight whose mutation was removed. Their answers are ignored, and until then no
-    /// other request for the pod is sent (a resourceVersion rollback may bring the pod back).
+    /// Requests in flight whose mutation was removed, or that were sent before a resourceVersion
+    /// rollback. Their answers are ignored, and until then no other request for the pod is sent.
     abandoned: BTreeSet<Uid>,
     /// Pods that must not be deleted yet.
     held: BTreeSet<Uid>,
@@ -176,13 +174,8 @@ impl Mutations {
             }
             return;
         }
-        let mutation = PendingMutation {
-            kind,
-            step: MutationStep::Queued,
-            name: name.into(),
-            n_tries: 0,
-            is_void: false,
-        };
+        let mutation =
+            PendingMutation { kind, step: MutationStep::Queued, name: name.into(), n_tries: 0 };
         self.by_uid.insert(uid.clone(), mutation);
         self.queue.push_back(uid.clone());
     }
@@ -248,8 +241,7 @@ impl Mutations {
         None
     }
 
-    /// The request in flight was answered. Returns the mutation; none if it was removed, or if the
-    /// answer is ignored and the request is sent again.
+    /// The request in flight was answered. Returns the mutation; none if the answer is ignored.
     pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut PendingMutation> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
         if self.abandoned.remove(uid) {
@@ -257,28 +249,22 @@ impl Mutations {
             return None;
         }
         let mutation = self.by_uid.get_mut(uid)?;
-        if mutation.is_void {
-            (mutation.is_void, mutation.step) = (false, MutationStep::Queued);
-            self.queue.push_back(uid.clone());
-            return None;
-        }
         // Nothing is in flight now; the caller sets the next step.
         mutation.step = MutationStep::Queued;
         Some(mutation)
     }
 
-    /// After a resourceVersion rollback: answers to requests in flight are from before it and are
-    /// ignored, and accepted deletes are sent again.
-    pub fn roll_back(&mut self) {
+    /// After a resourceVersion rollback what was sent or accepted before it is sent again.
+    pub fn on_rollback(&mut self) {
         for (uid, mutation) in &mut self.by_uid {
             match mutation.step {
-                MutationStep::Answer => mutation.is_void = true,
-                MutationStep::Accepted(_) => {
-                    mutation.step = MutationStep::Queued;
-                    self.queue.push_back(uid.clone());
+                MutationStep::Answer => {
+                    self.abandoned.insert(uid.clone());
                 }
-                MutationStep::Queued | MutationStep::RetryAt(_) => {}
+                MutationStep::Accepted(_) => self.queue.push_back(uid.clone()),
+                MutationStep::Queued | MutationStep::RetryAt(_) => continue,
             }
+            mutation.step = MutationStep::Queued;
         }
     }
 

@@ -1,5 +1,10 @@
 //! The snapshot: pods by uid, and the position. Applies lists, events and answers by
 //! resourceVersion, and never moves a pod back.
+//! | If etcd is restored to an older state, versions go back (a rollback). This module alone notices
+//! that and forgets all versions. The pods stay until the next LIST replaces them all. What no LIST
+//! can show is not here and stays as it is: targets, retired ids, reported losses, open creates.
+//! Requests may still be in flight, and their answers have versions that no longer count: each
+//! carries the epoch in which it was sent, and an answer of another epoch is void.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,24 +27,17 @@ pub enum Change {
 pub enum AnswerAge {
     /// The pod is in the snapshot, in this or a newer version.
     Current,
-    /// The pod's end was seen already: the answer came late.
-    KnownGone,
-    /// The request was sent before a resourceVersion rollback: the answer proves nothing.
-    OtherEpoch,
-    /// The position has passed the answer's version and the pod is not in the snapshot: it came and
-    /// went unseen.
-    Overtaken,
-    /// The answer is older than what was applied before the request was sent: a resourceVersion
-    /// rollback.
-    RolledBack,
+    /// The pod's end was seen already, or the position has passed the answer's version and the pod
+    /// is not in the snapshot: it came and went unseen.
+    Gone,
+    /// The request was sent before a resourceVersion rollback, or its answer is the first to show
+    /// one: it proves nothing.
+    Void,
 }
-
-/// A LIST that is older than what was applied before it was sent: a resourceVersion rollback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RolledBack;
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
+    /// The number of resourceVersion rollbacks so far.
     epoch: u32,
     /// All events up to this version were applied.
     position: Option<Version>,
@@ -97,11 +95,8 @@ impl Snapshot {
         self.pods.is_empty()
     }
 
-    /// Applies one event of the watch of `epoch`.
-    pub fn apply(&mut self, epoch: u32, event: PodEvent) -> Option<Change> {
-        if epoch != self.epoch {
-            return None;
-        }
+    /// Applies one event of a watch that began in this epoch.
+    pub fn apply(&mut self, event: PodEvent) -> Option<Change> {
         match event {
             PodEvent::Applied(pod) => {
                 let is_old = self.has_passed(pod.version);
@@ -127,16 +122,16 @@ impl Snapshot {
         }
     }
 
-    /// Applies a complete LIST in one step.
-    /// | # Errors
-    /// The list is older than what was applied before it was sent: a resourceVersion rollback.
-    /// Nothing was changed.
-    pub fn replace(&mut self, list: List) -> Result<Vec<Change>, RolledBack> {
+    /// Applies a complete LIST in one step. Returns none if it is void: it was sent before a
+    /// resourceVersion rollback, or is the first to show one, because it is older than what was
+    /// applied before it was sent.
+    pub fn replace(&mut self, list: List) -> Option<Vec<Change>> {
         if list.watermark.epoch != self.epoch {
-            return Ok(Vec::new());
+            return None;
         }
         if is_before(list.version, list.watermark.position) || self.is_contradicted_by(&list) {
-            return Err(RolledBack);
+            self.roll_back();
+            return None;
         }
         // A list may be older than the last watch event.
         let is_old = is_before(list.version, self.position);
@@ -156,7 +151,7 @@ impl Snapshot {
         changes.extend(list.pods.into_iter().filter_map(|pod| self.put(pod, is_old)));
         self.advance(list.version);
         self.synced = true;
-        Ok(changes)
+        Some(changes)
     }
 
     /// True if the list has a pod in an older version than the snapshot, although the snapshot's
@@ -176,17 +171,15 @@ impl Snapshot {
     /// may have an old version without a rollback: it has not changed since.
     pub fn apply_answer(&mut self, pod: &Pod, watermark: Watermark, is_new: bool) -> AnswerAge {
         if watermark.epoch != self.epoch {
-            return AnswerAge::OtherEpoch;
+            return AnswerAge::Void;
         }
         if is_new && !is_after(pod.version, watermark.position) {
-            return AnswerAge::RolledBack;
-        }
-        if self.tombstones.contains_key(&pod.uid) {
-            return AnswerAge::KnownGone;
+            self.roll_back();
+            return AnswerAge::Void;
         }
         let is_known = self.pods.contains_key(&pod.uid);
-        if !is_known && self.has_passed(pod.version) {
-            return AnswerAge::Overtaken;
+        if self.tombstones.contains_key(&pod.uid) || !is_known && self.has_passed(pod.version) {
+            return AnswerAge::Gone;
         }
         self.put(pod.clone(), false);
         AnswerAge::Current
@@ -204,9 +197,9 @@ impl Snapshot {
         Some(Change::Gone(Box::new(pod)))
     }
 
-    /// After a resourceVersion rollback no version, watermark or tombstone is valid. The pods stay
-    /// until the next LIST replaces them all; until then nothing may be decided.
-    pub fn roll_back(&mut self) {
+    /// After a resourceVersion rollback no version, watermark or tombstone is valid. Until the next
+    /// LIST nothing may be decided.
+    fn roll_back(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         (self.position, self.highest) = (None, None);
         self.synced = false;
