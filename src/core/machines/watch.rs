@@ -12,8 +12,6 @@ pub const BACKOFF_MS: u64 = 800;
 pub const BACKOFF_MS_MAX: u64 = 30_000;
 /// After this time without a failure the delay starts from the first value again.
 pub const BACKOFF_RESET_MS: u64 = 120_000;
-/// The longest `Retry-After` that is obeyed: a wrong header must not stop the watch for a day.
-pub const RETRY_AFTER_MS_MAX: u64 = 300_000;
 /// A watch that ends sooner than this without an event counts as failed, even if it ended in good
 /// order.
 pub const SHORT_WATCH_MS: u64 = 1_000;
@@ -112,7 +110,7 @@ impl WatchMachine {
     /// If it has no version: a watch cannot start from it, so the LIST is repeated after a delay.
     pub fn on_listed(&mut self, version_text: &str, now: Millis) -> Result<(), String> {
         if version_text.is_empty() {
-            self.fail(now, None);
+            self.fail(now, 0);
             return Err("the list has no resourceVersion to watch from".to_owned());
         }
         version_text.clone_into(&mut self.version_text);
@@ -124,7 +122,7 @@ impl WatchMachine {
     /// A LIST failed or could not be delivered.
     pub fn on_list_failed(&mut self, refusal: &Refusal, now: Millis) {
         self.phase = Phase::Listing;
-        self.fail(now, refusal.retry_after_ms);
+        self.fail(now, refusal.retry_delay_ms());
     }
 
     /// The watch has started.
@@ -161,8 +159,8 @@ impl WatchMachine {
             ErrorEvent(refusal) | Refused(refusal)
                 if refusal.class == RefusalClass::Expired
                     && now.since(self.listed_at) >= SHORT_WATCH_MS => {}
-            ErrorEvent(refusal) | Refused(refusal) => self.fail(now, refusal.retry_after_ms),
-            Clean | Cut(_) | Idle | Overrun | Undecodable(_) => self.fail(now, None),
+            ErrorEvent(refusal) | Refused(refusal) => self.fail(now, refusal.retry_delay_ms()),
+            Clean | Cut(_) | Idle | Overrun | Undecodable(_) => self.fail(now, 0),
         }
         Some(describe(end))
     }
@@ -173,15 +171,14 @@ impl WatchMachine {
         self.not_before = now;
     }
 
-    fn fail(&mut self, now: Millis, retry_after_ms: Option<u64>) {
+    fn fail(&mut self, now: Millis, retry_delay_ms: u64) {
         if self.failed_at.is_some_and(|at| now.since(at) >= BACKOFF_RESET_MS) {
             self.n_failures = 0;
         }
         self.n_failures = self.n_failures.saturating_add(1);
         self.failed_at = Some(now);
         let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
-        let retry_after = retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
-        self.not_before = now.after(backoff.max(retry_after));
+        self.not_before = now.after(backoff.max(retry_delay_ms));
     }
 }
 
@@ -344,7 +341,7 @@ mod tests {
             (RefusalClass::Throttled, 429, None, true, 800..1_600),
             (RefusalClass::Throttled, 429, Some(9_000), true, 9_000..9_001),
             (RefusalClass::Throttled, 429, Some(10), true, 800..1_600),
-            (RefusalClass::Throttled, 429, Some(86_400_000), true, 300_000..300_001),
+            (RefusalClass::Throttled, 429, Some(86_400_000), true, 60_000..60_001),
             (RefusalClass::Transient, 0, None, true, 800..1_600),
             (RefusalClass::Transient, 503, None, true, 800..1_600),
             (RefusalClass::OutcomeUnknown, 500, None, true, 800..1_600),

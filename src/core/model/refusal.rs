@@ -75,9 +75,24 @@ impl Refusal {
             | RefusalClass::Unauthorized => false,
         }
     }
-}
 
-impl Refusal {
+    /// True if the object is not what the request expects: it is gone, it is there already, or it has
+    /// another uid or version.
+    pub fn is_outdated(&self) -> bool {
+        match self.class {
+            RefusalClass::Conflict | RefusalClass::Exists | RefusalClass::NotFound => true,
+            RefusalClass::Capacity
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::Forbidden
+            | RefusalClass::Invalid
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Unauthorized
+            | RefusalClass::OutcomeUnknown => false,
+        }
+    }
+
     /// True if the request failed without a verdict on what it asks for, so that it is sent again.
     pub fn is_failure(&self) -> bool {
         match self.class {

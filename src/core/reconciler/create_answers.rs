@@ -181,12 +181,11 @@ impl Reconciler {
     ) {
         let sent_at = self.sent_at(id);
         self.note_answer(&answer, sent_at, now);
-        match &answer {
-            Err(refusal) => self.on_request_refused(id, sent_at.unwrap_or(now), refusal, now),
-            Ok(_) => {
-                self.on_request_answered(id);
-                self.window.on_answered();
-            }
+        if let Err(refusal) = &answer {
+            self.on_request_refused(id, sent_at.unwrap_or(now), refusal, now);
+        } else {
+            self.on_request_answered(id);
+            self.window.on_answered();
         }
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.is_our_own(id, &pod) => {
@@ -271,25 +270,13 @@ impl Reconciler {
         group.refusal = Some(message.clone());
         let is_starting = self.first_list_at.is_none_or(|at| now.since(at) < STARTING_MS);
         if group.spec.from_file && !group.had_pods && is_starting && self.stop.is_none() {
-            let verdict = match refusal.class {
-                RefusalClass::Invalid => Some(RunVerdict::TemplateRefused {
-                    group: name.clone(),
-                    message: message.clone(),
-                }),
-                RefusalClass::NotFound | RefusalClass::Forbidden => {
-                    Some(RunVerdict::NotAllowed { message: message.clone() })
-                }
-                RefusalClass::Capacity
-                | RefusalClass::Conflict
-                | RefusalClass::Exists
-                | RefusalClass::Expired
-                | RefusalClass::NamespaceGone
-                | RefusalClass::Throttled
-                | RefusalClass::Transient
-                | RefusalClass::Unauthorized
-                | RefusalClass::OutcomeUnknown => None,
-            };
-            self.verdict = self.verdict.take().or(verdict);
+            let (group, message) = (name.clone(), message.clone());
+            // What ends a run is named here: every other refusal is waited for.
+            if refusal.class == RefusalClass::Invalid {
+                self.verdict.get_or_insert(RunVerdict::TemplateRefused { group, message });
+            } else if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Forbidden) {
+                self.verdict.get_or_insert(RunVerdict::NotAllowed { message });
+            }
         }
         if is_new {
             let cause = cause.as_str();

@@ -87,25 +87,17 @@ impl Reconciler {
                 }
                 self.on_change(change, now);
             }
-            Err(refusal) => match refusal.class {
-                // The pod is gone, or another pod has its name.
-                RefusalClass::NotFound | RefusalClass::Conflict => {
-                    let change = self.snapshot.forget(uid);
-                    self.mutations.remove(uid);
-                    self.on_change(change, now);
-                }
-                RefusalClass::Capacity
-                | RefusalClass::Exists
-                | RefusalClass::Expired
-                | RefusalClass::NamespaceGone
-                | RefusalClass::Forbidden
-                | RefusalClass::Invalid
-                | RefusalClass::Throttled
-                | RefusalClass::Transient
-                | RefusalClass::Unauthorized
-                | RefusalClass::OutcomeUnknown => self.retry_mutation(uid, &refusal, now),
-            },
+            // The pod is gone, or another pod has its name.
+            Err(refusal) if refusal.is_outdated() => self.on_absent(uid, now),
+            Err(refusal) => self.retry_mutation(uid, &refusal, now),
         }
+    }
+
+    /// The server says that this pod does not exist.
+    pub(super) fn on_absent(&mut self, uid: &Uid, now: Millis) {
+        let change = self.snapshot.forget(uid);
+        self.mutations.remove(uid);
+        self.on_change(change, now);
     }
 
     pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
@@ -115,11 +107,7 @@ impl Reconciler {
         let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX;
         match answer {
             // A conflict says nothing about whether the pod exists: a retry, or the delete by uid, will.
-            Err(refusal) if refusal.class == RefusalClass::NotFound => {
-                let change = self.snapshot.forget(uid);
-                self.mutations.remove(uid);
-                self.on_change(change, now);
-            }
+            Err(refusal) if refusal.class == RefusalClass::NotFound => self.on_absent(uid, now),
             Err(refusal)
                 if is_patch && !is_given_up && refusal.class != RefusalClass::Forbidden =>
             {

@@ -67,8 +67,7 @@ impl Reconciler {
         let is_answered = match answer {
             Ok(seen) => self.apply_read(&uid, seen, watermark, now),
             Err(refusal) if refusal.class == RefusalClass::NotFound => {
-                let change = self.snapshot.forget(&uid);
-                self.on_change(change, now);
+                self.on_absent(&uid, now);
                 true
             }
             // Without the permission, the snapshot has to do.
@@ -107,10 +106,7 @@ impl Reconciler {
             // Somebody has removed our labels: nothing more is known.
             PodAnswer::Foreign(pod) if pod.uid == *uid => {}
             // Another pod has the name, so the executor's pod is gone.
-            PodAnswer::Foreign(_) | PodAnswer::Ours(_) => {
-                let change = self.snapshot.forget(uid);
-                self.on_change(change, now);
-            }
+            PodAnswer::Foreign(_) | PodAnswer::Ours(_) => self.on_absent(uid, now),
         }
         true
     }

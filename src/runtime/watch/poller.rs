@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::core::machines::watch::{BACKOFF_MS, BACKOFF_MS_MAX, RETRY_AFTER_MS_MAX};
+use crate::core::machines::watch::{BACKOFF_MS, BACKOFF_MS_MAX};
 use crate::core::model::input::{Input, ListSource, Watermark};
 use crate::core::model::refusal::Refusal;
 use crate::core::model::rng::Rng;
@@ -52,8 +52,7 @@ where
             Some(Err(refusal)) => {
                 n_failures = n_failures.saturating_add(1);
                 let backoff = delay_ms(n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut rng);
-                let retry_after = refusal.retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
-                due = Some(lister.clock.now().after(backoff.max(retry_after)));
+                due = Some(lister.clock.now().after(backoff.max(refusal.retry_delay_ms())));
                 log::warn!("the poll failed, retrying: {refusal}");
             }
         }

@@ -416,23 +416,12 @@ impl LeaseMachine {
         }
         // The Lease was changed or deleted: read it first. At once after the first such answer,
         // with a backoff after more.
-        let is_outdated = match refusal.class {
-            RefusalClass::Conflict | RefusalClass::Exists | RefusalClass::NotFound => true,
-            RefusalClass::Capacity
-            | RefusalClass::Expired
-            | RefusalClass::NamespaceGone
-            | RefusalClass::Forbidden
-            | RefusalClass::Invalid
-            | RefusalClass::Throttled
-            | RefusalClass::Transient
-            | RefusalClass::Unauthorized
-            | RefusalClass::OutcomeUnknown => false,
-        };
+        let is_outdated = refusal.is_outdated();
         self.must_read |= is_outdated;
         self.n_failures = self.n_failures.saturating_add(1);
         if !is_outdated || self.n_failures > 1 {
             let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
-            let retry_after = refusal.retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MS_MAX);
+            let retry_after = refusal.retry_delay_ms().min(RETRY_AFTER_MS_MAX);
             self.not_before = now.after(backoff.max(retry_after));
         }
         self.due_at = now;
