@@ -15,9 +15,9 @@ for name in spark-core spark-kubernetes spark-common-utils scala-library kuberne
   done
 done
 case $path in
-*/spark-kubernetes_2.13-*) ;;
+*/spark-kubernetes_2.12-* | */spark-kubernetes_2.13-*) ;;
 *)
-  echo "$jars has no spark-kubernetes_2.13-*.jar: is this a Spark 4 with Kubernetes?" >&2
+  echo "$jars has no spark-kubernetes_2.*.jar: is this a Spark with Kubernetes, 3.5 or later?" >&2
   exit 2
   ;;
 esac

@@ -36,6 +36,9 @@ final class Link {
   private static final int LINE_BYTES_MAX = 1 << 20;
   /** How many ended ids are remembered, to recognise late reports. */
   private static final int ENDED_MAX = 20_000;
+  /** Reasons for a loss that somebody or the cluster has planned: they are no error. */
+  private static final Set<String> PLANNED =
+      Set.of("evicted", "preempted", "node_shutdown", "killed", "deadline_exceeded");
   private static final int START_TRIES_MAX = 30;
   private static final int END_TRIES_MAX = 3;
 
@@ -48,6 +51,9 @@ final class Link {
     List<String> executors();
 
     void lost(String executor, int exitCode, boolean causedByApp, String why);
+
+    /** The executor was ended on purpose. No task attempt counts as failed. */
+    void ended(String executor, String why);
   }
 
   private final Control control;
@@ -308,10 +314,15 @@ final class Link {
     String id = event.path("executor").asText();
     switch (event.path("event").asText()) {
       case "executor_lost" -> {
-        String why = event.path("reason").asText() + ": " + event.path("message").asText();
-        gone(id, event.path("exit_code").asInt(-1), event.path("caused_by_app").asBoolean(), why);
+        if (isNew(id)) {
+          lost(id, event);
+        }
       }
-      case "executor_deleted" -> gone(id, -1, false, "posse ended it: " + event.path("cause").asText());
+      case "executor_deleted" -> {
+        if (isNew(id)) {
+          engine.ended(id, "posse ended it: " + event.path("cause").asText());
+        }
+      }
       case "create_refused" -> LOG.warn("No executors for profile {} now ({}): {}",
           event.path("group").asText(), event.path("cause").asText(), event.path("message").asText());
       case "missed" -> missing(List.copyOf(engine.executors()), status());
@@ -320,15 +331,23 @@ final class Link {
     after = event.path("seq").asLong(after);
   }
 
-  /** Reports each executor once: the first report has the reason. */
-  private void gone(String id, int exitCode, boolean causedByApp, String why) {
-    synchronized (this) {
-      if (ended.put(id, true) != null) {
-        return;
-      }
+  private void lost(String id, JsonNode event) {
+    String reason = event.path("reason").asText();
+    String why = reason + ": " + event.path("message").asText();
+    boolean causedByApp = event.path("caused_by_app").asBoolean();
+    if (!causedByApp && PLANNED.contains(reason)) {
+      engine.ended(id, why);
+    } else {
+      engine.lost(id, event.path("exit_code").asInt(-1), causedByApp, why);
     }
-    // Also if Spark does not know it: it may be registering now.
-    engine.lost(id, exitCode, causedByApp, why);
+  }
+
+  /**
+   * True at the first report of an executor, which has the reason. Spark gets it also if it does not know the
+   * executor, because that may be registering now.
+   */
+  private synchronized boolean isNew(String id) {
+    return ended.put(id, true) == null;
   }
 
   /** Reports executors that ended while posse was unreachable. */
@@ -340,8 +359,8 @@ final class Link {
       }
     }
     for (String id : known) {
-      if (!there.contains(id)) {
-        gone(id, -1, false, "it ended while posse was unreachable");
+      if (!there.contains(id) && isNew(id)) {
+        engine.lost(id, -1, false, "it ended while posse was unreachable");
       }
     }
   }

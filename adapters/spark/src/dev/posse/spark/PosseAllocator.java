@@ -24,6 +24,7 @@ import org.apache.spark.deploy.k8s.KubernetesExecutorConf;
 import org.apache.spark.deploy.k8s.KubernetesExecutorSpec;
 import org.apache.spark.deploy.k8s.submit.KubernetesClientUtils;
 import org.apache.spark.resource.ResourceProfile;
+import org.apache.spark.scheduler.ExecutorDecommission;
 import org.apache.spark.scheduler.ExecutorExited;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationEnd;
@@ -38,7 +39,6 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 import scala.Option;
-import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * A pods allocator for Spark that lets posse manage the executors: one group for each resource profile.
@@ -93,7 +93,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
         backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler.sc();
     try {
       Settings.check(conf);
-      Settings.without(conf).forEach(LOG::warn);
+      Settings.untold(conf).forEach(LOG::warn);
       Link.Engine engine = new Engine(appId, backend);
       link = new Link(Settings.control(conf), namespace, engine);
       ResourceProfile profile = context.resourceProfileManager().defaultResourceProfile();
@@ -121,8 +121,17 @@ public final class PosseAllocator extends AbstractPodsAllocator {
   @Override
   public void setTotalExpectedExecutors(scala.collection.immutable.Map<ResourceProfile, Object> total) {
     Map<Integer, Integer> targets = new TreeMap<>();
-    CollectionConverters.asJava(total).forEach((profile, count) -> targets.put(profile.id(), (Integer) count));
+    list(total).forEach(entry -> targets.put(entry._1().id(), (Integer) entry._2()));
     link.want(targets);
+  }
+
+  /** A Scala collection in Java: Scala 2.12 and 2.13 have no converter in common that is not deprecated. */
+  private static <T> List<T> list(scala.collection.Iterable<T> all) {
+    List<T> list = new ArrayList<>();
+    for (scala.collection.Iterator<T> each = all.iterator(); each.hasNext();) {
+      list.add(each.next());
+    }
+    return list;
   }
 
   @Override
@@ -195,8 +204,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
       }
       Container container = spec.pod().container();
       Pod pod = new PodBuilder(spec.pod().pod()).editOrNewSpec().addToContainers(container).endSpec().build();
-      List<HasMetadata> resources =
-          new ArrayList<>(CollectionConverters.asJava(spec.executorKubernetesResources()));
+      List<HasMetadata> resources = list(spec.executorKubernetesResources());
       ObjectNode group = Control.JSON.createObjectNode();
       group.set("template", Template.of(pod, resources));
       group.put("container", container.getName());
@@ -207,12 +215,19 @@ public final class PosseAllocator extends AbstractPodsAllocator {
 
     @Override
     public List<String> executors() {
-      return CollectionConverters.asJava(backend.getExecutorIds());
+      return list(backend.getExecutorIds());
     }
 
     @Override
     public void lost(String executor, int exitCode, boolean causedByApp, String why) {
       backend.doRemoveExecutor(executor, new ExecutorExited(exitCode, causedByApp, why));
+    }
+
+    /** Spark logs a decommissioned executor as INFO, any other one that it did not stop itself as ERROR. */
+    @Override
+    public void ended(String executor, String why) {
+      LOG.info("Executor {} was ended: {}", executor, why);
+      backend.doRemoveExecutor(executor, new ExecutorDecommission(Option.empty(), why));
     }
   }
 }

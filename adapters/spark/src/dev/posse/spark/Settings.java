@@ -4,6 +4,8 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 
 import org.apache.spark.SparkConf;
 
@@ -13,6 +15,10 @@ final class Settings {
   private static final Map<String, String> NEEDED = new LinkedHashMap<>();
   /** Keys that have no effect with posse, and what to use instead. */
   private static final Map<String, String> INSTEAD = new LinkedHashMap<>();
+
+  private static final String POD_NAME_PREFIX = "spark.kubernetes.executor.podNamePrefix";
+  /** Keys that this process has told about: a second context would tell the same again. */
+  private static final Set<String> TOLD = ConcurrentHashMap.newKeySet();
 
   static {
     NEEDED.put("spark.kubernetes.executor.deleteOnTermination", "false");
@@ -29,6 +35,8 @@ final class Settings {
     INSTEAD.put("spark.kubernetes.allocation.maximum", "failures.app in posse.yaml ends an application that always fails");
     INSTEAD.put("spark.kubernetes.allocation.recoveryMode.enabled", none);
     INSTEAD.put("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides");
+    INSTEAD.put("spark.kubernetes.executor.podDeletionCost", "Spark itself names the executors that end");
+    INSTEAD.put(POD_NAME_PREFIX, "pods are named <app>-<instance>-exec-<id>, with app of posse.yaml");
     INSTEAD.put("spark.executor.failuresValidityInterval", "failures.window in posse.yaml");
   }
 
@@ -54,11 +62,13 @@ final class Settings {
     }
   }
 
-  /** One line for each key that is set and has no effect. */
-  static List<String> without(SparkConf conf) {
+  /** One line for each key that is set, has no effect, and was not told by an earlier call. */
+  static List<String> untold(SparkConf conf) {
+    // In cluster mode spark-submit sets the prefix itself.
+    boolean isClusterMode = conf.getBoolean("spark.kubernetes.submitInDriver", false);
     List<String> lines = new ArrayList<>();
     INSTEAD.forEach((key, instead) -> {
-      if (conf.contains(key)) {
+      if (conf.contains(key) && !(isClusterMode && key.equals(POD_NAME_PREFIX)) && TOLD.add(key)) {
         lines.add(key + " has no effect with posse: " + instead);
       }
     });

@@ -41,6 +41,11 @@ final class LinkTest {
     public void lost(String executor, int exitCode, boolean causedByApp, String why) {
       lost.add(executor + " " + exitCode + " " + causedByApp + " " + why);
     }
+
+    @Override
+    public void ended(String executor, String why) {
+      lost.add(executor + " ended " + why);
+    }
   }
 
   private static Link link(FakePosse posse, Engine engine) {
@@ -96,9 +101,13 @@ final class LinkTest {
       posse.event(lost(2, "evicted", "null", false));
       posse.event("\"event\":\"executor_deleted\",\"executor\":2,\"cause\":\"stop\"");
       posse.event("\"event\":\"something_new\",\"executor\":7");
-      posse.event("\"event\":\"executor_deleted\",\"executor\":3,\"cause\":\"scale_down\"");
-      Check.comes("three losses", () -> engine.lost.size() >= 3);
-      Check.same(engine.lost, List.of("1 137 true app_error: so", "2 -1 false evicted: so", "3 -1 false posse ended it: scale_down"));
+      posse.event("\"event\":\"executor_deleted\",\"executor\":3,\"cause\":\"scaled_down\"");
+      posse.event(lost(4, "node_lost", "null", false));
+      posse.event(lost(5, "deadline_exceeded", "null", true));
+      Check.comes("five losses", () -> engine.lost.size() >= 5);
+      // Planned ends are no error.
+      Check.same(engine.lost, List.of("1 137 true app_error: so", "2 ended evicted: so", "3 ended posse ended it: scaled_down",
+          "4 -1 false node_lost: so", "5 -1 true deadline_exceeded: so"));
       Check.same(List.of(link.hasEnded("1"), link.hasEnded("3"), link.hasEnded("7")), List.of(true, true, false));
       link.end();
     }

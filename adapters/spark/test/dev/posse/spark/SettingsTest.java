@@ -47,10 +47,18 @@ final class SettingsTest {
   }
 
   private static void withoutEffect() {
-    Check.same(Settings.without(good()), List.of());
+    Check.same(Settings.untold(good()), List.of());
     SparkConf conf = good().set("spark.kubernetes.allocation.batch.size", "7");
-    Check.same(Settings.without(conf), List.of(
+    Check.same(Settings.untold(conf), List.of(
         "spark.kubernetes.allocation.batch.size has no effect with posse: allocation.in_flight_max in posse.yaml"));
+    // A second context in this process tells only what is new.
+    String prefix = "spark.kubernetes.executor.podNamePrefix";
+    conf.set(prefix, "mine");
+    // spark-submit sets this one itself in cluster mode.
+    Check.same(Settings.untold(conf.clone().set("spark.kubernetes.submitInDriver", "true")), List.of());
+    Check.same(Settings.untold(conf), List.of(
+        prefix + " has no effect with posse: pods are named <app>-<instance>-exec-<id>, with app of posse.yaml"));
+    Check.same(Settings.untold(conf), List.of());
   }
 
   private static void address() {
