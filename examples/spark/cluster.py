@@ -6,12 +6,14 @@ The cluster has RBAC; the driver's account has the permissions that `posse run` 
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import kube
 import observe
 
 API = kube.Api("example-cluster")
+SECONDS_MAX = 300
 ROLES = "rbac.authorization.k8s.io"
 RULES = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "patch", "watch"]},
@@ -32,30 +34,38 @@ def make_account():
     API.call("POST", f"{roles}/rolebindings", {**name, "subjects": [account], "roleRef": role})
 
 
+def drivers():
+    """The drivers' pods, when all of them have ended and no executor is left; else empty."""
+    pods = API.get(kube.PODS)["items"]
+    found = [pod for pod in pods if pod["metadata"]["labels"].get("spark-role") == "driver"]
+    is_over = all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in found)
+    return found if is_over and not observe.executors(pods) else []
+
+
 def main():
     make_account()
     created = []
     threading.Thread(target=observe.follow, args=(created,), daemon=True).start()
     submit = Path(__file__).with_name("submit.sh")
     code = subprocess.run(["sh", submit, "--cluster", *sys.argv[1:]], check=False).returncode
-    pods = API.get(kube.PODS)["items"]
-    drivers = [pod for pod in pods if pod["metadata"]["labels"].get("spark-role") == "driver"]
+    until = time.monotonic() + SECONDS_MAX
+    while not (ended := drivers()) and time.monotonic() < until and not code:
+        time.sleep(0.5)
     text = ""
-    for driver in drivers:
+    for driver in ended:
         with API.open("GET", f"{kube.PODS}/{driver['metadata']['name']}/log") as log:
             text += log.read().decode(errors="replace")
     print(text, flush=True)
-    phases = [driver["status"]["phase"] for driver in drivers]
-    # spark-submit's exit code says nothing about the driver's.
+    phases = [driver["status"]["phase"] for driver in ended]
     if code or phases != ["Succeeded"]:
-        sys.exit(f"cluster: spark-submit ended with {code}, the driver's pod: {phases}")
-    owner = drivers[0]["metadata"]["uid"]
+        sys.exit(f"cluster: spark-submit ended with {code}, the driver's pod with its executors gone: {phases}")
+    owner = ended[0]["metadata"]["uid"]
     wrong = [row for row in map(observe.row, created) if row[1] != "posse"]
     wrong += [pod["metadata"]["name"] for pod in created
               if [one["uid"] for one in pod["metadata"].get("ownerReferences", [])] != [owner]]
     wrong += [line for line in text.splitlines() if "is forbidden" in line]
-    if not created or wrong or observe.executors(pods):
-        sys.exit(f"cluster: {len(created)} executors, wrong: {wrong}, left behind: {observe.executors(pods)}")
+    if not created or wrong:
+        sys.exit(f"cluster: {len(created)} executors, wrong: {wrong}")
     print(f"all {len(created)} executors created by posse, owned by the driver's pod, none left behind", flush=True)
 
 

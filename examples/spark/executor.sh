@@ -11,6 +11,11 @@ while eval "option=\${SPARK_JAVA_OPT_$i:-}" && [ -n "$option" ]; do
     i=$((i + 1))
 done
 
+# Spark copies the application's jars into the working directory.
+work=${SPARK_LOCAL_DIRS%%,*}
+mkdir -p "$work"
+cd "$work"
+
 exec "${JAVA_HOME:+$JAVA_HOME/bin/}java" "$@" \
     "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
     -cp "${SPARK_CONF_DIR:-}:${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*" \

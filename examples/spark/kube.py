@@ -1,6 +1,6 @@
 """A small client of the API server of $KUBECONFIG: calls and a watch. Standard library only.
 
-It reads only kubeconfigs of posse and plane.py, with one server and at most a token.
+It reads only kubeconfigs with one server and at most a token, or with files: a certificate and its key.
 """
 
 import base64
@@ -20,11 +20,13 @@ class Api:
         """`agent`: the User-Agent, which the server's audit log records."""
         with open(os.environ["KUBECONFIG"], encoding="utf-8") as file:
             text = file.read()
-        self.server, authority, token = (
-            found and found.group(1) for found in (re.search(rf'\b{word}: *"?([^",}}\s]+)', text)
-                                                   for word in ("server", "certificate-authority-data", "token")))
+        self.server, authority, file, token, certificate, key = (
+            found and found.group(1) for found in (re.search(rf'\b{word}: *"?([^",}}\s]+)', text) for word in (
+                "server", "certificate-authority-data", "certificate-authority", "token", "client-certificate", "client-key")))
         self.headers = {"user-agent": agent, **({"authorization": f"Bearer {token}"} if token else {})}
-        trusted = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+        trusted = ssl.create_default_context(cafile=file, cadata=authority and base64.b64decode(authority).decode())
+        if certificate:
+            trusted.load_cert_chain(certificate, key)
         self.opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
 

@@ -1,10 +1,11 @@
 """Runs a driver's command and watches the API server: who created which executor.
 
-observe.py [--memory PROFILE=MEMORY]... COMMAND...
+observe.py [--memory PROFILE=MEMORY]... [--device NAME=COUNT]... COMMAND...
 
 Exits with the command's code. Exits with 1 if posse did not create an executor, if an executor's memory
-is not that of its profile, or if something remains. If $AUDIT_LOG names the server's audit log, the log
-must show the same creates.
+is not that of its profile, if an executor does not have the label of the pod template or COUNT devices, or
+if something remains. With --device each node first gets DEVICES_PER_NODE devices. If $AUDIT_LOG names the
+server's audit log, the log must show the same creates.
 """
 
 import json
@@ -17,6 +18,7 @@ import time
 import kube
 
 API = kube.Api("example-observer")
+DEVICES_PER_NODE = "4"
 
 
 def executors(pods=None):
@@ -51,6 +53,20 @@ def creates(log):
     return found
 
 
+def add_devices(names):
+    for node in API.get("/api/v1/nodes")["items"]:
+        devices = dict.fromkeys(names, DEVICES_PER_NODE)
+        API.call("PATCH", f"/api/v1/nodes/{node['metadata']['name']}/status",
+                 {"status": {"capacity": devices, "allocatable": devices}}, "application/merge-patch+json")
+
+
+def differs(pod, devices):
+    """True if a pod has not what its template and Spark's keys say."""
+    limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
+    return pod["metadata"]["labels"].get("made-from") != "template" or any(
+        limits.get(name) != count for name, count in devices.items())
+
+
 def row(pod):
     metadata = pod["metadata"]
     creator = ",".join(sorted({entry["manager"] for entry in metadata["managedFields"]}))
@@ -60,10 +76,12 @@ def row(pod):
 
 
 def main():
-    memory, command = {}, sys.argv[1:]
-    while command[0] == "--memory":
-        profile, size = command[1].split("=")
-        memory[profile], command = size, command[2:]
+    wanted, command = {"--memory": {}, "--device": {}}, sys.argv[1:]
+    while command[0] in wanted:
+        name, value = command[1].split("=")
+        wanted[command[0]][name], command = value, command[2:]
+    memory, devices = wanted.values()
+    add_devices(devices)
     created, audit = [], os.environ.get("AUDIT_LOG")
     log = open(audit, encoding="utf-8") if audit else None
     if log:
@@ -77,6 +95,7 @@ def main():
     for name, creator, profile, size in rows:
         print(f"created: {name} by {creator}, profile {profile}, memory {size}", flush=True)
     wrong = [one for one in rows if one[1] != "posse" or memory.get(one[2], one[3]) != one[3]]
+    wrong += [f"{pod['metadata']['name']}: label, or devices" for pod in created if differs(pod, devices)]
     if memory and set(memory) - {one[2] for one in rows}:
         wrong.append("a profile has no executor")
     if log:

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs Spark into a private environment, builds the adapter, and runs the recipes on an embedded
-# cluster: run.sh [wordcount] [dynamic] [killed] [profiles] [standalone] [stopped] [evictions] [away]
-# [decommission] [in_cluster] [timing] [prepare] [install]; without names the first five. Takes some
-# minutes, and 4 GB of memory for `dynamic`.
+# cluster: run.sh [--spark VERSION[,VERSION]...] [RECIPE]...
+# VERSION is 4.3 (the default), 4.0, 3.5, or a whole one such as 4.1.4. README.md lists the recipes; without
+# names the script runs wordcount, dynamic, killed, profiles and standalone. It takes some minutes, and
+# 4 GB of memory for `dynamic`.
 # Recipes after `real` run on a real API server from $KUBEBUILDER_ASSETS; `real` alone: wordcount and dynamic.
 # POSSE: the binary (default: the one in target/ that was built last).
 set -eu
@@ -10,10 +11,10 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 cd "$top"
-PYSPARK=pyspark==4.3.0
-home=$top/target/spark
 EVICTIONS=${EVICTIONS:-50}
 EXECUTORS=${EXECUTORS:-20}
+# Many JVMs run for a few seconds on few cores, so optimising compilation would only cost time.
+JAVA_QUICK="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 fail() {
     echo "spark: FAILED: $*" >&2
@@ -26,12 +27,35 @@ cannot() {
     exit 77
 }
 
+versions=4.3
+if [ "${1:-}" = --spark ]; then
+    versions=${2:?a version of Spark, such as 4.0}
+    shift 2
+fi
+case $versions in
+*,*)
+    for version in $(echo "$versions" | tr , ' '); do
+        "$here/run.sh" --spark "$version" "$@"
+    done
+    exit
+    ;;
+4.3) spark=4.3.0 ;;
+4.0) spark=4.0.5 ;;
+3.5) spark=3.5.9 ;;
+[0-9]*.[0-9]*.[0-9]*) spark=$versions ;;
+*) fail "there is no Spark $versions: name 4.3, 4.0, 3.5, or a whole version" ;;
+esac
+PYSPARK=pyspark==$spark
+# Each version has a folder.
+home=$top/target/spark/$spark
+
 command -v javac >/dev/null || cannot "javac is missing: install a JDK, 17 or later"
 posse=${POSSE:-$(ls -t "$top"/target/*/release/posse "$top"/target/*/debug/posse 2>/dev/null | head -n 1)}
 [ -x "$posse" ] || fail "posse is not built: run cargo build --release"
 
 # Installs once. The version file is written last, so a partial installation is repeated.
 if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
+    mkdir -p "$home"
     python3 -m venv "$home/venv" >/dev/null || cannot "python3 has no venv (Debian: python3-venv)"
     "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK" || cannot "pip cannot install $PYSPARK"
     echo "$PYSPARK" > "$home/version"
@@ -41,8 +65,26 @@ SPARK_HOME=$(python3 -c 'import os, pyspark; print(os.path.dirname(pyspark.__fil
 POSSE_SPARK_JAR=$home/posse-spark.jar
 PYTHONPATH=$here
 PYTHONDONTWRITEBYTECODE=1
-export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE
+EXECUTOR_TEMPLATE=$home/executor.yaml
+export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE EXECUTOR_TEMPLATE JAVA_QUICK
 "$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
+echo "Spark $spark"
+# The embedded node pulls no image, so the template has the command. A real image has an entry point
+# and needs no template.
+cat > "$EXECUTOR_TEMPLATE.$$" <<YAML
+apiVersion: v1
+kind: Pod
+metadata:
+  labels: {made-from: template}
+spec:
+  containers:
+    - name: spark
+      command: [sh, "$here/executor.sh"]
+      env:
+        - {name: SPARK_HOME, value: "$SPARK_HOME"}
+YAML
+# In one step, because another run may be reading it.
+mv "$EXECUTOR_TEMPLATE.$$" "$EXECUTOR_TEMPLATE"
 
 # The cluster on which the recipes run: embedded or real.
 where=embedded
@@ -110,11 +152,13 @@ dynamic() {
     one_six_one dynamic
 }
 
-# Executors that Spark decommissions move their blocks to others and then end.
+# Executors that Spark decommissions move their blocks to others and then end. Without the last key an
+# executor first waits for 30 s.
 decommission() {
     one_six_one decommission --conf spark.decommission.enabled=true --conf spark.storage.decommission.enabled=true \
         --conf spark.storage.decommission.shuffleBlocks.enabled=true \
-        --conf spark.storage.decommission.rddBlocks.enabled=true
+        --conf spark.storage.decommission.rddBlocks.enabled=true \
+        --conf spark.test.executor.decommission.initial.sleep.millis=2000
 }
 
 killed() {
@@ -125,6 +169,29 @@ profiles() {
     watched profiles --memory 0=896Mi --memory 1=984Mi -- \
         --conf spark.dynamicAllocation.enabled=true --conf spark.dynamicAllocation.maxExecutors=2 \
         "$here/profiles.py"
+}
+
+# A Java application: DataFrames and joins, with memory and GPUs for the executors. Its jar comes to them from Spark.
+java_joins() {
+    work=$home/runs/java/classes
+    rm -rf "$work"
+    mkdir -p "$work"
+    # Without -Xlint:path: manifests of some of Spark's jars name jars that do not exist.
+    javac -Xlint:all,-path -Werror --release 17 -cp "$SPARK_HOME/jars/*" -d "$work" "$here/Joins.java"
+    jar cf "$home/joins.jar" -C "$work" .
+    watched java --memory 0=900Mi --device nvidia.com/gpu=1 -- --class Joins --conf spark.executor.instances=2 \
+        --conf spark.executor.memory=600m --conf spark.executor.memoryOverhead=300m \
+        --conf spark.executor.resource.gpu.amount=1 --conf spark.executor.resource.gpu.vendor=nvidia.com \
+        --conf spark.executor.resource.gpu.discoveryScript="$here/gpus.sh" --conf spark.task.resource.gpu.amount=1 \
+        "$home/joins.jar" made-up-0
+}
+
+# A Scala application, by the compiler in Spark's jars, with speculation.
+scala() {
+    java -cp "$SPARK_HOME/jars/*" scala.tools.nsc.Main -usejavacp -deprecation -Werror \
+        -d "$home/speculation.jar" "$here/Speculation.scala"
+    watched scala -- --class Speculation --conf spark.executor.instances=2 --conf spark.speculation=true \
+        --conf spark.speculation.quantile=0.5 --conf spark.speculation.minTaskRuntime=500ms "$home/speculation.jar"
 }
 
 standalone() {
@@ -202,6 +269,35 @@ in_cluster() (
     same_words
 )
 
+# `posse submit`: the driver is a Job. One application, and a stream whose driver is lost in the middle.
+submit() (
+    work=$home/runs/submit
+    rm -rf "$work"
+    mkdir -p "$work"
+    export KUBECONFIG="$work/kubeconfig" POSSE="$posse"
+    "$posse" dev --rbac --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
+    cluster=$!
+    trap 'kill $cluster' EXIT
+    await "$KUBECONFIG" $cluster
+    python3 "$here/submit/check.py" "$work/data" words streaming > "$work/log" 2>&1 || {
+        tail -n 60 "$work/log" >&2
+        fail "the whole log is $work/log"
+    }
+    grep -E "^submit: " "$work/log"
+    cp "$work/data/out" "$work/out"
+    same_words
+)
+
+# The adapter compiles with each other Spark that is installed below target/.
+others() {
+    for version in "$top"/target/spark/*/version; do
+        folder=$(dirname "$version")
+        [ "$folder" != "$home" ] || continue
+        "$top/adapters/spark/build.sh" "$(echo "$folder"/venv/lib/python3*/site-packages/pyspark)" "$folder/posse-spark.jar"
+        echo "compiles with $(cat "$version")"
+    done
+}
+
 # Runs under posse and under Spark's own allocator in turn. The last --conf of a key wins.
 timing() {
     for allocator in posse spark posse spark; do
@@ -247,13 +343,17 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | stopped | evictions | away | timing | decommission | in_cluster | real | install | prepare) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission) ;;
+    in_cluster | submit | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac
 done
 for recipe; do
     from=$(date +%s)
     echo "== $recipe"
-    "$recipe"
+    case $recipe in
+    java) java_joins ;;
+    *) "$recipe" ;;
+    esac
     echo "-- $recipe: $(($(date +%s) - from)) s"
 done

@@ -1,0 +1,204 @@
+"""Submits the applications of this folder to the cluster of $KUBECONFIG, and checks their results.
+
+check.py FOLDER [--lose-node] APPLICATION...: `words` counts words. `streaming` loses its driver in the middle, and the
+next driver goes on where it was. FOLDER becomes the volume spark-data, so all nodes must have it.
+
+On the embedded cluster, which has no images, $SPARK_HOME and the files of this repository take the image's place. With
+--lose-node the nodes run on this machine (nN/kubelet.pid and nN/containerd.sock beside $KUBECONFIG): the node of the driver
+is killed, for `words` too, and its kubelet is started again at the end. Without it the driver's pod is deleted.
+$POSSE is the binary.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+from pathlib import Path
+
+import kube
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parents[2]
+API = kube.Api("example-submit")
+FILES, NUMBERS_PER_FILE, BATCHES_BEFORE_LOSS = 12, 100, 4
+SECONDS_MAX = 600
+IS_EMBEDDED = "EXECUTOR_TEMPLATE" in os.environ
+
+
+def make_volume(folder):
+    """A volume and its claim: FOLDER on each node."""
+    name, size, modes = {"name": "spark-data"}, {"storage": "1Gi"}, ["ReadWriteMany"]
+    volume = {"accessModes": modes, "capacity": size, "hostPath": {"path": str(folder)}, "storageClassName": ""}
+    claim = {"accessModes": modes, "resources": {"requests": size}, "storageClassName": "", "volumeName": "spark-data"}
+    for path, spec in [("/api/v1/persistentvolumes", volume), (f"{kube.NAMESPACE}/persistentvolumeclaims", claim)]:
+        with contextlib.suppress(urllib.error.HTTPError):  # It exists.
+            API.call("POST", path, {"metadata": name, "spec": spec})
+
+
+def wait_until(what, done):
+    until = time.monotonic() + SECONDS_MAX
+    while not (value := done()):
+        if time.monotonic() > until:
+            sys.exit(f"submit: not within {SECONDS_MAX} s: {what}")
+        time.sleep(0.2)
+    return value
+
+
+def submit(name, *application):
+    """Starts `posse submit`, which waits for the end and exits with the driver's code. No application: that of posse.yaml."""
+    command = [os.environ["POSSE"], "submit", "-f", HERE / "posse.yaml", "--app", name, "--namespace", "default",
+               "--create-rbac", "--logs"]
+    if application:
+        command += ["--", *submitter(), *confs(), *application]
+    return subprocess.Popen([str(word) for word in command])
+
+
+def submitter():
+    """What stands in front of the options: the program of the image, or of this repository."""
+    if not IS_EMBEDDED:
+        return ["/opt/spark/bin/posse-spark-submit"]
+    return ["env", *(f"{key}={os.environ[key]}" for key in ("SPARK_HOME", "POSSE_SPARK_JAR")),
+            TOP / "adapters/spark/posse-spark-submit", f"--driver-java-options={os.environ['JAVA_QUICK']}",
+            f"--conf=spark.executor.extraJavaOptions={os.environ['JAVA_QUICK']}",
+            f"--conf=spark.kubernetes.executor.podTemplateFile={os.environ['EXECUTOR_TEMPLATE']}",
+            "--conf=spark.kubernetes.executor.podTemplateContainerName=spark",
+            f"--conf=spark.pyspark.python={sys.executable}"]
+
+
+def confs():
+    """The options in posse.yaml: all applications here have the same."""
+    lines = (HERE / "posse.yaml").read_text(encoding="utf-8").splitlines()
+    return [line.strip()[2:] for line in lines if line.strip().startswith("- --conf=")]
+
+
+def drivers(name):
+    pods = API.get(f"{kube.PODS}?labelSelector=posse.dev/app={name},app.kubernetes.io/component=driver")["items"]
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def running_executors(name, lost_driver=None):
+    """Those that are not being deleted and not of the lost driver. A lost node's pods stay Running for a while."""
+    pods = API.get(f"{kube.PODS}?labelSelector=posse.dev/app={name},spark-role=executor")["items"]
+    return [pod for pod in pods if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+            and pod["metadata"]["ownerReferences"][0]["uid"] != lost_driver]
+
+
+class Node:
+    """A node of this machine, by its processes."""
+
+    def __init__(self, name):
+        self.name = name
+        self.data, self.folder = Path(os.environ["KUBECONFIG"]).resolve().parent, name.replace("node-", "n")
+        self.command = []
+
+    def kill(self):
+        """Kills the kubelet and all containers."""
+        pid = int((self.data / self.folder / "kubelet.pid").read_text())
+        self.command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        os.kill(pid, signal.SIGKILL)
+        ctr = ["ctr", "-a", self.data / self.folder / "containerd.sock", "-n", "k8s.io", "tasks"]
+        tasks = subprocess.run([*ctr, "ls", "-q"], check=True, capture_output=True, text=True).stdout.split()
+        for task in tasks:
+            subprocess.run([*ctr, "kill", "-s", "KILL", task], check=False)
+
+    def start(self):
+        with open(self.data / self.folder / "kubelet.log", "ab") as log:
+            kubelet = subprocess.Popen(self.command, cwd=self.data, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                       start_new_session=True)
+        (self.data / self.folder / "kubelet.pid").write_text(str(kubelet.pid))
+        wait_until("the node to be ready", self.is_ready)
+
+    def is_ready(self):
+        conditions = API.get(f"/api/v1/nodes/{self.name}")["status"]["conditions"]
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def lose_driver(name, lose_node):
+    """Ends the driver's pod or its node. Returns the pod's uid and what undoes the loss."""
+    driver = drivers(name)[0]
+    since = time.monotonic()
+    if lose_node:
+        node = Node(driver["spec"]["nodeName"])
+        node.kill()
+        print(f"submit: {name}: killed {driver['spec']['nodeName']}, the driver's node", flush=True)
+    else:
+        API.call("DELETE", f"{kube.PODS}/{driver['metadata']['name']}", {"gracePeriodSeconds": 0})
+        print(f"submit: {name}: deleted the driver's pod", flush=True)
+    uid = driver["metadata"]["uid"]
+    wait_until("another driver with executors", lambda: len(running_executors(name, uid)) >= 2)
+    print(f"submit: {name}: driver lost -> executors of the next driver run: {time.monotonic() - since:.0f} s", flush=True)
+    return node.start if lose_node else lambda: None
+
+
+def end(name, process):
+    code = process.wait(SECONDS_MAX)
+    if code:
+        sys.exit(f"submit: {name} ended with {code}")
+
+
+def words(folder, lose_node):
+    shutil.rmtree(folder / "text", ignore_errors=True)
+    shutil.copytree(TOP / "fixtures/text", folder / "text")
+    # In an image the file is used as it is.
+    process = submit("spark-words", *([HERE.parent / "wordcount.py", "/data/text", "/data/out"] if IS_EMBEDDED else []))
+    undo = None
+    if lose_node:
+        wait_until("two executors", lambda: len(running_executors("spark-words")) >= 2)
+        undo = lose_driver("spark-words", lose_node)
+    end("spark-words", process)
+    if undo:
+        undo()
+
+
+def streaming(folder, lose_node):
+    folder = folder / "stream"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "in").mkdir(parents=True)
+    folder.chmod(0o777)
+    numbers = range(FILES * NUMBERS_PER_FILE)
+    for i in range(FILES):
+        part = numbers[i * NUMBERS_PER_FILE:(i + 1) * NUMBERS_PER_FILE]
+        (folder / "in" / f"{i:02}.txt").write_text("".join(f"{number}\n" for number in part), encoding="utf-8")
+    process = submit("spark-streaming", HERE / "streaming.py" if IS_EMBEDDED else "/opt/app/streaming.py", "/data/stream")
+    commits = folder / "checkpoint/commits"
+
+    def committed():
+        return len([path for path in commits.glob("*") if path.name.isdigit()])
+
+    wait_until("some batches", lambda: committed() >= BATCHES_BEFORE_LOSS or process.poll() is not None)
+    before = committed()
+    undo = lose_driver("spark-streaming", lose_node)
+    end("spark-streaming", process)
+    undo()
+    result = json.loads((folder / "result").read_text(encoding="utf-8"))
+    print(f"submit: spark-streaming: {before} batches before the loss, then {result}", flush=True)
+    count = len(numbers)
+    if (result["rows"], result["distinct"], result["sum"]) != (count, count, sum(numbers)):
+        sys.exit("submit: the numbers are wrong")
+    # The batch that was under way at the loss may have been committed after we looked.
+    if not before < FILES or min(result["batches"]) < before or max(result["batches"]) != FILES - 1:
+        sys.exit("submit: the next driver did not go on where the first one was")
+
+
+def main():
+    folder, *rest = sys.argv[1:]
+    folder = Path(folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    # For the user of Spark's image.
+    folder.chmod(0o777)
+    make_volume(folder)
+    lose_node = "--lose-node" in rest
+    for application in [word for word in rest if word != "--lose-node"]:
+        {"words": words, "streaming": streaming}[application](folder, lose_node)
+        left = [pod["metadata"]["name"] for pod in running_executors(f"spark-{application}")]
+        if left:
+            sys.exit(f"submit: executors are left behind: {left}")
+        print(f"submit: {application}: all right, the driver was a Job", flush=True)
+
+
+main()
