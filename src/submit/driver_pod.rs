@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::submit::files::CONFIG_DIR;
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
+use crate::wire::labels::CONTAINER;
 use crate::wire::security::own_container;
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError, describe};
@@ -265,6 +266,12 @@ impl Build<'_> {
         let ours = texts(&self.plan.pod.annotations);
         if !self.plan.pod.annotations.is_empty() {
             self.template.map(&mut metadata, "annotations", "metadata.annotations")?.extend(ours);
+        }
+        // The end of an attempt is that of the driver's container.
+        if let Some(name) = &self.plan.pod.container {
+            let annotations =
+                self.template.map(&mut metadata, "annotations", "metadata.annotations")?;
+            annotations.insert(CONTAINER.to_owned(), json!(name));
         }
         Ok(metadata)
     }

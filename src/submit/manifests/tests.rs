@@ -174,6 +174,23 @@ fn a_bare_pod_equals_the_pod_of_a_job() {
 }
 
 #[test]
+fn an_attempt_is_judged_by_the_drivers_container() {
+    let pod = |container: &str| {
+        let containers = "{spec: {containers: [{name: proxy}, {name: main}]}}";
+        built(&format!("{{{container} pod: {containers}}}")).workload["spec"]["template"].clone()
+    };
+    let mut status = pod("container: main,");
+    status["metadata"]["name"] = json!("wc-driver-1");
+    status["metadata"]["uid"] = json!("3f25");
+    let ended = |name: &str, code: i32| json!({ "name": name, "state": { "terminated": { "exitCode": code, "reason": "Error" } } });
+    status["status"] = json!({ "phase": "Failed",
+        "containerStatuses": [ended("proxy", 0), ended("main", 7)] });
+    let attempt = crate::wire::pod::parse_attempt(status.to_string().as_bytes()).unwrap();
+    assert_eq!(attempt.end.unwrap().exit_code, Some(7));
+    assert_eq!(pod("")["metadata"]["annotations"], Value::Null);
+}
+
+#[test]
 fn posse_is_the_parent_process_of_the_driver() {
     let found = built("{image: i}").pod["spec"].clone();
     let container = &found["containers"][0];
@@ -236,7 +253,8 @@ fn the_configuration_overrides_the_template() {
     .unwrap();
     let (meta, spec) = (&made.pod["metadata"], &made.pod["spec"]);
     assert_eq!((&meta["labels"]["team"], &meta["labels"]["own"]), (&json!("a"), &json!("mine")));
-    assert_eq!((&meta["name"], &meta["annotations"]), (&json!("wc-driver"), &json!({"k": "w"})));
+    let annotations = json!({"k": "w", "posse.dev/container": "main"});
+    assert_eq!((&meta["name"], &meta["annotations"]), (&json!("wc-driver"), &annotations));
     assert_eq!(spec["serviceAccountName"], "theirs");
     assert_eq!(spec["nodeSelector"], json!({"zone": "a", "disk": "ssd"}));
     assert_eq!(spec["terminationGracePeriodSeconds"], 90);
