@@ -155,17 +155,11 @@ impl TlsSocket {
     /// Gives the session the bytes that have arrived; `WouldBlock` if there are none. False if the
     /// peer has closed.
     fn receive_now(&self, tls: &mut ServerConnection) -> io::Result<bool> {
-        let mut bytes = [0; 4 << 10];
-        let (_, n) = recv(&self.stream, &mut bytes, RecvFlags::DONTWAIT)?;
-        let mut rest = bytes.get(..n).unwrap_or_default();
-        let mut is_open = n > 0;
-        while !rest.is_empty() {
-            tls.read_tls(&mut rest)?;
-            let state = tls.process_new_packets();
-            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            is_open &= !state.peer_has_closed();
-        }
-        Ok(is_open)
+        // The session takes what it has room for; the rest stays in the kernel.
+        let n = tls.read_tls(&mut Arrived(&self.stream))?;
+        let state = tls.process_new_packets();
+        let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(n > 0 && !state.peer_has_closed())
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {
@@ -211,6 +205,16 @@ impl TlsSocket {
             }
         }
         Ok(())
+    }
+}
+
+/// Reads what has arrived at a socket: `WouldBlock` if there is nothing.
+struct Arrived<'a>(&'a TcpStream);
+
+impl Read for Arrived<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (_, n) = recv(self.0, buffer, RecvFlags::DONTWAIT)?;
+        Ok(n)
     }
 }
 
