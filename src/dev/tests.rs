@@ -1,7 +1,6 @@
 //! Tests of whole clusters over their sockets: real processes, faults, watches, garbage collection.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -333,19 +332,6 @@ fn creates_fail_before_and_after_the_commit() {
     let fixture = with_fault("create-429", "50");
     let mut codes = (0..40).map(|n| fixture.create(&pod(&format!("p{n}"), "true")).status);
     assert!(codes.any(|code| code == 201) && codes.any(|code| code == 429));
-}
-
-#[test]
-fn a_web_socket_watch_is_refused_at_once() {
-    let fixture = start(|options| options.simulate = true);
-    let mut stream = TcpStream::connect(fixture.address).expect("the server listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
-    let request = "GET /api/v1/pods?watch=true HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n\
-                   upgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n";
-    stream.write_all(request.as_bytes()).expect("the server reads");
-    let mut status = [0; 12];
-    stream.read_exact(&mut status).expect("an answer");
-    assert_eq!(&status, b"HTTP/1.1 503");
 }
 
 #[test]

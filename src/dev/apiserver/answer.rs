@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::dev::apiserver::codec::versions;
 use crate::dev::apiserver::exec::Exec;
 use crate::dev::apiserver::logs::Log;
+use crate::dev::apiserver::port_forward::PortForward;
 use crate::dev::apiserver::route::Target;
 use crate::dev::apiserver::table::Form;
 use crate::dev::apiserver::watch::Watch;
@@ -17,6 +18,7 @@ use crate::dev::storage::object::text_at;
 pub(crate) enum Answer {
     Exec(Exec),
     Log(Log),
+    PortForward(PortForward),
     Watch(Watch),
     Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
 }
@@ -62,7 +64,9 @@ impl Answer {
                 let body = versions::convert_body(target.kind, target.api_version, body);
                 Self::Whole { code, content_type: Self::JSON, body, retry_after }
             }
-            other @ (Self::Exec(_) | Self::Log(_) | Self::Whole { .. }) => other,
+            other @ (Self::Exec(_) | Self::Log(_) | Self::PortForward(_) | Self::Whole { .. }) => {
+                other
+            }
         }
     }
 

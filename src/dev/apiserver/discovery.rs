@@ -151,7 +151,9 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
     kind.subresources().iter().map(move |subresource| {
         let verbs: &[&str] = match subresource {
             Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
-            Subresource::Attach | Subresource::Exec => &["create", "get"],
+            Subresource::Attach | Subresource::Exec | Subresource::PortForward => {
+                &["create", "get"]
+            }
             Subresource::Log => &["get"],
             Subresource::Status | Subresource::None => &["get", "patch", "update"],
         };
@@ -166,6 +168,7 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
             | Subresource::Binding
             | Subresource::Exec
             | Subresource::Log
+            | Subresource::PortForward
             | Subresource::Status
             | Subresource::None => "",
         };

@@ -14,6 +14,7 @@ use crate::dev::apiserver::health;
 use crate::dev::apiserver::logs;
 use crate::dev::apiserver::openapi;
 use crate::dev::apiserver::options::{self, ListOptions};
+use crate::dev::apiserver::port_forward;
 use crate::dev::apiserver::read;
 use crate::dev::apiserver::review;
 use crate::dev::apiserver::route::{self, Route, Target};
@@ -55,7 +56,10 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
         Route::Resource(target)
             if matches!(
                 target.subresource,
-                Subresource::Attach | Subresource::Exec | Subresource::Log
+                Subresource::Attach
+                    | Subresource::Exec
+                    | Subresource::Log
+                    | Subresource::PortForward
             ) =>
         {
             resource(api, request, &target)
@@ -108,6 +112,9 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         }
         ("GET" | "POST", Some(key), kind @ (Subresource::Attach | Subresource::Exec)) => {
             exec::answer(api, request, &key, kind == Subresource::Attach).map(Answer::Exec)
+        }
+        ("GET" | "POST", Some(key), Subresource::PortForward) => {
+            port_forward::answer(api, request, &key).map(Answer::PortForward)
         }
         // A create needs a namespace if the kind is namespaced.
         ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {

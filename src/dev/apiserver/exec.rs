@@ -1,9 +1,8 @@
-//! The subresources `pods/exec` and `pods/attach`, by web socket with the protocols v4 and v5 of the
-//! kubelet (`k8s.io/kubelet`, remotecommand). SPDY, their predecessor, is not served.
+//! The subresources `pods/exec` and `pods/attach`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -15,23 +14,13 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
 
 use crate::dev::apiserver::api::Api;
+use crate::dev::apiserver::channels::{self, Channels, RESIZE, STDERR, STDIN, STDOUT};
 use crate::dev::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
 use crate::dev::apiserver::logs::{self, Log, LogSink};
-use crate::dev::apiserver::web_socket::{self, Socket};
+use crate::dev::apiserver::{spdy, web_socket};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::StatusError;
 use crate::serve::{Request, Responder};
-
-/// v5 lets the client close stdin (KEP-4006); nothing else differs.
-const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
-
-const STDIN: u8 = 0;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
-const ERROR: u8 = 3;
-const RESIZE: u8 = 4;
-/// v5: the next byte is the channel that the sender closes.
-const CLOSE: u8 = 255;
 
 /// How long the node may take to answer.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,8 +28,8 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(50);
 /// Output may still arrive from the command's children after its end, for this long.
 const DRAIN: Duration = Duration::from_secs(1);
-/// The client gets this long to close after the last message.
-const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// A command whose client has left gets this long to end: clients that upload a file leave at once.
+const ALONE: Duration = Duration::from_secs(2);
 /// Output is read in pieces of this size.
 const PIECE_BYTES: usize = 32 << 10;
 /// The client is not read while this much input waits for the command.
@@ -77,7 +66,7 @@ pub(crate) fn answer(
     if object.node().is_empty() {
         return Err(bad(format!("pod {} does not have a host assigned", key.name)));
     }
-    if !web_socket::is_wanted(request) {
+    if !web_socket::is_wanted(request) && !spdy::is_wanted(request) {
         return Err(bad("Upgrade request required".to_owned()));
     }
     let flag = |name: &str| logs::flag(request, name);
@@ -111,16 +100,15 @@ impl Exec {
         request: &Request,
         responder: Responder<'_>,
     ) -> io::Result<()> {
-        let Some(protocol) =
-            web_socket::protocols(request).find(|offered| PROTOCOLS.contains(offered))
-        else {
-            let message = format!("unable to upgrade: the protocols are {}", PROTOCOLS.join(", "));
-            return send(&StatusError::bad_request(message), responder);
+        let handshake = match channels::handshake(request) {
+            Ok(handshake) => handshake,
+            Err(error) => return send(&error, responder),
         };
+        let wanted = self.channels();
         if let Some(log) = &self.attached {
-            let mut attached = Attached { socket: Socket::accept(request, protocol, responder)? };
-            log.copy(api, &mut attached)?;
-            return end(attached.socket, &exit_status(0));
+            let mut client = Channels::open(handshake, &wanted, request, responder)?;
+            log.copy(api, &mut client)?;
+            return client.end(&exit_status(0));
         }
         let start = match self.order(api) {
             Ok(start) => start,
@@ -129,7 +117,7 @@ impl Exec {
                 return send(&StatusError::internal(message), responder);
             }
         };
-        let mut socket = Socket::accept(request, protocol, responder)?;
+        let mut client = Channels::open(handshake, &wanted, request, responder)?;
         let mut session = match self.start(start) {
             Ok(session) => session,
             Err(why) => {
@@ -137,17 +125,28 @@ impl Exec {
                     "error executing command in container: failed to exec in container: failed to \
                      start exec: {why}"
                 );
-                return end(socket, &StatusError::internal(message).body());
+                return client.end(&StatusError::internal(message).body());
             }
         };
-        match session.run(&mut socket) {
-            Ok(code) => end(socket, &exit_status(code)),
+        match session.run(&mut client) {
+            Ok(code) => client.end(&exit_status(code)),
             Err(error) => {
                 log::debug!("the client of a command has left: {error}");
-                session.kill();
+                session.end_alone();
                 Ok(())
             }
         }
+    }
+
+    /// The channels that the client opens.
+    fn channels(&self) -> Vec<u8> {
+        let wanted = [
+            (STDIN, self.stdin),
+            (STDOUT, self.stdout),
+            (STDERR, self.stderr && !self.tty),
+            (RESIZE, self.tty),
+        ];
+        wanted.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(channel, _)| channel).collect()
     }
 
     fn order(&self, api: &Api) -> Result<StartCommand, String> {
@@ -245,7 +244,7 @@ impl Session {
     ///
     /// # Errors
     /// The client has left, or sent something that is no message.
-    fn run(&mut self, socket: &mut Socket) -> io::Result<i32> {
+    fn run(&mut self, client: &mut Channels) -> io::Result<i32> {
         let mut ended: Option<(Instant, i32)> = None;
         loop {
             if ended.is_none()
@@ -260,21 +259,20 @@ impl Session {
             {
                 return Ok(code);
             }
-            let ready = self.wait(socket)?;
-            if ready.client {
-                self.take_messages(socket)?;
-            }
+            self.take_input(client)?;
             self.feed();
-            self.send_output(socket, &ready.outputs)?;
+            let ready = self.wait(Some(client))?;
+            self.send_output(client, &ready)?;
         }
     }
 
-    /// Waits until something can be read or written, at most one `TICK`.
-    fn wait(&self, socket: &Socket) -> io::Result<Ready> {
-        let is_full = self.pending.len() >= PENDING_BYTES_MAX;
-        let client = if is_full { PollFlags::empty() } else { PollFlags::IN };
-        let mut fds = vec![PollFd::new(socket, client)];
-        fds.extend(self.outputs.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)));
+    /// Waits until something can be read or written, at most one `TICK`; says which outputs can.
+    fn wait(&self, client: Option<&Channels>) -> io::Result<Vec<bool>> {
+        let mut fds: Vec<PollFd<'_>> =
+            self.outputs.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)).collect();
+        if let Some(client) = client.filter(|_| self.pending.len() < PENDING_BYTES_MAX) {
+            fds.push(PollFd::new(client, PollFlags::IN));
+        }
         if let Some(stdin) = self.stdin.as_ref().filter(|_| !self.pending.is_empty()) {
             fds.push(PollFd::new(stdin, PollFlags::OUT));
         }
@@ -283,27 +281,23 @@ impl Session {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        Ok(Ready {
-            client: fds.first().is_some_and(is_ready),
-            outputs: fds.iter().skip(1).take(self.outputs.len()).map(is_ready).collect(),
-        })
+        Ok(fds.iter().take(self.outputs.len()).map(|fd| !fd.revents().is_empty()).collect())
     }
 
-    fn take_messages(&mut self, socket: &mut Socket) -> io::Result<()> {
+    fn take_input(&mut self, client: &mut Channels) -> io::Result<()> {
         while self.pending.len() < PENDING_BYTES_MAX {
-            let message = match socket.read_now() {
-                Ok(message) => message,
+            let input = match client.read_now() {
+                Ok(input) => input,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
-            match message.split_first() {
-                Some((&STDIN, bytes)) if self.stdin.is_some() => {
-                    self.pending.extend_from_slice(bytes)
+            match input.channel {
+                STDIN if self.stdin.is_some() => {
+                    self.pending.extend_from_slice(&input.bytes);
+                    self.stdin_closed |= input.is_last;
                 }
-                Some((&RESIZE, size)) if self.tty => self.resize(size),
-                Some((&CLOSE, [STDIN])) => self.stdin_closed = true,
-                Some(_) | None => {}
+                RESIZE if self.tty => self.resize(&input.bytes),
+                _ => {}
             }
         }
         Ok(())
@@ -341,7 +335,7 @@ impl Session {
         }
     }
 
-    fn send_output(&mut self, socket: &mut Socket, ready: &[bool]) -> io::Result<()> {
+    fn send_output(&mut self, client: &mut Channels, ready: &[bool]) -> io::Result<()> {
         let mut piece = vec![0; PIECE_BYTES];
         let mut still_open = Vec::new();
         let outputs = std::mem::take(&mut self.outputs);
@@ -355,7 +349,7 @@ impl Session {
                 Ok(0) | Err(_) => {}
                 Ok(n) => {
                     if channel != DROPPED {
-                        socket.send(channel, piece.get(..n).unwrap_or_default())?;
+                        client.send(channel, piece.get(..n).unwrap_or_default())?;
                     }
                     still_open.push((channel, file));
                 }
@@ -365,6 +359,21 @@ impl Session {
         Ok(())
     }
 
+    /// Gives the command the rest of its input, and kills it if it does not end then. Nobody reads its
+    /// output: it gets EPIPE.
+    fn end_alone(&mut self) {
+        self.stdin_closed = true;
+        self.outputs.clear();
+        let deadline = Instant::now() + ALONE;
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            self.feed();
+            if self.wait(None).is_err() {
+                break;
+            }
+        }
+        self.kill();
+    }
+
     fn kill(&mut self) {
         // Errors mean that it has ended.
         let _ = self.child.kill();
@@ -372,50 +381,19 @@ impl Session {
     }
 }
 
-/// What `Session::wait` found.
-struct Ready {
-    client: bool,
-    /// One for each output.
-    outputs: Vec<bool>,
-}
-
-/// The client of `attach`.
-struct Attached {
-    socket: Socket,
-}
-
-impl LogSink for Attached {
+impl LogSink for Channels {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        bytes.chunks(PIECE_BYTES).try_for_each(|piece| self.socket.send(STDOUT, piece))
+        bytes.chunks(PIECE_BYTES).try_for_each(|piece| Self::send(self, STDOUT, piece))
     }
 
     fn is_open(&mut self) -> bool {
         loop {
-            match self.socket.read_now() {
+            match self.read_now() {
                 Ok(_) => {}
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
         }
     }
-}
-
-/// Says how the command ended, and closes.
-fn end(mut socket: Socket, status: &Value) -> io::Result<()> {
-    socket.send(ERROR, status.to_string().as_bytes())?;
-    socket.close()?;
-    let deadline = Instant::now() + CLOSE_WAIT;
-    let tick = Timespec::try_from(TICK).map_err(io::Error::other)?;
-    // Closing with unread bytes would reset the connection, and the client could lose the end.
-    while Instant::now() < deadline {
-        match socket.read_now() {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let _ = poll(&mut [PollFd::new(&socket.as_fd(), PollFlags::IN)], Some(&tick));
-            }
-            Err(_) => return Ok(()),
-        }
-    }
-    Ok(())
 }
 
 fn exit_status(code: i32) -> Value {
@@ -431,7 +409,7 @@ fn exit_status(code: i32) -> Value {
     })
 }
 
-fn send(error: &StatusError, responder: Responder<'_>) -> io::Result<()> {
+pub(super) fn send(error: &StatusError, responder: Responder<'_>) -> io::Result<()> {
     let body = error.body().to_string();
     responder.send(error.code, &[("content-type", "application/json")], body.as_bytes())
 }

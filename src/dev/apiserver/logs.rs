@@ -55,7 +55,7 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<L
     Ok(Some(Log { path, ..options }))
 }
 
-/// Where a log is sent.
+/// Where a log or the events of a watch are sent.
 pub(crate) trait LogSink {
     /// Sends whole lines.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;

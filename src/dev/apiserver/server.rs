@@ -18,7 +18,6 @@ use crate::dev::apiserver::codec;
 use crate::dev::apiserver::dispatch;
 use crate::dev::apiserver::fault_endpoint;
 use crate::dev::apiserver::route::{self, Route};
-use crate::dev::apiserver::web_socket;
 use crate::dev::faults::{self, Body, Fault, Struck};
 use crate::dev::schema::status::{StatusError, go_quoted};
 use crate::dev::time;
@@ -92,15 +91,13 @@ impl Handler for Endpoint {
         match dispatch::answer(&self.api, &request, &self.address) {
             Answer::Exec(exec) => exec.serve(&self.api, &request, responder),
             Answer::Log(log) => log.serve(&self.api, responder),
-            Answer::Watch(_) if web_socket::is_wanted(&request) => {
-                self.send(&Answer::error(&StatusError::no_web_socket()), responder)
-            }
+            Answer::PortForward(forward) => forward.serve(&self.api, &request, responder),
             Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
                 let asked = request.query("resourceVersion").unwrap_or_default();
                 let message = format!("too old resource version: {asked}");
                 self.send(&Answer::error(&StatusError::expired(message)), responder)
             }
-            Answer::Watch(watch) => watch.serve(&self.api, responder),
+            Answer::Watch(watch) => watch.serve(&self.api, &request, responder),
             whole @ Answer::Whole { code, .. } => match faults::after(faults, &request, code) {
                 Some(struck) => self.strike(&struck, responder),
                 None if is_list(&request) => self.send_list(&request, &whole, responder),

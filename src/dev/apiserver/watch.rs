@@ -2,7 +2,7 @@
 //! does not hold the lock while it writes.
 
 use std::cell::Cell;
-use std::io::{self, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -10,14 +10,16 @@ use serde_json::{Value, json};
 
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec::versions;
+use crate::dev::apiserver::logs::LogSink;
 use crate::dev::apiserver::options::{ListOptions, VersionMatch};
+use crate::dev::apiserver::web_socket::{self, Socket};
 use crate::dev::faults::Fault;
 use crate::dev::schema::kind::Kind;
 use crate::dev::schema::status::StatusError;
 use crate::dev::storage::State;
 use crate::dev::storage::store::{Change, Unavailable};
 use crate::dev::time;
-use crate::serve::{ChunkWriter, Responder};
+use crate::serve::{Request, Responder};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The last bookmark is sent this long before the end.
@@ -81,31 +83,52 @@ impl Watch {
         }
     }
 
-    /// Sends events until the timeout, a fault, or the client disconnects.
-    pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
-        let WatchStart { tokens, epoch, mut version, first } = self.begin(api);
+    /// Sends events until the timeout, a fault, or the client disconnects: in the body, or as messages
+    /// of a web socket.
+    pub(crate) fn serve(
+        &self,
+        api: &Api,
+        request: &Request,
+        responder: Responder<'_>,
+    ) -> io::Result<()> {
+        if web_socket::is_wanted(request) {
+            let mut events = EventSocket(Socket::accept(request, "", responder)?);
+            return match self.copy(api, &mut events)? {
+                true => events.0.close(),
+                false => Ok(()),
+            };
+        }
         let date = time::http_date(api.wall());
         let headers = [("content-type", "application/json"), ("date", date.as_str())];
         let mut writer = responder.stream(200, &headers)?;
+        match self.copy(api, &mut writer)? {
+            true => writer.finish(),
+            // Dropped without the last chunk: the client sees a cut connection.
+            false => Ok(()),
+        }
+    }
+
+    /// Sends events; false if the end is a cut, or the client has left.
+    fn copy(&self, api: &Api, sink: &mut dyn LogSink) -> io::Result<bool> {
+        let WatchStart { tokens, epoch, mut version, first } = self.begin(api);
         if api.faults.counts_down(Fault::Gone) {
             let error = StatusError::expired(format!("too old resource version: {version}"));
-            send(&mut writer, &event("ERROR", error.body().to_string().as_bytes()))?;
-            return writer.finish();
+            sink.send(&event("ERROR", error.body().to_string().as_bytes()))?;
+            return Ok(true);
         }
         let begun = Instant::now();
         let mut due = self.deadlines(begun);
-        send(&mut writer, &first)?;
+        sink.send(&first)?;
         let mut looked = false;
         loop {
             let now = Instant::now();
             due.cut = api.faults.time(Fault::DropWatch).map(|after| begun + after);
             due.silence = api.faults.time(Fault::SilentWatch).map(|after| begun + after);
             if due.cut.is_some_and(|at| at <= now) {
-                // Dropped without the last chunk: the client sees a cut connection.
-                return Ok(());
+                return Ok(false);
             }
             if due.end <= now {
-                return writer.finish();
+                return Ok(true);
             }
             let silent = due.silence.is_some_and(|at| at <= now);
             let mut more = false;
@@ -115,19 +138,19 @@ impl Watch {
                     match state.store.epoch() == epoch {
                         true => self.read_history(&state, version),
                         // The store was restored to an older version: the connection is cut.
-                        false => return Ok(()),
+                        false => return Ok(false),
                     }
                 };
                 match read {
                     // The real server ends the watch of a client that is too slow; the client
                     // resumes and gets a 410.
-                    HistoryRead::Expired(_) if looked => return writer.finish(),
+                    HistoryRead::Expired(_) if looked => return Ok(true),
                     HistoryRead::Expired(error) => {
-                        send(&mut writer, &event("ERROR", error.body().to_string().as_bytes()))?;
-                        return writer.finish();
+                        sink.send(&event("ERROR", error.body().to_string().as_bytes()))?;
+                        return Ok(true);
                     }
                     HistoryRead::Events { bytes, version: reached, more: left } => {
-                        send(&mut writer, &bytes)?;
+                        sink.send(&bytes)?;
                         looked = true;
                         version = reached;
                         more = left;
@@ -135,15 +158,15 @@ impl Watch {
                 }
                 if due.bookmark.is_some_and(|at| at <= now) {
                     let told_at = api.lock().now.clone();
-                    send(&mut writer, &self.bookmark(version, &told_at, None))?;
+                    sink.send(&self.bookmark(version, &told_at, None))?;
                     due.set_bookmark(now);
                 }
             }
             if !more {
                 wait(&tokens, due.next(silent).min(now + CLIENT_CHECK_EVERY));
             }
-            if !writer.is_open() {
-                return Ok(());
+            if !sink.is_open() {
+                return Ok(false);
             }
         }
     }
@@ -294,12 +317,17 @@ fn event(word: &str, object: &[u8]) -> Vec<u8> {
     line
 }
 
-fn send(writer: &mut ChunkWriter<'_>, bytes: &[u8]) -> io::Result<()> {
-    if bytes.is_empty() {
-        return Ok(());
+/// Each event is a text message, as kube-apiserver sends them.
+struct EventSocket(Socket);
+
+impl LogSink for EventSocket {
+    fn send(&mut self, events: &[u8]) -> io::Result<()> {
+        events.split_inclusive(|byte| *byte == b'\n').try_for_each(|event| self.0.send_text(event))
     }
-    writer.write_all(bytes)?;
-    writer.flush()
+
+    fn is_open(&mut self) -> bool {
+        self.0.is_open()
+    }
 }
 
 /// Waits for a change, until `deadline` at most.

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tungstenite::handshake::derive_accept_key;
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
@@ -12,6 +14,8 @@ use crate::serve::{Request, Responder, Upgraded};
 
 /// The longest message of a client, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// The client gets this long to close after the last message.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// What the client wants to speak.
 pub(crate) fn protocols(request: &Request) -> impl Iterator<Item = &str> {
@@ -70,19 +74,61 @@ impl Socket {
         }
     }
 
-    /// Sends a binary message: `channel`, then `bytes`.
-    pub(crate) fn send(&mut self, channel: u8, bytes: &[u8]) -> io::Result<()> {
-        let mut message = Vec::with_capacity(bytes.len() + 1);
-        message.push(channel);
-        message.extend_from_slice(bytes);
+    /// False if the client has left. What it sends is dropped. Does not wait.
+    pub(crate) fn is_open(&mut self) -> bool {
+        loop {
+            match self.read_now() {
+                Ok(_) => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    /// Sends a binary message.
+    pub(crate) fn send(&mut self, message: Vec<u8>) -> io::Result<()> {
         self.inner.send(Message::Binary(message.into())).map_err(io::Error::other)
     }
 
-    /// Closes properly.
-    pub(crate) fn close(&mut self) -> io::Result<()> {
+    /// Sends a binary message: `channel`, then `bytes`.
+    pub(crate) fn send_on(&mut self, channel: u8, bytes: &[u8]) -> io::Result<()> {
+        self.send([&[channel], bytes].concat())
+    }
+
+    /// Sends a text message; bytes that are no UTF-8 are replaced.
+    pub(crate) fn send_text(&mut self, text: &[u8]) -> io::Result<()> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        self.inner.send(Message::Text(text.into())).map_err(io::Error::other)
+    }
+
+    /// Closes properly, and gives the client time to do so.
+    pub(crate) fn close(mut self) -> io::Result<()> {
         // kubectl reports any other code, and a close without a code, as an error.
         let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-        self.inner.close(Some(normal)).and_then(|()| self.inner.flush()).map_err(io::Error::other)
+        let closed = self.inner.close(Some(normal)).and_then(|()| self.inner.flush());
+        closed.map_err(io::Error::other)?;
+        drain(&mut self, |socket| socket.read_now().map(|_| true))
+    }
+}
+
+/// Reads what the client still sends until `read` fails or gives false, for `CLOSE_WAIT` at most:
+/// closing with unread bytes would reset the connection, and the client could lose the end.
+pub(crate) fn drain<C: AsFd>(
+    client: &mut C,
+    mut read: impl FnMut(&mut C) -> io::Result<bool>,
+) -> io::Result<()> {
+    let deadline = Instant::now() + CLOSE_WAIT;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match read(client) {
+            _ if left.is_zero() => return Ok(()),
+            Ok(true) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = Timespec::try_from(left).map_err(io::Error::other)?;
+                // An error is a signal: it is read again.
+                let _ = poll(&mut [PollFd::new(client, PollFlags::IN)], Some(&left));
+            }
+            Ok(false) | Err(_) => return Ok(()),
+        }
     }
 }
 

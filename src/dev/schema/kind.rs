@@ -34,6 +34,7 @@ pub(crate) enum Subresource {
     Eviction,
     Exec,
     Log,
+    PortForward,
     Status,
     Token,
     None,
@@ -164,6 +165,7 @@ const ROWS: [Row; 19] = [
             Subresource::Eviction,
             Subresource::Exec,
             Subresource::Log,
+            Subresource::PortForward,
             Subresource::Status,
         ],
         ..PLAIN
@@ -332,6 +334,7 @@ impl Subresource {
             Self::Eviction => "eviction",
             Self::Exec => "exec",
             Self::Log => "log",
+            Self::PortForward => "portforward",
             Self::Status => "status",
             Self::Token => "token",
             Self::None => "",
@@ -346,6 +349,7 @@ impl Subresource {
             Self::Token => Some("TokenRequest"),
             Self::Attach => Some("PodAttachOptions"),
             Self::Exec => Some("PodExecOptions"),
+            Self::PortForward => Some("PodPortForwardOptions"),
             Self::Log | Self::Status | Self::None => None,
         }
     }

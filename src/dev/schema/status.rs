@@ -271,12 +271,6 @@ impl StatusError {
         Self::not_acceptable("406: Not Acceptable").about("", "", "")
     }
 
-    /// 503 for a watch by web socket: fabric8's client tries that first and falls back to HTTP.
-    pub(crate) fn no_web_socket() -> Self {
-        let message = "watches are served by HTTP here, not by web sockets".to_owned();
-        Self::new(503, "ServiceUnavailable", message)
-    }
-
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
         let message = format!("{} {} not found", kind.resource(), go_quoted(name));
         Self::new(404, "NotFound", message).about_resource(kind, name)

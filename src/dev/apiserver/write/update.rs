@@ -107,6 +107,7 @@ pub(super) fn update(
         | Subresource::Eviction
         | Subresource::Exec
         | Subresource::Log
+        | Subresource::PortForward
         | Subresource::Status
         | Subresource::Token => Charges::default(),
     };
