@@ -4,7 +4,8 @@
 //!
 //! The clients are kubectl (sessions in `tests/embedded/clients/kubectl/`) and Python libraries
 //! (`tests/embedded/clients/*.py`). `.ci/clients` installs them below `target/`; a missing client is
-//! reported as NOT TESTED, and with `CI` in the environment it is an error.
+//! reported as NOT TESTED, and with `CI` in the environment it is an error. Fabric8 (Java) and
+//! client-node (JavaScript) are tested if the machine has a JDK with PySpark, and Node.
 
 // Items that are `pub` in a module are used by other modules of this program only.
 #![allow(unreachable_pub)]
@@ -16,6 +17,7 @@ mod embedded {
     pub mod doors;
     pub mod drivers;
     pub mod faults;
+    pub mod sockets;
     pub mod transcript;
     pub mod volumes;
     pub mod wordcount;
@@ -23,8 +25,8 @@ mod embedded {
 
 use std::process::ExitCode;
 
-use embedded::clients::{control, kubectl_1_20, kubectl_newer, python};
-use embedded::{doors, drivers, faults, transcript, volumes, wordcount};
+use embedded::clients::{control, foreign, kubectl_1_20, kubectl_newer, python};
+use embedded::{doors, drivers, faults, sockets, transcript, volumes, wordcount};
 use support::real::Real;
 use support::runner::{Scenario, scenarios};
 
@@ -55,11 +57,16 @@ const SCENARIOS: &[Scenario] = scenarios! {
         the_python_code_is_in_the_examples, the_queue_is_short,
     };
     Own control::{schemathesis};
+    Own sockets::{
+        a_client_that_leaves_ends_its_command, garbage_ends_a_connection_and_nothing_else,
+        unknown_protocols_are_refused_with_the_known_ones, watches_are_messages_of_a_web_socket,
+    };
+    Own foreign::{fabric8, client_node, kr8s};
     Both python::{kubernetes, lightkube};
     Both kubectl_1_20::{get, describe, delete, apply, create, patch, waiting, nodes};
-    Embedded kubectl_1_20::{logs};
+    Embedded kubectl_1_20::{logs, sockets};
     Both kubectl_newer::{get, describe, delete, apply, create, patch, waiting, nodes};
-    Embedded kubectl_newer::{logs};
+    Embedded kubectl_newer::{logs, sockets};
 };
 
 fn main() -> ExitCode {

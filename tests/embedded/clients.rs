@@ -10,7 +10,7 @@ macro_rules! sessions {
             use super::session::{Kubectl, session};
             use crate::support::server::Server;
 
-            sessions!(@each $kubectl: get, describe, logs, delete, apply, create, patch, waiting, nodes);
+            sessions!(@each $kubectl: get, describe, logs, delete, apply, create, patch, waiting, nodes, sockets);
         }
     };
     (@each $kubectl:ident: $($name:ident),+) => {
@@ -34,6 +34,11 @@ pub mod python {
     pub fn lightkube(server: &dyn Server) {
         program(server, "lightkube_client");
     }
+}
+
+/// With the kubeconfig that `posse dev` wrote.
+pub mod foreign {
+    pub use super::session::{client_node, fabric8, kr8s};
 }
 
 pub mod control {

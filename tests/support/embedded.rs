@@ -34,7 +34,7 @@ pub struct Embedded {
     front: Option<Proxy>,
     /// The version at `back_up`.
     kept: Mutex<u64>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Embedded {
@@ -94,13 +94,12 @@ impl Embedded {
                 Err(e) => Err(e.to_string()),
             }
         });
-        Self {
-            process: Mutex::new(process),
-            access,
-            front: None,
-            kept: Mutex::default(),
-            _dir: dir,
-        }
+        Self { process: Mutex::new(process), access, front: None, kept: Mutex::default(), dir }
+    }
+
+    /// The kubeconfig that it wrote.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("kubeconfig")
     }
 
     /// Switches these faults on, and all others off.

@@ -2,7 +2,7 @@
 
 import os
 
-from lightkube import ApiError, Client
+from lightkube import ApiError, Client, KubeConfig
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import Container, PodSpec, PodTemplateSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -14,7 +14,9 @@ from lightkube.types import CascadeType, PatchType
 NAMESPACE = os.environ["NS"]
 # The real server of these tests has no kubelet: pods run in name only, and Jobs never end.
 RUNS = os.environ["SERVER"] == "embedded"
-client = Client(namespace=NAMESPACE, field_manager="lightkube")
+# That of the embedded cluster is the file that `posse dev` wrote.
+config = KubeConfig.from_file(os.environ.get("DEV_KUBECONFIG", os.environ["KUBECONFIG"]))
+client = Client(config, namespace=NAMESPACE, field_manager="lightkube")
 
 
 def check(what, got, want):

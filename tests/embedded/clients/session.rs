@@ -53,10 +53,8 @@ impl Kubectl {
                 None
             }
             Self::Path => {
-                let path = std::env::var_os("PATH").unwrap_or_default();
-                let mut all = std::env::split_paths(&path).map(|folder| folder.join("kubectl"));
-                let found = all.find(|program| program.exists());
-                let other = found.filter(|program| !version(program).contains("v1.20."));
+                let other =
+                    on_path("kubectl").filter(|program| !version(program).contains("v1.20."));
                 if other.is_none() {
                     println!("NOT TESTED: this machine has no kubectl other than 1.20");
                 }
@@ -117,21 +115,84 @@ pub fn program(server: &dyn Server, name: &str) {
     if !python.exists() {
         return not_tested("the Python libraries");
     }
-    let own;
     // A short history, so that a watch can get a 410.
-    let server = match server.real() {
-        Some(_) => server,
-        None => {
-            own = Embedded::start_with(&["--fault", "compact=100", "--rbac"]);
-            &own
-        }
+    let own = match server.real() {
+        Some(_) => None,
+        None => Some(Embedded::start_with(&["--fault", "compact=100", "--rbac"])),
     };
+    let server = own.as_ref().map_or(server, |own| own);
     let scene = Scene::new(server);
     let mut command = Command::new(python);
     command.arg("-u").arg(folder().join(format!("{name}.py")));
+    if let Some(own) = &own {
+        command.env("DEV_KUBECONFIG", own.kubeconfig());
+    }
     let (output, good) = play(&scene, command, Path::new("/usr/bin"));
     assert!(good, "{name} failed:\n{output}");
     scene.finish_with_pods();
+}
+
+/// Runs a client of another language with the kubeconfig that `posse dev` wrote: it lists, creates and
+/// watches a pod, reads its log, runs a command in it, speaks to its port and deletes it.
+pub fn foreign(mut client: Command) {
+    let server = Embedded::start_with(&["--rbac"]);
+    let scene = Scene::new(&server);
+    client.env("DEV_KUBECONFIG", server.kubeconfig()).env("COPY", scene.file("copy"));
+    let (output, good) = play(&scene, client, Path::new("/usr/bin"));
+    assert!(good, "the client failed:\n{output}");
+    scene.finish_with_pods();
+}
+
+/// kr8s, Python without the official client's code.
+pub fn kr8s() {
+    let python = installed("bin/python");
+    if !python.exists() {
+        return not_tested("the Python libraries");
+    }
+    let mut command = Command::new(python);
+    command.arg("-u").arg(folder().join("kr8s_client.py"));
+    foreign(command);
+}
+
+/// The JavaScript client.
+pub fn client_node() {
+    let library = installed("node/node_modules/@kubernetes/client-node/dist/index.js");
+    if !library.exists() || on_path("node").is_none() {
+        println!("NOT TESTED: client-node needs Node; with node and npm `.ci/clients` installs it");
+        return;
+    }
+    let mut command = Command::new("node");
+    command.arg(folder().join("client_node.mjs")).env("CLIENT_NODE", library);
+    foreign(command);
+}
+
+/// The client of Spark, from the jars of PySpark.
+pub fn fabric8() {
+    let jars = find_jars(&Path::new(env!("CARGO_MANIFEST_DIR")).join("target/spark"), 8);
+    let (Some(jars), Some(_)) = (jars, on_path("javac")) else {
+        println!("NOT TESTED: fabric8 needs a JDK, and PySpark: `examples/spark/run.sh install`");
+        return;
+    };
+    let mut command = Command::new("java");
+    command.arg("-cp").arg(jars.join("*")).arg(folder().join("Fabric8Client.java"));
+    foreign(command);
+}
+
+/// PySpark's folder of jars below `folder`.
+fn find_jars(folder: &Path, depth: usize) -> Option<PathBuf> {
+    let jars = folder.join("pyspark/jars");
+    if jars.is_dir() {
+        return Some(jars);
+    }
+    let inside = fs::read_dir(folder).ok().filter(|_| depth > 0)?;
+    let mut folders = inside.filter_map(|entry| Some(entry.ok()?.path()));
+    folders.find_map(|folder| find_jars(&folder, depth - 1))
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut all = std::env::split_paths(&path).map(|folder| folder.join(name));
+    all.find(|program| program.exists())
 }
 
 /// schemathesis calls the control API as its OpenAPI document describes, and checks the answers.
@@ -213,6 +274,8 @@ fn play(scene: &Scene<'_>, client: Command, first: &Path) -> (String, bool) {
         .env("NS", &scene.namespace)
         .env("NODE", if real { NODES[0] } else { "dev-node-0" })
         .env("SERVER", if real { "real" } else { "embedded" })
+        .env("SERVED", folder().join("served.json"))
+        .envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))))
         .env("LC_ALL", "C.UTF-8")
         .env_remove("KUBECTL_EXTERNAL_DIFF")
         .stdout(file.try_clone().expect("a file can be shared"))
