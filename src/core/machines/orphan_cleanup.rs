@@ -1,7 +1,8 @@
 //! The state machine that deletes executors of earlier instances of the application: which owners
 //! to look up, which pods to delete, and when to repeat. Sends nothing; the reconciler does not
 //! wait for it.
-//! | Only executors whose driver pod is gone or has ended (`orphans::judge`) are deleted, by uid,
+//!
+//! Only executors whose driver pod is gone or has ended (`orphans::judge`) are deleted, by uid,
 //! and only if they have not ended themselves: an ended pod holds no resources, may be retained
 //! after a failure, and is deleted with its driver pod. Executors whose driver pod lives are kept.
 //! That driver may be ending, so the check is repeated for a while; if this driver holds the

@@ -106,7 +106,8 @@ impl WatchMachine {
     }
 
     /// A complete LIST was received and delivered.
-    /// | # Errors
+    ///
+    /// # Errors
     /// If it has no version: a watch cannot start from it, so the LIST is repeated after a delay.
     pub fn on_listed(&mut self, version_text: &str, now: Millis) -> Result<(), String> {
         if version_text.is_empty() {

@@ -1,6 +1,7 @@
 //! The start of executors: why one does not run, how long that may last, and its end when the time
 //! is up. Sends nothing but a request for a LIST.
-//! | Times are measured by our own clock from when posse first saw the state, so a restart begins
+//!
+//! Times are measured by our own clock from when posse first saw the state, so a restart begins
 //! them again. A start is given up only after an input from the server (an event, a bookmark or a
 //! LIST) that is later than its limit: the pod may run by now while the watch is interrupted.
 

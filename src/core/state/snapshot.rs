@@ -1,6 +1,7 @@
 //! The snapshot: pods by uid, and the position. Applies lists, events and answers by
 //! resourceVersion, and never moves a pod back.
-//! | If etcd is restored to an older state, versions go back (a rollback). This module alone notices
+//!
+//! If etcd is restored to an older state, versions go back (a rollback). This module alone notices
 //! that and forgets all versions. The pods stay until the next LIST replaces them all. What no LIST
 //! can show is not here and stays as it is: targets, retired ids, reported losses, open creates.
 //! Requests may still be in flight, and their answers have versions that no longer count: each

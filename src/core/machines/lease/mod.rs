@@ -1,13 +1,15 @@
 //! The state machine of a Lease: when it is read, taken, renewed, lost and released. Sends nothing
 //! and reads no clock.
-//! | A holder is presumed alive. It is dead if it released the Lease, if it is our own predecessor
+//!
+//! A holder is presumed alive. It is dead if it released the Lease, if it is our own predecessor
 //! (the same pod, and we are its PID 1), if its process on this host or its pod is gone, or if the
 //! Lease stays unchanged for its whole duration while we observe it. The last check takes a minute,
 //! so it is done only if `renewTime` says that the Lease is stale already; a fresh Lease is
 //! reported as held at once. Because `renewTime` only starts that check, clocks that disagree can
 //! delay or refuse a start, but never let two processes hold one instance. client-go's leader
 //! election relies on local observation in the same way.
-//! | A machine that waits for the holder (`waiting_for_holder`) also observes a fresh Lease, for
+//!
+//! A machine that waits for the holder (`waiting_for_holder`) also observes a fresh Lease, for
 //! `HOLDER_WAIT_MS`: the previous driver may be ending, or its node may have been lost a moment
 //! ago. A holder that still renews after that time is alive.
 
