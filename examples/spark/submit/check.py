@@ -9,7 +9,6 @@ is killed, for `words` too, and its kubelet is started again at the end. Without
 $POSSE is the binary.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -36,8 +35,12 @@ def make_volume(folder):
     volume = {"accessModes": modes, "capacity": size, "hostPath": {"path": str(folder)}, "storageClassName": ""}
     claim = {"accessModes": modes, "resources": {"requests": size}, "storageClassName": "", "volumeName": "spark-data"}
     for path, spec in [("/api/v1/persistentvolumes", volume), (f"{kube.NAMESPACE}/persistentvolumeclaims", claim)]:
-        with contextlib.suppress(urllib.error.HTTPError):  # It exists.
+        try:
             API.call("POST", path, {"metadata": name, "spec": spec})
+        except urllib.error.HTTPError as error:
+            # 409: an earlier run made it.
+            if error.code != 409:
+                raise
 
 
 def wait_until(what, done):
