@@ -194,6 +194,15 @@ fn failure(pod: &Value) -> String {
     let terminated = &driver_status(pod)["state"]["terminated"];
     let by_pod = reason_and_message(&pod["status"]);
     match (exit_code(pod), by_pod.is_empty()) {
+        (Some(code), true) if is_start_error(terminated) => {
+            let remedy = match driver_command(pod) {
+                Some("posse") => {
+                    "; put posse on the PATH of the image, or set driver.posse_image, which copies it"
+                }
+                _ => "",
+            };
+            format!("exit code {code} ({}){remedy}", reason_and_message(terminated))
+        }
         (Some(code), true) => {
             let reason = terminated["reason"].as_str().filter(|reason| *reason != "Error");
             let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
@@ -203,6 +212,18 @@ fn failure(pod: &Value) -> String {
         (None, false) => by_pod,
         (None, true) => first_failed_init(pod).unwrap_or_else(|| "no reason given".to_owned()),
     }
+}
+
+/// The container runtime could not start the command.
+fn is_start_error(terminated: &Value) -> bool {
+    ["StartError", "ContainerCannotRun"].iter().any(|reason| terminated["reason"] == *reason)
+}
+
+/// The first word of the main container's command.
+fn driver_command(pod: &Value) -> Option<&str> {
+    let name = main_container(pod);
+    let mut containers = pod["spec"]["containers"].as_array()?.iter();
+    containers.find(|container| container["name"] == *name)?["command"][0].as_str()
 }
 
 fn first_failed_init(pod: &Value) -> Option<String> {

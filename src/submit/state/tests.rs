@@ -99,6 +99,18 @@ fn the_state_is_derived_from_job_and_pods() {
 }
 
 #[test]
+fn an_image_without_posse_is_told_with_the_remedy() {
+    let message = "failed to create containerd task: exec: \"posse\": executable file not found";
+    let mut one = pod("p", "t", ended("Failed", 128, "StartError"));
+    one["status"]["containerStatuses"][1]["state"]["terminated"]["message"] = json!(message);
+    let told = format!("pod p has failed: exit code 128 (StartError: {message})");
+    assert_eq!(pod_line(&one), told);
+    one["spec"]["containers"][1]["command"] = json!(["posse"]);
+    let remedy = "put posse on the PATH of the image, or set driver.posse_image, which copies it";
+    assert_eq!(pod_line(&one), format!("{told}; {remedy}"));
+}
+
+#[test]
 fn the_exit_code_is_read_from_the_main_container() {
     let one = pod("p", "t", ended("Failed", 3, "Error"));
     assert_eq!((main_container(&one), exit_code(&one)), ("driver", Some(3)));
