@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use serde_json::Value;
 
 use crate::dev::apiserver::spdy::{self, Event, Spdy};
-use crate::dev::apiserver::web_socket::{self, Socket};
+use crate::dev::apiserver::web_socket::{self, Socket, wait_ready};
 use crate::dev::schema::status::StatusError;
 use crate::serve::{Request, Responder};
 
@@ -87,6 +87,10 @@ impl Channels {
         while streams[usize::from(ERROR)].is_none()
             || wanted.iter().any(|channel| streams[usize::from(*channel)].is_none())
         {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             match spdy.read_now() {
                 Ok(Event::Opened(stream, headers)) => {
                     let of =
@@ -99,13 +103,7 @@ impl Channels {
                 }
                 Ok(Event::Data(..) | Event::Reset(_)) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                    let left = Timespec::try_from(left).map_err(io::Error::other)?;
-                    // An error is a signal: it is read again.
-                    let _ = poll(&mut [PollFd::new(&spdy, PollFlags::IN)], Some(&left));
+                    wait_ready(&mut [PollFd::new(&spdy, PollFlags::IN)], left)?;
                 }
                 Err(error) => return Err(error),
             }

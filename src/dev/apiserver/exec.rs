@@ -7,7 +7,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -17,7 +17,8 @@ use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::channels::{self, Channels, RESIZE, STDERR, STDIN, STDOUT};
 use crate::dev::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
 use crate::dev::apiserver::logs::{self, Log, LogSink};
-use crate::dev::apiserver::{spdy, web_socket};
+use crate::dev::apiserver::spdy;
+use crate::dev::apiserver::web_socket::{self, wait_ready};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::StatusError;
 use crate::serve::{Request, Responder};
@@ -32,6 +33,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 const ALONE: Duration = Duration::from_secs(2);
 /// Output is read in pieces of this size.
 const PIECE_BYTES: usize = 32 << 10;
+/// The messages that are read before output is looked for again.
+const MESSAGES_MAX: usize = 64;
 /// The client is not read while this much input waits for the command.
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
@@ -259,15 +262,16 @@ impl Session {
             {
                 return Ok(code);
             }
-            self.take_input(client)?;
+            let is_all = self.take_input(client)?;
             self.feed();
-            let ready = self.wait(Some(client))?;
+            let may_read = !is_all && self.pending.len() < PENDING_BYTES_MAX;
+            let ready = self.wait(Some(client), if may_read { Duration::ZERO } else { TICK })?;
             self.send_output(client, &ready)?;
         }
     }
 
-    /// Waits until something can be read or written, at most one `TICK`; says which outputs can.
-    fn wait(&self, client: Option<&Channels>) -> io::Result<Vec<bool>> {
+    /// Waits until something can be read or written; says which outputs can.
+    fn wait(&self, client: Option<&Channels>, at_most: Duration) -> io::Result<Vec<bool>> {
         let mut fds: Vec<PollFd<'_>> =
             self.outputs.iter().map(|(_, file)| PollFd::new(file, PollFlags::IN)).collect();
         if let Some(client) = client.filter(|_| self.pending.len() < PENDING_BYTES_MAX) {
@@ -276,19 +280,19 @@ impl Session {
         if let Some(stdin) = self.stdin.as_ref().filter(|_| !self.pending.is_empty()) {
             fds.push(PollFd::new(stdin, PollFlags::OUT));
         }
-        let tick = Timespec::try_from(TICK).map_err(io::Error::other)?;
-        match poll(&mut fds, Some(&tick)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait_ready(&mut fds, at_most)?;
         Ok(fds.iter().take(self.outputs.len()).map(|fd| !fd.revents().is_empty()).collect())
     }
 
-    fn take_input(&mut self, client: &mut Channels) -> io::Result<()> {
-        while self.pending.len() < PENDING_BYTES_MAX {
+    /// Takes input while there is room; true if no more has arrived.
+    fn take_input(&mut self, client: &mut Channels) -> io::Result<bool> {
+        for _ in 0..MESSAGES_MAX {
+            if self.pending.len() >= PENDING_BYTES_MAX {
+                break;
+            }
             let input = match client.read_now() {
                 Ok(input) => input,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(error) => return Err(error),
             };
             match input.channel {
@@ -300,7 +304,7 @@ impl Session {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn resize(&self, size: &[u8]) {
@@ -367,7 +371,7 @@ impl Session {
         let deadline = Instant::now() + ALONE;
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
             self.feed();
-            if self.wait(None).is_err() {
+            if self.wait(None, TICK).is_err() {
                 break;
             }
         }

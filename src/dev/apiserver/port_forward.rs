@@ -3,17 +3,18 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::exec::send;
 use crate::dev::apiserver::spdy::{self, Event, Spdy};
-use crate::dev::apiserver::web_socket::{self, Socket};
+use crate::dev::apiserver::web_socket::{self, Socket, wait_ready};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::StatusError;
-use crate::dev::storage::object::text_at;
+use crate::dev::storage::object::{Object, text_at};
 use crate::serve::{Request, Responder};
 
 /// The protocol of SPDY streams.
@@ -33,6 +34,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(500);
 /// A pod's bytes are read in pieces of this size.
 const PIECE_BYTES: usize = 32 << 10;
+/// What is read of the client before the pod is looked at again.
+const EVENTS_MAX: usize = 64;
 /// The client is not read while this much waits for a pod.
 const PENDING_BYTES_MAX: usize = 256 << 10;
 
@@ -126,13 +129,10 @@ impl PortForward {
         }
     }
 
-    /// The pod's address, while the pod runs.
-    fn address(&self, api: &Api) -> Option<IpAddr> {
-        let object = api.lock().store.get(&self.key).cloned()?;
-        if object.uid != self.uid || object.is_terminal() {
-            return None;
-        }
-        Some(text_at(&object.value(), "/status/podIP").parse().unwrap_or(LOOPBACK))
+    /// The pod, while it runs.
+    fn pod(&self, api: &Api) -> Option<Arc<Object>> {
+        let object = api.lock().store.get(&self.key).cloned();
+        object.filter(|object| object.uid == self.uid && !object.is_terminal())
     }
 
     /// Servers that listen on localhost only are on the machine's address: pods have no network of
@@ -140,11 +140,12 @@ impl PortForward {
     fn connect(&self, api: &Api, port: u16) -> Result<TcpStream, String> {
         let to =
             |address: IpAddr| TcpStream::connect_timeout(&(address, port).into(), CONNECT_TIMEOUT);
-        let pod = self.address(api).ok_or_else(|| "the pod is not running".to_owned());
+        let pod = self.pod(api).ok_or_else(|| "the pod is not running".to_owned());
         let connected = pod.and_then(|pod| {
-            to(pod)
+            let ip = text_at(&pod.value(), "/status/podIP").parse().unwrap_or(LOOPBACK);
+            to(ip)
                 .or_else(|_| to(LOOPBACK))
-                .map_err(|error| format!("dial tcp {pod}:{port}, then {LOOPBACK}:{port}: {error}"))
+                .map_err(|error| format!("dial tcp {ip}:{port}, then {LOOPBACK}:{port}: {error}"))
         });
         let ready = connected.and_then(|stream| {
             stream.set_nonblocking(true).map(|()| stream).map_err(|error| error.to_string())
@@ -173,10 +174,11 @@ impl Session {
                 self.open(forward, api, *port, data, data + 1)?;
             }
         }
-        while is_open && forward.address(api).is_some() {
-            self.take_input(forward, api)?;
+        while is_open && forward.pod(api).is_some() {
+            let is_all = self.take_input(forward, api)?;
             self.feed();
-            let ready = self.wait()?;
+            let may_read = !is_all && !self.is_full();
+            let ready = self.wait(if may_read { Duration::ZERO } else { TICK })?;
             self.send_output(&ready)?;
             // The kubelet closes a web socket when its connections are over.
             is_open = matches!(self.client, Client::Spdy(_)) || !self.connections.is_empty();
@@ -210,8 +212,12 @@ impl Session {
         self.connections.iter().any(|one| one.pending.len() >= PENDING_BYTES_MAX)
     }
 
-    fn take_input(&mut self, forward: &PortForward, api: &Api) -> io::Result<()> {
-        while !self.is_full() {
+    /// Takes input while there is room; true if no more has arrived.
+    fn take_input(&mut self, forward: &PortForward, api: &Api) -> io::Result<bool> {
+        for _ in 0..EVENTS_MAX {
+            if self.is_full() {
+                break;
+            }
             match self.client.read_now() {
                 Ok(Event::Opened(stream, headers)) => {
                     let header = |name: &str| {
@@ -244,11 +250,11 @@ impl Session {
                     self.connections.retain(|one| one.data != stream);
                     self.errors.retain(|(_, error)| *error != stream);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Gives the pod what it can take.
@@ -270,8 +276,8 @@ impl Session {
         }
     }
 
-    /// Waits until something can be read or written, at most one `TICK`; says which connections can.
-    fn wait(&self) -> io::Result<Vec<bool>> {
+    /// Waits until something can be read or written; says which connections can be read.
+    fn wait(&self, at_most: Duration) -> io::Result<Vec<bool>> {
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.connections.len() + 1);
         for one in &self.connections {
             let writes = if one.pending.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
@@ -283,11 +289,7 @@ impl Session {
                 Client::Channels(socket) => fds.push(PollFd::new(socket, PollFlags::IN)),
             }
         }
-        let tick = Timespec::try_from(TICK).map_err(io::Error::other)?;
-        match poll(&mut fds, Some(&tick)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait_ready(&mut fds, at_most)?;
         let can_read =
             |fd: &PollFd<'_>| fd.revents().difference(PollFlags::OUT) != PollFlags::empty();
         Ok(fds.iter().take(self.connections.len()).map(can_read).collect())
@@ -297,23 +299,16 @@ impl Session {
         let mut piece = vec![0; PIECE_BYTES];
         let mut still_open = Vec::new();
         for (mut one, is_ready) in std::mem::take(&mut self.connections).into_iter().zip(ready) {
-            match if *is_ready {
-                one.pod.read(&mut piece)
-            } else {
-                Err(io::ErrorKind::WouldBlock.into())
-            } {
+            if !is_ready {
+                still_open.push(one);
+                continue;
+            }
+            match one.pod.read(&mut piece) {
                 Ok(n) if n > 0 => {
                     self.client.send(one.data, piece.get(..n).unwrap_or_default(), false)?;
                     still_open.push(one);
                 }
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                    ) =>
-                {
-                    still_open.push(one);
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => still_open.push(one),
                 Ok(_) | Err(_) => {
                     self.client.send(one.data, &[], true)?;
                     self.client.send(one.error, &[], true)?;

@@ -39,7 +39,7 @@ pub(crate) enum Event {
 enum Carrier {
     Connection(Upgraded),
     /// KEP-4006: the frames' bytes are the web socket's messages.
-    Messages(Socket),
+    Messages(Box<Socket>),
 }
 
 /// The server's side of a connection.
@@ -74,7 +74,7 @@ impl Spdy {
     }
 
     pub(crate) fn in_messages(socket: Socket) -> Self {
-        Self::new(Carrier::Messages(socket))
+        Self::new(Carrier::Messages(Box::new(socket)))
     }
 
     fn new(carrier: Carrier) -> Self {

@@ -110,6 +110,15 @@ impl Socket {
     }
 }
 
+/// Waits until one of the files is ready, or a signal comes.
+pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], at_most: Duration) -> io::Result<()> {
+    let at_most = Timespec::try_from(at_most).map_err(io::Error::other)?;
+    match poll(fds, Some(&at_most)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Reads what the client still sends until `read` fails or gives false, for `CLOSE_WAIT` at most:
 /// closing with unread bytes would reset the connection, and the client could lose the end.
 pub(crate) fn drain<C: AsFd>(
@@ -123,9 +132,7 @@ pub(crate) fn drain<C: AsFd>(
             _ if left.is_zero() => return Ok(()),
             Ok(true) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let left = Timespec::try_from(left).map_err(io::Error::other)?;
-                // An error is a signal: it is read again.
-                let _ = poll(&mut [PollFd::new(client, PollFlags::IN)], Some(&left));
+                wait_ready(&mut [PollFd::new(client, PollFlags::IN)], left)?;
             }
             Ok(false) | Err(_) => return Ok(()),
         }
