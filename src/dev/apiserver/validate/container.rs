@@ -364,21 +364,3 @@ pub(super) fn escalation(context: &Value, path: &str, causes: &mut Causes) {
         refuse("`capabilities.Add` CAP_SYS_ADMIN");
     }
 }
-
-pub(super) fn seccomp_file(profile: &Value, path: &str, causes: &mut Causes) {
-    let field = join(path, "localhostProfile");
-    match (text_at(profile, "/type"), profile.get("localhostProfile")) {
-        ("Localhost", None) => {
-            causes.push(Cause::required(field, "must be set when seccomp type is Localhost"));
-        }
-        ("Localhost", Some(file)) => {
-            let file = file.as_str().unwrap_or_default();
-            push_invalid(causes, &field, file, names::descending_path(file));
-        }
-        (_, Some(_)) => {
-            let detail = "can only be set when seccomp type is Localhost";
-            causes.push(Cause::invalid_raw(field, profile, detail));
-        }
-        (_, None) => {}
-    }
-}

@@ -1,7 +1,5 @@
 //! Validates pods and pod templates, and the updates of pods.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::{Causes, amounts, container, join, push_invalid, rules, volume};
@@ -100,34 +98,6 @@ pub(super) fn shared_processes(spec: &Value, path: &str, causes: &mut Causes) {
         let field = join(path, "securityContext.shareProcessNamespace");
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
         causes.push(Cause::invalid_raw(field, &true, detail));
-    }
-}
-
-pub(super) fn sysctls(sysctls: &Value, path: &str, causes: &mut Causes) {
-    const CHARS_MAX: usize = 253;
-    const SYNTAX: &str = "must have at most 253 characters and match regex \
-        ([a-z0-9]([-_a-z0-9]*[a-z0-9])?\\.)*[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
-    let good = |part: &str| {
-        let edge =
-            |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-        edge(part.chars().next())
-            && edge(part.chars().last())
-            && part
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c))
-    };
-    let mut taken = BTreeSet::new();
-    for (i, sysctl) in array_at(sysctls, "").iter().enumerate() {
-        let field = format!("{path}[{i}].name");
-        let name = text_at(sysctl, "/name");
-        if name.is_empty() {
-            causes.push(Cause::required(field, ""));
-        } else if name.len() > CHARS_MAX || !name.split('.').all(good) {
-            causes.push(Cause::invalid(field, name, SYNTAX));
-        } else if taken.contains(name) {
-            causes.push(Cause::duplicate(field, name));
-        }
-        taken.insert(name);
     }
 }
 
