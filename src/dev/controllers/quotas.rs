@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::core::model::time::Millis;
-use crate::dev::apiserver::admission::{Amounts, counts, in_scope, usage};
+use crate::dev::apiserver::admission::{Amounts, counts, usage};
 use crate::dev::apiserver::api::Api;
 use crate::dev::schema::kind::Kind;
 use crate::dev::storage::object::Object;
@@ -28,12 +28,9 @@ pub(super) struct Quotas {
 impl Quotas {
     pub(super) fn on_change(&mut self, change: &Change) {
         let key = &change.now.key;
-        if key.kind == Kind::Event || key.namespace.is_empty() {
-            return;
-        }
         let before = change.before.as_ref();
         let changed = match (key.kind, before) {
-            _ if change.gone => true,
+            (Kind::Pod | Kind::PersistentVolumeClaim, _) if change.gone => true,
             // A pod is charged when it is created and freed when it ends.
             (Kind::Pod, None) => false,
             (Kind::Pod, Some(before)) => change.now.is_terminal() && !before.is_terminal(),
@@ -41,8 +38,8 @@ impl Quotas {
             (Kind::ResourceQuota, Some(before)) => {
                 before.value().get("spec") != change.now.value().get("spec")
             }
-            (Kind::PersistentVolumeClaim | Kind::Service, Some(_)) | (_, None) => true,
-            (_, Some(_)) => false,
+            (Kind::PersistentVolumeClaim, _) | (Kind::ResourceQuota, None) => true,
+            _ => false,
         };
         if changed {
             self.dirty.insert(key.namespace.clone());
@@ -91,9 +88,7 @@ impl Quotas {
 fn recount(api: &Api, quota: &Object) -> bool {
     let mut value = quota.value();
     let hard = Amounts::read(&value, "/spec/hard");
-    let kinds: Vec<Kind> = Kind::namespaced()
-        .filter(|kind| hard.0.keys().any(|resource| counts(*kind, resource)))
-        .collect();
+    let kinds = [Kind::Pod, Kind::PersistentVolumeClaim];
     let (objects, now) = {
         let state = api.lock();
         if state.store.get(&quota.key).is_none_or(|present| present.version != quota.version) {
@@ -110,10 +105,8 @@ fn recount(api: &Api, quota: &Object) -> bool {
     }
     // Parsed without the lock, because there may be thousands of objects.
     for object in objects {
-        let (kind, object) = (object.key.kind, object.value());
-        if in_scope(&value, kind, &object) {
-            used.add(&usage(kind, &object, &now).only(|name| hard.get(name).is_some()));
-        }
+        let usage = usage(object.key.kind, &object.value(), &now);
+        used.add(&usage.only(|name| hard.get(name).is_some()));
     }
     value["status"] = match hard.0.is_empty() {
         true => serde_json::json!({}),

@@ -1,4 +1,4 @@
-//! The admission plugin LimitRanger: defaults for containers, and minimums, maximums and ratios.
+//! The admission plugin LimitRanger: defaults for containers, minimums and maximums.
 
 use serde_json::{Map, Value};
 
@@ -147,25 +147,6 @@ fn check_amounts(
             (Some(_), None) => {}
         }
     }
-    for (name, bound) in Amounts::read(limit, "/maxLimitRequestRatio").0 {
-        let head = format!("{name} max limit to request ratio per {of} is {}", bound.canonical());
-        let some = |list: &Amounts| list.get(&name).filter(|amount| !amount.is_zero());
-        match (some(requests), some(limits)) {
-            (None, _) => {
-                wrong.push(format!("{head}, but no request is specified or request is 0"));
-            }
-            (Some(_), None) => {
-                wrong.push(format!("{head}, but no limit is specified or limit is 0"));
-            }
-            (Some(request), Some(limit)) => {
-                let one = super::Quantity::whole(1);
-                let ratio = limit.ratio(request).zip(bound.ratio(one));
-                if let Some((ratio, _)) = ratio.filter(|(ratio, most)| ratio > most) {
-                    wrong.push(format!("{head}, but provided ratio is {ratio:.6}"));
-                }
-            }
-        }
-    }
 }
 
 fn check_min(
@@ -209,7 +190,6 @@ mod tests {
     #[test]
     fn violations_are_worded_like_those_of_the_real_server() {
         let both = |cpu: &str| json!({ "limits": { "cpu": cpu }, "requests": { "cpu": cpu } });
-        let wide = json!({ "limits": { "cpu": "3" }, "requests": { "cpu": "1" } });
         for (limit, resources, want) in [
             (
                 json!({ "type": "Container", "max": { "cpu": "1" } }),
@@ -227,11 +207,6 @@ mod tests {
                 both("10m"),
                 "[minimum cpu usage per Container is 100m, but request is 10m, minimum memory \
                  usage per Container is 1Mi.  No request is specified]",
-            ),
-            (
-                json!({ "type": "Container", "maxLimitRequestRatio": { "cpu": "2" } }),
-                wide,
-                "cpu max limit to request ratio per Container is 2, but provided ratio is 3.000000",
             ),
             (
                 json!({ "type": "Pod", "max": { "memory": "1Gi" } }),

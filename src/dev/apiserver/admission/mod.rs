@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-pub(crate) use self::quota::{counts, in_scope, usage};
+pub(crate) use self::quota::{counts, usage};
 use crate::dev::apiserver::defaults::quality_of_service;
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::StatusError;
@@ -99,13 +99,9 @@ pub(crate) fn check(
             }
         }
     }
-    // The only updates that can increase a usage change a service's type or a claim's size.
-    let counted = before.is_none() || matches!(kind, Kind::PersistentVolumeClaim | Kind::Service);
-    if !counted || namespace.is_empty() || state.disabled.has("ResourceQuota") {
-        return Ok(Charges::default());
-    }
-    let mut quotas = state.store.objects(Kind::ResourceQuota, namespace).peekable();
-    if quotas.peek().is_none() {
+    // The only updates that can increase a usage change a claim's size.
+    let counted = kind == Kind::PersistentVolumeClaim || kind == Kind::Pod && before.is_none();
+    if !counted || state.disabled.has("ResourceQuota") {
         return Ok(Charges::default());
     }
     let mut delta = usage(kind, value, &state.now);
@@ -117,7 +113,7 @@ pub(crate) fn check(
     }
     delta.0.retain(|_, amount| !amount.is_zero() && !amount.is_negative());
     let mut charges = Charges::default();
-    for quota in quotas {
+    for quota in state.store.objects(Kind::ResourceQuota, namespace) {
         let used = quota::charge(&quota.value(), kind, value, &delta).map_err(forbidden)?;
         if let Some(used) = used.filter(|_| !delta.0.is_empty()) {
             charges.0.push((quota.key.clone(), used.json()));

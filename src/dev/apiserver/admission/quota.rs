@@ -1,7 +1,7 @@
-//! The rules of ResourceQuotas: what an object uses, which objects a quota's scopes select, and
-//! whether the quota allows more.
+//! The rules of ResourceQuotas: what a pod or a claim uses, and whether the quota allows more. Objects
+//! of other kinds are not counted.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Quantity;
 use crate::dev::schema::kind::Kind;
@@ -9,10 +9,8 @@ use crate::dev::storage::object::{array_at, is_terminal, text_at};
 use crate::dev::time;
 use crate::wire::amounts::{Amounts, REQUESTS, named, pod_usage};
 
-const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
-/// Kinds that are also counted under their plural name, besides `count/…`.
-const NUMBERED: [&str; 3] = ["configmaps", "resourcequotas", "secrets"];
-const OF_PODS: [&str; 10] = [
+const OF_PODS: [&str; 11] = [
+    "count/pods",
     "cpu",
     "memory",
     "ephemeral-storage",
@@ -24,52 +22,38 @@ const OF_PODS: [&str; 10] = [
     "limits.ephemeral-storage",
     "pods",
 ];
+const OF_CLAIMS: [&str; 3] =
+    ["count/persistentvolumeclaims", "persistentvolumeclaims", "requests.storage"];
 /// The resources that each container has to set if a quota limits them.
 const NEEDED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
 /// True if objects of the kind use the resource.
 pub(crate) fn counts(kind: Kind, resource: &str) -> bool {
-    if resource.strip_prefix("count/") == Some(&kind.resource()) {
-        return true;
-    }
     if kind == Kind::Pod {
-        let extended = resource.strip_prefix(REQUESTS).is_some_and(|name| name.contains('/'));
-        let pages = resource.strip_prefix(REQUESTS).unwrap_or(resource).starts_with("hugepages-");
-        OF_PODS.contains(&resource) || extended || pages
-    } else if kind == Kind::PersistentVolumeClaim {
-        let name = resource.split_once(STORAGE_CLASS).map_or(resource, |(_, name)| name);
-        matches!(name, "persistentvolumeclaims" | "requests.storage")
-    } else if kind == Kind::Service {
-        matches!(resource, "services" | "services.nodeports" | "services.loadbalancers")
-    } else {
-        resource == kind.plural() && NUMBERED.contains(&resource)
+        let name = resource.strip_prefix(REQUESTS);
+        let extended = name.is_some_and(|name| name.contains('/'));
+        let pages = name.unwrap_or(resource).starts_with("hugepages-");
+        return OF_PODS.contains(&resource) || extended || pages;
     }
+    kind == Kind::PersistentVolumeClaim && OF_CLAIMS.contains(&resource)
 }
 
 /// The usage of one object.
 pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
     let mut used = Amounts::default();
-    let one = Quantity::whole(1);
-    used.set(&format!("count/{}", kind.resource()), one);
     if kind == Kind::Pod {
+        used.set("count/pods", Quantity::whole(1));
         if !has_ended(value, now) {
             used.add(&pod_usage(value));
         }
     } else if kind == Kind::PersistentVolumeClaim {
-        used.add(&claim_usage(value));
-    } else if kind == Kind::Service {
-        used.set("services", one);
-        let of = text_at(value, "/spec/type");
-        let ports = i64::try_from(array_at(value, "/spec/ports").len()).unwrap_or(i64::MAX);
-        if matches!(of, "NodePort" | "LoadBalancer") {
-            used.set("services.nodeports", Quantity::whole(ports));
+        for name in ["count/persistentvolumeclaims", "persistentvolumeclaims"] {
+            used.set(name, Quantity::whole(1));
         }
-        if of == "LoadBalancer" {
-            used.set("services.loadbalancers", one);
+        if let Some(size) = Amounts::read(value, "/spec/resources/requests").get("storage") {
+            used.set("requests.storage", size.rounded_to_whole());
         }
-    } else if NUMBERED.contains(&kind.plural()) {
-        used.set(kind.plural(), one);
     }
     used
 }
@@ -82,55 +66,6 @@ fn has_ended(pod: &Value, now: &str) -> bool {
         at != 0 && time::seconds(now) > at.saturating_add(grace)
     });
     overdue || is_terminal(text_at(pod, "/status/phase"))
-}
-
-fn claim_usage(claim: &Value) -> Amounts {
-    let mut used = Amounts::default();
-    used.set("persistentvolumeclaims", Quantity::whole(1));
-    if let Some(size) = Amounts::read(claim, "/spec/resources/requests").get("storage") {
-        used.set("requests.storage", size.rounded_to_whole());
-    }
-    let class = text_at(claim, "/spec/storageClassName");
-    if !class.is_empty() {
-        for (name, amount) in used.0.clone() {
-            used.set(&format!("{class}{STORAGE_CLASS}{name}"), amount);
-        }
-    }
-    used
-}
-
-/// True if the quota's scopes select the object. Scopes apply to pods only.
-pub(crate) fn in_scope(quota: &Value, kind: Kind, value: &Value) -> bool {
-    let plain = array_at(quota, "/spec/scopes").iter();
-    let plain = plain.map(|scope| json!({ "scopeName": scope, "operator": "Exists" }));
-    let selected = array_at(quota, "/spec/scopeSelector/matchExpressions").iter().cloned();
-    plain.chain(selected).all(|scope| kind == Kind::Pod && pod_in_scope(&scope, value))
-}
-
-fn pod_in_scope(scope: &Value, pod: &Value) -> bool {
-    let deadline = || {
-        let seconds = pod.pointer("/spec/activeDeadlineSeconds").and_then(Value::as_i64);
-        seconds.is_some_and(|seconds| seconds >= 0)
-    };
-    let best_effort = || crate::dev::apiserver::defaults::quality_of_service(pod) == "BestEffort";
-    match text_at(scope, "/scopeName") {
-        "Terminating" => deadline(),
-        "NotTerminating" => !deadline(),
-        "BestEffort" => best_effort(),
-        "NotBestEffort" => !best_effort(),
-        "PriorityClass" => {
-            let class = text_at(pod, "/spec/priorityClassName");
-            let named = array_at(scope, "/values").iter().any(|value| value == class);
-            match text_at(scope, "/operator") {
-                "Exists" => !class.is_empty(),
-                "DoesNotExist" => class.is_empty(),
-                "In" => !class.is_empty() && named,
-                "NotIn" => class.is_empty() || !named,
-                _ => false,
-            }
-        }
-        _ => false,
-    }
 }
 
 /// The quota's usage after a new object of usage `delta`; `None` if the quota does not apply. The
@@ -146,7 +81,7 @@ pub(super) fn charge(
     let mut used = Amounts::read(quota, "/status/used");
     let concerned: Vec<&str> =
         hard.0.keys().map(String::as_str).filter(|name| counts(kind, name)).collect();
-    if concerned.is_empty() || !in_scope(quota, kind, value) {
+    if concerned.is_empty() {
         return Ok(None);
     }
     let missing = if kind == Kind::Pod { unset_resources(value, &concerned) } else { Vec::new() };
@@ -194,13 +129,12 @@ fn unset_resources(pod: &Value, concerned: &[&str]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    fn quota(hard: &Value, used: &Value, spec: &Value) -> Value {
-        json!({
-            "metadata": { "name": "q" }, "spec": spec,
-            "status": { "hard": hard, "used": used },
-        })
+    fn quota(hard: &Value, used: &Value) -> Value {
+        json!({ "metadata": { "name": "q" }, "status": { "hard": hard, "used": used } })
     }
 
     fn pod(requests: &Value, limits: &Value) -> Value {
@@ -252,38 +186,16 @@ mod tests {
                  limits.memory=1Gi,requests.cpu=1",
             ),
         ] {
-            assert_eq!(ask(&quota(&hard, &used, &none), pod), want, "{hard}");
+            assert_eq!(ask(&quota(&hard, &used), pod), want, "{hard}");
         }
-    }
-
-    #[test]
-    fn scopes_select_pods() {
-        let none = json!({});
-        let mut pod = pod(&none, &none);
-        let full = |spec: &Value| quota(&json!({ "pods": "0" }), &json!({ "pods": "0" }), spec);
-        let class = |operator: &str| {
-            json!({ "scopeSelector": { "matchExpressions": [{
-                "scopeName": "PriorityClass", "operator": operator, "values": ["high"],
-            }]}})
-        };
-        let is_meant = |spec: &Value, pod: &Value| ask(&full(spec), pod) != "-";
-        assert!(is_meant(&json!({ "scopes": ["BestEffort", "NotTerminating"] }), &pod));
-        assert!(!is_meant(&json!({ "scopes": ["NotBestEffort"] }), &pod));
-        assert!(!is_meant(&json!({ "scopes": ["Terminating"] }), &pod));
-        assert!(!is_meant(&class("In"), &pod) && is_meant(&class("NotIn"), &pod));
-        pod["spec"]["priorityClassName"] = "high".into();
-        pod["spec"]["activeDeadlineSeconds"] = 3.into();
-        assert!(is_meant(&class("In"), &pod) && !is_meant(&class("NotIn"), &pod));
-        assert!(is_meant(&json!({ "scopes": ["Terminating"] }), &pod));
     }
 
     #[test]
     fn each_kind_has_its_usage() {
         let now = "2026-01-01T00:10:00Z";
         let claim = json!({ "spec": {
-            "storageClassName": "fast", "resources": { "requests": { "storage": "1Gi" } },
+            "resources": { "requests": { "storage": "1Gi" } },
         }});
-        let service = json!({ "spec": { "type": "NodePort", "ports": [{}, {}] } });
         let ended = json!({ "status": { "phase": "Failed" } });
         let lost = json!({ "metadata": {
             "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30,
@@ -292,13 +204,9 @@ mod tests {
             (
                 Kind::PersistentVolumeClaim,
                 &claim,
-                "count/persistentvolumeclaims=1,fast.storageclass.storage.k8s.io/\
-                 persistentvolumeclaims=1,fast.storageclass.storage.k8s.io/requests.storage=1Gi,\
-                 persistentvolumeclaims=1,requests.storage=1Gi",
+                "count/persistentvolumeclaims=1,persistentvolumeclaims=1,requests.storage=1Gi",
             ),
-            (Kind::Service, &service, "count/services=1,services=1,services.nodeports=2"),
-            (Kind::Secret, &json!({}), "count/secrets=1,secrets=1"),
-            (Kind::Job, &json!({}), "count/jobs.batch=1"),
+            (Kind::Job, &json!({}), ""),
             (Kind::Pod, &ended, "count/pods=1"),
             (Kind::Pod, &lost, "count/pods=1"),
             (Kind::Pod, &json!({}), "count/pods=1,pods=1"),

@@ -1,11 +1,10 @@
-//! Validates resource amounts: of containers, quotas and limit ranges.
+//! Validates resource amounts: of containers, nodes and quotas.
 
 use serde_json::{Map, Value};
 
-use super::{Causes, go_texts, join, push_invalid};
+use super::{Causes, join, push_invalid};
 use crate::dev::schema::names;
 use crate::dev::schema::status::Cause;
-use crate::dev::storage::object::{array_at, text_at};
 use crate::wire::quantity::Quantity;
 
 const CONTAINER: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
@@ -31,8 +30,6 @@ const QUOTA: [&str; 8] = [
     "requests.storage",
     "",
 ];
-const SCOPES: [&str; 5] =
-    ["BestEffort", "NotBestEffort", "NotTerminating", "PriorityClass", "Terminating"];
 
 fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
@@ -156,84 +153,10 @@ fn quota_amounts(of: &Value, list: &str, path: &str, causes: &mut Causes) {
 /// The spec of a ResourceQuota.
 pub(super) fn quota(spec: &Value, causes: &mut Causes) {
     quota_amounts(spec, "hard", "spec", causes);
-    let hard: Vec<&String> = members(spec, "hard").map(|(name, _)| name).collect();
-    let scopes = array_at(spec, "/scopes");
-    let shown = go_scopes(scopes);
-    let names: Vec<&str> = scopes.iter().filter_map(Value::as_str).collect();
-    for scope in &names {
-        if !SCOPES.contains(scope) {
-            causes.push(Cause::invalid_raw("spec.scopes", &shown, "unsupported scope"));
-        }
-        for _ in hard.iter().filter(|name| is_quota(name) && !scope_takes(scope, name)) {
-            let detail = "unsupported scope applied to resource";
-            causes.push(Cause::invalid_raw("spec.scopes", &shown, detail));
-        }
-    }
-    conflicting(&names, "spec.scopes", &shown, causes);
-    let path = "spec.scopeSelector.matchExpressions";
-    let mut selected = Vec::new();
-    for requirement in array_at(spec, "/scopeSelector/matchExpressions") {
-        let scope = text_at(requirement, "/scopeName");
-        scope_requirement(requirement, path, causes);
-        for _ in hard.iter().filter(|name| is_quota(name) && !scope_takes(scope, name)) {
-            let detail = "unsupported scope applied to resource";
-            causes.push(Cause::invalid_raw(path, &spec["scopeSelector"], detail));
-        }
-        selected.push(scope);
-    }
-    conflicting(&selected, path, &shown, causes);
-}
-
-fn go_scopes(scopes: &[Value]) -> String {
-    go_texts(scopes).replacen("[]string", "[]core.ResourceQuotaScope", 1)
-}
-
-fn conflicting(scopes: &[&str], field: &str, shown: &str, causes: &mut Causes) {
-    for pair in [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]] {
-        if pair.iter().all(|scope| scopes.contains(scope)) {
-            causes.push(Cause::invalid_raw(field, &shown, "conflicting scopes"));
-        }
-    }
-}
-
-fn scope_takes(scope: &str, resource: &str) -> bool {
-    const COMPUTE: [&str; 6] =
-        ["cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory"];
-    let counted = resource == "pods";
-    match scope {
-        "BestEffort" => counted,
-        scope if SCOPES.contains(&scope) => counted || COMPUTE.contains(&resource),
-        _ => true,
-    }
-}
-
-fn scope_requirement(requirement: &Value, path: &str, causes: &mut Causes) {
-    let (scope, operator) = (text_at(requirement, "/scopeName"), text_at(requirement, "/operator"));
-    if !SCOPES.contains(&scope) {
-        causes.push(Cause::invalid(join(path, "scopeName"), scope, "unsupported scope"));
-    } else if scope != "PriorityClass" && operator != "Exists" {
-        let detail = "must be 'Exist' only operator when scope is any of \
-                      ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, \
-                      ResourceQuotaScopeBestEffort and ResourceQuotaScopeNotBestEffort";
-        causes.push(Cause::invalid(join(path, "operator"), operator, detail));
-    }
-    let values = array_at(requirement, "/values");
-    let field = join(path, "values");
-    match operator {
-        "In" | "NotIn" if values.is_empty() => {
-            let detail =
-                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector";
-            causes.push(Cause::required(field, detail));
-        }
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            let detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope \
-                          selector";
-            causes.push(Cause::invalid_raw(field, &go_texts(values), detail));
-        }
-        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-        operator => {
-            let detail = "not a valid selector operator";
-            causes.push(Cause::invalid(join(path, "operator"), operator, detail));
+    for field in ["scopes", "scopeSelector"] {
+        if spec.get(field).is_some() {
+            let detail = "quotas of the embedded cluster count all pods and have no scopes";
+            causes.push(Cause::forbidden(join("spec", field), detail));
         }
     }
 }
@@ -242,143 +165,4 @@ fn scope_requirement(requirement: &Value, path: &str, causes: &mut Causes) {
 pub(super) fn quota_status(status: &Value, causes: &mut Causes) {
     quota_amounts(status, "hard", "status", causes);
     quota_amounts(status, "used", "status", causes);
-}
-
-/// The scopes of a quota are immutable.
-pub(super) fn quota_update(old: &Value, new: &Value, causes: &mut Causes) {
-    let scopes = |quota: &Value| -> Vec<String> {
-        let mut all: Vec<String> =
-            array_at(quota, "/spec/scopes").iter().map(ToString::to_string).collect();
-        all.sort();
-        all.dedup();
-        all
-    };
-    if scopes(old) != scopes(new) {
-        let shown = go_scopes(array_at(new, "/spec/scopes"));
-        causes.push(Cause::invalid_raw("spec.scopes", &shown, "field is immutable"));
-    }
-}
-
-/// A LimitRange.
-pub(super) fn limit_range(range: &Value, causes: &mut Causes) {
-    let mut types = Vec::new();
-    for (i, limit) in array_at(range, "/spec/limits").iter().enumerate() {
-        let path = format!("spec.limits[{i}]");
-        let of = text_at(limit, "/type");
-        let field = join(&path, "type");
-        let wrong = names::qualified_name(of);
-        let standard = ["Container", "PersistentVolumeClaim", "Pod"].contains(&of);
-        if wrong.is_empty() && !standard && !of.contains('/') {
-            let detail = "must be a standard limit type or fully qualified";
-            causes.push(Cause::invalid(&field, of, detail));
-        }
-        push_invalid(causes, &field, of, wrong);
-        if types.contains(&of) {
-            causes.push(Cause::duplicate(field, of));
-        }
-        types.push(of);
-        limit_lists(limit, of, &path, causes);
-        limit_order(limit, &path, causes);
-    }
-}
-
-fn limit_lists(limit: &Value, of: &str, path: &str, causes: &mut Causes) {
-    for list in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
-        if of == "Pod" && list.starts_with("default") {
-            if members(limit, list).next().is_some() {
-                let detail = "may not be specified when `type` is 'Pod'";
-                causes.push(Cause::forbidden(join(path, list), detail));
-            }
-            continue;
-        }
-        if of == "PersistentVolumeClaim"
-            && list == "maxLimitRequestRatio"
-            && !["max", "min"]
-                .iter()
-                .any(|list| limit.pointer(&format!("/{list}/storage")).is_some())
-        {
-            let detail =
-                "either minimum or maximum storage value is required, but neither was provided";
-            causes.push(Cause::required(join(path, "limits"), detail));
-        }
-        for (name, _) in members(limit, list) {
-            let field = format!("{path}.{list}[{name}]");
-            match of {
-                "Container" | "Pod" => container_name(name, &field, causes),
-                _ => resource_name(name, &field, causes),
-            }
-        }
-    }
-}
-
-/// The lists of one limit must be consistent.
-fn limit_order(limit: &Value, path: &str, causes: &mut Causes) {
-    // The reported list and its value, the other list and value, the word, and whether the first
-    // must not be greater (else not less).
-    const ORDER: [(&str, &str, &str, &str, &str, bool); 6] = [
-        ("min", "min", "max", "min value", "max value", true),
-        ("defaultRequest", "defaultRequest", "min", "min value", "default request value", false),
-        ("defaultRequest", "defaultRequest", "max", "default request value", "max value", true),
-        (
-            "defaultRequest",
-            "defaultRequest",
-            "default",
-            "default request value",
-            "default limit value",
-            true,
-        ),
-        ("default", "min", "default", "min value", "default value", true),
-        ("default", "default", "max", "default value", "max value", true),
-    ];
-    let lists = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
-    let mut names: Vec<&String> =
-        lists.iter().flat_map(|list| members(limit, list)).map(|(name, _)| name).collect();
-    names.sort();
-    names.dedup();
-    for name in names {
-        let of = |list: &str| limit.get(list).and_then(|l| l.get(name)).and_then(Quantity::of);
-        for (reported, left, right, left_word, right_word, first) in ORDER {
-            let (Some(l), Some(r)) = (of(left), of(right)) else { continue };
-            let (low, high) = if first { (l, r) } else { (r, l) };
-            if low.exceeds(high) {
-                let shown = if (reported, right) == ("default", "max") { r } else { l };
-                let detail = format!(
-                    "{left_word} {} is greater than {right_word} {}",
-                    low.canonical(),
-                    high.canonical()
-                );
-                let field = format!("{path}.{reported}[{name}]");
-                causes.push(Cause::invalid_raw(field, &shown.go_struct(), &detail));
-            }
-        }
-        if let Some(ratio) = of("maxLimitRequestRatio")
-            && Quantity::parse("1").is_some_and(|one| one.exceeds(ratio))
-        {
-            let detail = format!("ratio {} is less than 1", ratio.canonical());
-            let field = format!("{path}.maxLimitRequestRatio[{name}]");
-            causes.push(Cause::invalid_raw(field, &ratio.go_struct(), &detail));
-        }
-        if let (Some(ratio), Some(max), Some(min)) =
-            (of("maxLimitRequestRatio"), of("max"), of("min"))
-            && let (Some(value), Some(limit)) = (ratio.ratio(Quantity::whole(1)), max.ratio(min))
-            && value > limit
-        {
-            let detail =
-                format!("ratio {} is greater than max/min = {limit:.6}", ratio.canonical());
-            let field = format!("{path}.maxLimitRequestRatio[{name}]");
-            causes.push(Cause::invalid_raw(field, &ratio.go_struct(), &detail));
-        }
-        if let (Some(limit), Some(request)) = (of("default"), of("defaultRequest"))
-            && !may_overcommit(name)
-            && (limit.exceeds(request) || request.exceeds(limit))
-        {
-            let detail = format!(
-                "default value {} must equal to defaultRequest value {} in {name}",
-                limit.canonical(),
-                request.canonical()
-            );
-            let field = format!("{path}.defaultRequest[{name}]");
-            causes.push(Cause::invalid_raw(field, &request.go_struct(), &detail));
-        }
-    }
 }

@@ -156,7 +156,6 @@ fn check(kind: Kind, value: &Value, causes: &mut Causes) {
         Kind::Event => cluster::event(value, causes),
         Kind::Job => job::check(value, causes),
         Kind::Lease => cluster::lease(value, causes),
-        Kind::LimitRange => amounts::limit_range(value, causes),
         Kind::Node => cluster::node(value, causes),
         Kind::PersistentVolume => {
             rules::check("PersistentVolumeSpec", &value["spec"], "spec", causes);
@@ -172,7 +171,7 @@ fn check(kind: Kind, value: &Value, causes: &mut Causes) {
         Kind::ResourceQuota => amounts::quota(&value["spec"], causes),
         Kind::Secret => storage::secret(value, causes),
         Kind::Service => service::check(value, causes),
-        Kind::Namespace | Kind::ServiceAccount => {}
+        Kind::LimitRange | Kind::Namespace | Kind::ServiceAccount => {}
     }
 }
 
@@ -186,7 +185,6 @@ fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
         Kind::PersistentVolume => storage::volume_update(old, new, causes),
         Kind::PersistentVolumeClaim => storage::claim_update(old, new, causes),
         Kind::Pod => pod::check_update(old, new, causes),
-        Kind::ResourceQuota => amounts::quota_update(old, new, causes),
         Kind::Secret => storage::secret_update(old, new, causes),
         Kind::Service => service::check_update(old, new, causes),
         Kind::ClusterRole
@@ -195,6 +193,7 @@ fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
         | Kind::LimitRange
         | Kind::Namespace
         | Kind::PodDisruptionBudget
+        | Kind::ResourceQuota
         | Kind::Role
         | Kind::ServiceAccount => {}
     }
