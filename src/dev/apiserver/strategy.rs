@@ -130,8 +130,6 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
     }
     if kind == Kind::Job {
         select_by_uid(value);
-    } else if kind == Kind::PersistentVolumeClaim {
-        drop_unknown_source(object_mut(value, "spec"));
     } else if kind == Kind::Namespace {
         let finalizers = object_mut(value, "spec").entry("finalizers").or_insert_with(|| json!([]));
         if let Some(list) = finalizers.as_array_mut()
@@ -143,18 +141,6 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
         service_addresses(None, object_mut(value, "spec"));
     } else if kind == Kind::ServiceAccount {
         keep_secret_names(value);
-    }
-}
-
-/// A claim's data source can be another claim or a snapshot.
-fn drop_unknown_source(spec: &mut Map<String, Value>) {
-    let source = spec.get("dataSource").unwrap_or(&Value::Null);
-    let known = match (text_at(source, "/apiGroup"), text_at(source, "/kind")) {
-        ("", kind) => kind == "PersistentVolumeClaim",
-        (group, kind) => group == "snapshot.storage.k8s.io" && kind == "VolumeSnapshot",
-    };
-    if !known {
-        spec.remove("dataSource");
     }
 }
 

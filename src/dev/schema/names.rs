@@ -170,11 +170,6 @@ pub(crate) fn config_key(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A DNS subdomain in letters of either case.
-pub(crate) fn lowered_subdomain(text: &str) -> Vec<String> {
-    dns_subdomain(&text.to_lowercase())
-}
-
 pub(crate) fn http_header(text: &str) -> Vec<String> {
     let inner = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
     match !text.is_empty() && text.bytes().all(inner) {
@@ -195,11 +190,6 @@ pub(crate) fn valid_ip(text: &str) -> Vec<String> {
 
 fn if_not_ip(text: &str, wrong: &str) -> Vec<String> {
     text.parse::<std::net::IpAddr>().map_or_else(|_| vec![wrong.to_owned()], |_| Vec::new())
-}
-
-pub(crate) fn absolute_path(text: &str) -> Vec<String> {
-    let wrong = (!text.starts_with('/')).then(|| "must be an absolute path".to_owned());
-    wrong.into_iter().collect()
 }
 
 /// A relative path that does not leave its folder.

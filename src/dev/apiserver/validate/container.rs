@@ -1,6 +1,6 @@
 //! Validates containers: names, ports, environment, probes, mounts, security contexts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -31,8 +31,8 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-/// The volumes of a pod by name; true for claims, which can be block devices.
-pub(super) type Volumes<'a> = BTreeMap<&'a str, bool>;
+/// The names of the volumes of a pod.
+pub(super) type Volumes<'a> = BTreeSet<&'a str>;
 
 /// Validates one list of containers.
 pub(super) fn check_list(
@@ -51,7 +51,6 @@ pub(super) fn check_list(
         }
         rules::check("ContainerHead", container, &path, causes);
         mounts(container, &join(&path, "volumeMounts"), volumes, causes);
-        devices(container, &join(&path, "volumeDevices"), volumes, causes);
         rules::check("ContainerTail", container, &path, causes);
     }
 }
@@ -228,14 +227,13 @@ pub(crate) fn subscript(field_path: &str) -> Option<(&str, &str)> {
 
 fn mounts(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Causes) {
     let mut taken = BTreeSet::new();
-    let devices = array_at(container, "/volumeDevices");
     for (i, mount) in array_at(container, "/volumeMounts").iter().enumerate() {
         let at = |field: &str| format!("{path}[{i}].{field}");
         let (name, mount_path) = (text_at(mount, "/name"), text_at(mount, "/mountPath"));
         if name.is_empty() {
             causes.push(Cause::required(at("name"), ""));
         }
-        if !volumes.contains_key(name) {
+        if !volumes.contains(name) {
             causes.push(Cause::not_found(at("name"), name));
         }
         if mount_path.is_empty() {
@@ -243,17 +241,6 @@ fn mounts(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Cau
         }
         if !taken.insert(mount_path) {
             causes.push(Cause::invalid(at("mountPath"), mount_path, "must be unique"));
-        }
-        if devices.iter().any(|device| text_at(device, "/name") == name) {
-            causes.push(Cause::invalid(
-                at("name"),
-                name,
-                "must not already exist in volumeDevices",
-            ));
-        }
-        if devices.iter().any(|device| text_at(device, "/devicePath") == mount_path) {
-            let detail = "must not already exist as a path in volumeDevices";
-            causes.push(Cause::invalid(at("mountPath"), mount_path, detail));
         }
         let (sub, expr) = (text_at(mount, "/subPath"), text_at(mount, "/subPathExpr"));
         // Reported for the whole list, as by the real server.
@@ -265,37 +252,6 @@ fn mounts(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Cau
             }
             push_invalid(causes, &join(path, "subPathExpr"), expr, names::descending_path(expr));
         }
-        propagation(container, mount, &join(path, "mountPropagation"), causes);
-    }
-}
-
-fn propagation(container: &Value, mount: &Value, field: &str, causes: &mut Causes) {
-    let propagation = text_at(mount, "/mountPropagation");
-    let known = ["Bidirectional", "HostToContainer", "None"];
-    if mount.get("mountPropagation").is_some() && !known.contains(&propagation) {
-        causes.push(Cause::not_supported(field, propagation, &known));
-    }
-    let privileged = container.pointer("/securityContext/privileged") == Some(&Value::Bool(true));
-    if propagation == "Bidirectional" && !privileged {
-        let detail = "Bidirectional mount propagation is available only to privileged containers";
-        causes.push(Cause::forbidden(field, detail));
-    }
-}
-
-fn devices(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Causes) {
-    for (i, device) in array_at(container, "/volumeDevices").iter().enumerate() {
-        let path = format!("{path}[{i}]");
-        let name = text_at(device, "/name");
-        match volumes.get(name) {
-            Some(true) => {}
-            Some(false) => {
-                let detail =
-                    "can only use volume source type of PersistentVolumeClaim for block mode";
-                causes.push(Cause::invalid(join(&path, "name"), name, detail));
-            }
-            None => causes.push(Cause::not_found(join(&path, "name"), name)),
-        }
-        rules::check("VolumeDevice", device, &path, causes);
     }
 }
 

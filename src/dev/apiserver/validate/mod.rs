@@ -32,7 +32,6 @@ const CALLS: &[(&str, Call)] = &[
     ("annotations", metadata::annotations),
     ("budget", cluster::budget),
     ("capacity", storage::capacity),
-    ("data_source", storage::data_source),
     ("deadline", pod::deadline),
     ("dns", pod::dns),
     ("downward_source", volume::downward_source),

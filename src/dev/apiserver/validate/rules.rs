@@ -21,13 +21,11 @@ const TEXT: &str = include_str!("rules.txt");
 
 /// Rules for texts.
 const FORMATS: &[(&str, NameRule)] = &[
-    ("absolute", names::absolute_path),
     ("env", names::env_name),
     ("ip", names::ip),
     ("key", names::config_key),
     ("label", names::dns_label),
     ("local_path", names::local_path),
-    ("lower_subdomain", names::lowered_subdomain),
     ("no_backsteps", names::no_backsteps),
     ("qualified", names::qualified_name),
     ("segment", names::path_segment),

@@ -37,18 +37,6 @@ pub(super) fn requested(resources: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-pub(super) fn data_source(source: &Value, path: &str, causes: &mut Causes) {
-    let text = |field: &str| text_at(source, &format!("/{field}"));
-    for field in ["name", "kind"] {
-        if text(field).is_empty() {
-            causes.push(Cause::required(join(path, field), ""));
-        }
-    }
-    if text("apiGroup").is_empty() && text("kind") != "PersistentVolumeClaim" {
-        causes.push(Cause::invalid(path, text("kind"), ""));
-    }
-}
-
 /// The capacity of a volume: `storage` only.
 pub(super) fn capacity(capacity: &Value, path: &str, causes: &mut Causes) {
     let amounts = capacity.as_object();
@@ -68,37 +56,14 @@ pub(super) fn capacity(capacity: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// Exactly one source of any kind. Only the sources that a node here supports are checked further.
+/// A volume has a source. Only hostPath is checked further, the only one that a node here supports.
 pub(super) fn volume_type(spec: &Value, path: &str, causes: &mut Causes) {
     let members = spec.as_object().into_iter().flatten();
-    let mut n_given = 0;
-    for (name, source) in members.filter(|(name, _)| !SETTINGS.contains(&name.as_str())) {
-        n_given += 1;
-        if n_given > 1 {
-            let detail = "may not specify more than 1 volume type";
-            causes.push(Cause::forbidden(join(path, name), detail));
-        } else if name == "hostPath" {
-            rules::check("HostPathVolumeSource", source, &join(path, name), causes);
-        } else if name == "nfs" {
-            rules::check("NFSVolumeSource", source, &join(path, name), causes);
-        } else if name == "local" {
-            if text_at(source, "/path").is_empty() {
-                causes.push(Cause::required(join(path, "local.path"), ""));
-            }
-            if spec.get("nodeAffinity").is_none() {
-                let detail = "Local volume requires node affinity";
-                causes.push(Cause::required(join(path, "nodeAffinity"), detail));
-            }
-        }
-    }
-    if n_given == 0 {
+    if members.filter(|(name, _)| !SETTINGS.contains(&name.as_str())).count() == 0 {
         causes.push(Cause::required(path, "must specify a volume type"));
     }
-    if text_at(spec, "/hostPath/path") == "/"
-        && text_at(spec, "/persistentVolumeReclaimPolicy") == "Recycle"
-    {
-        let detail = "may not be 'recycle' for a hostPath mount of '/'";
-        causes.push(Cause::forbidden(join(path, "persistentVolumeReclaimPolicy"), detail));
+    if let Some(source) = spec.get("hostPath") {
+        rules::check("HostPathVolumeSource", source, &join(path, "hostPath"), causes);
     }
 }
 
@@ -129,14 +94,6 @@ pub(super) fn claim_update(old: &Value, new: &Value, causes: &mut Causes) {
         let detail = "field can not be less than previous value";
         causes.push(Cause::forbidden("spec.resources.requests.storage", detail));
     }
-    same_mode(old, new, causes);
-}
-
-fn same_mode(old: &Value, new: &Value, causes: &mut Causes) {
-    let mode = |of| text_at(of, "/spec/volumeMode");
-    if mode(old) != mode(new) {
-        causes.push(Cause::invalid("volumeMode", mode(new), "field is immutable"));
-    }
 }
 
 /// The source of a volume is immutable.
@@ -151,12 +108,6 @@ pub(super) fn volume_update(old: &Value, new: &Value, causes: &mut Causes) {
     if source(old) != source(new) {
         let detail = "spec.persistentvolumesource is immutable after creation";
         causes.push(Cause::forbidden("spec.persistentvolumesource", detail));
-    }
-    same_mode(old, new, causes);
-    let affinity = |volume: &Value| volume.pointer("/spec/nodeAffinity").cloned();
-    if affinity(old).is_some() && affinity(old) != affinity(new) {
-        let shown = affinity(new).unwrap_or_default();
-        causes.push(Cause::invalid_raw("nodeAffinity", &shown, "field is immutable"));
     }
 }
 

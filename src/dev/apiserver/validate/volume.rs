@@ -13,18 +13,15 @@ use crate::dev::storage::object::{array_at, text_at};
 use crate::wire::quantity::Quantity;
 
 /// In the order in which the real server looks for a second source.
-const SOURCES: [(&str, &str); 11] = [
+const SOURCES: [(&str, &str); 8] = [
     ("emptyDir", ""),
     ("hostPath", "HostPathVolumeSource"),
     ("secret", "SecretVolumeSource"),
-    ("nfs", "NFSVolumeSource"),
     ("persistentVolumeClaim", "PersistentVolumeClaimVolumeSource"),
     ("downwardAPI", "DownwardAPIVolumeSource"),
     ("configMap", "ConfigMapVolumeSource"),
     ("projected", "ProjectedVolumeSource"),
-    ("csi", "CSIVolumeSource"),
     ("ephemeral", "EphemeralVolumeSource"),
-    ("image", ""),
 ];
 /// The fields that a downward API file may show.
 const FILE_FIELDS: [&str; 5] = [
@@ -62,7 +59,7 @@ pub(super) fn check_all<'a>(
         }
         if wrong.is_empty() {
             taken.insert(name);
-            good.insert(name, volume.get("persistentVolumeClaim").is_some());
+            good.insert(name);
         }
         causes.append(&mut wrong);
         let claim = text_at(volume, "/persistentVolumeClaim/claimName");
