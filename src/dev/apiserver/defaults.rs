@@ -244,26 +244,10 @@ fn encode_texts(secret: &mut Value) {
 }
 
 fn service(spec: &mut Map<String, Value>) {
-    const TIMEOUT_SECONDS: u64 = 10_800;
-    let is = |spec: &Map<String, Value>, field: &str, words: &[&str]| {
-        spec.get(field).and_then(Value::as_str).is_some_and(|text| words.contains(&text))
-    };
-    if is(spec, "sessionAffinity", &["None"]) {
-        spec.remove("sessionAffinityConfig");
-    } else if is(spec, "sessionAffinity", &["ClientIP"]) {
-        let timeout = |config: &Value| config.pointer("/clientIP/timeoutSeconds").cloned();
-        if spec.get("sessionAffinityConfig").and_then(timeout).is_none() {
-            let config = json!({ "clientIP": { "timeoutSeconds": TIMEOUT_SECONDS } });
-            spec.insert("sessionAffinityConfig".to_owned(), config);
-        }
-    }
     for port in items_mut(spec, "ports") {
         if port["targetPort"] == 0 || port["targetPort"] == "" || port["targetPort"].is_null() {
             port["targetPort"] = port["port"].clone();
         }
-    }
-    if is(spec, "type", &["LoadBalancer", "NodePort"]) {
-        spec.entry("externalTrafficPolicy").or_insert("Cluster".into());
     }
 }
 

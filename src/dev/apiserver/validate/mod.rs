@@ -185,7 +185,6 @@ fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
         Kind::PersistentVolumeClaim => storage::claim_update(old, new, causes),
         Kind::Pod => pod::check_update(old, new, causes),
         Kind::Secret => storage::secret_update(old, new, causes),
-        Kind::Service => service::check_update(old, new, causes),
         Kind::ClusterRole
         | Kind::Event
         | Kind::Lease
@@ -194,6 +193,7 @@ fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
         | Kind::PodDisruptionBudget
         | Kind::ResourceQuota
         | Kind::Role
+        | Kind::Service
         | Kind::ServiceAccount => {}
     }
 }

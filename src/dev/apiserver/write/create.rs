@@ -7,6 +7,7 @@ use crate::dev::apiserver::admission;
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::defaults;
 use crate::dev::apiserver::options::{self, WriteOptions};
 use crate::dev::apiserver::patch::managed::{self, Writer};
 use crate::dev::apiserver::strategy;
@@ -61,7 +62,9 @@ pub(super) fn insert(
     strategy::admit(kind, &name, &mut value)?;
     strategy::create(kind, &mut value);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
-    strategy::after_validation(state, kind, &mut value, options.dry_run)?;
+    if kind == Kind::Job {
+        defaults::take_labels_of_template(&mut value);
+    }
     let charges = admission::check(state, kind, None, &value, (namespace, &name))?;
     if kind == Kind::Pod {
         admit_quota(api, state, &name, namespace)?;

@@ -8,6 +8,7 @@ use crate::dev::apiserver::admission::{self, Charges};
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::defaults;
 use crate::dev::apiserver::options::{self, WriteOptions};
 use crate::dev::apiserver::patch::managed::{self, Writer};
 use crate::dev::apiserver::strategy;
@@ -94,7 +95,9 @@ pub(super) fn update(
         strategy::update(key.kind, &before, &mut value);
     }
     refuse_invalid(key.kind, &key.name, &validate::update(key.kind, subresource, &before, &value))?;
-    strategy::after_validation(state, key.kind, &mut value, options.dry_run)?;
+    if key.kind == Kind::Job {
+        defaults::take_labels_of_template(&mut value);
+    }
     check_size(&value)?;
     let place = (key.namespace.as_str(), key.name.as_str());
     let charges = match subresource {
