@@ -119,7 +119,9 @@ impl ListOptions {
             let message = "specifying resource version is not allowed when using continue";
             return Err(StatusError::bad_request(message));
         }
-        let limit = usize::try_from(limit).unwrap_or_default();
+        // A list at any version comes from the real server's cache, which has no pages.
+        let unlimited = page.is_none() && version == Some(0);
+        let limit = if unlimited { 0 } else { usize::try_from(limit).unwrap_or_default() };
         let at = match (text("resourceVersionMatch"), version) {
             (_, None) => VersionMatch::Now,
             ("Exact", Some(version)) => VersionMatch::Exact(version),
