@@ -38,6 +38,7 @@ pub(crate) struct ListOptions {
     pub(crate) page: Option<ContinueToken>,
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
+    /// Of a watch; zero for a negative `timeoutSeconds`.
     pub(crate) timeout: Option<Duration>,
     /// `sendInitialEvents`; if absent, the version decides.
     pub(crate) initial_events: Option<bool>,
@@ -140,9 +141,8 @@ impl ListOptions {
             watch,
             bookmarks: request.query("allowWatchBookmarks").is_some_and(is_true),
             timeout: timeout
-                .and_then(|seconds| u64::try_from(seconds).ok())
-                .filter(|seconds| *seconds > 0)
-                .map(Duration::from_secs),
+                .filter(|seconds| *seconds != 0)
+                .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
             initial_events,
             form: Form::of(request, Subresource::None)?,
         })

@@ -118,7 +118,9 @@ impl Watch {
         }
         let begun = Instant::now();
         let mut due = self.deadlines(begun);
-        sink.send(&first)?;
+        if due.end > begun {
+            sink.send(&first)?;
+        }
         let mut looked = false;
         loop {
             let now = Instant::now();
@@ -207,7 +209,8 @@ impl Watch {
     }
 
     fn deadlines(&self, now: Instant) -> Deadlines {
-        let end = now + self.options.timeout.unwrap_or(TIMEOUT_DEFAULT);
+        let end = self.options.timeout.and_then(|timeout| now.checked_add(timeout));
+        let end = end.unwrap_or(now + TIMEOUT_DEFAULT);
         let mut due = Deadlines { end, bookmark: None, cut: None, silence: None };
         if self.options.bookmarks {
             due.set_bookmark(now);
