@@ -58,8 +58,8 @@ struct WatchStart {
 
 /// The result of reading the history.
 enum HistoryRead {
-    /// The history no longer contains the watch's position.
-    Expired(StatusError),
+    /// The history does not contain the watch's position.
+    Refused(StatusError),
     /// The events as bytes, and the new position.
     Events { bytes: Vec<u8>, version: u64, more: bool },
 }
@@ -146,8 +146,8 @@ impl Watch {
                 match read {
                     // The real server ends the watch of a client that is too slow; the client
                     // resumes and gets a 410.
-                    HistoryRead::Expired(_) if looked => return Ok(true),
-                    HistoryRead::Expired(error) => {
+                    HistoryRead::Refused(_) if looked => return Ok(true),
+                    HistoryRead::Refused(error) => {
                         sink.send(&event("ERROR", error.body().to_string().as_bytes()))?;
                         return Ok(true);
                     }
@@ -225,11 +225,12 @@ impl Watch {
             Ok(changes) => changes,
             Err(Unavailable::Compacted(oldest)) => {
                 let message = format!("too old resource version: {after} ({oldest})");
-                return HistoryRead::Expired(StatusError::expired(message));
+                return HistoryRead::Refused(StatusError::expired(message));
             }
-            // A version from the future is no error: the watch stays silent, perhaps forever.
+            // kube-apiserver 1.20 stays silent, perhaps forever; a list gets this error.
             Err(Unavailable::Future) => {
-                return HistoryRead::Events { bytes: Vec::new(), version: after, more: false };
+                let error = StatusError::too_large_version(after, store.version());
+                return HistoryRead::Refused(error);
             }
         };
         let mut bytes = Vec::new();
