@@ -172,9 +172,7 @@ fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError
 
 fn delete_collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, StatusError> {
     let list = ListOptions::parse(target.kind, request)?;
-    let mut options = options::delete(request)?;
-    options.uid = None;
-    options.version = None;
+    let options = options::delete(request)?;
     let mut state = api.lock();
     let version = state.store.version();
     let chosen: Vec<_> = state
