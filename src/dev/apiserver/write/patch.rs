@@ -180,6 +180,14 @@ fn apply(
     let value = decode::patched(key.kind, value)?;
     check_name(&value, key)?;
     let managed = Some(applied.managed);
+    let uid = text_at(&value, "/metadata/uid");
+    if old.is_none() && !uid.is_empty() {
+        let detail = format!(
+            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        );
+        let kind = key.kind;
+        return Err(StatusError::conflict(kind.plural(), kind.group(), &key.name, &detail));
+    }
     match old {
         Some(old) => update(state, old, NewVersion { value, subresource, options, managed }),
         None => insert(api, state, (key.kind, &key.namespace), value, options, managed),
