@@ -50,7 +50,9 @@ pub(super) fn insert(
     managed: Option<Value>,
 ) -> Result<Answer, StatusError> {
     check_namespace(&mut value, namespace)?;
-    let wants_version = !text_at(&value, "/metadata/resourceVersion").is_empty();
+    // As in Go, where 0 and what is not a number are no version.
+    let version = text_at(&value, "/metadata/resourceVersion").parse::<u64>();
+    let wants_version = version.is_ok_and(|version| version > 0);
     let managed = managed.unwrap_or_else(|| {
         let writer = Writer { manager: &options.manager, now: &state.now };
         managed::created(kind, &with_initial_phase(kind, value.clone()), writer)
