@@ -122,6 +122,9 @@ fn resources(api_version: &str) -> Option<Value> {
     });
     let mut by_name = Map::new();
     by_name.extend(stored.chain(reviews));
+    if api_version == "v1" {
+        by_name.insert("bindings".to_owned(), entry("bindings", "Binding", true, &["create"]));
+    }
     let resources: Vec<Value> = by_name.into_iter().map(|(_, entry)| entry).collect();
     if resources.is_empty() {
         return None;

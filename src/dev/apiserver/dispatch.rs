@@ -95,6 +95,8 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         false => Err(StatusError::method_not_allowed()),
     };
     match (request.method.as_str(), target.key(), target.subresource) {
+        ("POST", _, Subresource::Binding) => write::bind(api, request, target),
+        (_, _, Subresource::Binding) => Err(StatusError::method_not_allowed()),
         ("GET", None, _) => read::collection(api, request, target),
         ("GET", Some(key), Subresource::None | Subresource::Status) => {
             read::object(api, request, target, &key)
@@ -121,7 +123,6 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
             allowed("create")?;
             write::create(api, request, kind, &target.namespace)
         }
-        ("POST", Some(key), Subresource::Binding) => write::bind(api, request, &key),
         ("POST", Some(key), Subresource::Token) => authn::request_token(api, request, &key),
         ("POST", Some(key), Subresource::Eviction) => evict::evict(api, request, &key),
         ("PUT", Some(key), subresource @ (Subresource::None | Subresource::Status)) => {

@@ -109,6 +109,9 @@ fn resource(api_version: &str, segments: &[&str]) -> Result<Route, StatusError> 
         }))
     };
     match segments {
+        ["namespaces", namespace, "bindings"] if api_version == "v1" && !watch => {
+            target(Kind::Pod, namespace, None, Subresource::Binding)
+        }
         ["namespaces", namespace, plural, rest @ ..]
             if !(api_version == "v1" && rest.is_empty() && *plural == "status") =>
         {

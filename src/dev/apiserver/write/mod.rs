@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::dev::apiserver::answer::{Answer, success};
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::route::Target;
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::{Cause, StatusError};
 use crate::dev::storage::object::{Object, metadata_mut, text_at};
@@ -85,13 +86,22 @@ fn name_missing(key: &Key) -> StatusError {
     ))
 }
 
-/// Answers `POST pods/NAME/binding`.
-pub(crate) fn bind(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError> {
+/// Answers `POST pods/NAME/binding` and `POST bindings`, whose body names the pod.
+pub(crate) fn bind(api: &Api, request: &Request, target: &Target) -> Result<Answer, StatusError> {
     let body = decode::value(&request.body).map_err(StatusError::bad_request)?;
+    let named = text_at(&body, "/metadata/name");
+    let name = target.name.as_deref().unwrap_or(named);
+    if name.is_empty() {
+        return Err(StatusError::bad_request("Name parameter required."));
+    }
+    if name != named {
+        let message = "name in URL does not match name in Binding object";
+        return Err(StatusError::bad_request(message));
+    }
     let node = text_at(&body, "/target/name");
     if node.is_empty() {
         return Err(StatusError::internal("target.name: Required value"));
     }
-    bind_to(&mut api.lock(), key, node)?;
+    bind_to(&mut api.lock(), &Key::new(Kind::Pod, &target.namespace, name), node)?;
     Ok(Answer::json(201, &success(201)))
 }
