@@ -25,7 +25,7 @@ const JSON: &str = "application/json";
 
 /// The format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub(crate) enum Format {
     Json,
     Protobuf,
     Yaml,
@@ -97,9 +97,14 @@ pub(crate) fn body(
     decode::typed(kind, api_version, value)
 }
 
-fn format(request: &Request) -> Result<Format, StatusError> {
-    let given = request.header("content-type").unwrap_or_default();
-    match given.split(';').next().unwrap_or_default().trim() {
+/// In lower case (RFC 9110, 8.3.1). Only the types of patches have a case, as in a real server.
+fn media_type(request: &Request) -> String {
+    request.header("content-type").unwrap_or_default().to_ascii_lowercase()
+}
+
+/// The format of a body; the error is 415.
+pub(crate) fn format(request: &Request) -> Result<Format, StatusError> {
+    match media_type(request).split(';').next().unwrap_or_default().trim() {
         "" | JSON => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
@@ -150,7 +155,7 @@ pub(crate) fn warnings(request: &Request) -> Vec<String> {
 /// Refuses JSON that is too deep or too large to build a tree of it. YAML and protobuf have limits of
 /// their own.
 pub(crate) fn check_size(request: &Request) -> Result<(), StatusError> {
-    let media_type = request.header("content-type").unwrap_or_default();
+    let media_type = media_type(request);
     if media_type.contains("yaml") || media_type.contains("protobuf") {
         return Ok(());
     }

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::{check_media_type, check_size, object_answer, refuse_invalid, set_managed};
+use super::{check_size, object_answer, refuse_invalid, set_managed};
 use crate::dev::apiserver::admission;
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
-use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::codec::{self, decode};
 use crate::dev::apiserver::defaults;
 use crate::dev::apiserver::options::{self, WriteOptions};
 use crate::dev::apiserver::patch::managed::{self, Writer};
@@ -32,7 +32,7 @@ pub(crate) fn create(
     namespace: &str,
 ) -> Result<Answer, StatusError> {
     let options = options::write(request, "CreateOptions")?;
-    check_media_type(request)?;
+    codec::format(request)?;
     let mut value = decode::object(kind, &request.body)?;
     if kind == Kind::Pod {
         api.faults.strip_labels(&mut value);

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::create::insert;
-use super::{check_media_type, check_name, check_size, object_answer, refuse_invalid, set_managed};
+use super::{check_name, check_size, object_answer, refuse_invalid, set_managed};
 use crate::dev::apiserver::admission::{self, Charges};
 use crate::dev::apiserver::answer::Answer;
 use crate::dev::apiserver::api::Api;
-use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::codec::{self, decode};
 use crate::dev::apiserver::defaults;
 use crate::dev::apiserver::options::{self, WriteOptions};
 use crate::dev::apiserver::patch::managed::{self, Writer};
@@ -36,7 +36,7 @@ pub(crate) fn put(
     subresource: Subresource,
 ) -> Result<Answer, StatusError> {
     let options = options::write(request, "UpdateOptions")?;
-    check_media_type(request)?;
+    codec::format(request)?;
     let mut value = decode::object(key.kind, &request.body)?;
     check_name(&value, key)?;
     let mut state = api.lock();
