@@ -4,6 +4,7 @@
 pub(crate) mod decode;
 mod duplicates;
 pub(crate) mod protobuf;
+mod text;
 pub(crate) mod versions;
 
 use std::borrow::Cow;
@@ -152,13 +153,14 @@ pub(crate) fn warnings(request: &Request) -> Vec<String> {
     }
 }
 
-/// Refuses JSON that is too deep or too large to build a tree of it. YAML and protobuf have limits of
-/// their own.
-pub(crate) fn check_size(request: &Request) -> Result<(), StatusError> {
+/// Repairs the text of a JSON body, and refuses one that is too deep or too large to build a tree of
+/// it. YAML and protobuf have limits of their own.
+pub(crate) fn prepare(request: &mut Request) -> Result<(), StatusError> {
     let media_type = media_type(request);
     if media_type.contains("yaml") || media_type.contains("protobuf") {
         return Ok(());
     }
+    text::repair(&mut request.body);
     json::check_size(&request.body)
         .map_err(|why| StatusError::bad_request(format!("the body {why}")))
 }
