@@ -128,10 +128,9 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
 
 fn clause(text: &str) -> Option<Clause<'_>> {
     let mut parts = text.split(';').map(str::trim);
-    let (media_type, subtype) = match parts.next()?.split_once('/') {
-        Some((media_type, subtype)) => (media_type.trim(), subtype.trim()),
-        None => ("*", "*"),
-    };
+    // A list may name what is no media type, as Java's `*; q=.2`.
+    let (media_type, subtype) = parts.next()?.split_once('/')?;
+    let (media_type, subtype) = (media_type.trim(), subtype.trim());
     let params: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
     let quality = params.iter().find(|(key, _)| *key == "q");
     let quality = quality.map_or(1.0, |(_, text)| text.parse().unwrap_or_default());
@@ -205,6 +204,8 @@ mod tests {
             ("application/json;as=Table", None),
             ("application/json;as=Nope;v=v1;g=meta.k8s.io", None),
             ("text/plain", None),
+            ("*", None),
+            ("foo, , application/json;q=.1", Some(("", ""))),
         ] {
             assert_eq!(form(accept), expected, "{accept}");
         }
