@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::dev::apiserver::defaults;
 use crate::dev::schema::kind::Kind;
 use crate::dev::schema::status::StatusError;
-use crate::dev::storage::object::{metadata_mut, object_mut, text_at};
+use crate::dev::storage::object::{array_at, metadata_mut, object_mut, text_at};
+use crate::dev::storage::pods::GATED;
 
 /// The admission plugins that look at the new object only.
 pub(crate) fn admit(kind: Kind, name: &str, value: &mut Value) -> Result<(), StatusError> {
@@ -106,7 +107,14 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
         Some(json!({ "phase": "Pending" }))
     } else if kind == Kind::Pod {
         let quality = defaults::quality_of_service(value);
-        Some(json!({ "phase": "Pending", "qosClass": quality }))
+        let mut status = json!({ "phase": "Pending", "qosClass": quality });
+        if !array_at(value, "/spec/schedulingGates").is_empty() {
+            status["conditions"] = json!([{
+                "type": "PodScheduled", "status": "False", "lastProbeTime": null,
+                "lastTransitionTime": null, "reason": "SchedulingGated", "message": GATED,
+            }]);
+        }
+        Some(status)
     } else if kind == Kind::PodDisruptionBudget {
         metadata_mut(value).insert("generation".to_owned(), 1.into());
         Some(json!({

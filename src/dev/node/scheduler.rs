@@ -12,7 +12,7 @@ use crate::dev::apiserver::selector::LabelSelector;
 use crate::dev::schema::kind::Key;
 use crate::dev::storage::events::{self, Note};
 use crate::dev::storage::object::{Object, array_at, text_at};
-use crate::dev::storage::pods::{bind_to, set_condition, tolerates};
+use crate::dev::storage::pods::{GATED, bind_to, set_condition, tolerates};
 use crate::wire::quantity::Quantity;
 
 type Resources = BTreeMap<String, Quantity>;
@@ -82,8 +82,6 @@ pub(super) struct Scheduler {
     /// Where the search for a node starts.
     next_node: usize,
 }
-
-const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
 
 impl Scheduler {
     /// Replaces the nodes. Assigned pods stay assigned.

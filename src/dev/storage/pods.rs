@@ -8,7 +8,10 @@ use super::object::{array_at, object_mut, text_at};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::StatusError;
 
-/// Binds a pod to a node. Fails if the pod is bound already.
+/// The message of a pod with scheduling gates in its condition PodScheduled.
+pub(crate) const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
+
+/// Binds a pod to a node. Fails if the pod is bound already or has scheduling gates.
 pub(crate) fn bind_to(state: &mut State, key: &Key, node: &str) -> Result<(), StatusError> {
     let Some(object) = state.store.get(key).cloned() else {
         return Err(StatusError::not_found(key.kind, &key.name));
@@ -22,6 +25,9 @@ pub(crate) fn bind_to(state: &mut State, key: &Key, node: &str) -> Result<(), St
         return refuse(&format!("pod {} is being deleted, cannot be assigned to a host", key.name));
     }
     let mut value = object.value();
+    if !array_at(&value, "/spec/schedulingGates").is_empty() {
+        return refuse(&format!("pod {} has non-empty .spec.schedulingGates", key.name));
+    }
     object_mut(&mut value, "spec").insert("nodeName".to_owned(), node.into());
     let now = state.now.clone();
     set_condition(&mut value, "PodScheduled", "True", "", "", &now);

@@ -1,5 +1,7 @@
 //! Validates pods and pod templates, and the updates of pods.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{Causes, amounts, container, join, push_invalid, rules, volume};
@@ -20,6 +22,7 @@ pub(super) fn check(pod: &Value, causes: &mut Causes) {
     let spec = &pod["spec"];
     check_spec(spec, text_at(pod, "/metadata/name"), "spec", causes);
     volume::tokens_without_account(spec, "spec", causes);
+    gates(spec, causes);
     for list in ["containers", "initContainers"] {
         for (i, container) in array_at(spec, &format!("/{list}")).iter().enumerate() {
             let image = text_at(container, "/image");
@@ -29,6 +32,23 @@ pub(super) fn check(pod: &Value, causes: &mut Causes) {
                 causes.push(Cause::invalid(field, image, detail));
             }
         }
+    }
+}
+
+/// A pod with scheduling gates has no node (KEP-3521).
+fn gates(spec: &Value, causes: &mut Causes) {
+    let gates = array_at(spec, "/schedulingGates");
+    let mut taken = BTreeSet::new();
+    for (i, gate) in gates.iter().enumerate() {
+        let (field, name) = (format!("spec.schedulingGates[{i}]"), text_at(gate, "/name"));
+        push_invalid(causes, &field, name, names::qualified_name(name));
+        if !taken.insert(name) {
+            causes.push(Cause::duplicate(field, name));
+        }
+    }
+    if !gates.is_empty() && !text_at(spec, "/nodeName").is_empty() {
+        let detail = "cannot be set until all schedulingGates have been cleared";
+        causes.push(Cause::forbidden("spec.nodeName", detail));
     }
 }
 
