@@ -16,6 +16,8 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("Container", "terminationMessagePolicy", r#""File""#),
     ("ContainerPort", "protocol", r#""TCP""#),
     ("DownwardAPIVolumeSource", "defaultMode", "420"),
+    ("EphemeralContainer", "terminationMessagePath", r#""/dev/termination-log""#),
+    ("EphemeralContainer", "terminationMessagePolicy", r#""File""#),
     ("HTTPGetAction", "path", r#""/""#),
     ("HTTPGetAction", "scheme", r#""HTTP""#),
     ("HostPathVolumeSource", "type", r#""""#),
@@ -90,7 +92,7 @@ fn fill_object(of: &Type, value: &mut Value) {
         }
     }
     match of.name {
-        "Container" => container(members),
+        "Container" | "EphemeralContainer" => container(members),
         "PodSpec" => pod_spec(members),
         "Subject" => subject(members),
         "Volume" if members.len() == 1 => {
@@ -143,9 +145,8 @@ fn pull_policy(image: &str) -> &'static str {
 }
 
 /// With the host's network each port is also the host's port. `serviceAccount` is the old name of
-/// `serviceAccountName`. Ephemeral containers need a feature gate that is off.
+/// `serviceAccountName`.
 fn pod_spec(spec: &mut Map<String, Value>) {
-    spec.remove("ephemeralContainers");
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for list in ["containers", "initContainers"] {
             for container in items_mut(spec, list) {

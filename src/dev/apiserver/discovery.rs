@@ -158,7 +158,10 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
                 &["create", "get"]
             }
             Subresource::Log => &["get"],
-            Subresource::Status | Subresource::None => &["get", "patch", "update"],
+            Subresource::EphemeralContainers
+            | Subresource::Resize
+            | Subresource::Status
+            | Subresource::None => &["get", "patch", "update"],
         };
         let name = format!("{}/{}", kind.plural(), subresource.path_segment());
         let body = subresource.body_kind().unwrap_or_else(|| kind.name());
@@ -169,9 +172,11 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
             Subresource::Token => "authentication.k8s.io",
             Subresource::Attach
             | Subresource::Binding
+            | Subresource::EphemeralContainers
             | Subresource::Exec
             | Subresource::Log
             | Subresource::PortForward
+            | Subresource::Resize
             | Subresource::Status
             | Subresource::None => "",
         };

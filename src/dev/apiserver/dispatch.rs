@@ -98,9 +98,7 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         ("POST", _, Subresource::Binding) => write::bind(api, request, target),
         (_, _, Subresource::Binding) => Err(StatusError::method_not_allowed()),
         ("GET", None, _) => read::collection(api, request, target),
-        ("GET", Some(key), Subresource::None | Subresource::Status) => {
-            read::object(api, request, target, &key)
-        }
+        ("GET", Some(key), part) if part.has_object() => read::object(api, request, target, &key),
         ("GET", Some(key), Subresource::Log) => {
             logs::answer(api, request, &key).map(|log| match log {
                 Some(log) => Answer::Log(log),
@@ -125,13 +123,13 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         }
         ("POST", Some(key), Subresource::Token) => authn::request_token(api, request, &key),
         ("POST", Some(key), Subresource::Eviction) => evict::evict(api, request, &key),
-        ("PUT", Some(key), subresource @ (Subresource::None | Subresource::Status)) => {
+        ("PUT", Some(key), part) if part.has_object() => {
             allowed("update")?;
-            write::put(api, request, &key, subresource)
+            write::put(api, request, &key, part)
         }
-        ("PATCH", Some(key), subresource @ (Subresource::None | Subresource::Status)) => {
+        ("PATCH", Some(key), part) if part.has_object() => {
             allowed("patch")?;
-            write::patch(api, request, &key, subresource)
+            write::patch(api, request, &key, part)
         }
         ("DELETE", Some(key), Subresource::None) => {
             allowed("delete")?;

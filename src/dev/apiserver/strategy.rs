@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::dev::apiserver::defaults;
-use crate::dev::schema::kind::Kind;
+use crate::dev::schema::kind::{Kind, Subresource};
 use crate::dev::schema::status::StatusError;
 use crate::dev::storage::object::{array_at, metadata_mut, object_mut, text_at};
 use crate::dev::storage::pods::GATED;
@@ -106,6 +106,8 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
     } else if kind == Kind::PersistentVolume || kind == Kind::PersistentVolumeClaim {
         Some(json!({ "phase": "Pending" }))
     } else if kind == Kind::Pod {
+        // They are added to a pod that exists, by a subresource.
+        object_mut(value, "spec").remove("ephemeralContainers");
         let quality = defaults::quality_of_service(value);
         let mut status = json!({ "phase": "Pending", "qosClass": quality });
         if !array_at(value, "/spec/schedulingGates").is_empty() {
@@ -150,7 +152,8 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
         value["spec"] = before["spec"].clone();
     } else if kind == Kind::Pod {
         let spec = object_mut(value, "spec");
-        for field in ["preemptionPolicy", "priority"] {
+        spec.remove("ephemeralContainers");
+        for field in ["ephemeralContainers", "preemptionPolicy", "priority"] {
             if let Some(kept) = before.pointer(&format!("/spec/{field}")) {
                 spec.entry(field).or_insert_with(|| kept.clone());
             }
@@ -164,6 +167,31 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
         service_addresses(object_mut(value, "spec"));
     } else if kind == Kind::ServiceAccount {
         keep_secret_names(value);
+    }
+}
+
+/// A change of a pod by `ephemeralcontainers` or `resize`: all other fields stay.
+pub(crate) fn keep_all_but(part: Subresource, before: &Value, pod: &mut Value) {
+    let given = std::mem::replace(pod, before.clone());
+    let copy = |from: &Value, to: &mut Map<String, Value>, field: &str| match from.get(field) {
+        Some(value) => to.insert(field.to_owned(), value.clone()),
+        None => to.remove(field),
+    };
+    let spec = object_mut(pod, "spec");
+    if part == Subresource::EphemeralContainers {
+        copy(&given["spec"], spec, "ephemeralContainers");
+        return;
+    }
+    for list in ["initContainers", "containers"] {
+        let changed = array_at(&given["spec"], &format!("/{list}"));
+        let own = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for fields in own.filter_map(Value::as_object_mut) {
+            let same = |one: &&Value| one.get("name") == fields.get("name");
+            if let Some(container) = changed.iter().find(same) {
+                copy(container, fields, "resizePolicy");
+                copy(container, fields, "resources");
+            }
+        }
     }
 }
 

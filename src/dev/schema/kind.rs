@@ -31,10 +31,12 @@ pub(crate) enum Kind {
 pub(crate) enum Subresource {
     Attach,
     Binding,
+    EphemeralContainers,
     Eviction,
     Exec,
     Log,
     PortForward,
+    Resize,
     Status,
     Token,
     None,
@@ -162,10 +164,12 @@ const ROWS: [Row; 19] = [
         subresources: &[
             Subresource::Attach,
             Subresource::Binding,
+            Subresource::EphemeralContainers,
             Subresource::Eviction,
             Subresource::Exec,
             Subresource::Log,
             Subresource::PortForward,
+            Subresource::Resize,
             Subresource::Status,
         ],
         ..PLAIN
@@ -331,10 +335,12 @@ impl Subresource {
         match self {
             Self::Attach => "attach",
             Self::Binding => "binding",
+            Self::EphemeralContainers => "ephemeralcontainers",
             Self::Eviction => "eviction",
             Self::Exec => "exec",
             Self::Log => "log",
             Self::PortForward => "portforward",
+            Self::Resize => "resize",
             Self::Status => "status",
             Self::Token => "token",
             Self::None => "",
@@ -350,8 +356,15 @@ impl Subresource {
             Self::Attach => Some("PodAttachOptions"),
             Self::Exec => Some("PodExecOptions"),
             Self::PortForward => Some("PodPortForwardOptions"),
-            Self::Log | Self::Status | Self::None => None,
+            Self::EphemeralContainers | Self::Log | Self::Resize | Self::Status | Self::None => {
+                None
+            }
         }
+    }
+
+    /// True if it is read and written as the whole object.
+    pub(crate) fn has_object(self) -> bool {
+        matches!(self, Self::EphemeralContainers | Self::Resize | Self::Status | Self::None)
     }
 }
 

@@ -7,6 +7,7 @@ mod container;
 mod job;
 mod metadata;
 mod pod;
+mod pod_parts;
 mod rules;
 mod service;
 mod storage;
@@ -123,6 +124,14 @@ pub(crate) fn update(kind: Kind, subresource: Subresource, old: &Value, new: &Va
     if subresource == Subresource::Status {
         metadata::check_update(old, new, &mut causes);
         check_status(kind, old, new, &mut causes);
+        return causes;
+    }
+    if subresource == Subresource::EphemeralContainers {
+        pod_parts::ephemeral_containers(old, new, &mut causes);
+        return causes;
+    }
+    if subresource == Subresource::Resize {
+        pod_parts::resize(old, new, &mut causes);
         return causes;
     }
     let steps = steps(kind);

@@ -85,6 +85,9 @@ pub(super) fn update(
     let NewVersion { mut value, subresource, options, managed } = change;
     check_namespace_and_version(old, &value)?;
     let before = old.value();
+    if matches!(subresource, Subresource::EphemeralContainers | Subresource::Resize) {
+        strategy::keep_all_but(subresource, &before, &mut value);
+    }
     let managed = managed.unwrap_or_else(|| {
         let writer = Writer { manager: &options.manager, now: &state.now };
         managed_after(old, &before, &value, writer)
@@ -100,19 +103,9 @@ pub(super) fn update(
     }
     check_size(&value)?;
     let place = (key.namespace.as_str(), key.name.as_str());
-    let charges = match subresource {
-        Subresource::None if !old.deleting => {
-            admission::check(state, key.kind, Some(&before), &value, place)?
-        }
-        Subresource::None
-        | Subresource::Attach
-        | Subresource::Binding
-        | Subresource::Eviction
-        | Subresource::Exec
-        | Subresource::Log
-        | Subresource::PortForward
-        | Subresource::Status
-        | Subresource::Token => Charges::default(),
+    let charges = match subresource == Subresource::None && !old.deleting {
+        true => admission::check(state, key.kind, Some(&before), &value, place)?,
+        false => Charges::default(),
     };
     if value == before && managed == old.managed() {
         return Ok(object_answer(200, old));

@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::{Kubelet, TimerKind};
 use crate::core::model::time::Millis;
 use crate::dev::node::environment::Blocked;
-use crate::dev::node::memory;
 use crate::dev::node::probes::probe::{self, Handler, Probe, ProbeKind};
 use crate::dev::node::probes::{Exec, HandlerCall, HandlerOutcome, HandlerPurpose};
 use crate::dev::node::process::Process;
 use crate::dev::node::run::{ContainerState, Role, Terminated};
 use crate::dev::node::start::{CommandSource, ContainerContext, prepare};
 use crate::dev::node::start_error::{RuntimeError, StartError, runtime_error};
+use crate::dev::node::{Settings, memory};
 use crate::dev::schema::kind::Key;
 use crate::dev::storage::log_files;
 use crate::dev::storage::object::{Object, array_at, text_at};
@@ -65,6 +65,14 @@ impl ContainerProcess {
     pub(super) fn kill(&self) {
         self.child.kill();
     }
+}
+
+/// The bytes that a container may use; `None` if they are not limited.
+fn memory_limit(settings: &Settings, spec: &Value) -> Option<u64> {
+    let limit = Quantity::parse(text_at(spec, "/resources/limits/memory"));
+    limit
+        .filter(|limit| settings.memory_limits && !limit.is_zero())
+        .and_then(|limit| u64::try_from(limit.divided(Quantity::parse("1")?)).ok())
 }
 
 /// The spec of the container with this index; init containers come first.
@@ -199,7 +207,7 @@ impl Kubelet {
             probes,
             has_pre_stop: spec.pointer("/lifecycle/preStop").is_some(),
             in_pre_stop: false,
-            memory_limit: self.memory_limit(spec),
+            memory_limit: memory_limit(&self.settings, spec),
             out_of_memory: false,
             log,
             termination,
@@ -225,11 +233,17 @@ impl Kubelet {
         self.event(key, Some(index), false, "Created", &format!("Created container {name}"));
     }
 
-    fn memory_limit(&self, spec: &Value) -> Option<u64> {
-        let limit = Quantity::parse(text_at(spec, "/resources/limits/memory"));
-        limit
-            .filter(|limit| self.settings.memory_limits && !limit.is_zero())
-            .and_then(|limit| u64::try_from(limit.divided(Quantity::parse("1")?)).ok())
+    /// Applies memory limits that a client has changed by `pods/resize`.
+    pub(super) fn set_memory_limits(&mut self, key: &Key, pod: &Value) {
+        let limited = |process: &ContainerProcess| process.memory_limit.is_some();
+        let is_checked = self.processes.values().any(limited);
+        for process in self.processes.values_mut().filter(|process| process.key == *key) {
+            let spec = container_spec(pod, process.container).unwrap_or(&Value::Null);
+            process.memory_limit = memory_limit(&self.settings, spec);
+        }
+        if !is_checked && self.processes.values().any(limited) {
+            self.set_node_timer(MEMORY_MS, TimerKind::Memory);
+        }
     }
 
     /// Runs the postStart hook of a started container, then its probes.

@@ -247,6 +247,9 @@ impl Kubelet {
             if has_field("\"activeDeadlineSeconds\"") {
                 self.set_deadline(key, &object.value());
             }
+            if has_field("\"limits\"") {
+                self.set_memory_limits(key, &object.value());
+            }
             if has_field("\"readinessGates\"") {
                 self.report(key);
             }
