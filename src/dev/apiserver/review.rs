@@ -9,9 +9,9 @@ use crate::dev::apiserver::authn::User;
 use crate::dev::apiserver::authn::tokens::ISSUER;
 use crate::dev::apiserver::authz::{self, Attributes};
 use crate::dev::apiserver::codec;
-use crate::dev::schema::reviews::{LOCAL, RULES, Review, SELF, SUBJECT, TOKEN};
+use crate::dev::schema::reviews::{LOCAL, RULES, Review, SELF, SELF_USER, SUBJECT, TOKEN};
 use crate::dev::schema::status::{Cause, StatusError, go_quoted};
-use crate::dev::storage::object::{array_at, object_mut, text_at};
+use crate::dev::storage::object::{array_at, metadata_mut, object_mut, text_at};
 use crate::serve::Request;
 
 /// Answers a review that `user` posts.
@@ -25,6 +25,11 @@ pub(crate) fn answer(
     let mut value = codec::body(request, review.kind, review.api_version)?;
     let status = match review.kind {
         TOKEN => token(api, &value)?,
+        SELF_USER => {
+            metadata_mut(&mut value)
+                .insert("creationTimestamp".to_owned(), api.lock().now.clone().into());
+            json!({ "userInfo": user_info(user) })
+        }
         RULES => rules(api, &value, user)?,
         SELF => access(api, review, &value, namespace, user)?,
         _ => access(api, review, &value, namespace, &subject(&value))?,
@@ -189,15 +194,19 @@ fn token(api: &Api, value: &Value) -> Result<Value, StatusError> {
         }
         (User::of_claims(&claims), common)
     };
-    let mut user_info = json!({ "username": user.name, "groups": user.groups });
+    Ok(json!({ "authenticated": true, "user": user_info(&user), "audiences": audiences }))
+}
+
+fn user_info(user: &User) -> Value {
+    let mut info = json!({ "username": user.name, "groups": user.groups });
     if !user.uid.is_empty() {
-        user_info["uid"] = user.uid.into();
+        info["uid"] = user.uid.as_str().into();
     }
-    if let Some((name, uid)) = user.pod {
-        user_info["extra"] = json!({
+    if let Some((name, uid)) = &user.pod {
+        info["extra"] = json!({
             "authentication.kubernetes.io/pod-name": [name],
             "authentication.kubernetes.io/pod-uid": [uid],
         });
     }
-    Ok(json!({ "authenticated": true, "user": user_info, "audiences": audiences }))
+    info
 }

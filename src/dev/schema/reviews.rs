@@ -15,6 +15,7 @@ const AUTHORIZATION: &str = "authorization.k8s.io/v1";
 pub(crate) const LOCAL: &str = "LocalSubjectAccessReview";
 pub(crate) const RULES: &str = "SelfSubjectRulesReview";
 pub(crate) const SELF: &str = "SelfSubjectAccessReview";
+pub(crate) const SELF_USER: &str = "SelfSubjectReview";
 pub(crate) const SUBJECT: &str = "SubjectAccessReview";
 pub(crate) const TOKEN: &str = "TokenReview";
 
@@ -24,6 +25,7 @@ pub(crate) const REVIEWS: &[Review] = &[
     row(AUTHORIZATION, "selfsubjectaccessreviews", SELF),
     row(AUTHORIZATION, "selfsubjectrulesreviews", RULES),
     row(AUTHORIZATION, "subjectaccessreviews", SUBJECT),
+    row(AUTHENTICATION, "selfsubjectreviews", SELF_USER),
     row(AUTHENTICATION, "tokenreviews", TOKEN),
 ];
 
