@@ -9,6 +9,9 @@ use crate::dev::schema;
 use crate::dev::schema::kind::{Kind, Subresource};
 use crate::dev::schema::reviews::REVIEWS;
 
+/// A group without resources: helm, Fabric8 and others look for it before anything else.
+const APPS: &str = "apps/v1";
+
 /// The kinds that `kubectl get all` shows.
 const ALL: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::Service];
 
@@ -88,7 +91,7 @@ fn version() -> Value {
 /// The versions of all groups except the core group; the preferred version of a group comes first.
 fn versions() -> BTreeSet<&'static str> {
     let stored = Kind::all().flat_map(schema::versions).filter(|version| version.contains('/'));
-    stored.chain(REVIEWS.iter().map(|review| review.api_version)).collect()
+    stored.chain(REVIEWS.iter().map(|review| review.api_version)).chain([APPS]).collect()
 }
 
 fn groups() -> BTreeSet<&'static str> {
@@ -126,7 +129,7 @@ fn resources(api_version: &str) -> Option<Value> {
         by_name.insert("bindings".to_owned(), entry("bindings", "Binding", true, &["create"]));
     }
     let resources: Vec<Value> = by_name.into_iter().map(|(_, entry)| entry).collect();
-    if resources.is_empty() {
+    if resources.is_empty() && api_version != APPS {
         return None;
     }
     let mut list = json!({
