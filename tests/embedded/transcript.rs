@@ -250,6 +250,8 @@ fn normal(value: &mut Value, generated: &[String], managed: bool) {
             members.retain(|key, member| {
                 !member.is_null()
                     && key != "storageVersionHash"
+                    // Empty in 1.20, the kind in lower case in newer servers.
+                    && key != "singularName"
                     && (managed || key != "managedFields")
             });
             for (key, member) in members.iter_mut() {

@@ -194,7 +194,7 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
 fn entry(name: &str, kind: &str, namespaced: bool, verbs: &[&str]) -> Value {
     json!({
         "name": name,
-        "singularName": "",
+        "singularName": if name.contains('/') { String::new() } else { kind.to_lowercase() },
         "namespaced": namespaced,
         "kind": kind,
         "verbs": verbs,
