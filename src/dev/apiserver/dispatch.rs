@@ -34,6 +34,12 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
     let user = authorize(api, request)?;
     match route::parse(&request.path)? {
         Route::Document => {
+            if request.method == "GET"
+                && let Some((content_type, list)) = discovery::aggregated(request)
+            {
+                let body = list.to_string().into_bytes();
+                return Ok(Answer::Whole { code: 200, content_type, body, retry_after: None });
+            }
             Form::of(request, Subresource::Status)?;
             match request.method.as_str() {
                 "GET" => discovery::document(&request.path, address)

@@ -1,6 +1,6 @@
 //! The other forms of an answer: Tables and metadata only.
 
-mod accept;
+pub(crate) mod accept;
 mod age;
 mod cells;
 mod fields;
